@@ -76,8 +76,8 @@ pub use progress::Port;
 pub use progress::management::BoundService;
 pub use registry::CONNECTION_PREFIX_BITS;
 pub use registry::counters::{PortCounters, diag_counters, hw_counters};
-pub use registry::ledger::{DeviceReport, QpRow, survey};
 pub use registry::services::ServicePort;
+pub use registry::stats_page::{DeviceReport, QpRow, survey};
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -26,7 +26,7 @@ use crate::objects::host::{Came, Errand, Origin, Own, Receives, Surroundings};
 use crate::objects::srq::{Drawn, Srq};
 use crate::objects::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork};
 use crate::objects::xrc::{Office, Targets, Xrcd};
-use crate::registry::ledger::QpRow;
+use crate::registry::stats_page::QpRow;
 use adverb_engine::{
     Acks, Aftermath, Datagram, Gid, Pacing, QpCounters, QpOptions, QpState, QpType, Request, Time,
     To, allowed,

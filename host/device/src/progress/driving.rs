@@ -189,9 +189,9 @@ impl Port {
     fn receive_relayed(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> bool {
         let relayed = self.links.registry.relayed();
         if self
-            .ledger
+            .stats_page
             .as_ref()
-            .is_some_and(|ledger| !ledger.has_answered(self.links.registry.asked()))
+            .is_some_and(|stats_page| !stats_page.has_answered(self.links.registry.asked()))
         {
             self.helper.notice(Time::ZERO);
         }

@@ -42,8 +42,8 @@ use crate::progress::helper::Helper;
 use crate::progress::monitor::Monitor;
 use crate::progress::schedule::SharedSchedule;
 use crate::registry::counters::Counters;
-use crate::registry::ledger::Ledger;
 use crate::registry::relay::{Passed, Relay};
+use crate::registry::stats_page::StatsPage;
 use crate::registry::{DomainName, Registry};
 use crate::sync::Mutex;
 use adverb_engine::{Acks, Driver, EarlyBudget, Gid, QpCounters, Time, Waiting};
@@ -199,7 +199,7 @@ pub struct Port {
     endpoints: Mutex<HashMap<u8, Arc<Endpoint>>>,
     capture: Option<Arc<Capture>>,
     /// Where others see the counters, unless the system has no room for that.
-    ledger: Option<Ledger>,
+    stats_page: Option<StatsPage>,
     numbers: Mutex<Numbers>,
     handshake: Handshake,
     /// Held while a shared-memory link is made, so that none is made twice; by slot.
@@ -239,9 +239,9 @@ impl Port {
         let memory = if capture.is_some() { PathChoice::Udp } else { choice };
         let registry =
             Registry::join().map_err(failed("join the registry of this network namespace"))?;
-        let ledger = Ledger::new(name).ok();
-        if let Some(ledger) = &ledger {
-            registry.set_counters(ledger.descriptor());
+        let stats_page = StatsPage::new(name).ok();
+        if let Some(stats_page) = &stats_page {
+            registry.set_counters(stats_page.descriptor());
         }
         let counters = Arc::<Counters>::default();
         let relay = Relay::open(registry.secret(), device.gids.iter().map(|entry| entry.addr))
@@ -298,7 +298,7 @@ impl Port {
             }),
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
-            ledger,
+            stats_page,
             numbers: Mutex::new(Numbers::default()),
             handshake,
             meetings: std::array::from_fn(|_| Mutex::default()),
@@ -324,10 +324,12 @@ impl Port {
     /// Shows others the counters, if somebody has asked. For the helper.
     pub(crate) fn show_counters(&self) {
         let asked = self.links.registry.asked();
-        if let Some(ledger) = self.ledger.as_ref().filter(|ledger| !ledger.has_answered(asked)) {
+        if let Some(stats_page) =
+            self.stats_page.as_ref().filter(|stats_page| !stats_page.has_answered(asked))
+        {
             let gone = lock(&self.gone);
             let rows = self.table.each().filter_map(|slot| slot.as_ref().map(|qp| qp.row()));
-            ledger.answer(asked, self.counters(), *gone, rows);
+            stats_page.answer(asked, self.counters(), *gone, rows);
         }
     }
 

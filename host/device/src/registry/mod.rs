@@ -9,13 +9,13 @@
 //! waited for on the data path.
 
 pub(crate) mod counters;
-pub(crate) mod ledger;
 pub(crate) mod letter;
 mod own;
 pub(crate) mod probe;
 pub(crate) mod relay;
 pub(crate) mod rendezvous;
 pub(crate) mod services;
+pub(crate) mod stats_page;
 
 use self::own::{Own, halves};
 use self::rendezvous::Place;

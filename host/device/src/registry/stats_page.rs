@@ -1,4 +1,4 @@
-//! The ledger: what a process shows others of its counters, and how others come to see it.
+//! Statistics page: the counters that a process shows to others, and how others read it.
 //!
 //! Each open device has pages of its own in memory, which others find through the registry and a
 //! descriptor in `/proc`, and which vanish with their process. Nothing is written there on the data
@@ -102,28 +102,28 @@ pub struct DeviceReport {
 
 /// The pages of one device of this process.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct StatsPage {
     memory: Mapping,
     file: OwnedFd,
     answered: AtomicU32,
 }
 
-impl Ledger {
+impl StatsPage {
     pub(crate) fn new(device: &str) -> io::Result<Self> {
         let bytes = layout::WORDS * WORD_BYTES;
         let file = memory::memfd("adverb-counters", bytes)?;
         let memory = Mapping::shared(&file, bytes)?;
         memory::seal_for_readers(&file)?;
-        let ledger = Self { memory, file, answered: AtomicU32::new(0) };
-        ledger.put(layout::SHAPE, shape());
-        ledger.put(layout::PID, u64::from(std::process::id()));
+        let stats_page = Self { memory, file, answered: AtomicU32::new(0) };
+        stats_page.put(layout::SHAPE, shape());
+        stats_page.put(layout::PID, u64::from(std::process::id()));
         let mut name = [0; layout::NAME_WORDS * WORD_BYTES];
         name.iter_mut().zip(device.bytes()).for_each(|(place, byte)| *place = byte);
         for (at, bytes) in name.as_chunks().0.iter().enumerate() {
-            ledger.put(layout::NAME + at, u64::from_le_bytes(*bytes));
+            stats_page.put(layout::NAME + at, u64::from_le_bytes(*bytes));
         }
-        ledger.put(layout::MAGIC, MAGIC);
-        Ok(ledger)
+        stats_page.put(layout::MAGIC, MAGIC);
+        Ok(stats_page)
     }
 
     /// Where others find it.
@@ -333,18 +333,18 @@ mod tests {
         QpRow { number: Qpn::new(number), peer, state: QpState::Rts, path, counters }
     }
 
-    fn open(ledger: &Ledger, pid: u32) -> Option<Book> {
-        Book::of(&File::from(ledger.file.try_clone().unwrap()), pid)
+    fn open(stats_page: &StatsPage, pid: u32) -> Option<Book> {
+        Book::of(&File::from(stats_page.file.try_clone().unwrap()), pid)
     }
 
     #[test]
     fn a_reader_sees_what_was_answered_and_how_many_did_not_fit() {
-        let ledger = Ledger::new("soft_test").unwrap();
-        let book = open(&ledger, std::process::id()).unwrap();
-        assert!(ledger.has_answered(0) && !ledger.has_answered(1));
+        let stats_page = StatsPage::new("soft_test").unwrap();
+        let book = open(&stats_page, std::process::id()).unwrap();
+        assert!(stats_page.has_answered(0) && !stats_page.has_answered(1));
         let port = PortCounters { icrc_errors: 3, ..PortCounters::default() };
         let gone = QpCounters { sent_pkts: 1000, ..QpCounters::default() };
-        ledger.answer(1, port, gone, (1..=3).map(row));
+        stats_page.answer(1, port, gone, (1..=3).map(row));
         let report = book.report(1).unwrap();
         assert_eq!((report.device.as_str(), report.fresh, report.more), ("soft_test", true, 0));
         assert_eq!((report.port, report.total.sent_pkts), (port, 1006));
@@ -352,17 +352,17 @@ mod tests {
         assert!(!book.report(2).unwrap().fresh);
 
         let many = u32::try_from(ROWS_MAX).unwrap() + 5;
-        ledger.answer(2, port, gone, (1..=many).map(row));
+        stats_page.answer(2, port, gone, (1..=many).map(row));
         let report = book.report(2).unwrap();
         assert_eq!((report.qps.len(), report.more), (ROWS_MAX, 5));
     }
 
     #[test]
     fn pages_of_others_are_not_believed() {
-        let ledger = Ledger::new("soft_test").unwrap();
-        assert!(open(&ledger, std::process::id() + 1).is_none());
-        ledger.put(layout::SHAPE, shape() + 1);
-        assert!(open(&ledger, std::process::id()).is_none(), "another version");
+        let stats_page = StatsPage::new("soft_test").unwrap();
+        assert!(open(&stats_page, std::process::id() + 1).is_none());
+        stats_page.put(layout::SHAPE, shape() + 1);
+        assert!(open(&stats_page, std::process::id()).is_none(), "another version");
         let file = File::from(memory::memfd("unsealed", layout::WORDS * WORD_BYTES).unwrap());
         assert!(Book::of(&file, std::process::id()).is_none());
         memory::seal(&file).unwrap();
@@ -371,15 +371,15 @@ mod tests {
 
     #[test]
     fn nonsense_in_the_pages_is_left_out() {
-        let ledger = Ledger::new("soft_test").unwrap();
-        let book = open(&ledger, std::process::id()).unwrap();
-        ledger.answer(1, PortCounters::default(), QpCounters::default(), (1..=2).map(row));
-        ledger.put(layout::QPS, u64::MAX);
-        ledger.put(layout::ROWS + layout::ROW_STATE, 99);
+        let stats_page = StatsPage::new("soft_test").unwrap();
+        let book = open(&stats_page, std::process::id()).unwrap();
+        stats_page.answer(1, PortCounters::default(), QpCounters::default(), (1..=2).map(row));
+        stats_page.put(layout::QPS, u64::MAX);
+        stats_page.put(layout::ROWS + layout::ROW_STATE, 99);
         let report = book.report(1).unwrap();
         // The rows that were never written are of number 0 in RESET; the first is of no state.
         assert_eq!((report.qps.len(), report.qps[0]), (ROWS_MAX - 1, row(2)));
-        word(&ledger.memory, layout::EDITION).store(1, Ordering::Relaxed);
+        word(&stats_page.memory, layout::EDITION).store(1, Ordering::Relaxed);
         assert!(book.report(1).is_none(), "somebody died while he wrote");
     }
 }
