@@ -854,12 +854,12 @@ pub(crate) struct Exhibitor {
 
 /// The registry, seen by somebody who has no slot in it.
 #[derive(Debug)]
-pub(crate) struct Visit {
+pub(crate) struct RegistryReader {
     file: File,
     memory: Mapping,
 }
 
-impl Visit {
+impl RegistryReader {
     /// Opens the registry of this user and network namespace; `None` if there is none.
     pub(crate) fn begin() -> io::Result<Option<Self>> {
         let place = Place::current()?;
@@ -1209,17 +1209,17 @@ mod tests {
     }
 
     #[test]
-    fn a_visitor_sees_those_who_live_and_show_something_and_can_ask_them() {
+    fn a_reader_sees_devices_that_live_and_show_something_and_asks_them() {
         let scratch = Scratch::new();
         let first = scratch.join().unwrap();
         let second = scratch.join().unwrap();
-        let visit = Visit::begin_by(scratch.open()).unwrap();
-        assert_eq!(visit.exhibitors().count(), 0);
+        let reader = RegistryReader::begin_by(scratch.open()).unwrap();
+        assert_eq!(reader.exhibitors().count(), 0);
         second.set_counters(0);
-        let found: Vec<_> = visit.exhibitors().collect();
+        let found: Vec<_> = reader.exhibitors().collect();
         assert_eq!((found.len(), found[0].pid, found[0].descriptor), (1, std::process::id(), 0));
-        assert_eq!((visit.ask(&found[0]), second.asked(), first.asked()), (1, 1, 0));
+        assert_eq!((reader.ask(&found[0]), second.asked(), first.asked()), (1, 1, 0));
         drop(second);
-        assert_eq!(visit.exhibitors().count(), 0);
+        assert_eq!(reader.exhibitors().count(), 0);
     }
 }

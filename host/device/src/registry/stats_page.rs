@@ -10,7 +10,7 @@
 use crate::data_path::DataPath;
 use crate::registry::counters::PortCounters;
 use crate::registry::relay::LOOPBACK;
-use crate::registry::{Exhibitor, Visit};
+use crate::registry::{Exhibitor, RegistryReader};
 use adverb_engine::{QpCounters, QpState};
 use adverb_sys::memory::{self, Mapping};
 use adverb_wire::Qpn;
@@ -199,13 +199,13 @@ impl StatsPage {
 ///
 /// The registry cannot be read.
 pub fn survey() -> io::Result<Vec<DeviceReport>> {
-    let Some(visit) = Visit::begin()? else {
+    let Some(reader) = RegistryReader::begin()? else {
         return Ok(Vec::new());
     };
-    let open: Vec<_> = visit
+    let open: Vec<_> = reader
         .exhibitors()
         .filter_map(|exhibitor| Some((Book::open(&exhibitor)?, exhibitor)))
-        .map(|(book, exhibitor)| (book, visit.ask(&exhibitor), exhibitor))
+        .map(|(book, exhibitor)| (book, reader.ask(&exhibitor), exhibitor))
         .collect();
     for here in LOOPBACK {
         let Ok(doorbell) = UdpSocket::bind((here, 0)) else { continue };
