@@ -17,7 +17,7 @@
 //! documentation says, and nobody else.
 
 mod data_path;
-mod latch;
+mod futex_mutex;
 mod link;
 #[doc(hidden)]
 pub mod locks;

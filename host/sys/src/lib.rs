@@ -13,7 +13,7 @@ pub mod epoll;
 pub mod eventfd;
 pub mod fork;
 pub mod futex;
-pub mod latch;
+pub mod futex_mutex;
 pub mod lock;
 pub mod memory;
 pub mod netdev;

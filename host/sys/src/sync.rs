@@ -1,4 +1,4 @@
-//! The primitives of the mutex in `latch.rs`, which a model checker has others of.
+//! The primitives of the mutex in `futex_mutex.rs`, which a model checker has others of.
 
 use std::hint;
 pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,7 +45,7 @@ pub(crate) fn wake(_word: &AtomicU32) {}
 mod tests {
     //! Of the mutex that stands on them, whose own file is the model checker's, too.
 
-    use crate::latch::Latch;
+    use crate::futex_mutex::FutexMutex;
     use std::sync::mpsc;
     use std::thread;
 
@@ -55,12 +55,12 @@ mod tests {
     #[test]
     fn one_at_a_time_has_the_value() {
         // Two halves that only their holder makes differ.
-        let latch = Latch::new((0_u64, 0_u64));
+        let mutex = FutexMutex::new((0_u64, 0_u64));
         thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
                     for round in 0..ROUNDS {
-                        let mut halves = latch.lock();
+                        let mut halves = mutex.lock();
                         halves.0 += 1;
                         if round % 64 == 0 {
                             thread::yield_now(); // While others wait, and go to sleep.
@@ -71,45 +71,45 @@ mod tests {
                 });
             }
         });
-        assert_eq!(*latch.lock(), (THREADS * ROUNDS, THREADS * ROUNDS));
-        assert_eq!(latch.sleepers(), 0);
+        assert_eq!(*mutex.lock(), (THREADS * ROUNDS, THREADS * ROUNDS));
+        assert_eq!(mutex.sleepers(), 0);
     }
 
     #[test]
     fn it_is_held_until_its_guard_ends_also_by_a_panic() {
-        let mut latch = Latch::new(7);
-        let held = latch.lock();
-        assert!(latch.try_lock().is_none());
-        assert_eq!(format!("{latch:?} {held:?}"), "<locked> 7");
+        let mut mutex = FutexMutex::new(7);
+        let held = mutex.lock();
+        assert!(mutex.try_lock().is_none());
+        assert_eq!(format!("{mutex:?} {held:?}"), "<locked> 7");
         drop(held);
         let ended = thread::scope(|scope| {
             let panics = || {
-                let mut value = latch.lock();
+                let mut value = mutex.lock();
                 *value = 8;
                 panic!("as is meant");
             };
             scope.spawn(panics).join()
         });
         assert!(ended.is_err());
-        assert_eq!(latch.try_lock().map(|value| *value), Some(8));
-        assert_eq!(*latch.get_mut(), 8);
+        assert_eq!(mutex.try_lock().map(|value| *value), Some(8));
+        assert_eq!(*mutex.get_mut(), 8);
     }
 
     /// Goal: a release may miss a waiting thread, which locks all the same.
     #[test]
     fn a_thread_that_was_missed_looks_again() {
-        let latch = Latch::new(());
+        let mutex = FutexMutex::new(());
         let (tell, told) = mpsc::channel();
         thread::scope(|scope| {
-            let held = latch.lock();
+            let held = mutex.lock();
             scope.spawn(|| {
-                drop(latch.lock());
+                drop(mutex.lock());
                 tell.send(()).unwrap();
             });
-            while latch.sleepers() == 0 {
+            while mutex.sleepers() == 0 {
                 thread::yield_now();
             }
-            latch.release_silently(held);
+            mutex.release_silently(held);
             told.recv().unwrap();
         });
     }

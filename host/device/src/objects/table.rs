@@ -3,14 +3,14 @@
 //! A slot holds the queue pair's own lock, so that finding it takes nothing else. Chunks of slots
 //! are made when the process claims their numbers and stay until the port goes.
 
-use crate::latch::{Latch, Latched};
+use crate::futex_mutex::{FutexGuard, FutexMutex};
 use crate::objects::qp::QpInner;
 use crate::registry::{BLOCK_BITS, Block};
 use adverb_wire::Qpn;
 use std::sync::{Arc, OnceLock};
 
 /// Where one queue pair lives, if the number is in use.
-pub(crate) type Slot = Latch<Option<Box<QpInner>>>;
+pub(crate) type Slot = FutexMutex<Option<Box<QpInner>>>;
 
 type Chunk = Arc<[Slot]>;
 type Group = Box<[OnceLock<Chunk>]>;
@@ -32,13 +32,13 @@ impl Place {
 
     /// The queue pair there, locked.
     #[inline]
-    pub(crate) fn lock(&self) -> Option<Latched<'_, Option<Box<QpInner>>>> {
+    pub(crate) fn lock(&self) -> Option<FutexGuard<'_, Option<Box<QpInner>>>> {
         locked(self.chunk.get(self.at)?)
     }
 }
 
 #[inline]
-fn locked(slot: &Slot) -> Option<Latched<'_, Option<Box<QpInner>>>> {
+fn locked(slot: &Slot) -> Option<FutexGuard<'_, Option<Box<QpInner>>>> {
     let guard = slot.lock();
     guard.is_some().then_some(guard)
 }
@@ -77,7 +77,7 @@ impl QpTable {
 
     /// The queue pair with this number, locked.
     #[inline]
-    pub(crate) fn lock(&self, qp: Qpn) -> Option<Latched<'_, Option<Box<QpInner>>>> {
+    pub(crate) fn lock(&self, qp: Qpn) -> Option<FutexGuard<'_, Option<Box<QpInner>>>> {
         locked(self.slot(qp)?)
     }
 
@@ -89,7 +89,7 @@ impl QpTable {
     }
 
     /// All queue pairs, each locked when its turn comes.
-    pub(crate) fn each(&self) -> impl Iterator<Item = Latched<'_, Option<Box<QpInner>>>> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = FutexGuard<'_, Option<Box<QpInner>>>> {
         let chunks = self.groups.iter().filter_map(OnceLock::get).flatten();
         let slots = chunks.filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
         slots.map(|slot| slot.lock()).filter(|slot| slot.is_some())
@@ -103,7 +103,7 @@ impl QpTable {
         };
         let group = group.get_or_init(|| (0..STEP).map(|_| OnceLock::new()).collect());
         if let Some(chunk) = group.get(chunk) {
-            chunk.get_or_init(|| (0..BLOCK).map(|_| Latch::new(None)).collect());
+            chunk.get_or_init(|| (0..BLOCK).map(|_| FutexMutex::new(None)).collect());
         }
     }
 }

@@ -4,7 +4,7 @@
 //! `steward.rs`, and what a deputy is in `deputy.rs`.
 
 use super::{Arrival, Clock, Port, Receiver, RxSocket, lock};
-use crate::latch::Latched;
+use crate::futex_mutex::FutexGuard;
 use crate::objects::host::{Came, Origin};
 use crate::objects::notice::DeferredWakeups;
 use crate::objects::progress::Progress;
@@ -307,7 +307,7 @@ impl Port {
     pub(super) fn on_deputy_timer(
         &self,
         number: Qpn,
-        mut guard: Latched<'_, Option<Box<QpInner>>>,
+        mut guard: FutexGuard<'_, Option<Box<QpInner>>>,
         now: Time,
     ) {
         let Some(inner) = guard.as_mut() else {

@@ -17,7 +17,7 @@ mod rx_sockets;
 mod schedule;
 mod seats;
 
-use crate::latch::{Latch, Latched};
+use crate::futex_mutex::{FutexGuard, FutexMutex};
 use crate::link::Links;
 use crate::link::errors::OpenError;
 use crate::link::gid::devices;
@@ -195,7 +195,7 @@ pub struct Port {
     schedule: SharedSchedule,
     /// What queue pairs have counted that have gone. Locked before any that has not.
     pub(crate) gone: Mutex<QpCounters>,
-    receiver: Latch<Receiver>,
+    receiver: FutexMutex<Receiver>,
     endpoints: Mutex<HashMap<u8, Arc<Endpoint>>>,
     capture: Option<Arc<Capture>>,
     /// Where others see the counters, unless the system has no room for that.
@@ -282,7 +282,7 @@ impl Port {
             table: QpTable::new(),
             schedule: SharedSchedule::new(),
             gone: Mutex::default(),
-            receiver: Latch::new(Receiver {
+            receiver: FutexMutex::new(Receiver {
                 shm_receivers: Vec::new(),
                 departed: VecDeque::new(),
                 rx_sockets: Vec::new(),
@@ -464,7 +464,7 @@ impl Drop for Port {
 /// A queue pair that is being given packets.
 struct Held<'a> {
     number: Qpn,
-    guard: Latched<'a, Option<Box<QpInner>>>,
+    guard: FutexGuard<'a, Option<Box<QpInner>>>,
     published: u32,
 }
 

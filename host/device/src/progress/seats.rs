@@ -2,7 +2,7 @@
 //! pairs, one at a time and under their locks.
 
 use super::{Clock, Port};
-use crate::latch::Latched;
+use crate::futex_mutex::FutexGuard;
 use crate::objects::completion::PollBuffer;
 use crate::objects::notice::DeferredWakeups;
 use crate::objects::qp::QpInner;
@@ -37,7 +37,7 @@ impl Surface for Port {
 
 /// A queue pair that is locked, and lets nobody be woken until it is let go.
 pub(super) struct Locked<'a> {
-    guard: Latched<'a, Option<Box<QpInner>>>,
+    guard: FutexGuard<'a, Option<Box<QpInner>>>,
     _deferred: DeferredWakeups,
 }
 

@@ -1,7 +1,7 @@
 //! The inside of a channel: posting, reaping, and noticing that the peer is gone.
 //!
 //! A channel is a queue pair, a completion queue of its own or a shared one (`source.rs`), and two
-//! rings (`ring.rs`) that know what is in flight. Everything happens under one mutex (`adverb_sys::latch`), which
+//! rings (`ring.rs`) that know what is in flight. Everything happens under one mutex (`adverb_sys::futex_mutex`), which
 //! is not held while waiting. The queue is polled by threads that wait or poll, and by the threads of handlers;
 //! each completion is noted in its ring, for the thread that it is for.
 //!
@@ -32,7 +32,7 @@ use crate::remote::RemoteBlock;
 use crate::ring::{Claim, Event, Operation, Queue, Ring, Ticket};
 use crate::set_up::Unlinked;
 use crate::source::{Places, Source};
-use adverb_sys::latch::{Latch, Latched};
+use adverb_sys::futex_mutex::{FutexGuard, FutexMutex};
 use adverb_verbs::{
     Imm, PollError, PostError, Qp, Qpn, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork,
     WcOpcode, WcStatus, WorkCompletion,
@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     places: Places,
     /// The queue pair, for questions about it that must not wait for the lock of the state.
     watched: Mutex<Arc<Qp<Rc>>>,
-    state: Latch<State>,
+    state: FutexMutex<State>,
     pub(super) line: Arc<Line>,
     pub(super) adapter: Adapter,
     handler: OnceLock<Arc<dyn Handler>>,
@@ -294,7 +294,7 @@ impl Shared {
             name,
             places,
             watched,
-            state: Latch::new(state),
+            state: FutexMutex::new(state),
             line: Arc::clone(line),
             adapter: adapter.clone(),
             handler: OnceLock::new(),
@@ -334,7 +334,7 @@ impl Shared {
     }
 
     #[inline]
-    pub(super) fn lock(&self) -> Latched<'_, State> {
+    pub(super) fn lock(&self) -> FutexGuard<'_, State> {
         self.state.lock()
     }
 
@@ -505,8 +505,8 @@ impl Shared {
     #[inline]
     pub(super) fn reap<'a>(
         &'a self,
-        mut state: Latched<'a, State>,
-    ) -> Result<(Latched<'a, State>, bool), ChannelError> {
+        mut state: FutexGuard<'a, State>,
+    ) -> Result<(FutexGuard<'a, State>, bool), ChannelError> {
         if self.source().is_shared() {
             drop(state);
             let reaped = self.source().reap()?;
@@ -633,7 +633,7 @@ impl Shared {
     }
 
     /// Tells the handler, once for all channels, that the peer is gone.
-    fn say_gone(&self, handler: &dyn Handler, mut state: Latched<'_, State>) {
+    fn say_gone(&self, handler: &dyn Handler, mut state: FutexGuard<'_, State>) {
         let Some(Failure::Gone(how)) = state.failure else {
             return;
         };
@@ -722,8 +722,8 @@ impl Shared {
     /// many packets at a time, and another thread may be just about to take some.
     fn settle<'a>(
         &'a self,
-        mut state: Latched<'a, State>,
-    ) -> Result<Latched<'a, State>, ChannelError> {
+        mut state: FutexGuard<'a, State>,
+    ) -> Result<FutexGuard<'a, State>, ChannelError> {
         self.line.catch_up();
         let mut quiet = 0;
         let mut before = state.qp.counters();

@@ -17,7 +17,7 @@
 //!    bytes at once.
 //! 4. A mapping that rings lie in is as long as their layout: [`Ring::new`] sees to it.
 
-use crate::latch::{Latch, Latched};
+use crate::futex_mutex::{FutexGuard, FutexMutex};
 use crate::link::peer_cache::{Addresses, FULL_MAX_NANOS};
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::doorbell::PeerDoorbell;
@@ -260,7 +260,7 @@ pub(crate) struct ShmLink {
     segment: Segment,
     outgoing: Ring,
     incoming: Ring,
-    writer: Latch<Writer>,
+    writer: FutexMutex<Writer>,
     peer_doorbell: PeerDoorbell,
     cut: AtomicBool,
     /// The other end is no more: nobody is at our memory from there.
@@ -287,7 +287,7 @@ impl ShmLink {
             segment,
             outgoing,
             incoming,
-            writer: Latch::default(),
+            writer: FutexMutex::default(),
             peer_doorbell,
             cut: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -606,7 +606,7 @@ impl<'a> Lent<'a> {
 #[derive(Debug)]
 pub(crate) struct TxBatch<'a> {
     shm_link: &'a ShmLink,
-    writer: Latched<'a, Writer>,
+    writer: FutexGuard<'a, Writer>,
     budget: usize,
     emitted: u64,
     /// What is emitted is lost.

@@ -6,11 +6,12 @@
 //! millisecond at most before it looks again.
 //!
 //! The primitives come from the module's surroundings (`super::sync`), so that a model checker can try
-//! every interleaving: `tests/latch_model.rs`.
+//! every interleaving: `tests/futex_mutex_model.rs`.
 //!
 //! # Safety
 //!
-//! 1. The value is reached through a guard, or through `&mut Latch`. A guard exists only between the exchange of the
+//! 1. The value is reached through a guard, or through `&mut FutexMutex`. A guard exists only between the exchange of
+//!    the
 //!    word from `FREE` to `HELD`, which one thread at a time can make, and its store of `FREE`.
 //! 2. The exchange acquires and the store releases, so each holder sees all that earlier holders have done.
 
@@ -24,7 +25,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 
 /// A mutex whose release is a plain store. A panic of the holder releases it, and does not poison it.
-pub struct Latch<T> {
+pub struct FutexMutex<T> {
     word: AtomicU32,
     /// Threads that may be asleep.
     sleepers: AtomicU32,
@@ -32,21 +33,21 @@ pub struct Latch<T> {
 }
 
 // SAFETY: the value is handed to one thread at a time (rule 1).
-unsafe impl<T: Send> Send for Latch<T> {}
+unsafe impl<T: Send> Send for FutexMutex<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Latch<T> {}
+unsafe impl<T: Send> Sync for FutexMutex<T> {}
 
 /// Access to the value until dropped.
-pub struct Latched<'a, T> {
-    latch: &'a Latch<T>,
+pub struct FutexGuard<'a, T> {
+    mutex: &'a FutexMutex<T>,
     /// A guard stays with the thread that has locked.
     stays: PhantomData<*const ()>,
 }
 
 // SAFETY: it gives shared access to the value, and no more.
-unsafe impl<T: Sync> Sync for Latched<'_, T> {}
+unsafe impl<T: Sync> Sync for FutexGuard<'_, T> {}
 
-impl<T> Latch<T> {
+impl<T> FutexMutex<T> {
     /// A mutex that is free, and the value that it guards.
     pub fn new(value: T) -> Self {
         Self {
@@ -58,17 +59,17 @@ impl<T> Latch<T> {
 
     /// Waits until the mutex is free. A thread that holds it already waits for ever.
     #[inline(always)]
-    pub fn lock(&self) -> Latched<'_, T> {
+    pub fn lock(&self) -> FutexGuard<'_, T> {
         if !self.seize() {
             self.wait();
         }
-        Latched { latch: self, stays: PhantomData }
+        FutexGuard { mutex: self, stays: PhantomData }
     }
 
     /// `None` if the mutex is held.
     #[inline(always)]
-    pub fn try_lock(&self) -> Option<Latched<'_, T>> {
-        self.seize().then(|| Latched { latch: self, stays: PhantomData })
+    pub fn try_lock(&self) -> Option<FutexGuard<'_, T>> {
+        self.seize().then(|| FutexGuard { mutex: self, stays: PhantomData })
     }
 
     /// The value, without locking: `&mut self` shows that no guard exists.
@@ -83,7 +84,7 @@ impl<T> Latch<T> {
 
     /// Releases as if the waiting thread had been missed.
     #[cfg(test)]
-    pub(crate) fn release_silently(&self, held: Latched<'_, T>) {
+    pub(crate) fn release_silently(&self, held: FutexGuard<'_, T>) {
         std::mem::forget(held);
         self.word.store(FREE, Ordering::Release);
     }
@@ -115,41 +116,41 @@ impl<T> Latch<T> {
     }
 }
 
-impl<T> Deref for Latched<'_, T> {
+impl<T> Deref for FutexGuard<'_, T> {
     type Target = T;
 
     #[inline(always)]
     fn deref(&self) -> &T {
         // SAFETY: this is the only guard (rule 1).
-        unsafe { &*self.latch.value.get() }
+        unsafe { &*self.mutex.value.get() }
     }
 }
 
-impl<T> DerefMut for Latched<'_, T> {
+impl<T> DerefMut for FutexGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this is the only guard (rule 1), and borrowed for itself.
-        unsafe { &mut *self.latch.value.get() }
+        unsafe { &mut *self.mutex.value.get() }
     }
 }
 
-impl<T> Drop for Latched<'_, T> {
+impl<T> Drop for FutexGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.latch.word.store(FREE, Ordering::Release);
-        if self.latch.sleepers.load(Ordering::Relaxed) > 0 {
-            wake(&self.latch.word);
+        self.mutex.word.store(FREE, Ordering::Release);
+        if self.mutex.sleepers.load(Ordering::Relaxed) > 0 {
+            wake(&self.mutex.word);
         }
     }
 }
 
-impl<T: Default> Default for Latch<T> {
+impl<T: Default> Default for FutexMutex<T> {
     fn default() -> Self {
         Self::new(T::default())
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Latch<T> {
+impl<T: fmt::Debug> fmt::Debug for FutexMutex<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.try_lock() {
             Some(value) => value.fmt(f),
@@ -158,7 +159,7 @@ impl<T: fmt::Debug> fmt::Debug for Latch<T> {
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Latched<'_, T> {
+impl<T: fmt::Debug> fmt::Debug for FutexGuard<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }

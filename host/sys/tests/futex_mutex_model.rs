@@ -24,37 +24,37 @@ mod sync {
     pub(crate) fn wake(_word: &AtomicU32) {}
 }
 
-#[path = "../src/latch.rs"]
-mod latch;
+#[path = "../src/futex_mutex.rs"]
+mod futex_mutex;
 
-use latch::{Latch, Latched};
+use futex_mutex::{FutexGuard, FutexMutex};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
 /// Loom's own cell, which says so if two are at it at once.
-type Counter = Latch<UnsafeCell<u32>>;
+type Counter = FutexMutex<UnsafeCell<u32>>;
 
-fn add_one(guard: &Latched<'_, UnsafeCell<u32>>) {
+fn add_one(guard: &FutexGuard<'_, UnsafeCell<u32>>) {
     // SAFETY: the holder of the guard is alone, which is what the cell checks.
     guard.with_mut(|value| unsafe { *value += 1 });
 }
 
-fn count(latch: &Counter) -> u32 {
-    add_one(&latch.lock());
+fn count(mutex: &Counter) -> u32 {
+    add_one(&mutex.lock());
     1
 }
 
 /// Counts if the mutex is free; whether it did.
-fn count_perhaps(latch: &Counter) -> u32 {
-    latch.try_lock().map_or(0, |guard| {
+fn count_perhaps(mutex: &Counter) -> u32 {
+    mutex.try_lock().map_or(0, |guard| {
         add_one(&guard);
         1
     })
 }
 
-fn total(latch: &Counter) -> u32 {
-    let guard = latch.lock();
+fn total(mutex: &Counter) -> u32 {
+    let guard = mutex.lock();
     // SAFETY: as above.
     guard.with(|value| unsafe { *value })
 }
@@ -65,15 +65,15 @@ fn meet<const N: usize>(does: [fn(&Counter) -> u32; N], preemptions: usize) {
     // No thread is stopped more often than that for no reason: waiting threads may keep the model from the holder.
     builder.preemption_bound = Some(preemptions);
     builder.check(move || {
-        let latch = Arc::new(Latch::new(UnsafeCell::new(0)));
+        let mutex = Arc::new(FutexMutex::new(UnsafeCell::new(0)));
         let others = does.map(|does| {
-            let latch = Arc::clone(&latch);
-            thread::spawn(move || does(&latch))
+            let mutex = Arc::clone(&mutex);
+            thread::spawn(move || does(&mutex))
         });
-        let counted = count(&latch);
+        let counted = count(&mutex);
         let counted =
             others.into_iter().filter_map(|other| other.join().ok()).sum::<u32>() + counted;
-        assert_eq!(total(&latch), counted);
+        assert_eq!(total(&mutex), counted);
     });
 }
 
