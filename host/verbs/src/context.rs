@@ -16,7 +16,7 @@ use crate::mw::Mw;
 use crate::provider::{self, Domain, Events, Port, Region};
 use crate::qp::{Qp, QpConfig};
 use crate::srq::{Srq, SrqConfig};
-use crate::story;
+use crate::trace;
 use crate::transport::{InDomain, Rc};
 use adverb_device::{
     Access, AhAttr, Device, GidEntry, Pkey, PortConfig as ContextConfig, PortCounters, QpCounters,
@@ -86,7 +86,7 @@ impl Context {
         let failed = |error| OpenError::System { doing: "make a queue of events", error };
         let events = port.create_event_queue().map_err(failed)?;
         let context = Self { port, events };
-        story::opened(&context);
+        trace::opened(&context);
         Ok(context)
     }
 

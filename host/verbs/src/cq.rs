@@ -5,7 +5,7 @@ use crate::error::{Busy, CreateError, NotifyError, PollError, WorkError};
 use crate::memory::Memory;
 use crate::provider::{self, Events, Port};
 use crate::srq::{self, Srq};
-use crate::story;
+use crate::trace;
 use adverb_device::locks::Mutex;
 use adverb_device::{BufferNumber, ResizeError, Timestamps, WcStatus};
 use std::fmt;
@@ -222,7 +222,7 @@ impl Cq {
         if let (Some(channel), Some(id)) = (config.channel, inner.device.id()) {
             channel.remember(id, &inner);
         }
-        story::queue_made(config);
+        trace::queue_made(config);
         Ok(Self { inner })
     }
 

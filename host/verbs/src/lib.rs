@@ -108,7 +108,7 @@ mod qp;
 mod remote;
 mod scope;
 mod srq;
-mod story;
+mod trace;
 mod transport;
 mod work;
 mod xrc;

@@ -13,7 +13,7 @@
 use crate::context::Pd;
 use crate::error::{AllocateError, RangeError};
 use crate::provider::{Domain, Port, Region};
-use crate::story;
+use crate::trace;
 use adverb_device::locks::Mutex;
 use adverb_device::{Access, Mapping, Pages, PostError, Rkey, Sge, page_bytes};
 use std::fmt;
@@ -86,7 +86,7 @@ pub struct Mr {
 impl Mr {
     fn of(region: Region, backing: Backing) -> Self {
         let mr = Self { inner: Arc::new(Registered::new(region, backing)) };
-        story::registered(&mr);
+        trace::registered(&mr);
         mr
     }
 

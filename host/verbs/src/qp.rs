@@ -12,7 +12,7 @@ use crate::error::{CreateError, Rejected};
 use crate::provider::{self, Domain, Events, Port};
 use crate::remote::RemoteQp;
 use crate::srq::Srq;
-use crate::story;
+use crate::trace;
 use crate::transport::{Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
 use adverb_device::locks::Mutex;
@@ -167,7 +167,7 @@ impl<T: Transport> Qp<T> {
             max_recv_sge: config.srq.map_or(config.max_recv_sge, |srq| srq.query().max_sge),
             max_inline: config.max_inline,
         };
-        story::pair_made(inner.number(), T::KIND, cap);
+        trace::pair_made(inner.number(), T::KIND, cap);
         Ok(Self {
             inner,
             domain: domain.number(),

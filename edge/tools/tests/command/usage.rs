@@ -110,11 +110,11 @@ fn the_log_is_silent_unless_asked_and_tells_of_devices_pairs_and_peers_if_it_is(
     let told = command(&["pingpong"]).env("ADVERB_LOG", "info,verbs=debug").output();
     let told = told.expect("it runs");
     assert_eq!(told.status.code(), Some(0), "{}", stderr(&told));
-    let story = [
-        "verbs::story: device opened device=soft_lo",
-        "verbs::story: port attributes device=soft_lo port=1 state=active",
-        "verbs::story: completion queue created",
-        "verbs::story: queue pair created",
+    let trace = [
+        "verbs::trace: device opened device=soft_lo",
+        "verbs::trace: port attributes device=soft_lo port=1 state=active",
+        "verbs::trace: completion queue created",
+        "verbs::trace: queue pair created",
         ": RESET to INIT pkey_index=0 port_num=1",
         ": INIT to RTR dgid=",
         ": RTR to RTS sq_psn=",
@@ -126,7 +126,7 @@ fn the_log_is_silent_unless_asked_and_tells_of_devices_pairs_and_peers_if_it_is(
         // Either side may be the first to say so, and the program ends before the other does.
         " has closed the endpoint",
     ];
-    for part in story {
+    for part in trace {
         assert!(stderr(&told).contains(part), "{part:?} in\n{}", stderr(&told));
     }
     assert_eq!(stdout(&quiet).lines().count(), stdout(&told).lines().count());

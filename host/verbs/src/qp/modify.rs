@@ -3,7 +3,7 @@
 use super::{Chain, Qp};
 use crate::attr::QpCap;
 use crate::srq::Srq;
-use crate::story;
+use crate::trace;
 use crate::transport::Transport;
 use adverb_device::{
     Access, AckTimeout, AhAttr, Attributes, Change, ConnectError, Gid, Partition, PathMtu, Psn,
@@ -182,7 +182,7 @@ impl<T: Transport> Qp<T> {
         let mut forgotten = Vec::new();
         let from = self.state();
         self.inner.modify(to, change, |side, buffer| forgotten.push((side, buffer)))?;
-        story::changed(self.number(), from, to, &change.attributes);
+        trace::changed(self.number(), from, to, &change.attributes);
         for (side, buffer) in forgotten {
             let cq = match side {
                 Side::Receive => &self.recv_cq,

@@ -1,4 +1,4 @@
-//! What the log tells of devices and their objects.
+//! Tracing events of devices and their objects.
 //!
 //! Nothing here is called on the data path, and none of it costs more than a look at a number while
 //! nobody listens. Who prints it is the program's choice: everything goes to `tracing`.
