@@ -17,8 +17,8 @@ use self::shm::link::{PeerId, ShmLink};
 use crate::memory::export::Exports;
 use crate::memory::peer_page;
 use crate::memory::region::Regions;
+use crate::registry::control_message::ControlMessage;
 use crate::registry::counters::Counters;
-use crate::registry::letter::Letter;
 use crate::registry::relay::{Passed, Relay};
 use crate::registry::{DomainClaim, DomainName, Member, Registry, SlotId};
 use crate::sync::Mutex;
@@ -143,10 +143,15 @@ impl Links {
         self.device.gids.iter().any(|entry| entry.gid == gid)
     }
 
-    /// Sends a letter, which may get lost.
-    pub(crate) fn send_letter(&self, to: Member, letter: &Letter, passed: Option<Passed<'_>>) {
+    /// Sends a control message, which may get lost.
+    pub(crate) fn send_control_message(
+        &self,
+        to: Member,
+        control: &ControlMessage,
+        passed: Option<Passed<'_>>,
+    ) {
         let there = self.registry.relay_port(to.slot);
-        if there.is_some_and(|there| self.relay.send(there, letter, passed).is_ok()) {
+        if there.is_some_and(|there| self.relay.send(there, control, passed).is_ok()) {
             self.registry.note_relayed(to.slot);
             self.counters.forwarded.add(u64::from(passed.is_some()));
         }

@@ -2,11 +2,11 @@
 //!
 //! It is a queue pair that the program does not see. It has a place in the table under a number of this
 //! process, and calls itself by the target's number: that is what completions say. Packets reach it with
-//! the letters of the target's process (`letter.rs`), in an order that the steward there has made; it
+//! the control messages of the target's process (`control_message.rs`), in an order that the steward there has made; it
 //! answers the peer itself, and reports to the steward first. `steward.rs` has the whole of it.
 
 use crate::registry::Member;
-use crate::registry::letter::{Charge, Condition, Report, Subject, Task};
+use crate::registry::control_message::{Charge, Condition, Report, Subject, Task};
 use adverb_engine::{Qp, QpEvent, QpState};
 
 /// What makes a queue pair a deputy.

@@ -3,7 +3,7 @@
 //! The queues that requests name belong to several processes, and each process serves what is for its
 //! own: it has the receives, the memory and the completion queues. The target's process sees all
 //! packets first, in order. It serves what is for its own queues, and *charges* another process with what
-//! is for that one's (`letter.rs`); there a *deputy* of the target does the work and answers the peer.
+//! is for that one's (`control_message.rs`); there a *deputy* of the target does the work and answers the peer.
 //! One of them is at work at a time. Another's turn comes when the one before has served everything and
 //! sent all its answers; what arrives until then is *parked*, up to a bound, and is lost beyond it.
 //!
@@ -11,7 +11,7 @@
 //! to be done is known here too: the target goes on from there, without it. Nobody is waited for except
 //! in the order of requests, and the peer's patience bounds that.
 //!
-//! Nothing here reads a packet or sends a letter; `progress/deputies.rs` does.
+//! Nothing here reads a packet or sends a control message; `progress/deputies.rs` does.
 
 use crate::registry::relay::Passed;
 use crate::registry::{DomainName, Member, Registry};

@@ -1,6 +1,6 @@
-//! The part of a port that carries letters between targets and their deputies in other processes.
+//! The part of a port that carries control messages between targets and their deputies in other processes.
 //!
-//! Letters are taken under the receive lock, as packets are. Who is charged with what is said in
+//! Control messages are taken under the receive lock, as packets are. Who is charged with what is said in
 //! `steward.rs`, and what a deputy is in `deputy.rs`.
 
 use super::{Arrival, Clock, Port, Receiver, RxSocket, lock};
@@ -10,7 +10,9 @@ use crate::objects::notice::DeferredWakeups;
 use crate::objects::progress::Progress;
 use crate::objects::qp::{QpInner, Waiters};
 use crate::objects::xrc::{Xrcd, XrcdShared};
-use crate::registry::letter::{Charge, Condition, Dismissal, Letter, Report, Subject};
+use crate::registry::control_message::{
+    Charge, Condition, ControlMessage, Dismissal, Report, Subject,
+};
 use crate::registry::relay::Passed;
 use crate::registry::{DomainName, Member, SlotId};
 use crate::sync::Mutex;
@@ -59,26 +61,26 @@ impl Place {
 }
 
 impl Port {
-    /// A letter has come. It is the writer's, if it is from where the registry says.
-    pub(super) fn on_letter(
+    /// A control message has come. It is the writer's, if it is from where the registry says.
+    pub(super) fn on_control_message(
         &self,
         from: SocketAddr,
-        letter: &Letter,
+        control: &ControlMessage,
         passed: Option<Passed<'_>>,
         rx_sockets: &mut [RxSocket],
         now: Time,
     ) {
-        let subject = *letter.subject();
+        let subject = *control.subject();
         let writer = subject.from;
         let honest = self.links.registry.relay_port(writer.slot) == Some(from.port())
             && self.links.registry.member(writer.slot) == writer;
         if !honest {
             return;
         }
-        match letter {
-            Letter::Charge(charge) => self.on_charge(charge, passed, rx_sockets, now),
-            Letter::Report(report) => self.on_report(report),
-            Letter::Dismissal(dismissal) => {
+        match control {
+            ControlMessage::Charge(charge) => self.on_charge(charge, passed, rx_sockets, now),
+            ControlMessage::Report(report) => self.on_report(report),
+            ControlMessage::Dismissal(dismissal) => {
                 let key = (writer.slot, subject.target);
                 let mut places = lock(&self.deputies.places);
                 if let Some(place) = places.get(&key).filter(|place| place.is_of(&subject)) {
@@ -108,7 +110,11 @@ impl Port {
         };
         drop(guard);
         if let Some(dismissal) = dismissal.filter(|_| report.condition != Condition::Gone) {
-            self.links.send_letter(subject.from, &Letter::Dismissal(dismissal), None);
+            self.links.send_control_message(
+                subject.from,
+                &ControlMessage::Dismissal(dismissal),
+                None,
+            );
         }
     }
 
@@ -170,7 +176,7 @@ impl Port {
         let subject = Subject { from: self.links.registry.me(), ..charge.subject };
         let (term, standing) = (charge.term, charge.known);
         let report = Report { subject, term, standing, condition: Condition::Gone };
-        self.links.send_letter(charge.subject.from, &Letter::Report(report), None);
+        self.links.send_control_message(charge.subject.from, &ControlMessage::Report(report), None);
     }
 
     fn add_deputy(
@@ -186,7 +192,7 @@ impl Port {
             .get(&key)
             .is_some_and(|place| place.from == subject.from && place.life > subject.life)
         {
-            return None; // The letter is late.
+            return None; // The control message is late.
         }
         let before = places.remove(&key).map(|place| place.number);
         let victims = match places.len() >= DEPUTIES_MAX {

@@ -205,8 +205,8 @@ impl Port {
             busy = true;
             let passed = match message.filter(|_| self.links.relay.is_here(from)) {
                 None => continue,
-                Some(Message::Letter(letter, passed)) => {
-                    self.on_letter(from, &letter, passed, rx_sockets, clock.now());
+                Some(Message::ControlMessage(control, passed)) => {
+                    self.on_control_message(from, &control, passed, rx_sockets, clock.now());
                     continue;
                 }
                 Some(Message::Passed(passed)) => passed,

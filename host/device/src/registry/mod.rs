@@ -8,8 +8,8 @@
 //! as it lives, so that a dead one's things can be told and taken back. Nothing in here is ever
 //! waited for on the data path.
 
+pub(crate) mod control_message;
 pub(crate) mod counters;
-pub(crate) mod letter;
 mod own;
 pub(crate) mod probe;
 pub(crate) mod relay;

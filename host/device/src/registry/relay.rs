@@ -1,12 +1,12 @@
 //! Packets that the kernel gave to the wrong process of an address, passed on to the right one.
 //!
-//! Steering is a hint; this makes it correct. Each device has a second socket, on the loopback
-//! address, whose port the registry knows. A message there is a short header, which says whose
-//! packets these are and where they came from, and the packets as they arrived. A letter (`letter.rs`)
-//! goes the same way, with a packet or without. Both begin with a number that only devices of the same registry know:
-//! ports tell nothing, because that of a process that was killed may be a stranger's.
+//! Steering is a hint; this makes it correct. Each device has a second socket, on the loopback address, whose port
+//! the registry knows. A message there is a short header, which says whose packets these are and where they came
+//! from, and the packets as they arrived. A control message (`control_message.rs`) goes the same way, with a packet
+//! or without. Both begin with a number that only devices of the same registry know: ports tell nothing, because that
+//! of a process that was killed may be a stranger's.
 
-use crate::registry::letter::Letter;
+use crate::registry::control_message::ControlMessage;
 use crate::sync::Mutex;
 use adverb_sys::udp::{BURST_BYTES_MAX, BindOptions, Destination, GatherBuffer, Socket};
 use adverb_wire::Marks;
@@ -33,7 +33,7 @@ pub(crate) struct Passed<'a> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Message<'a> {
     Passed(Passed<'a>),
-    Letter(Letter, Option<Passed<'a>>),
+    ControlMessage(ControlMessage, Option<Passed<'a>>),
 }
 
 /// The socket for passing on.
@@ -108,21 +108,21 @@ impl Relay {
         Ok(())
     }
 
-    /// Sends a letter to the device whose relay has this port, with a packet that fits beside it.
+    /// Sends a control message to the device whose relay has this port, with a packet that fits beside it.
     pub(crate) fn send(
         &self,
         port: u16,
-        letter: &Letter,
+        control: &ControlMessage,
         passed: Option<Passed<'_>>,
     ) -> io::Result<()> {
         let destination = self.at(port);
-        let letter = letter.emit();
+        let control = control.emit();
         let header = passed.map(|passed| passed.header());
         let mut buffer = self.gather.lock().unwrap_or_else(PoisonError::into_inner);
         let mut gather = buffer.begin();
         // Four places always fit.
         let _ = gather.push(&self.secret);
-        let _ = gather.push(&letter);
+        let _ = gather.push(&control);
         if let (Some(header), Some(passed)) = (&header, passed) {
             let _ = gather.push(header);
             let _ = gather.push(passed.bytes);
@@ -140,10 +140,10 @@ impl Relay {
         let Some(message) = message.strip_prefix(&self.secret) else {
             return Ok((received.source, None));
         };
-        let message = match Letter::parse(message) {
-            Some((letter, [])) => Some(Message::Letter(letter, None)),
-            Some((letter, rest)) => {
-                Passed::parse(rest).map(|passed| Message::Letter(letter, Some(passed)))
+        let message = match ControlMessage::parse(message) {
+            Some((control, [])) => Some(Message::ControlMessage(control, None)),
+            Some((control, rest)) => {
+                Passed::parse(rest).map(|passed| Message::ControlMessage(control, Some(passed)))
             }
             None => Passed::parse(message).map(Message::Passed),
         };

@@ -25,7 +25,7 @@ impl Name {
     }
 
     fn path(&self) -> &str {
-        self.0.to_str().expect("letters")
+        self.0.to_str().expect("control_messages")
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a queue pair does as the steward of a target, or as the deputy of another process's.
 //!
-//! `steward.rs` decides, `letter.rs` says how it is written, and `progress/deputies.rs` carries it from and to
+//! `steward.rs` decides, `control_message.rs` says how it is written, and `progress/deputies.rs` carries it from and to
 //! the relay socket.
 
 use super::{QpConfig, QpInner};
@@ -15,7 +15,9 @@ use crate::objects::host::{Came, Errand, Receives};
 use crate::objects::steward::{Head, Own, Parked, Step, Steward};
 use crate::objects::xrc::{Office, Xrcd};
 use crate::registry::Member;
-use crate::registry::letter::{Charge, Condition, Dismissal, Letter, Report, Subject, Task, Terms};
+use crate::registry::control_message::{
+    Charge, Condition, ControlMessage, Dismissal, Report, Subject, Task, Terms,
+};
 use crate::registry::relay::Passed;
 use adverb_engine::{Acks, Aftermath, Attributes, Gid, Partition, QpState, QpType, Time};
 use adverb_wire::{Operation, Packet};
@@ -178,7 +180,7 @@ impl QpInner {
             };
             let (term, domain) = (steward.term(), steward.name());
             let charge = Charge { subject, term, task, known, domain, terms };
-            links.send_letter(who, &Letter::Charge(charge), passed);
+            links.send_control_message(who, &ControlMessage::Charge(charge), passed);
         }
         Directed::Elsewhere
     }
@@ -259,7 +261,11 @@ impl QpInner {
             steward.begin();
             if let Some(deputy) = deputy {
                 let subject = Subject { from: links.registry.me(), target, life };
-                links.send_letter(deputy, &Letter::Dismissal(Dismissal { subject, flush }), None);
+                links.send_control_message(
+                    deputy,
+                    &ControlMessage::Dismissal(Dismissal { subject, flush }),
+                    None,
+                );
             }
         }
     }
@@ -389,7 +395,11 @@ impl QpInner {
             && let Some(deputy) = targets.deputy_mut()
             && let Some(report) = deputy.report(&self.engine, links.registry.me())
         {
-            links.send_letter(deputy.subject().from, &Letter::Report(report), None);
+            links.send_control_message(
+                deputy.subject().from,
+                &ControlMessage::Report(report),
+                None,
+            );
         }
     }
 

@@ -2,26 +2,26 @@
 //! whose requests name shared receive queues of the other.
 //!
 //! The target's process *charges* the queue's process with a packet, which answers the peer itself and
-//! *reports* how far it has come; when the target goes, the other is *dismissed*. Letters travel by way
+//! *reports* how far it has come; when the target goes, the other is *dismissed*. Control messages travel by way
 //! of the relay sockets (`relay.rs`) and can get lost there: whoever misses an answer asks again, at the
 //! latest when the peer sends again. `steward.rs` says who is charged when.
 //!
-//! A letter is a row of words, the same number for each kind. Nothing in it is believed: fields that
-//! make no sense make no letter, and the reader checks who sent it, and that it is about what it knows.
+//! A control message is a row of words, the same number for each kind. Nothing in it is believed: fields that
+//! make no sense make no control message, and the reader checks who sent it, and that it is about what it knows.
 
 use crate::registry::{DomainName, Member, SlotId};
 use adverb_engine::{Access, QpEvent, Standing};
 use adverb_wire::{Marks, Msn, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 
-/// A letter.
+/// A control message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Letter {
+pub(crate) enum ControlMessage {
     Charge(Charge),
     Report(Report),
     Dismissal(Dismissal),
 }
 
-/// What a letter is about, and who wrote it.
+/// What a control message is about, and who wrote it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Subject {
     /// The writer.
@@ -35,7 +35,7 @@ pub(crate) struct Subject {
 /// What the queue's process is to do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Task {
-    /// Serve the packet that comes with the letter.
+    /// Serve the packet that comes with the control message.
     Serve,
     /// Answer the packet again: it was served before.
     Again,
@@ -104,7 +104,7 @@ const MAGIC: [u8; 4] = *b"advx";
 const WORDS: usize = 21;
 const WORD_BYTES: usize = 4;
 
-impl Letter {
+impl ControlMessage {
     /// Length in bytes.
     pub(crate) const LEN: usize = MAGIC.len() + WORDS * WORD_BYTES;
 
@@ -125,7 +125,7 @@ impl Letter {
         bytes
     }
 
-    /// Splits a letter off the front of a message.
+    /// Splits a control message off the front of a message.
     pub(crate) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = message.split_first_chunk::<{ Self::LEN }>()?;
         let (magic, words) = head.split_first_chunk::<4>()?;
@@ -290,11 +290,13 @@ mod tests {
             marks: Marks { traffic_class: 1, hop_limit: 2, flow_label: 0xa_bcde },
         };
         let domain = DomainName::from_words([1, 2, 3, 4, 5]);
-        let charge =
-            |task| Letter::Charge(Charge { subject, term: 1 << 40, task, known, domain, terms });
-        let report =
-            |condition| Letter::Report(Report { subject, term: 5, standing: known, condition });
-        let letters = [
+        let charge = |task| {
+            ControlMessage::Charge(Charge { subject, term: 1 << 40, task, known, domain, terms })
+        };
+        let report = |condition| {
+            ControlMessage::Report(Report { subject, term: 5, standing: known, condition })
+        };
+        let control_messages = [
             charge(Task::Serve),
             charge(Task::Again),
             charge(Task::Report),
@@ -303,19 +305,19 @@ mod tests {
             report(Condition::Gone),
             report(Condition::Refused(None)),
             report(Condition::Refused(Some(QpEvent::QpAccessErr))),
-            Letter::Dismissal(Dismissal { subject, flush: true }),
+            ControlMessage::Dismissal(Dismissal { subject, flush: true }),
         ];
-        for letter in letters {
-            let bytes = letter.emit();
+        for control in control_messages {
+            let bytes = control.emit();
             let message = [&bytes[..], b"more"].concat();
-            assert_eq!(Letter::parse(&message), Some((letter, &b"more"[..])));
+            assert_eq!(ControlMessage::parse(&message), Some((control, &b"more"[..])));
             for len in 0..bytes.len() {
-                assert_eq!(Letter::parse(&bytes[..len]), None);
+                assert_eq!(ControlMessage::parse(&bytes[..len]), None);
             }
             for (at, byte) in [(0, 0), (7, 9), (8, 0xff), (47, 9)] {
                 let mut other = bytes;
                 other[at] = byte;
-                assert_ne!(Letter::parse(&other), Some((letter, &b""[..])), "{at}");
+                assert_ne!(ControlMessage::parse(&other), Some((control, &b""[..])), "{at}");
             }
         }
     }
