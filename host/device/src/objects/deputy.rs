@@ -6,7 +6,7 @@
 //! answers the peer itself, and reports to the steward first. `steward.rs` has the whole of it.
 
 use crate::registry::Member;
-use crate::registry::control_message::{Charge, Condition, Report, Subject, Task};
+use crate::registry::control_message::{Condition, Delegation, Report, Subject, Task};
 use adverb_engine::{Qp, QpEvent, QpState};
 
 /// What makes a queue pair a deputy.
@@ -14,8 +14,8 @@ use adverb_engine::{Qp, QpEvent, QpState};
 pub(crate) struct Deputy {
     /// The target, and the process that it belongs to.
     subject: Subject,
-    /// The last charge's.
-    term: u64,
+    /// The last delegation's.
+    epoch: u64,
     /// Why a request was refused, if no completion tells.
     event: Option<QpEvent>,
     /// What the steward was last told, unless it is to be told anyway.
@@ -25,10 +25,10 @@ pub(crate) struct Deputy {
 }
 
 impl Deputy {
-    pub(crate) fn new(charge: &Charge) -> Self {
+    pub(crate) fn new(delegation: &Delegation) -> Self {
         Self {
-            subject: charge.subject,
-            term: charge.term,
+            subject: delegation.subject,
+            epoch: delegation.epoch,
             event: None,
             reported: None,
             watched: false,
@@ -47,13 +47,13 @@ impl Deputy {
         }
     }
 
-    /// Says whether a charge is still of use; one of a new term begins where the steward says.
-    pub(crate) fn accept(&mut self, charge: &Charge) -> Option<Begin> {
-        match charge.task {
+    /// Says whether a delegation is still of use; one of a new epoch begins where the steward says.
+    pub(crate) fn accept(&mut self, delegation: &Delegation) -> Option<Begin> {
+        match delegation.task {
             Task::Again => Some(Begin::GoOn),
-            Task::Serve | Task::Report if charge.term < self.term => None,
-            Task::Serve | Task::Report if charge.term > self.term => {
-                (self.term, self.reported) = (charge.term, None);
+            Task::Serve | Task::Report if delegation.epoch < self.epoch => None,
+            Task::Serve | Task::Report if delegation.epoch > self.epoch => {
+                (self.epoch, self.reported) = (delegation.epoch, None);
                 Some(Begin::Anew)
             }
             Task::Serve | Task::Report => Some(Begin::GoOn),
@@ -74,7 +74,7 @@ impl Deputy {
         };
         let subject = Subject { from: me, ..self.subject };
         let standing = engine.standing()?;
-        let report = Report { subject, term: self.term, standing, condition };
+        let report = Report { subject, epoch: self.epoch, standing, condition };
         (self.reported.replace(report) != Some(report)).then_some(report)
     }
 }

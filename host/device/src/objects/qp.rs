@@ -283,7 +283,7 @@ impl QpInner {
 
     /// The queue pair goes for good.
     pub(crate) fn leave(&mut self, links: &Links) {
-        self.end_term(false, links);
+        self.end_epoch(false, links);
     }
 
     /// Takes the record of a datagram that would have been `len` bytes long; says how many completions
@@ -633,8 +633,8 @@ impl QpInner {
         });
         result?;
         match to {
-            QpState::Reset | QpState::Rtr => self.end_term(false, links),
-            QpState::Err => self.end_term(true, links),
+            QpState::Reset | QpState::Rtr => self.end_epoch(false, links),
+            QpState::Err => self.end_epoch(true, links),
             QpState::Init | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
         }
         if to == QpState::Reset {

@@ -2,7 +2,7 @@
 //!
 //! The queues that requests name belong to several processes, and each process serves what is for its
 //! own: it has the receives, the memory and the completion queues. The target's process sees all
-//! packets first, in order. It serves what is for its own queues, and *charges* another process with what
+//! packets first, in order. It serves what is for its own queues, and *delegates to* another process what
 //! is for that one's (`control_message.rs`); there a *deputy* of the target does the work and answers the peer.
 //! One of them is at work at a time. Another's turn comes when the one before has served everything and
 //! sent all its answers; what arrives until then is *parked*, up to a bound, and is lost beyond it.
@@ -49,7 +49,7 @@ pub(crate) enum Step {
     /// Serve it here, from where the deputy has come to.
     Resume(Standing),
     /// Charge this device with it.
-    Charge(Member),
+    Delegate(Member),
     /// Have this device answer it again.
     Again(Member),
     /// Keep it until those before it are served.
@@ -62,15 +62,15 @@ pub(crate) enum Step {
 #[derive(Clone, Copy, Debug)]
 enum Holder {
     Here,
-    There(Term),
+    There(Epoch),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Term {
+struct Epoch {
     who: Member,
     /// What has been served, as far as is known.
     known: Standing,
-    /// What comes after the last packet that it was charged with.
+    /// What comes after the last packet that was delegated to it.
     top: Psn,
     /// That packet was not a message's last.
     mid_message: bool,
@@ -78,7 +78,7 @@ struct Term {
     idle: bool,
 }
 
-impl Term {
+impl Epoch {
     /// Everything is served, and all answers are sent.
     fn is_settled(&self) -> bool {
         self.idle && self.known.expected == self.top && !self.mid_message
@@ -130,8 +130,8 @@ pub(crate) struct Steward {
     name: DomainName,
     /// Which of the target's lives this is.
     life: u64,
-    /// Grows whenever somebody else is charged.
-    term: u64,
+    /// Grows whenever the requests are delegated to another process.
+    epoch: u64,
     holder: Holder,
     parked: Parked,
     /// What comes after the last packet that is parked.
@@ -149,7 +149,7 @@ impl Steward {
             name,
             asked: Time::ZERO,
             life: 0,
-            term: 0,
+            epoch: 0,
             holder: Holder::Here,
             parked: Parked::default(),
             parked_top: Psn::new(0),
@@ -166,8 +166,8 @@ impl Steward {
         self.life
     }
 
-    pub(crate) fn term(&self) -> u64 {
-        self.term
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Whose queue this is, if it is of another device that has the domain open.
@@ -187,16 +187,16 @@ impl Steward {
         matches!(self.holder, Holder::Here) && self.parked.is_empty()
     }
 
-    /// Another device was charged with this packet: the peer misses its answer.
+    /// This packet was delegated to another device: the peer misses its answer.
     pub(crate) fn is_late(&self, psn: Psn) -> bool {
-        matches!(self.holder, Holder::There(term) if psn.since(term.top) < 0)
+        matches!(self.holder, Holder::There(epoch) if psn.since(epoch.top) < 0)
     }
 
     /// The device that is at work, if it is another.
     pub(crate) fn deputy(&self) -> Option<Member> {
         match self.holder {
             Holder::Here => None,
-            Holder::There(term) => Some(term.who),
+            Holder::There(epoch) => Some(epoch.who),
         }
     }
 
@@ -204,7 +204,7 @@ impl Steward {
     pub(crate) fn known(&self) -> Option<Standing> {
         match self.holder {
             Holder::Here => None,
-            Holder::There(term) => Some(term.known),
+            Holder::There(epoch) => Some(epoch.known),
         }
     }
 
@@ -220,7 +220,7 @@ impl Steward {
     pub(crate) fn on_request(&mut self, head: Head, owner: Option<Member>, own: Own) -> Step {
         let next = match self.holder {
             Holder::Here => own.standing.expected,
-            Holder::There(term) => term.top,
+            Holder::There(epoch) => epoch.top,
         };
         let ahead = head.psn.since(next);
         if !self.parked.is_empty() && ahead >= 0 {
@@ -234,34 +234,34 @@ impl Steward {
             Holder::Here => match (ahead, owner) {
                 (0, Some(owner)) if !own.mid_message => match own.owes_data {
                     true => Step::Park,
-                    false => self.charge(owner, own.standing, head),
+                    false => self.delegate(owner, own.standing, head),
                 },
                 (..0, Some(owner)) if head.brings_data => Step::Again(owner),
                 (_, _) => Step::Serve,
             },
-            Holder::There(term) if ahead < 0 => Self::on_repeated(term, head, owner, own),
-            Holder::There(term) if ahead > 0 => Step::Charge(term.who),
-            Holder::There(term) if term.mid_message || owner == Some(term.who) => {
-                let (top, mid_message) = (term.top.plus(head.span), !head.is_end);
-                self.holder = Holder::There(Term { top, mid_message, idle: false, ..term });
-                Step::Charge(term.who)
+            Holder::There(epoch) if ahead < 0 => Self::on_repeated(epoch, head, owner, own),
+            Holder::There(epoch) if ahead > 0 => Step::Delegate(epoch.who),
+            Holder::There(epoch) if epoch.mid_message || owner == Some(epoch.who) => {
+                let (top, mid_message) = (epoch.top.plus(head.span), !head.is_end);
+                self.holder = Holder::There(Epoch { top, mid_message, idle: false, ..epoch });
+                Step::Delegate(epoch.who)
             }
-            Holder::There(term) if !term.is_settled() => Step::Park,
-            Holder::There(term) => match owner {
-                Some(owner) => self.charge(owner, term.known, head),
+            Holder::There(epoch) if !epoch.is_settled() => Step::Park,
+            Holder::There(epoch) => match owner {
+                Some(owner) => self.delegate(owner, epoch.known, head),
                 None => {
                     self.holder = Holder::Here;
-                    Step::Resume(term.known)
+                    Step::Resume(epoch.known)
                 }
             },
         }
     }
 
-    /// A packet that the deputy at work, or somebody before it, was charged with already.
-    fn on_repeated(term: Term, head: Head, owner: Option<Member>, own: Own) -> Step {
-        let unknown = head.psn.since(term.known.expected) >= 0;
+    /// A packet that was already delegated to the deputy at work, or to one before it.
+    fn on_repeated(epoch: Epoch, head: Head, owner: Option<Member>, own: Own) -> Step {
+        let unknown = head.psn.since(epoch.known.expected) >= 0;
         match owner {
-            _ if unknown || !head.brings_data => Step::Charge(term.who),
+            _ if unknown || !head.brings_data => Step::Delegate(epoch.who),
             Some(owner) => Step::Again(owner),
             None if head.psn.since(own.standing.expected) < 0 => Step::Serve,
             None => Step::Drop,
@@ -273,18 +273,18 @@ impl Steward {
         match self.holder {
             // Who is at work tells the peer what is missing; if that was dropped here, it is told when
             // there is room again.
-            Holder::There(term) if self.parked.has_room(usize::from(u16::MAX)) => {
-                Step::Charge(term.who)
+            Holder::There(epoch) if self.parked.has_room(usize::from(u16::MAX)) => {
+                Step::Delegate(epoch.who)
             }
             Holder::There(_) | Holder::Here => Step::Drop,
         }
     }
 
-    fn charge(&mut self, who: Member, known: Standing, head: Head) -> Step {
+    fn delegate(&mut self, who: Member, known: Standing, head: Head) -> Step {
         let (top, mid_message) = (known.expected.plus(head.span), !head.is_end);
-        self.term += 1;
-        self.holder = Holder::There(Term { who, known, top, mid_message, idle: false });
-        Step::Charge(who)
+        self.epoch += 1;
+        self.holder = Holder::There(Epoch { who, known, top, mid_message, idle: false });
+        Step::Delegate(who)
     }
 
     /// Keeps a packet; it is lost if there is no room.
@@ -316,7 +316,7 @@ impl Steward {
     pub(crate) fn unpark(&mut self, own: Own) -> Option<Parked> {
         let ready = match self.holder {
             Holder::Here => !own.owes_data,
-            Holder::There(term) => term.is_settled(),
+            Holder::There(epoch) => epoch.is_settled(),
         };
         (ready && self.has_parked()).then(|| std::mem::take(&mut self.parked))
     }
@@ -333,7 +333,7 @@ impl Steward {
     pub(crate) fn on_report(
         &mut self,
         from: Member,
-        term: u64,
+        epoch: u64,
         done: Standing,
         idle: bool,
     ) -> bool {
@@ -341,7 +341,7 @@ impl Steward {
             return false;
         };
         let possible = known.who == from
-            && self.term == term
+            && self.epoch == epoch
             && done.expected.since(known.known.expected) >= 0
             && done.expected.since(known.top) <= 0;
         if possible {
@@ -352,14 +352,14 @@ impl Steward {
 
     /// The deputy at work is gone: the target's own responder goes on from what is known.
     pub(crate) fn on_death(&mut self) -> Option<Standing> {
-        let Holder::There(term) = self.holder else {
+        let Holder::There(epoch) = self.holder else {
             return None;
         };
         self.holder = Holder::Here;
-        if term.known.expected != term.top {
+        if epoch.known.expected != epoch.top {
             self.parked.clear(); // The peer has to send again what comes before them.
         }
-        Some(term.known)
+        Some(epoch.known)
     }
 }
 
@@ -407,35 +407,35 @@ mod tests {
     const TWO: u32 = 2;
 
     #[test]
-    fn another_process_is_charged_in_order_and_its_successor_when_it_has_settled() {
+    fn another_process_is_delegated_to_in_order_and_its_successor_when_it_has_settled() {
         let mut steward = steward();
         let (one, two) = (Some(member(ONE)), Some(member(TWO)));
         assert_eq!(steward.on_request(head(0), None, own(0)), Step::Serve);
         // A message for another, in two packets; its second goes where the first went.
-        assert_eq!(steward.on_request(part(1), one, own(1)), Step::Charge(member(ONE)));
-        assert_eq!(steward.on_request(head(2), two, own(1)), Step::Charge(member(ONE)));
-        assert_eq!(steward.on_request(head(3), one, own(1)), Step::Charge(member(ONE)));
+        assert_eq!(steward.on_request(part(1), one, own(1)), Step::Delegate(member(ONE)));
+        assert_eq!(steward.on_request(head(2), two, own(1)), Step::Delegate(member(ONE)));
+        assert_eq!(steward.on_request(head(3), one, own(1)), Step::Delegate(member(ONE)));
         for at in [4, 5] {
             assert_eq!(steward.on_request(head(at), two, own(1)), Step::Park);
             steward.park(head(at), &packet(&[u8::try_from(at).unwrap()]));
         }
         // What is parked is not parked again, and what is missing after it is the deputy's to tell.
         assert_eq!(steward.on_request(head(4), two, own(1)), Step::Drop);
-        assert_eq!(steward.on_request(head(7), one, own(1)), Step::Charge(member(ONE)));
-        let term = steward.term();
-        assert!(steward.on_report(member(ONE), term, standing(3), true));
+        assert_eq!(steward.on_request(head(7), one, own(1)), Step::Delegate(member(ONE)));
+        let epoch = steward.epoch();
+        assert!(steward.on_report(member(ONE), epoch, standing(3), true));
         assert!(steward.unpark(own(1)).is_none());
-        assert!(steward.on_report(member(ONE), term, standing(4), false));
+        assert!(steward.on_report(member(ONE), epoch, standing(4), false));
         assert!(steward.unpark(own(1)).is_none());
-        assert!(steward.on_report(member(ONE), term, standing(4), true));
+        assert!(steward.on_report(member(ONE), epoch, standing(4), true));
         let parked = steward.unpark(own(1)).unwrap();
         let bytes: Vec<_> = parked.iter().map(|passed| passed.bytes.to_vec()).collect();
         assert_eq!(bytes, [[4], [5]]);
-        assert_eq!(steward.on_request(head(4), two, own(1)), Step::Charge(member(TWO)));
-        assert_eq!(steward.on_request(head(5), two, own(1)), Step::Charge(member(TWO)));
+        assert_eq!(steward.on_request(head(4), two, own(1)), Step::Delegate(member(TWO)));
+        assert_eq!(steward.on_request(head(5), two, own(1)), Step::Delegate(member(TWO)));
         // Back home, when everything is done.
         assert_eq!(steward.on_request(head(6), None, own(1)), Step::Park);
-        assert!(steward.on_report(member(TWO), steward.term(), standing(6), true));
+        assert!(steward.on_report(member(TWO), steward.epoch(), standing(6), true));
         let resumed = Step::Resume(standing(6));
         assert_eq!(steward.on_request(head(6), None, own(1)), resumed);
         assert_eq!(steward.on_request(head(7), None, own(7)), Step::Serve);
@@ -446,15 +446,15 @@ mod tests {
         let mut steward = steward();
         let (one, two) = (Some(member(ONE)), Some(member(TWO)));
         let read = |at| Head { brings_data: true, span: 2, ..head(at) };
-        assert_eq!(steward.on_request(read(0), one, own(0)), Step::Charge(member(ONE)));
-        assert_eq!(steward.on_request(read(0), one, own(0)), Step::Charge(member(ONE)));
-        assert!(steward.on_report(member(ONE), steward.term(), standing(2), true));
-        assert_eq!(steward.on_request(head(2), two, own(0)), Step::Charge(member(TWO)));
+        assert_eq!(steward.on_request(read(0), one, own(0)), Step::Delegate(member(ONE)));
+        assert_eq!(steward.on_request(read(0), one, own(0)), Step::Delegate(member(ONE)));
+        assert!(steward.on_report(member(ONE), steward.epoch(), standing(2), true));
+        assert_eq!(steward.on_request(head(2), two, own(0)), Step::Delegate(member(TWO)));
         assert_eq!(steward.on_request(read(0), one, own(0)), Step::Again(member(ONE)));
-        assert_eq!(steward.on_request(head(1), one, own(0)), Step::Charge(member(TWO)));
+        assert_eq!(steward.on_request(head(1), one, own(0)), Step::Delegate(member(TWO)));
         // Nobody here has served that, and nobody shall now.
         assert_eq!(steward.on_request(read(0), None, own(0)), Step::Drop);
-        assert!(steward.on_report(member(TWO), steward.term(), standing(3), true));
+        assert!(steward.on_report(member(TWO), steward.epoch(), standing(3), true));
         assert_eq!(steward.on_request(read(3), None, own(0)), Step::Resume(standing(3)));
         assert_eq!(steward.on_request(read(0), one, own(5)), Step::Again(member(ONE)));
         assert_eq!(steward.on_request(read(3), None, own(5)), Step::Serve);
@@ -463,24 +463,24 @@ mod tests {
         assert_eq!(steward.on_request(head(5), one, owing), Step::Park);
     }
 
-    /// Goal: a deputy is believed as far as it was charged, and not for another's work.
+    /// Goal: a deputy is believed about what was delegated to it, and not about another's work.
     #[test]
     fn a_report_that_cannot_be_changes_nothing() {
         let mut steward = steward();
-        let term = steward.term();
-        assert!(!steward.on_report(member(ONE), term, standing(0), true));
+        let epoch = steward.epoch();
+        assert!(!steward.on_report(member(ONE), epoch, standing(0), true));
         let _ = steward.on_request(head(0), Some(member(ONE)), own(0));
-        let term = steward.term();
-        for (who, term, at) in [
-            (member(TWO), term, 1),
-            (member(ONE), term - 1, 1),
-            (member(ONE), term, 2),
-            (Member { serial: 2, ..member(ONE) }, term, 1),
+        let epoch = steward.epoch();
+        for (who, epoch, at) in [
+            (member(TWO), epoch, 1),
+            (member(ONE), epoch - 1, 1),
+            (member(ONE), epoch, 2),
+            (Member { serial: 2, ..member(ONE) }, epoch, 1),
         ] {
-            assert!(!steward.on_report(who, term, standing(at), true));
+            assert!(!steward.on_report(who, epoch, standing(at), true));
         }
-        assert!(steward.on_report(member(ONE), term, standing(1), true));
-        assert!(!steward.on_report(member(ONE), term, standing(0), true));
+        assert!(steward.on_report(member(ONE), epoch, standing(1), true));
+        assert!(!steward.on_report(member(ONE), epoch, standing(0), true));
     }
 
     #[test]
@@ -488,11 +488,11 @@ mod tests {
         let mut steward = steward();
         let one = Some(member(ONE));
         for at in 0..3 {
-            assert_eq!(steward.on_request(head(at), one, own(0)), Step::Charge(member(ONE)));
+            assert_eq!(steward.on_request(head(at), one, own(0)), Step::Delegate(member(ONE)));
         }
         assert_eq!(steward.on_request(head(3), None, own(0)), Step::Park);
         steward.park(head(3), &packet(b"x"));
-        assert!(steward.on_report(member(ONE), steward.term(), standing(2), true));
+        assert!(steward.on_report(member(ONE), steward.epoch(), standing(2), true));
         assert_eq!(steward.on_death(), Some(standing(2)));
         assert!(!steward.has_parked() && steward.on_death().is_none());
         assert_eq!(steward.on_request(head(2), None, own(2)), Step::Serve);

@@ -142,7 +142,7 @@ impl Qp {
         port.pay_debt(self.number);
         self.inner(|inner| {
             inner.quietly(&port.links, |engine, host| engine.to_err(host));
-            inner.end_term(true, &port.links);
+            inner.end_epoch(true, &port.links);
         });
         port.wait_for_neighbours();
     }

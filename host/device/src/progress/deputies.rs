@@ -1,6 +1,6 @@
 //! The part of a port that carries control messages between targets and their deputies in other processes.
 //!
-//! Control messages are taken under the receive lock, as packets are. Who is charged with what is said in
+//! Control messages are taken under the receive lock, as packets are. What is delegated to which process is decided in
 //! `steward.rs`, and what a deputy is in `deputy.rs`.
 
 use super::{Arrival, Clock, Port, Receiver, RxSocket, lock};
@@ -11,7 +11,7 @@ use crate::objects::progress::Progress;
 use crate::objects::qp::{QpInner, Waiters};
 use crate::objects::xrc::{Xrcd, XrcdShared};
 use crate::registry::control_message::{
-    Charge, Condition, ControlMessage, Dismissal, Report, Subject,
+    Condition, ControlMessage, Delegation, Dismissal, Report, Subject,
 };
 use crate::registry::relay::Passed;
 use crate::registry::{DomainName, Member, SlotId};
@@ -32,7 +32,7 @@ const WATCH_NANOS: u64 = 500_000_000;
 #[derive(Debug, Default)]
 pub(super) struct Deputies {
     places: Mutex<HashMap<(SlotId, Qpn), Place>>,
-    charges: AtomicU64,
+    delegations: AtomicU64,
     /// The port itself.
     port: OnceLock<Weak<dyn Progress>>,
 }
@@ -44,8 +44,8 @@ struct Place {
     domain: Weak<XrcdShared>,
     /// Its place in the table.
     number: Qpn,
-    /// Later than that of those that were charged before.
-    charged: u64,
+    /// Greater for what was delegated later.
+    delegated: u64,
 }
 
 impl Deputies {
@@ -78,7 +78,9 @@ impl Port {
             return;
         }
         match control {
-            ControlMessage::Charge(charge) => self.on_charge(charge, passed, rx_sockets, now),
+            ControlMessage::Delegation(delegation) => {
+                self.on_delegation(delegation, passed, rx_sockets, now)
+            }
             ControlMessage::Report(report) => self.on_report(report),
             ControlMessage::Dismissal(dismissal) => {
                 let key = (writer.slot, subject.target);
@@ -118,18 +120,18 @@ impl Port {
         }
     }
 
-    fn on_charge(
+    fn on_delegation(
         &self,
-        charge: &Charge,
+        delegation: &Delegation,
         passed: Option<Passed<'_>>,
         rx_sockets: &mut [RxSocket],
         now: Time,
     ) {
-        let Charge { subject, .. } = charge;
+        let Delegation { subject, .. } = delegation;
         let Some(passed) = passed else {
             match self.deputy(subject) {
-                Some(number) => self.give_to_deputy(number, charge, None, now),
-                None => self.report_gone(charge),
+                Some(number) => self.give_to_deputy(number, delegation, None, now),
+                None => self.report_gone(delegation),
             }
             return;
         };
@@ -153,14 +155,14 @@ impl Port {
         let len = u16::try_from(passed.bytes.len()).unwrap_or(u16::MAX);
         let number = self.deputy(subject).or_else(|| {
             let make = |domain: &Xrcd| {
-                QpInner::deputy(charge, domain, Arc::clone(endpoint), source, &self.links).ok()
+                QpInner::deputy(delegation, domain, Arc::clone(endpoint), source, &self.links).ok()
             };
-            self.add_deputy(charge, make)
+            self.add_deputy(delegation, make)
         });
         if let Some(number) = number {
             let from = Origin { source, flow, marks: passed.marks };
             let came = Came { from: &from, len };
-            self.give_to_deputy(number, charge, Some((&packet, came)), now);
+            self.give_to_deputy(number, delegation, Some((&packet, came)), now);
         }
     }
 
@@ -168,23 +170,27 @@ impl Port {
     fn deputy(&self, subject: &Subject) -> Option<Qpn> {
         let mut places = lock(&self.deputies.places);
         let place = places.get_mut(&(subject.from.slot, subject.target))?;
-        place.charged = self.deputies.charges.fetch_add(1, Ordering::Relaxed);
+        place.delegated = self.deputies.delegations.fetch_add(1, Ordering::Relaxed);
         place.is_of(subject).then_some(place.number)
     }
 
-    fn report_gone(&self, charge: &Charge) {
-        let subject = Subject { from: self.links.registry.me(), ..charge.subject };
-        let (term, standing) = (charge.term, charge.known);
-        let report = Report { subject, term, standing, condition: Condition::Gone };
-        self.links.send_control_message(charge.subject.from, &ControlMessage::Report(report), None);
+    fn report_gone(&self, delegation: &Delegation) {
+        let subject = Subject { from: self.links.registry.me(), ..delegation.subject };
+        let (epoch, standing) = (delegation.epoch, delegation.known);
+        let report = Report { subject, epoch, standing, condition: Condition::Gone };
+        self.links.send_control_message(
+            delegation.subject.from,
+            &ControlMessage::Report(report),
+            None,
+        );
     }
 
     fn add_deputy(
         &self,
-        charge: &Charge,
+        delegation: &Delegation,
         make: impl FnOnce(&Xrcd) -> Option<QpInner>,
     ) -> Option<Qpn> {
-        let subject = charge.subject;
+        let subject = delegation.subject;
         let port = self.deputies.port.get()?.upgrade()?;
         let key = (subject.from.slot, subject.target);
         let mut places = lock(&self.deputies.places);
@@ -201,9 +207,12 @@ impl Port {
         };
         let added = (places.len() < DEPUTIES_MAX).then(|| {
             // Who has not opened the domain has no queues in it, and its deputy says so.
-            let open =
-                self.links.registry.claimants(charge.domain).any(|member| member == subject.from);
-            let domain = Xrcd::known(charge.domain, &port).filter(|_| open);
+            let open = self
+                .links
+                .registry
+                .claimants(delegation.domain)
+                .any(|member| member == subject.from);
+            let domain = Xrcd::known(delegation.domain, &port).filter(|_| open);
             let domain = domain.unwrap_or_else(|| Xrcd::new(&port));
             let inner = make(&domain)?;
             let number = self.take_number().ok()?;
@@ -212,8 +221,8 @@ impl Port {
             drop(guard);
             let domain = Arc::downgrade(&domain.shared);
             let (from, life) = (subject.from, subject.life);
-            let charged = self.deputies.charges.fetch_add(1, Ordering::Relaxed);
-            places.insert(key, Place { from, life, domain, number, charged });
+            let delegated = self.deputies.delegations.fetch_add(1, Ordering::Relaxed);
+            places.insert(key, Place { from, life, domain, number, delegated });
             Some(number)
         });
         drop(places);
@@ -238,7 +247,7 @@ impl Port {
             inner.is_none_or(|inner| inner.is_idle_deputy())
         };
         if victims.is_empty()
-            && let Some(idlest) = places.values().filter(idle).min_by_key(|place| place.charged)
+            && let Some(idlest) = places.values().filter(idle).min_by_key(|place| place.delegated)
         {
             let number = idlest.number;
             places.retain(|_, place| place.number != number);
@@ -281,7 +290,7 @@ impl Port {
     fn give_to_deputy(
         &self,
         number: Qpn,
-        charge: &Charge,
+        delegation: &Delegation,
         packet: Option<(&Packet<'_>, Came<'_>)>,
         now: Time,
     ) {
@@ -292,10 +301,10 @@ impl Port {
         let Some(inner) = guard.as_mut() else {
             return;
         };
-        if inner.deputy_of() != Some(charge.subject) {
+        if inner.deputy_of() != Some(delegation.subject) {
             return;
         }
-        inner.on_charge(charge, packet, now, &self.links);
+        inner.on_delegation(delegation, packet, now, &self.links);
         let aftermath = inner.transmit(now, Acks::Now, &self.links);
         self.follow_up(number, inner, aftermath);
         if inner.is_to_be_watched() {

@@ -1,10 +1,10 @@
 //! What two processes write to each other about a target queue pair of XRC that one of them has, and
 //! whose requests name shared receive queues of the other.
 //!
-//! The target's process *charges* the queue's process with a packet, which answers the peer itself and
+//! The target's process *delegates* a packet to the queue's process, which answers the peer itself and
 //! *reports* how far it has come; when the target goes, the other is *dismissed*. Control messages travel by way
 //! of the relay sockets (`relay.rs`) and can get lost there: whoever misses an answer asks again, at the
-//! latest when the peer sends again. `steward.rs` says who is charged when.
+//! latest when the peer sends again. `steward.rs` decides which process is delegated to, and when.
 //!
 //! A control message is a row of words, the same number for each kind. Nothing in it is believed: fields that
 //! make no sense make no control message, and the reader checks who sent it, and that it is about what it knows.
@@ -16,7 +16,7 @@ use adverb_wire::{Marks, Msn, PathMtu, Pkey, Psn, Qpn, RnrTimer};
 /// A control message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ControlMessage {
-    Charge(Charge),
+    Delegation(Delegation),
     Report(Report),
     Dismissal(Dismissal),
 }
@@ -45,21 +45,21 @@ pub(crate) enum Task {
 
 /// From the target's process to the queue's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Charge {
+pub(crate) struct Delegation {
     pub(crate) subject: Subject,
-    /// Grows whenever somebody else is charged.
-    pub(crate) term: u64,
+    /// Grows whenever the requests are delegated to another process.
+    pub(crate) epoch: u64,
     pub(crate) task: Task,
     /// What has been served, as far as the writer knows.
     pub(crate) known: Standing,
     pub(crate) domain: DomainName,
     /// What the target is set to.
-    pub(crate) terms: Terms,
+    pub(crate) attributes: TargetAttributes,
 }
 
 /// What a target is set to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Terms {
+pub(crate) struct TargetAttributes {
     pub(crate) peer: Qpn,
     pub(crate) path_mtu: PathMtu,
     pub(crate) pkey: Pkey,
@@ -86,7 +86,7 @@ pub(crate) enum Condition {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Report {
     pub(crate) subject: Subject,
-    pub(crate) term: u64,
+    pub(crate) epoch: u64,
     /// What has been served.
     pub(crate) standing: Standing,
     pub(crate) condition: Condition,
@@ -110,7 +110,7 @@ impl ControlMessage {
 
     pub(crate) fn subject(&self) -> &Subject {
         match self {
-            Self::Charge(Charge { subject, .. })
+            Self::Delegation(Delegation { subject, .. })
             | Self::Report(Report { subject, .. })
             | Self::Dismissal(Dismissal { subject, .. }) => subject,
         }
@@ -141,26 +141,27 @@ impl ControlMessage {
     fn words(&self) -> [u32; WORDS] {
         let Subject { from, target, life } = *self.subject();
         let [life_high, life_low] = halves(life);
-        let (kind, term, standing, rest) = match *self {
-            Self::Charge(Charge { term, task, known, domain, terms, .. }) => {
+        let (kind, epoch, standing, rest) = match *self {
+            Self::Delegation(Delegation { epoch, task, known, domain, attributes, .. }) => {
                 let [d0, d1, d2, d3, d4] = domain.words();
-                let Terms { peer, path_mtu, pkey, access, min_rnr_timer, marks, .. } = terms;
+                let TargetAttributes { peer, path_mtu, pkey, access, min_rnr_timer, marks, .. } =
+                    attributes;
                 let Marks { traffic_class, hop_limit, flow_label } = marks;
                 let task = match task {
                     Task::Serve => 0,
                     Task::Again => 1,
                     Task::Report => 2,
                 };
-                let reads = terms.max_dest_rd_atomic;
+                let reads = attributes.max_dest_rd_atomic;
                 let small = [path_mtu.code(), min_rnr_timer.code(), reads, traffic_class];
                 let small = u32::from_be_bytes(small);
                 let [p0, p1] = pkey.0.to_be_bytes();
                 let large = u32::from_be_bytes([hop_limit, 0, p0, p1]);
                 let (peer, access) = (peer.get(), access.bits());
                 let rest = [task, d0, d1, d2, d3, d4, peer, small, access, large, flow_label];
-                (CHARGE, term, Some(known), rest)
+                (DELEGATION, epoch, Some(known), rest)
             }
-            Self::Report(Report { term, standing, condition, .. }) => {
+            Self::Report(Report { epoch, standing, condition, .. }) => {
                 let (condition, event) = match condition {
                     Condition::Busy => (0, None),
                     Condition::Idle => (1, None),
@@ -168,13 +169,13 @@ impl ControlMessage {
                     Condition::Gone => (3, None),
                 };
                 let event = event.map_or(0, QpEvent::code).into();
-                (REPORT, term, Some(standing), [condition, event, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+                (REPORT, epoch, Some(standing), [condition, event, 0, 0, 0, 0, 0, 0, 0, 0, 0])
             }
             Self::Dismissal(Dismissal { flush, .. }) => {
                 (DISMISSAL, 0, None, [flush.into(), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
             }
         };
-        let [term_high, term_low] = halves(term);
+        let [term_high, term_low] = halves(epoch);
         let (expected, msn) =
             standing.map_or((0, 0), |standing| (standing.expected.get(), standing.msn.get()));
         let [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10] = rest;
@@ -212,10 +213,10 @@ impl ControlMessage {
         let from = Member { slot: SlotId::new(slot)?, serial };
         let life = whole(life_high, life_low);
         let subject = Subject { from, target: Qpn::new(target), life };
-        let term = whole(term_high, term_low);
+        let epoch = whole(term_high, term_low);
         let standing = Standing { expected: Psn::new(expected), msn: Msn::new(msn) };
         Some(match kind {
-            CHARGE => {
+            DELEGATION => {
                 let task = match r0 {
                     0 => Task::Serve,
                     1 => Task::Again,
@@ -225,7 +226,7 @@ impl ControlMessage {
                 let [mtu, timer, reads, traffic_class] = r7.to_be_bytes();
                 let [hop_limit, _, p0, p1] = r9.to_be_bytes();
                 let flow_label = r10 & Marks::FLOW_LABEL_MAX;
-                let terms = Terms {
+                let attributes = TargetAttributes {
                     peer: Qpn::new(r6),
                     path_mtu: PathMtu::from_code(mtu)?,
                     pkey: Pkey(u16::from_be_bytes([p0, p1])),
@@ -235,7 +236,14 @@ impl ControlMessage {
                     marks: Marks { traffic_class, hop_limit, flow_label },
                 };
                 let domain = DomainName::from_words([r1, r2, r3, r4, r5]);
-                Self::Charge(Charge { subject, term, task, known: standing, domain, terms })
+                Self::Delegation(Delegation {
+                    subject,
+                    epoch,
+                    task,
+                    known: standing,
+                    domain,
+                    attributes,
+                })
             }
             REPORT => {
                 let events = [QpEvent::QpFatal, QpEvent::QpReqErr, QpEvent::QpAccessErr];
@@ -247,7 +255,7 @@ impl ControlMessage {
                     3 => Condition::Gone,
                     _ => return None,
                 };
-                Self::Report(Report { subject, term, standing, condition })
+                Self::Report(Report { subject, epoch, standing, condition })
             }
             DISMISSAL if r0 <= 1 => Self::Dismissal(Dismissal { subject, flush: r0 == 1 }),
             _ => return None,
@@ -255,7 +263,7 @@ impl ControlMessage {
     }
 }
 
-const CHARGE: u32 = 1;
+const DELEGATION: u32 = 1;
 const REPORT: u32 = 2;
 const DISMISSAL: u32 = 3;
 
@@ -280,7 +288,7 @@ mod tests {
             life: 0x0102_0304_0506_0708,
         };
         let known = Standing { expected: Psn::new(0x00ff_ffff), msn: Msn::new(77) };
-        let terms = Terms {
+        let attributes = TargetAttributes {
             peer: Qpn::new(3),
             path_mtu: PathMtu::B4096,
             pkey: Pkey::DEFAULT,
@@ -290,16 +298,23 @@ mod tests {
             marks: Marks { traffic_class: 1, hop_limit: 2, flow_label: 0xa_bcde },
         };
         let domain = DomainName::from_words([1, 2, 3, 4, 5]);
-        let charge = |task| {
-            ControlMessage::Charge(Charge { subject, term: 1 << 40, task, known, domain, terms })
+        let delegation = |task| {
+            ControlMessage::Delegation(Delegation {
+                subject,
+                epoch: 1 << 40,
+                task,
+                known,
+                domain,
+                attributes,
+            })
         };
         let report = |condition| {
-            ControlMessage::Report(Report { subject, term: 5, standing: known, condition })
+            ControlMessage::Report(Report { subject, epoch: 5, standing: known, condition })
         };
         let control_messages = [
-            charge(Task::Serve),
-            charge(Task::Again),
-            charge(Task::Report),
+            delegation(Task::Serve),
+            delegation(Task::Again),
+            delegation(Task::Report),
             report(Condition::Busy),
             report(Condition::Idle),
             report(Condition::Gone),

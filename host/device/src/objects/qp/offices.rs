@@ -16,7 +16,7 @@ use crate::objects::steward::{Head, Own, Parked, Step, Steward};
 use crate::objects::xrc::{Office, Xrcd};
 use crate::registry::Member;
 use crate::registry::control_message::{
-    Charge, Condition, ControlMessage, Dismissal, Report, Subject, Task, Terms,
+    Condition, ControlMessage, Delegation, Dismissal, Report, Subject, TargetAttributes, Task,
 };
 use crate::registry::relay::Passed;
 use adverb_engine::{Acks, Aftermath, Attributes, Gid, Partition, QpState, QpType, Time};
@@ -126,8 +126,8 @@ impl QpInner {
                 self.quietly(links, |engine, host| engine.resume(standing, host));
                 Directed::Served(self.serve_admitted(packet, came, now, links))
             }
-            Step::Charge(who) => self.charge(who, Task::Serve, Some(*passed), links),
-            Step::Again(who) => self.charge(who, Task::Again, Some(*passed), links),
+            Step::Delegate(who) => self.delegate(who, Task::Serve, Some(*passed), links),
+            Step::Again(who) => self.delegate(who, Task::Again, Some(*passed), links),
             Step::Park => Directed::Parked,
             Step::Drop => Directed::Elsewhere,
         }
@@ -155,7 +155,7 @@ impl QpInner {
     }
 
     /// Writes to another process.
-    fn charge(
+    fn delegate(
         &mut self,
         who: Member,
         task: Task,
@@ -169,7 +169,7 @@ impl QpInner {
             && let Some(known) = steward.known().or(own)
         {
             let subject = Subject { from, target, life: steward.life() };
-            let terms = Terms {
+            let attributes = TargetAttributes {
                 peer: settings.remote,
                 path_mtu: settings.path_mtu,
                 pkey: settings.partition.pkey,
@@ -178,9 +178,9 @@ impl QpInner {
                 max_dest_rd_atomic: settings.max_dest_rd_atomic,
                 marks,
             };
-            let (term, domain) = (steward.term(), steward.name());
-            let charge = Charge { subject, term, task, known, domain, terms };
-            links.send_control_message(who, &ControlMessage::Charge(charge), passed);
+            let (epoch, domain) = (steward.epoch(), steward.name());
+            let delegation = Delegation { subject, epoch, task, known, domain, attributes };
+            links.send_control_message(who, &ControlMessage::Delegation(delegation), passed);
         }
         Directed::Elsewhere
     }
@@ -194,7 +194,7 @@ impl QpInner {
             && steward.asks(now)
         {
             match links.registry.lives(deputy) {
-                true => _ = self.charge(deputy, Task::Report, None, links),
+                true => _ = self.delegate(deputy, Task::Report, None, links),
                 false => self.replace_dead_deputy(links),
             }
         }
@@ -221,7 +221,7 @@ impl QpInner {
 
     /// A deputy reports. What it is to be told, if anything.
     pub(crate) fn on_report(&mut self, report: &Report, links: &Links) -> Option<Dismissal> {
-        let Report { subject, term, standing, condition } = *report;
+        let Report { subject, epoch, standing, condition } = *report;
         let (from, target) = (subject.from, subject.target);
         let dismissal = |life| {
             let subject = Subject { from: links.registry.me(), target, life };
@@ -233,17 +233,17 @@ impl QpInner {
         };
         match condition {
             Condition::Busy | Condition::Idle => {
-                steward.on_report(from, term, standing, condition == Condition::Idle);
+                steward.on_report(from, epoch, standing, condition == Condition::Idle);
                 None
             }
             Condition::Gone => {
-                if steward.deputy() == Some(from) && steward.term() == term {
+                if steward.deputy() == Some(from) && steward.epoch() == epoch {
                     self.replace_dead_deputy(links);
                 }
                 None
             }
             Condition::Refused(event) => {
-                if !steward.on_report(from, term, standing, true) {
+                if !steward.on_report(from, epoch, standing, true) {
                     return None;
                 }
                 steward.begin();
@@ -254,7 +254,7 @@ impl QpInner {
     }
 
     /// The target is no more what it was: its deputy goes, and with it what it was at.
-    pub(crate) fn end_term(&mut self, flush: bool, links: &Links) {
+    pub(crate) fn end_epoch(&mut self, flush: bool, links: &Links) {
         let target = self.own.number;
         if let Some(steward) = self.steward_mut() {
             let (deputy, life) = (steward.deputy(), steward.life());
@@ -273,15 +273,15 @@ impl QpInner {
 
 /// As a deputy.
 impl QpInner {
-    /// A deputy of the target that a charge is about, whose peer is at `remote`.
+    /// A deputy of the target that a delegation is about, whose peer is at `remote`.
     pub(crate) fn deputy(
-        charge: &Charge,
+        delegation: &Delegation,
         domain: &Xrcd,
         endpoint: Arc<Endpoint>,
         remote: Gid,
         links: &Links,
     ) -> Result<Self, ConnectError> {
-        let Charge { subject, known, terms, .. } = *charge;
+        let Delegation { subject, known, attributes, .. } = *delegation;
         let config = CqConfig { capacity: 1, ..CqConfig::default() };
         let cq = CompletionQueue::new(&config, &links.counters);
         let config = QpConfig {
@@ -303,24 +303,24 @@ impl QpInner {
         };
         let mut deputy = Self::new(subject.target, &config, links.device.active_mtu());
         if let Receives::Xrc(targets) = &mut deputy.own.receives {
-            targets.office = Office::Deputy(Box::new(Deputy::new(charge)));
+            targets.office = Office::Deputy(Box::new(Deputy::new(delegation)));
         }
         let init = Attributes {
-            partition: Some(Partition { index: 0, pkey: terms.pkey }),
+            partition: Some(Partition { index: 0, pkey: attributes.pkey }),
             port: Some(1),
-            access: Some(terms.access),
+            access: Some(attributes.access),
             ..Attributes::default()
         };
         let rtr = Attributes {
             remote_gid: Some(remote),
-            remote: Some(terms.peer),
-            path_mtu: Some(terms.path_mtu),
+            remote: Some(attributes.peer),
+            path_mtu: Some(attributes.path_mtu),
             expected_psn: Some(known.expected),
-            max_dest_rd_atomic: Some(terms.max_dest_rd_atomic),
-            min_rnr_timer: Some(terms.min_rnr_timer),
+            max_dest_rd_atomic: Some(attributes.max_dest_rd_atomic),
+            min_rnr_timer: Some(attributes.min_rnr_timer),
             ..Attributes::default()
         };
-        let address_vector = AddressVector::new(endpoint, remote, terms.marks)?;
+        let address_vector = AddressVector::new(endpoint, remote, attributes.marks)?;
         let mut result = Ok(());
         deputy.quietly(links, |engine, host| {
             result = engine
@@ -330,7 +330,7 @@ impl QpInner {
         });
         result?;
         deputy.link = Some(Link::Udp(address_vector));
-        deputy.own.peer = Some(terms.peer);
+        deputy.own.peer = Some(attributes.peer);
         Ok(deputy)
     }
 
@@ -344,10 +344,10 @@ impl QpInner {
         !self.engine.is_mid_message() && !self.engine.owes_data()
     }
 
-    /// A charge has come, with a packet or without; says how many completions that published.
-    pub(crate) fn on_charge(
+    /// A delegation has come, with a packet or without; says how many completions that published.
+    pub(crate) fn on_delegation(
         &mut self,
-        charge: &Charge,
+        delegation: &Delegation,
         packet: Option<(&Packet<'_>, Came<'_>)>,
         now: Time,
         links: &Links,
@@ -355,14 +355,14 @@ impl QpInner {
         let Some(deputy) = self.deputy_mut() else {
             return 0;
         };
-        match deputy.accept(charge) {
+        match deputy.accept(delegation) {
             None => return 0,
             Some(Begin::GoOn) => {}
             Some(Begin::Anew) => {
-                self.quietly(links, |engine, host| engine.resume(charge.known, host));
+                self.quietly(links, |engine, host| engine.resume(delegation.known, host));
             }
         }
-        self.engine.adjust(charge.terms.access, charge.terms.min_rnr_timer);
+        self.engine.adjust(delegation.attributes.access, delegation.attributes.min_rnr_timer);
         let expected = self.engine.standing().map(|standing| standing.expected);
         let late = packet
             .zip(expected)
@@ -373,7 +373,7 @@ impl QpInner {
             deputy.forget_report(); // It may have got lost.
         }
         match packet {
-            Some((packet, came)) if late || charge.task == Task::Serve => {
+            Some((packet, came)) if late || delegation.task == Task::Serve => {
                 self.on_packet(packet, came, now, links)
             }
             Some(_) | None => 0,
