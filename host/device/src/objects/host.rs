@@ -581,9 +581,9 @@ impl Host for Surroundings<'_, '_> {
 
     fn event(&mut self, event: QpEvent) {
         if let Receives::Xrc(targets) = &mut self.own.receives
-            && let Some(deputy) = targets.deputy_mut()
+            && let Some(proxy) = targets.proxy_mut()
         {
-            deputy.note(event);
+            proxy.note(event);
         }
         let kind = match event {
             QpEvent::CommEst => EventKind::CommEst,

@@ -26,5 +26,5 @@ pub(crate) trait Progress: fmt::Debug + Send + Sync {
     fn give_number_back(&self, number: Qpn);
 
     /// Ends what would keep this XRC domain open.
-    fn end_deputies_in(&self, domain: DomainName);
+    fn end_proxies_in(&self, domain: DomainName);
 }

@@ -6,7 +6,7 @@
 mod brief;
 mod change;
 pub(crate) mod errors;
-mod offices;
+mod roles;
 
 use crate::data_path::DataPath;
 use crate::link::Links;
@@ -25,7 +25,7 @@ use crate::objects::events::{Affiliation, Element, EventQueue};
 use crate::objects::host::{Came, Errand, Origin, Own, Receives, Surroundings};
 use crate::objects::srq::{Drawn, Srq};
 use crate::objects::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork};
-use crate::objects::xrc::{Office, Targets, Xrcd};
+use crate::objects::xrc::{Role, Targets, Xrcd};
 use crate::registry::stats_page::QpRow;
 use adverb_engine::{
     Acks, Aftermath, Datagram, Gid, Pacing, QpCounters, QpOptions, QpState, QpType, Request, Time,
@@ -38,7 +38,7 @@ use std::sync::atomic::Ordering;
 pub(crate) use brief::{Caller, Took};
 pub use change::{Change, QpQuery, Side};
 pub use errors::PostError;
-pub(crate) use offices::{Directed, Waiters};
+pub(crate) use roles::{Directed, Waiters};
 
 /// What a queue pair is made of.
 #[derive(Clone, Debug)]
@@ -268,10 +268,10 @@ impl QpInner {
         })
     }
 
-    /// It is a target whose packets others may have to be given (`steward.rs`).
+    /// It is a target whose packets others may have to be given (`xrc_home.rs`).
     pub(crate) fn takes_packets_alone(&self) -> bool {
         match &self.own.receives {
-            Receives::Xrc(targets) => !matches!(targets.office, Office::Alone),
+            Receives::Xrc(targets) => !matches!(targets.role, Role::Alone),
             Receives::Own(_) | Receives::Shared(_) => false,
         }
     }

@@ -6,17 +6,17 @@
 //!
 //! Opened by a file, a domain is the same for all processes of a user that open that file. Each has its own
 //! part of it: the queues and the targets that it has made. The registry says who has the domain open and
-//! whose a queue's number is; `steward.rs` and `deputy.rs` bring requests and queues of different processes
+//! whose a queue's number is; `xrc_home.rs` and `xrc_proxy.rs` bring requests and queues of different processes
 //! together.
 //!
 //! Read IBTA Vol. 1 Annex A14 (extended reliable connection) before changing this file.
 
 use crate::locks::Mutex;
 use crate::memory::local::BufferNumber;
-use crate::objects::deputy::Deputy;
 use crate::objects::progress::Progress;
 use crate::objects::srq::{Drawn, Srq, SrqShared};
-use crate::objects::steward::Steward;
+use crate::objects::xrc_home::XrcHome;
+use crate::objects::xrc_proxy::XrcProxy;
 use crate::registry::{DomainClaim, DomainName};
 use adverb_engine::{NoReceive, Receive};
 use adverb_sys::fork::PerProcess;
@@ -211,7 +211,7 @@ impl XrcdShared {
             self.claim.as_ref().and_then(|claim| Some((claim, claim.port.upgrade()?)))
             && last
         {
-            port.end_deputies_in(claim.name); // They would keep the domain open.
+            port.end_proxies_in(claim.name); // They would keep the domain open.
         }
     }
 
@@ -242,41 +242,41 @@ pub(crate) struct Targets {
     met: Vec<Drawn>,
     /// The one that the message at hand draws from.
     current: usize,
-    pub(crate) office: Office,
+    pub(crate) role: Role,
 }
 
 /// What other processes have to do with a target.
 #[derive(Debug)]
-pub(crate) enum Office {
+pub(crate) enum Role {
     /// Nothing: the domain is this process's alone.
     Alone,
     /// They may serve some of its requests.
-    Steward(Box<Steward>),
+    XrcHome(Box<XrcHome>),
     /// It is one of theirs, of which this one serves some requests.
-    Deputy(Box<Deputy>),
+    XrcProxy(Box<XrcProxy>),
 }
 
 impl Targets {
     pub(crate) fn new(domain: &Xrcd) -> Self {
         let domain = Arc::clone(&domain.shared);
-        let office = match &domain.claim {
-            Some(claim) => Office::Steward(Box::new(Steward::new(claim.name))),
-            None => Office::Alone,
+        let role = match &domain.claim {
+            Some(claim) => Role::XrcHome(Box::new(XrcHome::new(claim.name))),
+            None => Role::Alone,
         };
-        Self { seen: 0, domain, met: Vec::new(), current: 0, office }
+        Self { seen: 0, domain, met: Vec::new(), current: 0, role }
     }
 
-    pub(crate) fn steward_mut(&mut self) -> Option<&mut Steward> {
-        match &mut self.office {
-            Office::Steward(steward) => Some(steward),
-            Office::Alone | Office::Deputy(_) => None,
+    pub(crate) fn home_mut(&mut self) -> Option<&mut XrcHome> {
+        match &mut self.role {
+            Role::XrcHome(home) => Some(home),
+            Role::Alone | Role::XrcProxy(_) => None,
         }
     }
 
-    pub(crate) fn deputy_mut(&mut self) -> Option<&mut Deputy> {
-        match &mut self.office {
-            Office::Deputy(deputy) => Some(deputy),
-            Office::Alone | Office::Steward(_) => None,
+    pub(crate) fn proxy_mut(&mut self) -> Option<&mut XrcProxy> {
+        match &mut self.role {
+            Role::XrcProxy(proxy) => Some(proxy),
+            Role::Alone | Role::XrcHome(_) => None,
         }
     }
 

@@ -390,8 +390,8 @@ impl Port {
         let Some(mut guard) = self.table.lock(number) else {
             return;
         };
-        if guard.as_mut().is_some_and(|inner| inner.deputy_of().is_some()) {
-            return self.on_deputy_timer(number, guard, now);
+        if guard.as_mut().is_some_and(|inner| inner.proxy_of().is_some()) {
+            return self.on_proxy_timer(number, guard, now);
         }
         if let Some(inner) = guard.as_mut() {
             let late = inner.on_timer(now, &self.links);

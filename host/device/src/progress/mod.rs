@@ -7,7 +7,6 @@
 //! Locks are taken in this order: receive state, queue pair, completion queue or schedule. What is decided with
 //! them, when a queue pair sends and acknowledges, is the engine's; `seats.rs` lends it what it needs.
 
-mod deputies;
 mod driving;
 pub(crate) mod helper;
 pub(crate) mod management;
@@ -16,6 +15,7 @@ mod neighbours;
 mod rx_sockets;
 mod schedule;
 mod seats;
+mod xrc_proxies;
 
 use crate::futex_mutex::{FutexGuard, FutexMutex};
 use crate::link::Links;
@@ -51,12 +51,12 @@ use adverb_sys::clock;
 use adverb_sys::epoll::Epoll;
 use adverb_sys::udp::{self, BURST_BYTES_MAX, Received};
 use adverb_wire::{Marks, Qpn};
-use deputies::Deputies;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
+use xrc_proxies::XrcProxies;
 
 /// Queue pair numbers of this port: those free, oldest first, so that none is used again soon.
 #[derive(Debug, Default)]
@@ -144,7 +144,7 @@ pub(crate) struct Receiver {
     buffer: Box<[u8]>,
     /// Acknowledgements that wait.
     waiting: Waiting,
-    /// Targets with packets whose turn has not come: `steward.rs`.
+    /// Targets with packets whose turn has not come: `xrc_home.rs`.
     parked: Vec<Qpn>,
     /// How often packets had been passed on to us when we last looked.
     relayed: u32,
@@ -216,7 +216,7 @@ pub struct Port {
     pub(crate) standby: Arc<Standby>,
     pub(crate) audience: Arc<Audience>,
     pub(crate) monitor: Mutex<Option<Monitor>>,
-    deputies: Deputies,
+    proxies: XrcProxies,
     desk: management::Desk,
 }
 
@@ -310,10 +310,10 @@ impl Port {
             standby,
             audience: Arc::new(Audience::counting_in(counters)),
             monitor: Mutex::default(),
-            deputies: Deputies::default(),
+            proxies: XrcProxies::default(),
             desk: management::Desk::default(),
         });
-        port.deputies.set_port(&port);
+        port.proxies.set_port(&port);
         port.helper.start(&port).map_err(failed("start the helper thread"))?;
         port.handshake
             .start(Arc::<Self>::downgrade(&port))
@@ -423,8 +423,8 @@ impl Progress for Port {
         lock(&self.numbers).free.push_back(number);
     }
 
-    fn end_deputies_in(&self, domain: DomainName) {
-        self.end_deputies_in(domain);
+    fn end_proxies_in(&self, domain: DomainName) {
+        self.end_proxies_in(domain);
     }
 }
 

@@ -4,7 +4,7 @@
 //! The target's process *delegates* a packet to the queue's process, which answers the peer itself and
 //! *reports* how far it has come; when the target goes, the other is *dismissed*. Control messages travel by way
 //! of the relay sockets (`relay.rs`) and can get lost there: whoever misses an answer asks again, at the
-//! latest when the peer sends again. `steward.rs` decides which process is delegated to, and when.
+//! latest when the peer sends again. `xrc_home.rs` decides which process is delegated to, and when.
 //!
 //! A control message is a row of words, the same number for each kind. Nothing in it is believed: fields that
 //! make no sense make no control message, and the reader checks who sent it, and that it is about what it knows.
@@ -69,7 +69,7 @@ pub(crate) struct TargetAttributes {
     pub(crate) marks: Marks,
 }
 
-/// How a deputy is.
+/// How a proxy is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Condition {
     /// At work: something is still to be sent.

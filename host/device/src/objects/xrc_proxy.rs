@@ -1,30 +1,30 @@
-//! A deputy: serves the requests to another process's target queue pair that name queues of this one.
+//! A proxy: serves the requests to another process's target queue pair that name queues of this one.
 //!
-//! It is a queue pair that the program does not see. It has a place in the table under a number of this
-//! process, and calls itself by the target's number: that is what completions say. Packets reach it with
-//! the control messages of the target's process (`control_message.rs`), in an order that the steward there has made; it
-//! answers the peer itself, and reports to the steward first. `steward.rs` has the whole of it.
+//! It is a queue pair that the program does not see. It has a place in the table under a number of this process, and
+//! calls itself by the target's number: that is what completions say. Packets reach it with the control messages of
+//! the target's process (`control_message.rs`), in an order that the XRC home there has made; it answers the peer
+//! itself, and reports to the XRC home first. `xrc_home.rs` has the whole of it.
 
 use crate::registry::Member;
 use crate::registry::control_message::{Condition, Delegation, Report, Subject, Task};
 use adverb_engine::{Qp, QpEvent, QpState};
 
-/// What makes a queue pair a deputy.
+/// What makes a queue pair a proxy.
 #[derive(Debug)]
-pub(crate) struct Deputy {
+pub(crate) struct XrcProxy {
     /// The target, and the process that it belongs to.
     subject: Subject,
     /// The last delegation's.
     epoch: u64,
     /// Why a request was refused, if no completion tells.
     event: Option<QpEvent>,
-    /// What the steward was last told, unless it is to be told anyway.
+    /// What the XRC home was last told, unless it is to be told anyway.
     reported: Option<Report>,
-    /// A timer runs that looks whether the steward lives.
+    /// A timer runs that looks whether the XRC home lives.
     pub(crate) watched: bool,
 }
 
-impl Deputy {
+impl XrcProxy {
     pub(crate) fn new(delegation: &Delegation) -> Self {
         Self {
             subject: delegation.subject,
@@ -47,7 +47,7 @@ impl Deputy {
         }
     }
 
-    /// Says whether a delegation is still of use; one of a new epoch begins where the steward says.
+    /// Says whether a delegation is still of use; one of a new epoch begins where the XRC home says.
     pub(crate) fn accept(&mut self, delegation: &Delegation) -> Option<Begin> {
         match delegation.task {
             Task::Again => Some(Begin::GoOn),
@@ -60,12 +60,12 @@ impl Deputy {
         }
     }
 
-    /// The steward is to be told, whatever it was told before.
+    /// The XRC home is to be told, whatever it was told before.
     pub(crate) fn forget_report(&mut self) {
         self.reported = None;
     }
 
-    /// What the steward is to be told, if it was not.
+    /// What the XRC home is to be told, if it was not.
     pub(crate) fn report(&mut self, engine: &Qp, me: Member) -> Option<Report> {
         let condition = match (engine.state() == QpState::Err, engine.owes_data()) {
             (true, _) => Condition::Refused(self.event),
@@ -79,11 +79,11 @@ impl Deputy {
     }
 }
 
-/// Where a deputy begins.
+/// Where a proxy begins.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Begin {
     /// Where it is.
     GoOn,
-    /// Where the steward says.
+    /// Where the XRC home says.
     Anew,
 }

@@ -1,7 +1,7 @@
-//! What a queue pair does as the steward of a target, or as the deputy of another process's.
+//! What a queue pair does as the XRC home of a target, or as the proxy of another process's.
 //!
-//! `steward.rs` decides, `control_message.rs` says how it is written, and `progress/deputies.rs` carries it from and to
-//! the relay socket.
+//! `xrc_home.rs` decides, `control_message.rs` says how it is written, and `progress/xrc_proxies.rs` carries it from
+//! and to the relay socket.
 
 use super::{QpConfig, QpInner};
 use crate::link::Links;
@@ -10,10 +10,10 @@ use crate::link::errors::ConnectError;
 use crate::link::kind::Link;
 use crate::link::udp::endpoint::Endpoint;
 use crate::objects::cq::{CompletionQueue, CqConfig};
-use crate::objects::deputy::{Begin, Deputy};
 use crate::objects::host::{Came, Errand, Receives};
-use crate::objects::steward::{Head, Own, Parked, Step, Steward};
-use crate::objects::xrc::{Office, Xrcd};
+use crate::objects::xrc::{Role, Xrcd};
+use crate::objects::xrc_home::{Head, Own, Parked, Step, XrcHome};
+use crate::objects::xrc_proxy::{Begin, XrcProxy};
 use crate::registry::Member;
 use crate::registry::control_message::{
     Condition, ControlMessage, Delegation, Dismissal, Report, Subject, TargetAttributes, Task,
@@ -46,16 +46,16 @@ pub(crate) enum Waiters {
 }
 
 impl QpInner {
-    fn steward_mut(&mut self) -> Option<&mut Steward> {
+    fn home_mut(&mut self) -> Option<&mut XrcHome> {
         match &mut self.own.receives {
-            Receives::Xrc(targets) => targets.steward_mut(),
+            Receives::Xrc(targets) => targets.home_mut(),
             Receives::Own(_) | Receives::Shared(_) => None,
         }
     }
 
-    fn deputy_mut(&mut self) -> Option<&mut Deputy> {
+    fn proxy_mut(&mut self) -> Option<&mut XrcProxy> {
         match &mut self.own.receives {
-            Receives::Xrc(targets) => targets.deputy_mut(),
+            Receives::Xrc(targets) => targets.proxy_mut(),
             Receives::Own(_) | Receives::Shared(_) => None,
         }
     }
@@ -77,11 +77,11 @@ impl QpInner {
         links: &Links,
     ) -> Directed {
         let registry = &links.registry;
-        let (Some(steward), Some(xrceth)) = (self.steward_mut(), packet.headers.xrceth) else {
+        let (Some(home), Some(xrceth)) = (self.home_mut(), packet.headers.xrceth) else {
             return Directed::Served(self.on_packet(packet, came, now, links));
         };
-        let owner = steward.owner(xrceth.srqn, registry);
-        if owner.is_none() && steward.is_at_rest() {
+        let owner = home.owner(xrceth.srqn, registry);
+        if owner.is_none() && home.is_at_rest() {
             return Directed::Served(self.on_packet(packet, came, now, links));
         }
         let mut admitted = false;
@@ -91,11 +91,11 @@ impl QpInner {
             return Directed::Elsewhere;
         }
         let psn = packet.headers.bth.psn;
-        let at_work = self.steward_mut().and_then(|steward| steward.deputy());
+        let at_work = self.home_mut().and_then(|home| home.proxy());
         let owner = owner.filter(|owner| at_work == Some(*owner) || registry.lives(*owner));
-        let late = self.steward_mut().is_some_and(|steward| steward.is_late(psn));
-        if at_work.is_some_and(|deputy| late && !registry.lives(deputy)) {
-            self.replace_dead_deputy(links);
+        let late = self.home_mut().is_some_and(|home| home.is_late(psn));
+        if at_work.is_some_and(|proxy| late && !registry.lives(proxy)) {
+            self.replace_dead_proxy(links);
         }
         if owner.is_some() && self.engine.owes_data() {
             // Nobody else's answers may overtake ours.
@@ -113,10 +113,10 @@ impl QpInner {
         let Some(own) = self.own_part() else {
             return Directed::Elsewhere;
         };
-        let step = self.steward_mut().map_or(Step::Drop, |steward| {
-            let step = steward.on_request(head, owner, own);
+        let step = self.home_mut().map_or(Step::Drop, |home| {
+            let step = home.on_request(head, owner, own);
             if step == Step::Park {
-                steward.park(head, passed);
+                home.park(head, passed);
             }
             step
         });
@@ -147,9 +147,9 @@ impl QpInner {
         })
     }
 
-    /// The deputy at work has gone: goes on from what it has reported.
-    fn replace_dead_deputy(&mut self, links: &Links) {
-        if let Some(standing) = self.steward_mut().and_then(Steward::on_death) {
+    /// The proxy at work has gone: goes on from what it has reported.
+    fn replace_dead_proxy(&mut self, links: &Links) {
+        if let Some(standing) = self.home_mut().and_then(XrcHome::on_death) {
             self.quietly(links, |engine, host| engine.resume(standing, host));
         }
     }
@@ -165,10 +165,10 @@ impl QpInner {
         let (target, settings, marks) = (self.own.number, *self.engine.settings(), self.marks);
         let own = self.engine.standing();
         let from = links.registry.me();
-        if let Some(steward) = self.steward_mut()
-            && let Some(known) = steward.known().or(own)
+        if let Some(home) = self.home_mut()
+            && let Some(known) = home.known().or(own)
         {
-            let subject = Subject { from, target, life: steward.life() };
+            let subject = Subject { from, target, life: home.life() };
             let attributes = TargetAttributes {
                 peer: settings.remote,
                 path_mtu: settings.path_mtu,
@@ -178,7 +178,7 @@ impl QpInner {
                 max_dest_rd_atomic: settings.max_dest_rd_atomic,
                 marks,
             };
-            let (epoch, domain) = (steward.epoch(), steward.name());
+            let (epoch, domain) = (home.epoch(), home.name());
             let delegation = Delegation { subject, epoch, task, known, domain, attributes };
             links.send_control_message(who, &ControlMessage::Delegation(delegation), passed);
         }
@@ -187,15 +187,15 @@ impl QpInner {
 
     /// Looks after packets that are parked.
     pub(crate) fn look_after_parked(&mut self, now: Time, links: &Links) -> Waiters {
-        let Some(steward) = self.steward_mut().filter(|steward| steward.has_parked()) else {
+        let Some(home) = self.home_mut().filter(|home| home.has_parked()) else {
             return Waiters::None;
         };
-        if let Some(deputy) = steward.deputy()
-            && steward.asks(now)
+        if let Some(proxy) = home.proxy()
+            && home.asks(now)
         {
-            match links.registry.lives(deputy) {
-                true => _ = self.delegate(deputy, Task::Report, None, links),
-                false => self.replace_dead_deputy(links),
+            match links.registry.lives(proxy) {
+                true => _ = self.delegate(proxy, Task::Report, None, links),
+                false => self.replace_dead_proxy(links),
             }
         }
         if self.engine.owes_data() {
@@ -204,9 +204,9 @@ impl QpInner {
         let Some(own) = self.own_part() else {
             return Waiters::None;
         };
-        match self.steward_mut() {
-            Some(steward) if steward.has_parked() => {
-                steward.unpark(own).map_or(Waiters::Waiting, Waiters::Ready)
+        match self.home_mut() {
+            Some(home) if home.has_parked() => {
+                home.unpark(own).map_or(Waiters::Waiting, Waiters::Ready)
             }
             Some(_) | None => Waiters::None,
         }
@@ -214,12 +214,12 @@ impl QpInner {
 
     /// Those that were parked have had their turn.
     pub(crate) fn take_back(&mut self, parked: Parked) {
-        if let Some(steward) = self.steward_mut() {
-            steward.take_back(parked);
+        if let Some(home) = self.home_mut() {
+            home.take_back(parked);
         }
     }
 
-    /// A deputy reports. What it is to be told, if anything.
+    /// A proxy reports. What it is to be told, if anything.
     pub(crate) fn on_report(&mut self, report: &Report, links: &Links) -> Option<Dismissal> {
         let Report { subject, epoch, standing, condition } = *report;
         let (from, target) = (subject.from, subject.target);
@@ -227,42 +227,41 @@ impl QpInner {
             let subject = Subject { from: links.registry.me(), target, life };
             Some(Dismissal { subject, flush: false })
         };
-        let Some(steward) = self.steward_mut().filter(|steward| steward.life() == subject.life)
-        else {
+        let Some(home) = self.home_mut().filter(|home| home.life() == subject.life) else {
             return dismissal(subject.life);
         };
         match condition {
             Condition::Busy | Condition::Idle => {
-                steward.on_report(from, epoch, standing, condition == Condition::Idle);
+                home.on_report(from, epoch, standing, condition == Condition::Idle);
                 None
             }
             Condition::Gone => {
-                if steward.deputy() == Some(from) && steward.epoch() == epoch {
-                    self.replace_dead_deputy(links);
+                if home.proxy() == Some(from) && home.epoch() == epoch {
+                    self.replace_dead_proxy(links);
                 }
                 None
             }
             Condition::Refused(event) => {
-                if !steward.on_report(from, epoch, standing, true) {
+                if !home.on_report(from, epoch, standing, true) {
                     return None;
                 }
-                steward.begin();
+                home.begin();
                 self.quietly(links, |engine, host| engine.on_refused_elsewhere(event, host));
                 dismissal(subject.life)
             }
         }
     }
 
-    /// The target is no more what it was: its deputy goes, and with it what it was at.
+    /// The target is no more what it was: its proxy goes, and with it what it was at.
     pub(crate) fn end_epoch(&mut self, flush: bool, links: &Links) {
         let target = self.own.number;
-        if let Some(steward) = self.steward_mut() {
-            let (deputy, life) = (steward.deputy(), steward.life());
-            steward.begin();
-            if let Some(deputy) = deputy {
+        if let Some(home) = self.home_mut() {
+            let (proxy, life) = (home.proxy(), home.life());
+            home.begin();
+            if let Some(proxy) = proxy {
                 let subject = Subject { from: links.registry.me(), target, life };
                 links.send_control_message(
-                    deputy,
+                    proxy,
                     &ControlMessage::Dismissal(Dismissal { subject, flush }),
                     None,
                 );
@@ -271,10 +270,10 @@ impl QpInner {
     }
 }
 
-/// As a deputy.
+/// As a proxy.
 impl QpInner {
-    /// A deputy of the target that a delegation is about, whose peer is at `remote`.
-    pub(crate) fn deputy(
+    /// A proxy of the target that a delegation is about, whose peer is at `remote`.
+    pub(crate) fn proxy(
         delegation: &Delegation,
         domain: &Xrcd,
         endpoint: Arc<Endpoint>,
@@ -301,9 +300,9 @@ impl QpInner {
             signal_all: false,
             block_self_multicast: false,
         };
-        let mut deputy = Self::new(subject.target, &config, links.device.active_mtu());
-        if let Receives::Xrc(targets) = &mut deputy.own.receives {
-            targets.office = Office::Deputy(Box::new(Deputy::new(delegation)));
+        let mut proxy = Self::new(subject.target, &config, links.device.active_mtu());
+        if let Receives::Xrc(targets) = &mut proxy.own.receives {
+            targets.role = Role::XrcProxy(Box::new(XrcProxy::new(delegation)));
         }
         let init = Attributes {
             partition: Some(Partition { index: 0, pkey: attributes.pkey }),
@@ -322,25 +321,25 @@ impl QpInner {
         };
         let address_vector = AddressVector::new(endpoint, remote, attributes.marks)?;
         let mut result = Ok(());
-        deputy.quietly(links, |engine, host| {
+        proxy.quietly(links, |engine, host| {
             result = engine
                 .modify(QpState::Init, &init, host)
                 .and_then(|()| engine.modify(QpState::Rtr, &rtr, host));
             engine.resume(known, host);
         });
         result?;
-        deputy.link = Some(Link::Udp(address_vector));
-        deputy.own.peer = Some(attributes.peer);
-        Ok(deputy)
+        proxy.link = Some(Link::Udp(address_vector));
+        proxy.own.peer = Some(attributes.peer);
+        Ok(proxy)
     }
 
-    /// The target and the process that this is a deputy for, if it is one.
-    pub(crate) fn deputy_of(&mut self) -> Option<Subject> {
-        self.deputy_mut().map(|deputy| *deputy.subject())
+    /// The target and the process that this is a proxy for, if it is one.
+    pub(crate) fn proxy_of(&mut self) -> Option<Subject> {
+        self.proxy_mut().map(|proxy| *proxy.subject())
     }
 
-    /// It is at nothing, and the steward knows how far it has come.
-    pub(crate) fn is_idle_deputy(&self) -> bool {
+    /// It is at nothing, and the XRC home knows how far it has come.
+    pub(crate) fn is_idle_proxy(&self) -> bool {
         !self.engine.is_mid_message() && !self.engine.owes_data()
     }
 
@@ -352,10 +351,10 @@ impl QpInner {
         now: Time,
         links: &Links,
     ) -> u32 {
-        let Some(deputy) = self.deputy_mut() else {
+        let Some(proxy) = self.proxy_mut() else {
             return 0;
         };
-        match deputy.accept(delegation) {
+        match proxy.accept(delegation) {
             None => return 0,
             Some(Begin::GoOn) => {}
             Some(Begin::Anew) => {
@@ -368,9 +367,9 @@ impl QpInner {
             .zip(expected)
             .is_none_or(|((packet, _), expected)| packet.headers.bth.psn.since(expected) < 0);
         if (late || self.engine.state() == QpState::Err)
-            && let Some(deputy) = self.deputy_mut()
+            && let Some(proxy) = self.proxy_mut()
         {
-            deputy.forget_report(); // It may have got lost.
+            proxy.forget_report(); // It may have got lost.
         }
         match packet {
             Some((packet, came)) if late || delegation.task == Task::Serve => {
@@ -380,26 +379,22 @@ impl QpInner {
         }
     }
 
-    /// Tells the steward how far this deputy has come, if that is new.
+    /// Tells the XRC home how far this proxy has come, if that is new.
     #[inline(always)]
     pub(crate) fn report(&mut self, links: &Links) {
         if matches!(self.own.receives, Receives::Xrc(_)) {
-            self.report_of_deputy(links);
+            self.report_of_proxy(links);
         }
     }
 
-    /// The rare part: most queue pairs are no deputies.
+    /// The rare part: most queue pairs are no proxies.
     #[cold]
-    fn report_of_deputy(&mut self, links: &Links) {
+    fn report_of_proxy(&mut self, links: &Links) {
         if let Receives::Xrc(targets) = &mut self.own.receives
-            && let Some(deputy) = targets.deputy_mut()
-            && let Some(report) = deputy.report(&self.engine, links.registry.me())
+            && let Some(proxy) = targets.proxy_mut()
+            && let Some(report) = proxy.report(&self.engine, links.registry.me())
         {
-            links.send_control_message(
-                deputy.subject().from,
-                &ControlMessage::Report(report),
-                None,
-            );
+            links.send_control_message(proxy.subject().from, &ControlMessage::Report(report), None);
         }
     }
 
@@ -414,19 +409,19 @@ impl QpInner {
     /// does yet.
     pub(crate) fn is_to_be_watched(&mut self) -> bool {
         let mid_message = self.engine.is_mid_message();
-        self.deputy_mut().is_some_and(|deputy| {
-            let begins = mid_message && !deputy.watched;
-            deputy.watched |= begins;
+        self.proxy_mut().is_some_and(|proxy| {
+            let begins = mid_message && !proxy.watched;
+            proxy.watched |= begins;
             begins
         })
     }
 
     /// Looks whether the message still comes; `None` if the target's process is gone.
     pub(crate) fn watch(&mut self, now: Time, links: &Links) -> Option<Aftermath> {
-        let deputy = self.deputy_mut()?;
-        deputy.watched = false;
-        deputy.forget_report(); // If the target is gone, its process answers to that.
-        let from = deputy.subject().from;
+        let proxy = self.proxy_mut()?;
+        proxy.watched = false;
+        proxy.forget_report(); // If the target is gone, its process answers to that.
+        let from = proxy.subject().from;
         links.registry.lives(from).then(|| self.transmit(now, Acks::Now, links))
     }
 }

@@ -1,9 +1,9 @@
-//! The steward of a target queue pair of XRC: says who serves its next request.
+//! The XRC home of a target queue pair of XRC: says who serves its next request.
 //!
 //! The queues that requests name belong to several processes, and each process serves what is for its
 //! own: it has the receives, the memory and the completion queues. The target's process sees all
 //! packets first, in order. It serves what is for its own queues, and *delegates to* another process what
-//! is for that one's (`control_message.rs`); there a *deputy* of the target does the work and answers the peer.
+//! is for that one's (`control_message.rs`); there a *proxy* of the target does the work and answers the peer.
 //! One of them is at work at a time. Another's turn comes when the one before has served everything and
 //! sent all its answers; what arrives until then is *parked*, up to a bound, and is lost beyond it.
 //!
@@ -11,7 +11,7 @@
 //! to be done is known here too: the target goes on from there, without it. Nobody is waited for except
 //! in the order of requests, and the peer's patience bounds that.
 //!
-//! Nothing here reads a packet or sends a control message; `progress/deputies.rs` does.
+//! Nothing here reads a packet or sends a control message; `progress/xrc_proxies.rs` does.
 
 use crate::registry::relay::Passed;
 use crate::registry::{DomainName, Member, Registry};
@@ -20,7 +20,7 @@ use adverb_wire::{Marks, Psn, Qpn};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the steward wants to know of a request packet.
+/// What the XRC home wants to know of a request packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) psn: Psn,
@@ -46,7 +46,7 @@ pub(crate) struct Own {
 pub(crate) enum Step {
     /// Serve it here.
     Serve,
-    /// Serve it here, from where the deputy has come to.
+    /// Serve it here, from where the proxy has come to.
     Resume(Standing),
     /// Charge this device with it.
     Delegate(Member),
@@ -124,9 +124,9 @@ impl Parked {
     }
 }
 
-/// The steward.
+/// The XRC home.
 #[derive(Debug)]
-pub(crate) struct Steward {
+pub(crate) struct XrcHome {
     name: DomainName,
     /// Which of the target's lives this is.
     life: u64,
@@ -139,11 +139,11 @@ pub(crate) struct Steward {
     /// Other devices that have the domain open, and when that was last looked up.
     members: Vec<Member>,
     seen: Option<u32>,
-    /// When the deputy was last asked how far it has come.
+    /// When the proxy was last asked how far it has come.
     asked: Time,
 }
 
-impl Steward {
+impl XrcHome {
     pub(crate) fn new(name: DomainName) -> Self {
         Self {
             name,
@@ -193,7 +193,7 @@ impl Steward {
     }
 
     /// The device that is at work, if it is another.
-    pub(crate) fn deputy(&self) -> Option<Member> {
+    pub(crate) fn proxy(&self) -> Option<Member> {
         match self.holder {
             Holder::Here => None,
             Holder::There(epoch) => Some(epoch.who),
@@ -257,7 +257,7 @@ impl Steward {
         }
     }
 
-    /// A packet that was already delegated to the deputy at work, or to one before it.
+    /// A packet that was already delegated to the proxy at work, or to one before it.
     fn on_repeated(epoch: Epoch, head: Head, owner: Option<Member>, own: Own) -> Step {
         let unknown = head.psn.since(epoch.known.expected) >= 0;
         match owner {
@@ -295,7 +295,7 @@ impl Steward {
         }
     }
 
-    /// It is time to ask the deputy, which somebody waits for.
+    /// It is time to ask the proxy, which somebody waits for.
     pub(crate) fn asks(&mut self, now: Time) -> bool {
         let due = now.nanos().saturating_sub(self.asked.nanos()) >= Self::ASK_NANOS;
         if due {
@@ -304,7 +304,7 @@ impl Steward {
         due
     }
 
-    /// How often a deputy is asked that somebody waits for.
+    /// How often a proxy is asked that somebody waits for.
     pub(crate) const ASK_NANOS: u64 = 5_000_000;
 
     /// Packets are parked.
@@ -329,7 +329,7 @@ impl Steward {
         }
     }
 
-    /// The deputy says how far it has come; false if that cannot be.
+    /// The proxy says how far it has come; false if that cannot be.
     pub(crate) fn on_report(
         &mut self,
         from: Member,
@@ -350,7 +350,7 @@ impl Steward {
         possible
     }
 
-    /// The deputy at work is gone: the target's own responder goes on from what is known.
+    /// The proxy at work is gone: the target's own responder goes on from what is known.
     pub(crate) fn on_death(&mut self) -> Option<Standing> {
         let Holder::There(epoch) = self.holder else {
             return None;
@@ -375,10 +375,10 @@ mod tests {
         Member { slot: SlotId::new(n).unwrap(), serial: 1 }
     }
 
-    fn steward() -> Steward {
-        let mut steward = Steward::new(DomainName::from_words([0; 5]));
-        steward.begin();
-        steward
+    fn home() -> XrcHome {
+        let mut home = XrcHome::new(DomainName::from_words([0; 5]));
+        home.begin();
+        home
     }
 
     fn standing(at: u32) -> Standing {
@@ -408,108 +408,108 @@ mod tests {
 
     #[test]
     fn another_process_is_delegated_to_in_order_and_its_successor_when_it_has_settled() {
-        let mut steward = steward();
+        let mut home = home();
         let (one, two) = (Some(member(ONE)), Some(member(TWO)));
-        assert_eq!(steward.on_request(head(0), None, own(0)), Step::Serve);
+        assert_eq!(home.on_request(head(0), None, own(0)), Step::Serve);
         // A message for another, in two packets; its second goes where the first went.
-        assert_eq!(steward.on_request(part(1), one, own(1)), Step::Delegate(member(ONE)));
-        assert_eq!(steward.on_request(head(2), two, own(1)), Step::Delegate(member(ONE)));
-        assert_eq!(steward.on_request(head(3), one, own(1)), Step::Delegate(member(ONE)));
+        assert_eq!(home.on_request(part(1), one, own(1)), Step::Delegate(member(ONE)));
+        assert_eq!(home.on_request(head(2), two, own(1)), Step::Delegate(member(ONE)));
+        assert_eq!(home.on_request(head(3), one, own(1)), Step::Delegate(member(ONE)));
         for at in [4, 5] {
-            assert_eq!(steward.on_request(head(at), two, own(1)), Step::Park);
-            steward.park(head(at), &packet(&[u8::try_from(at).unwrap()]));
+            assert_eq!(home.on_request(head(at), two, own(1)), Step::Park);
+            home.park(head(at), &packet(&[u8::try_from(at).unwrap()]));
         }
-        // What is parked is not parked again, and what is missing after it is the deputy's to tell.
-        assert_eq!(steward.on_request(head(4), two, own(1)), Step::Drop);
-        assert_eq!(steward.on_request(head(7), one, own(1)), Step::Delegate(member(ONE)));
-        let epoch = steward.epoch();
-        assert!(steward.on_report(member(ONE), epoch, standing(3), true));
-        assert!(steward.unpark(own(1)).is_none());
-        assert!(steward.on_report(member(ONE), epoch, standing(4), false));
-        assert!(steward.unpark(own(1)).is_none());
-        assert!(steward.on_report(member(ONE), epoch, standing(4), true));
-        let parked = steward.unpark(own(1)).unwrap();
+        // What is parked is not parked again, and what is missing after it is the proxy's to tell.
+        assert_eq!(home.on_request(head(4), two, own(1)), Step::Drop);
+        assert_eq!(home.on_request(head(7), one, own(1)), Step::Delegate(member(ONE)));
+        let epoch = home.epoch();
+        assert!(home.on_report(member(ONE), epoch, standing(3), true));
+        assert!(home.unpark(own(1)).is_none());
+        assert!(home.on_report(member(ONE), epoch, standing(4), false));
+        assert!(home.unpark(own(1)).is_none());
+        assert!(home.on_report(member(ONE), epoch, standing(4), true));
+        let parked = home.unpark(own(1)).unwrap();
         let bytes: Vec<_> = parked.iter().map(|passed| passed.bytes.to_vec()).collect();
         assert_eq!(bytes, [[4], [5]]);
-        assert_eq!(steward.on_request(head(4), two, own(1)), Step::Delegate(member(TWO)));
-        assert_eq!(steward.on_request(head(5), two, own(1)), Step::Delegate(member(TWO)));
+        assert_eq!(home.on_request(head(4), two, own(1)), Step::Delegate(member(TWO)));
+        assert_eq!(home.on_request(head(5), two, own(1)), Step::Delegate(member(TWO)));
         // Back home, when everything is done.
-        assert_eq!(steward.on_request(head(6), None, own(1)), Step::Park);
-        assert!(steward.on_report(member(TWO), steward.epoch(), standing(6), true));
+        assert_eq!(home.on_request(head(6), None, own(1)), Step::Park);
+        assert!(home.on_report(member(TWO), home.epoch(), standing(6), true));
         let resumed = Step::Resume(standing(6));
-        assert_eq!(steward.on_request(head(6), None, own(1)), resumed);
-        assert_eq!(steward.on_request(head(7), None, own(7)), Step::Serve);
+        assert_eq!(home.on_request(head(6), None, own(1)), resumed);
+        assert_eq!(home.on_request(head(7), None, own(7)), Step::Serve);
     }
 
     #[test]
     fn repeated_requests_go_to_who_has_served_them() {
-        let mut steward = steward();
+        let mut home = home();
         let (one, two) = (Some(member(ONE)), Some(member(TWO)));
         let read = |at| Head { brings_data: true, span: 2, ..head(at) };
-        assert_eq!(steward.on_request(read(0), one, own(0)), Step::Delegate(member(ONE)));
-        assert_eq!(steward.on_request(read(0), one, own(0)), Step::Delegate(member(ONE)));
-        assert!(steward.on_report(member(ONE), steward.epoch(), standing(2), true));
-        assert_eq!(steward.on_request(head(2), two, own(0)), Step::Delegate(member(TWO)));
-        assert_eq!(steward.on_request(read(0), one, own(0)), Step::Again(member(ONE)));
-        assert_eq!(steward.on_request(head(1), one, own(0)), Step::Delegate(member(TWO)));
+        assert_eq!(home.on_request(read(0), one, own(0)), Step::Delegate(member(ONE)));
+        assert_eq!(home.on_request(read(0), one, own(0)), Step::Delegate(member(ONE)));
+        assert!(home.on_report(member(ONE), home.epoch(), standing(2), true));
+        assert_eq!(home.on_request(head(2), two, own(0)), Step::Delegate(member(TWO)));
+        assert_eq!(home.on_request(read(0), one, own(0)), Step::Again(member(ONE)));
+        assert_eq!(home.on_request(head(1), one, own(0)), Step::Delegate(member(TWO)));
         // Nobody here has served that, and nobody shall now.
-        assert_eq!(steward.on_request(read(0), None, own(0)), Step::Drop);
-        assert!(steward.on_report(member(TWO), steward.epoch(), standing(3), true));
-        assert_eq!(steward.on_request(read(3), None, own(0)), Step::Resume(standing(3)));
-        assert_eq!(steward.on_request(read(0), one, own(5)), Step::Again(member(ONE)));
-        assert_eq!(steward.on_request(read(3), None, own(5)), Step::Serve);
+        assert_eq!(home.on_request(read(0), None, own(0)), Step::Drop);
+        assert!(home.on_report(member(TWO), home.epoch(), standing(3), true));
+        assert_eq!(home.on_request(read(3), None, own(0)), Step::Resume(standing(3)));
+        assert_eq!(home.on_request(read(0), one, own(5)), Step::Again(member(ONE)));
+        assert_eq!(home.on_request(read(3), None, own(5)), Step::Serve);
         // Answers of one's own go first.
         let owing = Own { owes_data: true, ..own(5) };
-        assert_eq!(steward.on_request(head(5), one, owing), Step::Park);
+        assert_eq!(home.on_request(head(5), one, owing), Step::Park);
     }
 
-    /// Goal: a deputy is believed about what was delegated to it, and not about another's work.
+    /// Goal: a proxy is believed about what was delegated to it, and not about another's work.
     #[test]
     fn a_report_that_cannot_be_changes_nothing() {
-        let mut steward = steward();
-        let epoch = steward.epoch();
-        assert!(!steward.on_report(member(ONE), epoch, standing(0), true));
-        let _ = steward.on_request(head(0), Some(member(ONE)), own(0));
-        let epoch = steward.epoch();
+        let mut home = home();
+        let epoch = home.epoch();
+        assert!(!home.on_report(member(ONE), epoch, standing(0), true));
+        let _ = home.on_request(head(0), Some(member(ONE)), own(0));
+        let epoch = home.epoch();
         for (who, epoch, at) in [
             (member(TWO), epoch, 1),
             (member(ONE), epoch - 1, 1),
             (member(ONE), epoch, 2),
             (Member { serial: 2, ..member(ONE) }, epoch, 1),
         ] {
-            assert!(!steward.on_report(who, epoch, standing(at), true));
+            assert!(!home.on_report(who, epoch, standing(at), true));
         }
-        assert!(steward.on_report(member(ONE), epoch, standing(1), true));
-        assert!(!steward.on_report(member(ONE), epoch, standing(0), true));
+        assert!(home.on_report(member(ONE), epoch, standing(1), true));
+        assert!(!home.on_report(member(ONE), epoch, standing(0), true));
     }
 
     #[test]
-    fn the_death_of_a_deputy_leaves_what_it_has_reported() {
-        let mut steward = steward();
+    fn the_death_of_a_proxy_leaves_what_it_has_reported() {
+        let mut home = home();
         let one = Some(member(ONE));
         for at in 0..3 {
-            assert_eq!(steward.on_request(head(at), one, own(0)), Step::Delegate(member(ONE)));
+            assert_eq!(home.on_request(head(at), one, own(0)), Step::Delegate(member(ONE)));
         }
-        assert_eq!(steward.on_request(head(3), None, own(0)), Step::Park);
-        steward.park(head(3), &packet(b"x"));
-        assert!(steward.on_report(member(ONE), steward.epoch(), standing(2), true));
-        assert_eq!(steward.on_death(), Some(standing(2)));
-        assert!(!steward.has_parked() && steward.on_death().is_none());
-        assert_eq!(steward.on_request(head(2), None, own(2)), Step::Serve);
+        assert_eq!(home.on_request(head(3), None, own(0)), Step::Park);
+        home.park(head(3), &packet(b"x"));
+        assert!(home.on_report(member(ONE), home.epoch(), standing(2), true));
+        assert_eq!(home.on_death(), Some(standing(2)));
+        assert!(!home.has_parked() && home.on_death().is_none());
+        assert_eq!(home.on_request(head(2), None, own(2)), Step::Serve);
     }
 
     #[test]
     fn what_is_parked_has_a_bound() {
-        let mut steward = steward();
-        let _ = steward.on_request(head(0), Some(member(ONE)), own(0));
+        let mut home = home();
+        let _ = home.on_request(head(0), Some(member(ONE)), own(0));
         let bytes = vec![0; 4096];
         let mut at = 1;
-        while steward.on_request(head(at), None, own(0)) == Step::Park && at < 1000 {
-            steward.park(head(at), &packet(&bytes));
+        while home.on_request(head(at), None, own(0)) == Step::Park && at < 1000 {
+            home.park(head(at), &packet(&bytes));
             at += 1;
         }
-        assert!(steward.parked.bytes.len() <= Parked::BYTES_MAX);
-        assert_eq!(steward.parked.packets.len(), Parked::BYTES_MAX / bytes.len());
-        assert_eq!(steward.on_request(head(at), None, own(0)), Step::Drop);
+        assert!(home.parked.bytes.len() <= Parked::BYTES_MAX);
+        assert_eq!(home.parked.packets.len(), Parked::BYTES_MAX / bytes.len());
+        assert_eq!(home.on_request(head(at), None, own(0)), Step::Drop);
     }
 }

@@ -1,7 +1,7 @@
-//! The part of a port that carries control messages between targets and their deputies in other processes.
+//! The part of a port that carries control messages between targets and their proxies in other processes.
 //!
 //! Control messages are taken under the receive lock, as packets are. What is delegated to which process is decided in
-//! `steward.rs`, and what a deputy is in `deputy.rs`.
+//! `xrc_home.rs`, and what a proxy is in `xrc_proxy.rs`.
 
 use super::{Arrival, Clock, Port, Receiver, RxSocket, lock};
 use crate::futex_mutex::FutexGuard;
@@ -23,14 +23,14 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Deputies of a port at once; beyond that, those go whose targets have gone, or the idlest one.
-const DEPUTIES_MAX: usize = 1024;
-/// How often a deputy that has drawn a receive looks whether its steward lives.
+/// Proxies of a port at once; beyond that, those go whose targets have gone, or the idlest one.
+const XRC_PROXIES_MAX: usize = 1024;
+/// How often a proxy that has drawn a receive looks whether its XRC home lives.
 const WATCH_NANOS: u64 = 500_000_000;
 
-/// Deputies of this port, by whose targets they stand for.
+/// Proxies of this port, by whose targets they stand for.
 #[derive(Debug, Default)]
-pub(super) struct Deputies {
+pub(super) struct XrcProxies {
     places: Mutex<HashMap<(SlotId, Qpn), Place>>,
     delegations: AtomicU64,
     /// The port itself.
@@ -48,7 +48,7 @@ struct Place {
     delegated: u64,
 }
 
-impl Deputies {
+impl XrcProxies {
     pub(super) fn set_port(&self, port: &Arc<Port>) {
         let _ = self.port.set(Arc::<Port>::downgrade(port));
     }
@@ -84,7 +84,7 @@ impl Port {
             ControlMessage::Report(report) => self.on_report(report),
             ControlMessage::Dismissal(dismissal) => {
                 let key = (writer.slot, subject.target);
-                let mut places = lock(&self.deputies.places);
+                let mut places = lock(&self.proxies.places);
                 if let Some(place) = places.get(&key).filter(|place| place.is_of(&subject)) {
                     let number = place.number;
                     places.remove(&key);
@@ -94,7 +94,7 @@ impl Port {
                     {
                         inner.on_dismissal(dismissal.flush, &self.links);
                     }
-                    self.end_deputy(number);
+                    self.end_proxy(number);
                 }
             }
         }
@@ -129,8 +129,8 @@ impl Port {
     ) {
         let Delegation { subject, .. } = delegation;
         let Some(passed) = passed else {
-            match self.deputy(subject) {
-                Some(number) => self.give_to_deputy(number, delegation, None, now),
+            match self.proxy(subject) {
+                Some(number) => self.give_to_proxy(number, delegation, None, now),
                 None => self.report_gone(delegation),
             }
             return;
@@ -153,24 +153,24 @@ impl Port {
         self.links.counters.relayed.add(1);
         let source = crate::link::udp::endpoint::gid_of(passed.source.ip());
         let len = u16::try_from(passed.bytes.len()).unwrap_or(u16::MAX);
-        let number = self.deputy(subject).or_else(|| {
+        let number = self.proxy(subject).or_else(|| {
             let make = |domain: &Xrcd| {
-                QpInner::deputy(delegation, domain, Arc::clone(endpoint), source, &self.links).ok()
+                QpInner::proxy(delegation, domain, Arc::clone(endpoint), source, &self.links).ok()
             };
-            self.add_deputy(delegation, make)
+            self.add_proxy(delegation, make)
         });
         if let Some(number) = number {
             let from = Origin { source, flow, marks: passed.marks };
             let came = Came { from: &from, len };
-            self.give_to_deputy(number, delegation, Some((&packet, came)), now);
+            self.give_to_proxy(number, delegation, Some((&packet, came)), now);
         }
     }
 
-    /// The deputy of a target, if there is one for this life of it.
-    fn deputy(&self, subject: &Subject) -> Option<Qpn> {
-        let mut places = lock(&self.deputies.places);
+    /// The proxy of a target, if there is one for this life of it.
+    fn proxy(&self, subject: &Subject) -> Option<Qpn> {
+        let mut places = lock(&self.proxies.places);
         let place = places.get_mut(&(subject.from.slot, subject.target))?;
-        place.delegated = self.deputies.delegations.fetch_add(1, Ordering::Relaxed);
+        place.delegated = self.proxies.delegations.fetch_add(1, Ordering::Relaxed);
         place.is_of(subject).then_some(place.number)
     }
 
@@ -185,15 +185,15 @@ impl Port {
         );
     }
 
-    fn add_deputy(
+    fn add_proxy(
         &self,
         delegation: &Delegation,
         make: impl FnOnce(&Xrcd) -> Option<QpInner>,
     ) -> Option<Qpn> {
         let subject = delegation.subject;
-        let port = self.deputies.port.get()?.upgrade()?;
+        let port = self.proxies.port.get()?.upgrade()?;
         let key = (subject.from.slot, subject.target);
-        let mut places = lock(&self.deputies.places);
+        let mut places = lock(&self.proxies.places);
         if places
             .get(&key)
             .is_some_and(|place| place.from == subject.from && place.life > subject.life)
@@ -201,12 +201,12 @@ impl Port {
             return None; // The control message is late.
         }
         let before = places.remove(&key).map(|place| place.number);
-        let victims = match places.len() >= DEPUTIES_MAX {
+        let victims = match places.len() >= XRC_PROXIES_MAX {
             true => self.make_room(&mut places),
             false => Vec::new(),
         };
-        let added = (places.len() < DEPUTIES_MAX).then(|| {
-            // Who has not opened the domain has no queues in it, and its deputy says so.
+        let added = (places.len() < XRC_PROXIES_MAX).then(|| {
+            // Who has not opened the domain has no queues in it, and its proxy says so.
             let open = self
                 .links
                 .registry
@@ -221,16 +221,16 @@ impl Port {
             drop(guard);
             let domain = Arc::downgrade(&domain.shared);
             let (from, life) = (subject.from, subject.life);
-            let delegated = self.deputies.delegations.fetch_add(1, Ordering::Relaxed);
+            let delegated = self.proxies.delegations.fetch_add(1, Ordering::Relaxed);
             places.insert(key, Place { from, life, domain, number, delegated });
             Some(number)
         });
         drop(places);
-        before.into_iter().chain(victims).for_each(|number| self.end_deputy(number));
+        before.into_iter().chain(victims).for_each(|number| self.end_proxy(number));
         added.flatten()
     }
 
-    /// Takes deputies out of their places whose targets are gone; if there are none, the one that is at
+    /// Takes proxies out of their places whose targets are gone; if there are none, the one that is at
     /// nothing for longest.
     fn make_room(&self, places: &mut HashMap<(SlotId, Qpn), Place>) -> Vec<Qpn> {
         let mut victims = Vec::new();
@@ -244,7 +244,7 @@ impl Port {
         let idle = |place: &&Place| {
             let mut guard = self.table.lock(place.number);
             let inner = guard.as_mut().and_then(|guard| guard.as_mut());
-            inner.is_none_or(|inner| inner.is_idle_deputy())
+            inner.is_none_or(|inner| inner.is_idle_proxy())
         };
         if victims.is_empty()
             && let Some(idlest) = places.values().filter(idle).min_by_key(|place| place.delegated)
@@ -256,10 +256,10 @@ impl Port {
         victims
     }
 
-    /// The last queue of a domain has gone from this process, and so do its deputies.
-    pub(crate) fn end_deputies_in(&self, domain: DomainName) {
+    /// The last queue of a domain has gone from this process, and so do its proxies.
+    pub(crate) fn end_proxies_in(&self, domain: DomainName) {
         let mut ended = Vec::new();
-        lock(&self.deputies.places).retain(|_, place| {
+        lock(&self.proxies.places).retain(|_, place| {
             let known = place.domain.upgrade().and_then(|known| known.name());
             let stays = known != Some(domain);
             if !stays {
@@ -267,11 +267,11 @@ impl Port {
             }
             stays
         });
-        ended.into_iter().for_each(|number| self.end_deputy(number));
+        ended.into_iter().for_each(|number| self.end_proxy(number));
     }
 
-    /// Ends a deputy that has no place any more. Nobody can be at its memory but by way of the engine.
-    fn end_deputy(&self, number: Qpn) {
+    /// Ends a proxy that has no place any more. Nobody can be at its memory but by way of the engine.
+    fn end_proxy(&self, number: Qpn) {
         let Some(slot) = self.table.slot(number) else {
             return;
         };
@@ -287,7 +287,7 @@ impl Port {
         self.give_number_back(number);
     }
 
-    fn give_to_deputy(
+    fn give_to_proxy(
         &self,
         number: Qpn,
         delegation: &Delegation,
@@ -301,7 +301,7 @@ impl Port {
         let Some(inner) = guard.as_mut() else {
             return;
         };
-        if inner.deputy_of() != Some(delegation.subject) {
+        if inner.proxy_of() != Some(delegation.subject) {
             return;
         }
         inner.on_delegation(delegation, packet, now, &self.links);
@@ -318,8 +318,8 @@ impl Port {
         self.helper.notice(at);
     }
 
-    /// Looks whether a deputy's target is still there.
-    pub(super) fn on_deputy_timer(
+    /// Looks whether a proxy's target is still there.
+    pub(super) fn on_proxy_timer(
         &self,
         number: Qpn,
         mut guard: FutexGuard<'_, Option<Box<QpInner>>>,
@@ -336,8 +336,8 @@ impl Port {
             return;
         }
         drop(guard);
-        lock(&self.deputies.places).retain(|_, place| place.number != number);
-        self.end_deputy(number);
+        lock(&self.proxies.places).retain(|_, place| place.number != number);
+        self.end_proxy(number);
     }
 
     /// Packets of this target wait.
@@ -349,7 +349,7 @@ impl Port {
     }
 
     fn arm_parked(&self, number: Qpn, now: Time) {
-        let at = now.nanos().saturating_add(crate::objects::steward::Steward::ASK_NANOS);
+        let at = now.nanos().saturating_add(crate::objects::xrc_home::XrcHome::ASK_NANOS);
         let at = Time::from_nanos(at);
         self.schedule.with(|schedule| schedule.arm(number, at));
         self.helper.notice(at);
