@@ -36,7 +36,7 @@ pub enum ConnectError {
         /// What the system said.
         error: io::Error,
     },
-    /// Shared memory was asked for, and the peer is not a device of this host that lends any.
+    /// Shared memory was asked for, and the peer is not a device of this host that uses it.
     NoSharedMemory {
         /// The peer's address.
         remote: Gid,

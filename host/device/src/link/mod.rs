@@ -39,7 +39,7 @@ pub(crate) struct Links {
     pub(crate) relay: Relay,
     pub(crate) choice: PathChoice,
     /// Other devices of this host may have links to this one.
-    pub(crate) lends: bool,
+    pub(crate) uses_shm: bool,
     pub(crate) shm_links: Mutex<HashMap<SlotId, Arc<ShmLink>>>,
     /// Bytes of requests that come early, of all queue pairs.
     pub(crate) early: EarlyBudget,
@@ -57,7 +57,7 @@ impl Links {
 
     /// What neighbours can see and use, if they can.
     pub(crate) fn exports(&self) -> Option<&Arc<Exports>> {
-        Some(&self.exports).filter(|_| self.lends)
+        Some(&self.exports).filter(|_| self.uses_shm)
     }
 
     /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
@@ -68,7 +68,7 @@ impl Links {
         destination: Gid,
         marks: Marks,
     ) -> Option<LocalRoute> {
-        if !self.lends {
+        if !self.uses_shm {
             return None;
         }
         let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == destination);
@@ -90,7 +90,7 @@ impl Links {
         group: Gid,
         marks: Marks,
     ) -> Option<LocalRoute> {
-        if !self.lends {
+        if !self.uses_shm {
             return None;
         }
         let addresses = Addresses { source, destination: group, marks };
@@ -102,7 +102,7 @@ impl Links {
         let name = DomainName::of_group(self.device.index, group.0);
         let mut members = Vec::new();
         for slot in self.registry.holders(name) {
-            let nonce = self.registry.lends(slot, peer_page::VERSION);
+            let nonce = self.registry.shm_nonce(slot, peer_page::VERSION);
             let known = members.iter().any(|member: &PeerId| member.slot == slot);
             members.extend(nonce.filter(|_| !known).map(|nonce| PeerId { slot, nonce }));
         }
@@ -112,7 +112,7 @@ impl Links {
     /// Tells neighbours that there are queue pairs in a multicast group here; `None` if they cannot know,
     /// and it has to come by way of the network.
     pub(crate) fn claim_group(&self, group: Gid) -> Option<DomainClaim> {
-        if !self.lends {
+        if !self.uses_shm {
             return None;
         }
         let name = DomainName::of_group(self.device.index, group.0);
@@ -127,14 +127,14 @@ impl Links {
             .is_some_and(|shm_link| shm_link.peer() == peer && !shm_link.is_cut())
     }
 
-    /// The device of this interface that has this queue pair, if it lends memory.
+    /// The device of this interface that has this queue pair, if it uses shared memory.
     #[inline]
     pub(crate) fn neighbour(&self, qp: Qpn, interface: u32) -> Option<PeerId> {
         let slot = self.registry.owner(qp)?;
         if self.registry.interface(slot) != interface {
             return None;
         }
-        let nonce = self.registry.lent(slot, peer_page::VERSION)?;
+        let nonce = self.registry.last_shm_nonce(slot, peer_page::VERSION)?;
         Some(PeerId { slot, nonce })
     }
 

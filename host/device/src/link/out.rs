@@ -98,7 +98,7 @@ impl<'b> Out<'_, 'b> {
             (Self::Records(tx_batch), _, Source::Local { local: Local::Gather(sges), len, .. })
                 if *len > SEGMENT_BYTES =>
             {
-                tx_batch.emit_lent(headers, sges, *len, regions)
+                tx_batch.emit_by_reference(headers, sges, *len, regions)
             }
             (Self::Records(tx_batch), None, _) => tx_batch.emit(headers, source, regions),
             (Self::Records(tx_batch), Some(near), _) => {

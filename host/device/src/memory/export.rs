@@ -28,7 +28,8 @@ use std::time::Duration;
 /// What neighbours can do to a file that they were given.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Class {
-    /// Buffers that no peer has rights to: neighbours can map them for reading once a message in them was lent.
+    /// Buffers that no peer has rights to: neighbours can map them for reading once a message in them was sent by
+    /// reference.
     Local,
     /// Peers may READ: neighbours can map them for reading.
     Readable,

@@ -1,12 +1,12 @@
 //! Imported memory: files of a neighbour's that are mapped here, and
 //! our own that the other has mapped.
 //!
-//! Nothing is waited for: who needs a file asks for it, by way of the handshake thread, and sends what it has to
-//! do through the link until the file is there. Who wants to lend a message offers the file first, and
-//! lends once the other has it.
+//! Nothing is waited for: who needs a file asks for it, by way of the handshake thread, and sends what it has to do
+//! through the link until the file is there. A message goes by reference only when the other side has the file, which
+//! is offered first.
 //!
 //! A file is handed out when it is asked for only if a queue pair on the link grants its peer the rights that the file
-//! gives ([`Imports::grant`]). One that peers may write to is not lent either, without such a grant.
+//! gives ([`Imports::grant`]). One that peers may write to is not sent from by reference either, without such a grant.
 
 use crate::memory::export::{Class, Home};
 use crate::sync::Mutex;
@@ -99,7 +99,7 @@ pub(crate) struct ImportedFile {
 /// What the other has of our files, and may have.
 #[derive(Debug, Default)]
 struct Given {
-    files: HashMap<u64, Lending>,
+    files: HashMap<u64, Offer>,
     /// Files that it has asked for and may not have.
     refused: BTreeSet<u64>,
     /// What queue pairs on this link allow their peers, and in which domain.
@@ -114,9 +114,9 @@ impl Given {
     }
 }
 
-/// How far it is with lending from a file of ours.
+/// State of the offer of a file of ours.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Lending {
+enum Offer {
     /// The other was offered the file.
     Offered,
     /// The other has it.
@@ -191,7 +191,7 @@ impl Imports {
     pub(crate) fn grant(&self, qp: Qpn, domain: u32, access: Access) {
         let mut given = lock(&self.given);
         given.grants.insert(qp, (domain, access));
-        given.files.retain(|_, lending| *lending != Lending::Withheld);
+        given.files.retain(|_, offer| *offer != Offer::Withheld);
         for number in std::mem::take(&mut given.refused) {
             let _ = self.say(Message::Gone(number), &[]); // It may ask again.
         }
@@ -204,7 +204,7 @@ impl Imports {
 
     /// The other has this file of ours, and can fetch what is in it. `find` finds it, for an offer that was
     /// not made yet.
-    pub(crate) fn has_lent(
+    pub(crate) fn can_fetch(
         &self,
         number: u64,
         find: impl FnOnce() -> Option<(Home, OwnedFd)>,
@@ -214,17 +214,17 @@ impl Imports {
         }
         let mut given = lock(&self.given);
         match given.files.get(&number) {
-            Some(lending) => *lending == Lending::Has,
+            Some(offer) => *offer == Offer::Has,
             None => {
                 if let Some((home, file)) = find() {
-                    let lending = match home.class == Class::Open && !given.may_have(home) {
-                        true => Some(Lending::Withheld),
+                    let offer = match home.class == Class::Open && !given.may_have(home) {
+                        true => Some(Offer::Withheld),
                         false => self
                             .say(Message::File(number), &[file.as_fd()])
                             .is_ok()
-                            .then_some(Lending::Offered),
+                            .then_some(Offer::Offered),
                     };
-                    given.files.extend(lending.map(|lending| (number, lending)));
+                    given.files.extend(offer.map(|offer| (number, offer)));
                 }
                 false
             }
@@ -271,8 +271,8 @@ impl Imports {
             }
             Message::Mapped(number) => {
                 let mut given = lock(&self.given);
-                if let Some(lending @ Lending::Offered) = given.files.get_mut(&number) {
-                    *lending = Lending::Has;
+                if let Some(offer @ Offer::Offered) = given.files.get_mut(&number) {
+                    *offer = Offer::Has;
                 }
             }
             Message::Gone(number) => {
@@ -389,16 +389,16 @@ mod tests {
         imports.revoke(qp);
         assert_eq!(ask_all(), []);
 
-        // What it may not write to it is lent, and no more than asked for is it lent what it could write to.
+        // What the neighbour may not write to goes by reference; what it could write to only as far as it was granted.
         for (number, offered) in [(1, true), (2, true), (3, false), (4, false)] {
-            assert!(!imports.has_lent(number, || find(number)));
+            assert!(!imports.can_fetch(number, || find(number)));
             assert_eq!(heard(), if offered { vec![(Message::File(number), 1)] } else { vec![] });
             imports.on_message(Message::Mapped(number), None, find);
-            assert_eq!(imports.has_lent(number, || panic!("it is known")), offered);
+            assert_eq!(imports.can_fetch(number, || panic!("it is known")), offered);
         }
         imports.grant(qp, 1, Access::ALL);
         heard();
-        assert!(!imports.has_lent(3, || find(3)));
+        assert!(!imports.can_fetch(3, || find(3)));
         assert_eq!(heard(), [(Message::File(3), 1)]);
     }
 

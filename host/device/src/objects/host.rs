@@ -4,7 +4,7 @@ use crate::link::out::Out;
 use crate::link::peer_cache::{Addresses, NextHop};
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{self, Direct, MapCache, Sink, land};
-use crate::link::shm::link::{InRing, Lent, ShmLink};
+use crate::link::shm::link::{InRing, MessageBytes, ShmLink};
 use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::region::{Grip, Pin, Regions, Serial};
 use crate::objects::completion::{Completion, CqShared, PollBuffer};
@@ -89,8 +89,8 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) regions: &'a Regions,
     /// The way out.
     pub(crate) out: Exit<'a, 'b>,
-    /// The message that is being handed over is lent.
-    pub(crate) lent: Option<Lent<'a>>,
+    /// The message that is being handed over came by reference.
+    pub(crate) message: Option<MessageBytes<'a>>,
     /// Where a poll waits for completions.
     pub(crate) poll_buffer: Option<&'a mut PollBuffer<'b>>,
     /// What the call is about, where datagrams want to know.
@@ -121,7 +121,7 @@ impl<'a, 'b> Surroundings<'a, 'b> {
             own,
             regions,
             out,
-            lent: None,
+            message: None,
             poll_buffer: None,
             errand: Errand::None,
             published: 0,
@@ -279,13 +279,15 @@ impl<'a> Surroundings<'a, '_> {
         }
     }
 
-    /// Copies the bytes of the lent message that is being handed over.
+    /// Copies the bytes of the message by reference that is being handed over.
     #[inline(never)]
-    fn fetch_lent(&mut self, to: Target) -> Result<(), FetchError> {
-        let (shm_link, total, pieces) = match self.lent {
+    fn fetch_by_reference(&mut self, to: Target) -> Result<(), FetchError> {
+        let (shm_link, total, pieces) = match self.message {
             None => return Err(FetchError::Lost),
-            Some(Lent::Near(near)) => return self.fetch_near(near, to),
-            Some(Lent::Far { shm_link, total, pieces }) => (shm_link, total, pieces),
+            Some(MessageBytes::InRing(near)) => return self.fetch_near(near, to),
+            Some(MessageBytes::ByReference { shm_link, total, pieces }) => {
+                (shm_link, total, pieces)
+            }
         };
         let regions = self.regions;
         let Own { number, peer, domain, serial, map_cache, receives, .. } = &mut *self.own;
@@ -326,8 +328,8 @@ impl<'a> Surroundings<'a, '_> {
         }
     }
 
-    /// The message of a request can be lent: the peer can reach the bytes.
-    fn can_lend(&self, index: u64, request: &Request) -> bool {
+    /// The message of a request can go by reference: the peer can reach the bytes.
+    fn can_go_by_reference(&self, index: u64, request: &Request) -> bool {
         let carries = matches!(
             request.kind,
             RequestKind::Send { .. }
@@ -341,7 +343,7 @@ impl<'a> Surroundings<'a, '_> {
         let Local::Gather(sges) = self.own.sends.local(index) else {
             return false;
         };
-        direct::can_lend(shm_link, self.regions, self.own.domain, sges)
+        direct::can_go_by_reference(shm_link, self.regions, self.own.domain, sges)
     }
 }
 
@@ -564,18 +566,18 @@ impl Host for Surroundings<'_, '_> {
     }
 
     fn lends(&self, index: u64, request: &Request) -> bool {
-        self.can_lend(index, request)
+        self.can_go_by_reference(index, request)
     }
 
     fn lent(&self) -> Option<u32> {
-        self.lent.map(|lent| lent.total())
+        self.message.map(|message| message.total())
     }
 
     #[inline(always)]
     fn fetch(&mut self, to: Target) -> Result<(), FetchError> {
-        match self.lent {
-            Some(Lent::Near(near)) => self.fetch_near(near, to),
-            Some(Lent::Far { .. }) | None => self.fetch_lent(to),
+        match self.message {
+            Some(MessageBytes::InRing(near)) => self.fetch_near(near, to),
+            Some(MessageBytes::ByReference { .. }) | None => self.fetch_by_reference(to),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::link::kind::Link;
 use crate::link::out::{on_shm_link, on_udp_link};
 use crate::link::peer_cache::{Addresses, FULL_MAX_NANOS, FanOut, PeerCache};
 use crate::link::shm::direct::MapCache;
-use crate::link::shm::link::{Grant, Lent, PeerId, ShmLink, Takes};
+use crate::link::shm::link::{Grant, MessageBytes, PeerId, ShmLink, Takes};
 use crate::memory::local::total_len;
 use crate::memory::peer_page::QpWord;
 use crate::memory::region::Serial;
@@ -207,14 +207,14 @@ impl QpInner {
     fn with_errand(
         &mut self,
         errand: Errand<'_>,
-        lent: Option<Lent<'_>>,
+        message: Option<MessageBytes<'_>>,
         links: &Links,
         run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
     ) -> u32 {
         let settled = self.settle(None, links);
         let Self { engine, own, .. } = self;
         let mut host = Surroundings::quiet(own, links.regions());
-        (host.errand, host.lent) = (errand, lent);
+        (host.errand, host.message) = (errand, message);
         run(engine, &mut host);
         host.end(engine);
         let published = host.published;
@@ -240,13 +240,13 @@ impl QpInner {
         })
     }
 
-    /// Takes a record of this shared-memory link; says how many completions that published. `lent`: where the bytes
+    /// Takes a record of this shared-memory link; says how many completions that published. `by_reference`: where the bytes
     /// of its message are.
     #[inline]
     pub(crate) fn on_record(
         &mut self,
         packet: &Packet<'_>,
-        lent: Option<&[u8]>,
+        by_reference: Option<&[u8]>,
         shm_link: &ShmLink,
         now: Time,
         links: &Links,
@@ -255,15 +255,15 @@ impl QpInner {
             return 0;
         };
         self.pacing.acks.on_message(true);
-        let lent = match lent {
+        let message = match by_reference {
             None => None,
-            Some(bytes) => match Lent::parse(shm_link, bytes) {
+            Some(bytes) => match MessageBytes::parse(shm_link, bytes) {
                 None => return 0,
-                lent => lent,
+                message => message,
             },
         };
         self.own.meet_queue(packet);
-        self.with_errand(Errand::None, lent, links, |engine, host| {
+        self.with_errand(Errand::None, message, links, |engine, host| {
             engine.on_packet(packet, source, now, host);
         })
     }

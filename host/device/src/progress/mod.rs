@@ -266,7 +266,7 @@ impl Port {
         let port = Arc::new(Self {
             links: Links {
                 device: device.clone(),
-                regions: Arc::new(match handshake.lends() {
+                regions: Arc::new(match handshake.uses_shm() {
                     true => Regions::new().with_exports(Arc::clone(&exports)),
                     false => Regions::new(),
                 }),
@@ -275,7 +275,7 @@ impl Port {
                 registry,
                 relay,
                 choice,
-                lends: handshake.lends(),
+                uses_shm: handshake.uses_shm(),
                 shm_links: Mutex::default(),
                 early: EarlyBudget::default(),
             },

@@ -15,7 +15,9 @@ use crate::link::path::PathChoice;
 use crate::link::peer_cache::{Addresses, Departed, datagram_len};
 use crate::link::shm::doorbell::PeerDoorbell;
 use crate::link::shm::handshake::{Handshake, Meeting};
-use crate::link::shm::link::{BriefRecord, Copied, Lent, PeerId, Seen, Segment, ShmLink, Taken};
+use crate::link::shm::link::{
+    BriefRecord, Copied, MessageBytes, PeerId, Seen, Segment, ShmLink, Taken,
+};
 use crate::memory::export::{ACCESS_MAX, Exports};
 use crate::memory::peer_page;
 use crate::memory::region::Grip;
@@ -35,7 +37,7 @@ use std::time::Duration;
 impl Port {
     /// Who makes links to other devices of this host; `None` if this device does not.
     fn neighbours(&self) -> Option<&Handshake> {
-        Some(&self.handshake).filter(|handshake| handshake.lends())
+        Some(&self.handshake).filter(|handshake| handshake.uses_shm())
     }
 
     /// The way to the peer that a queue pair is to be connected with; that of one that is not
@@ -70,7 +72,7 @@ impl Port {
         let near = self.links.local_route(local, remote, Marks::USUAL);
         let peer = near.and_then(|near| self.links.neighbour(qp, near.interface));
         let lives =
-            |peer: &PeerId| self.links.registry.lends(peer.slot, peer_page::VERSION).is_some();
+            |peer: &PeerId| self.links.registry.shm_nonce(peer.slot, peer_page::VERSION).is_some();
         let peer = peer.filter(lives);
         match peer {
             Some(peer) => self.shm_link_to(peer).map(Some).map_err(ConnectError::System),
@@ -105,7 +107,7 @@ impl Port {
     pub(crate) fn meet(&self, peer: PeerId) -> Option<Arc<ShmLink>> {
         self.links
             .registry
-            .lends(peer.slot, peer_page::VERSION)
+            .shm_nonce(peer.slot, peer_page::VERSION)
             .filter(|nonce| *nonce == peer.nonce)?;
         let stopped = || self.links.registry.is_stopped(peer.slot);
         self.shm_link_unless(peer, stopped).ok().filter(|shm_link| !shm_link.is_cut())
@@ -291,7 +293,7 @@ impl Port {
                 let caller = Caller { can_wait, poll_buffer: poll_buffer.as_deref_mut() };
                 inner.on_brief(
                     &brief,
-                    Lent::Near(held.near()),
+                    MessageBytes::InRing(held.near()),
                     shm_link,
                     caller,
                     || self.links.now(),
@@ -386,9 +388,11 @@ impl Port {
                     if let Some(Held { guard, published, .. }) = &mut current
                         && let Some(inner) = guard.as_mut()
                     {
-                        let (lent, now) = (Lent::Near(held.near()), || round.clock.now());
+                        let (bytes, now) =
+                            (MessageBytes::InRing(held.near()), || round.clock.now());
                         let caller = Caller { can_wait, poll_buffer: None };
-                        let took = inner.on_brief(&brief, lent, shm_link, caller, now, &self.links);
+                        let took =
+                            inner.on_brief(&brief, bytes, shm_link, caller, now, &self.links);
                         *published += took.published;
                     }
                     shm_receiver.release(held);
@@ -431,7 +435,9 @@ impl Port {
                 self.links.counters.unknown_qp.add(1);
                 false
             }
-            Message::Datagram { .. } | Message::Packet { .. } | Message::LentBrief { .. } => {
+            Message::Datagram { .. }
+            | Message::Packet { .. }
+            | Message::BriefByReference { .. } => {
                 let published = self.hold(number, current, round);
                 let can_wait = round.can_wait();
                 if let Some(held) = current {
@@ -485,25 +491,27 @@ impl Port {
             return;
         };
         held.published += match message {
-            Message::LentBrief { brief, pieces } => match Lent::parse(shm_link, pieces) {
-                Some(lent) => {
-                    let caller = Caller { can_wait, poll_buffer: None };
-                    inner
-                        .on_brief(brief, lent, shm_link, caller, || clock.now(), &self.links)
-                        .published
+            Message::BriefByReference { brief, pieces } => {
+                match MessageBytes::parse(shm_link, pieces) {
+                    Some(bytes) => {
+                        let caller = Caller { can_wait, poll_buffer: None };
+                        inner
+                            .on_brief(brief, bytes, shm_link, caller, || clock.now(), &self.links)
+                            .published
+                    }
+                    None => 0,
                 }
-                None => 0,
-            },
+            }
             Message::Datagram { packet, addresses, len } => {
                 inner.on_datagram(packet, *addresses, *len, Time::ZERO, &self.links)
             }
-            Message::Packet { packet, lent } => {
+            Message::Packet { packet, by_reference } => {
                 // Requests do not care about the time, and reading it takes a while.
                 let now = match packet.headers.bth.opcode.operation().is_request() {
                     true => Time::ZERO,
                     false => clock.now(),
                 };
-                inner.on_record(packet, *lent, shm_link, now, &self.links)
+                inner.on_record(packet, *by_reference, shm_link, now, &self.links)
             }
         };
     }
@@ -637,35 +645,37 @@ impl Round<'_> {
 
 /// What a record says.
 enum Message<'a> {
-    Packet { packet: Packet<'a>, lent: Option<&'a [u8]> },
+    Packet { packet: Packet<'a>, by_reference: Option<&'a [u8]> },
     Datagram { packet: Packet<'a>, addresses: Addresses, len: u16 },
-    LentBrief { brief: Brief, pieces: &'a [u8] },
+    BriefByReference { brief: Brief, pieces: &'a [u8] },
 }
 
 impl<'a> Message<'a> {
     /// The message of a record that is in `buffer`, unless it makes no sense.
     fn of(record: Copied, buffer: &'a [u8]) -> Option<Self> {
         match record {
-            Copied::LentBrief { brief, len } => {
+            Copied::BriefByReference { brief, len } => {
                 let pieces = buffer.get(..len).unwrap_or_default();
-                Some(Self::LentBrief { brief: brief?, pieces })
+                Some(Self::BriefByReference { brief: brief?, pieces })
             }
-            Copied::Packet { head, len, lent, addressed } => {
+            Copied::Packet { head, len, by_reference, addressed } => {
                 let bytes = buffer.get(..len).unwrap_or_default();
                 let (head, rest) = bytes.split_at(head.min(bytes.len()));
                 let (headers, addresses) = parse(head, addressed)?;
-                Some(match (addresses, lent) {
+                Some(match (addresses, by_reference) {
                     (Some(addresses), _) => {
                         let packet = Packet { headers, payload: rest };
                         let len = datagram_len(head.len() - Addresses::LEN, rest.len());
                         Self::Datagram { packet, addresses, len }
                     }
-                    (None, true) => {
-                        Self::Packet { packet: Packet { headers, payload: &[] }, lent: Some(rest) }
-                    }
-                    (None, false) => {
-                        Self::Packet { packet: Packet { headers, payload: rest }, lent: None }
-                    }
+                    (None, true) => Self::Packet {
+                        packet: Packet { headers, payload: &[] },
+                        by_reference: Some(rest),
+                    },
+                    (None, false) => Self::Packet {
+                        packet: Packet { headers, payload: rest },
+                        by_reference: None,
+                    },
                 })
             }
         }
@@ -677,7 +687,7 @@ impl<'a> Message<'a> {
             Self::Packet { packet, .. } | Self::Datagram { packet, .. } => {
                 packet.headers.bth.dest_qp
             }
-            Self::LentBrief { brief, .. } => brief.dest_qp,
+            Self::BriefByReference { brief, .. } => brief.dest_qp,
         }
     }
 }
@@ -687,13 +697,13 @@ pub(super) fn open_handshake(
     registry: &Registry,
     standby: &Standby,
     exports: &Arc<Exports>,
-    lends: bool,
+    uses_shm: bool,
 ) -> io::Result<Handshake> {
     let nonce = random::number();
     let me = PeerId { slot: registry.slot(), nonce };
-    let handshake = Handshake::new(me, registry, standby.doorbell(), exports, lends)?;
-    if lends {
-        registry.set_lends(peer_page::VERSION, nonce, device.index);
+    let handshake = Handshake::new(me, registry, standby.doorbell(), exports, uses_shm)?;
+    if uses_shm {
+        registry.set_shm(peer_page::VERSION, nonce, device.index);
     }
     Ok(handshake)
 }
@@ -743,7 +753,7 @@ mod tests {
 
     fn id(port: &Port) -> PeerId {
         let slot = port.links.registry.slot();
-        PeerId { slot, nonce: port.links.registry.lends(slot, peer_page::VERSION).unwrap() }
+        PeerId { slot, nonce: port.links.registry.shm_nonce(slot, peer_page::VERSION).unwrap() }
     }
 
     fn eventually(what: &str, holds: impl Fn() -> bool) {
@@ -784,7 +794,7 @@ mod tests {
         assert!(!here.shm_link_to(id(&there)).unwrap().is_given_up());
     }
 
-    /// Goal: a device that lends memory of another version, or is at another interface, is reached by
+    /// Goal: a device that uses shared memory of another version, or is at another interface, is reached by
     /// packets, and whoever wants nothing but memory is told.
     /// Method: it says of itself that it is so.
     #[test]
@@ -794,18 +804,21 @@ mod tests {
         let local = here.links.device.gids.iter().find(|entry| entry.index == 1).unwrap().gid;
         let qp = there.take_number().unwrap();
         let me = there.links.device.index;
-        let nonce =
-            there.links.registry.lends(there.links.registry.slot(), peer_page::VERSION).unwrap();
+        let nonce = there
+            .links
+            .registry
+            .shm_nonce(there.links.registry.slot(), peer_page::VERSION)
+            .unwrap();
         assert!(here.shm_link(local, local, qp).unwrap().is_some());
         for (version, interface) in
             [(peer_page::VERSION + 1, me), (peer_page::VERSION, me + 1), (0, me)]
         {
-            there.links.registry.set_lends(version, nonce, interface);
+            there.links.registry.set_shm(version, nonce, interface);
             assert!(here.shm_link(local, local, qp).unwrap().is_none());
             let refused = strict.shm_link(local, local, qp).unwrap_err().to_string();
             assert!(refused.contains("asks for shared memory"), "{refused}");
         }
-        there.links.registry.set_lends(peer_page::VERSION, nonce, me);
+        there.links.registry.set_shm(peer_page::VERSION, nonce, me);
         assert!(strict.shm_link(local, local, qp).unwrap().is_some());
     }
 }

@@ -165,9 +165,9 @@ mod layout {
     pub(super) const SLOT_PID: usize = 0;
     pub(super) const SLOT_RELAY_PORT: usize = 1;
     pub(super) const SLOT_RELAYED: usize = 2;
-    /// Version of the shared memory that the device lends, 0 if it does not; and a number that no
+    /// Version of the shared memory that the device uses, 0 if it does not; and a number that no
     /// device in this slot had before, in two words.
-    pub(super) const SLOT_LENDS: usize = 3;
+    pub(super) const SLOT_SHM: usize = 3;
     pub(super) const SLOT_NONCE: usize = 4;
     /// Another number for each device that takes the slot.
     pub(super) const SLOT_SERIAL: usize = 6;
@@ -328,7 +328,7 @@ impl Registry {
                 (layout::SLOT_PID, std::process::id()),
                 (layout::SLOT_PROCESSES, self.processes),
                 (layout::SLOT_RELAY_PORT, 0),
-                (layout::SLOT_LENDS, 0),
+                (layout::SLOT_SHM, 0),
                 (layout::SLOT_NONCE, 0),
                 (layout::SLOT_NONCE + 1, 0),
                 (layout::SLOT_INTERFACE, 0),
@@ -558,29 +558,29 @@ impl Registry {
 
     /// Says that other devices of the host can come by way of shared memory of this version, by which
     /// number they know this device, and which network interface it is.
-    pub(crate) fn set_lends(&self, version: u32, nonce: u64, interface: u32) {
+    pub(crate) fn set_shm(&self, version: u32, nonce: u64, interface: u32) {
         self.set_field(self.slot, layout::SLOT_INTERFACE, interface);
         for (n, half) in halves(nonce).into_iter().enumerate() {
             self.set_field(self.slot, layout::SLOT_NONCE + n, half);
         }
-        self.set_field(self.slot, layout::SLOT_LENDS, version);
+        self.set_field(self.slot, layout::SLOT_SHM, version);
     }
 
-    /// The network interface of the device in `slot`, if it lends memory.
+    /// The network interface of the device in `slot`, if it uses shared memory.
     #[inline]
     pub(crate) fn interface(&self, slot: SlotId) -> u32 {
         self.slot_word(slot, layout::SLOT_INTERFACE).load(Ordering::Relaxed)
     }
 
-    /// The number of the device in `slot`, if it lives and lends memory of this version.
-    pub(crate) fn lends(&self, slot: SlotId, version: u32) -> Option<u64> {
-        self.lent(slot, version).filter(|_| self.is_alive(slot))
+    /// The number of the device in `slot`, if it is alive and uses shared memory of this version.
+    pub(crate) fn shm_nonce(&self, slot: SlotId, version: u32) -> Option<u64> {
+        self.last_shm_nonce(slot, version).filter(|_| self.is_alive(slot))
     }
 
-    /// The number of the device in `slot`, if it lends memory of this version; not necessarily alive.
+    /// The number of the device in `slot`, if it uses shared memory of this version; not necessarily alive.
     #[inline]
-    pub(crate) fn lent(&self, slot: SlotId, version: u32) -> Option<u64> {
-        let word = self.slot_word(slot, layout::SLOT_LENDS);
+    pub(crate) fn last_shm_nonce(&self, slot: SlotId, version: u32) -> Option<u64> {
+        let word = self.slot_word(slot, layout::SLOT_SHM);
         if word.load(Ordering::Acquire) != version {
             return None;
         }
@@ -828,7 +828,7 @@ impl Drop for Registry {
         if self.slot == SlotId::NONE || self.is_inherited() {
             return; // Nothing in there is ours; and if there is no slot yet, we hold the lock.
         }
-        self.slot_word(self.slot, layout::SLOT_LENDS).store(0, Ordering::Release);
+        self.slot_word(self.slot, layout::SLOT_SHM).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_MANAGES).store(0, Ordering::Release);
         self.slot_word(self.slot, layout::SLOT_PID).store(0, Ordering::Relaxed);

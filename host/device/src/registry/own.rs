@@ -33,7 +33,7 @@ const FIELDS: [usize; 10] = [
     layout::SLOT_NONCE + 1,
     layout::SLOT_COUNTERS,
     layout::SLOT_RELAY_PORT,
-    layout::SLOT_LENDS,
+    layout::SLOT_SHM,
 ];
 /// Two devices have the same numbers if the first one's claim was wiped out when the second looked for free ones. Each
 /// says that they are its own so many times, then leaves it at that.
@@ -150,7 +150,7 @@ mod tests {
         let scratch = Scratch::new();
         let [first, second] = [(); 2].map(|()| scratch.join().unwrap());
         first.set_relay_port(99);
-        first.set_lends(3, 0x1_0000_0002, 7);
+        first.set_shm(3, 0x1_0000_0002, 7);
         first.set_counters(5);
         let block = first.claim_block().unwrap();
         let name = DomainName::from_words([1, 2, 3, 4, 5]);
@@ -165,7 +165,7 @@ mod tests {
             assert_eq!((first.mend(), first.mend_head()), (0, 0), "{nonsense}");
             assert_eq!(second.owner(block.first()), Some(first.slot()));
             assert_eq!(second.relay_port(first.slot()), Some(99));
-            assert_eq!(second.lends(first.slot(), 3), Some(0x1_0000_0002));
+            assert_eq!(second.shm_nonce(first.slot(), 3), Some(0x1_0000_0002));
             assert_eq!(second.interface(first.slot()), 7);
             let members: Vec<_> = second.claimants(name).collect();
             assert_eq!((members, second.lives(me)), (vec![me], true), "{nonsense}");

@@ -19,7 +19,7 @@
 
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::guard::AccessGuard;
-use crate::link::shm::link::{InRing, Lent, PIECE_BYTES, ShmLink};
+use crate::link::shm::link::{InRing, MessageBytes, PIECE_BYTES, ShmLink};
 use crate::memory::copying::{copy_short, copy_word, move_long};
 use crate::memory::import::ImportedFile;
 use crate::memory::local::{Local, Sge, Source, parts};
@@ -82,7 +82,7 @@ pub(crate) struct MapCache {
     recent: [Option<CachedMap>; MAPS_CACHED],
     next: usize,
     /// A file of our own that the neighbour has; 0 is none. Numbers are not used again.
-    lent: u64,
+    fetchable: u64,
     /// The state of the link's imports that all this is from.
     version: u64,
 }
@@ -107,12 +107,12 @@ impl MapCache {
 
     /// The neighbour has this file of ours.
     #[inline]
-    fn has_lent(&mut self, shm_link: &ShmLink, file: u64) -> bool {
+    fn can_fetch(&mut self, shm_link: &ShmLink, file: u64) -> bool {
         self.renew(shm_link);
-        if self.lent != file && shm_link.has_lent(file) {
-            self.lent = file;
+        if self.fetchable != file && shm_link.can_fetch(file) {
+            self.fetchable = file;
         }
-        self.lent == file
+        self.fetchable == file
     }
 
     /// The pages of a file, if they are mapped; they will be, otherwise.
@@ -333,7 +333,7 @@ impl<'a> Direct<'a> {
         Some((place, Hold::Neighbour))
     }
 
-    /// Copies the bytes of a lent message of `total` bytes, which are in these pieces.
+    /// Copies the bytes of a message by reference of `total` bytes, which are in these pieces.
     #[inline(never)]
     pub(crate) fn fetch(
         &mut self,
@@ -346,8 +346,9 @@ impl<'a> Direct<'a> {
         let word = QpWord::from_bits(word.ok_or(FetchError::Lost)?.load(Ordering::SeqCst));
         let mut guard = shm_link.begin();
         let (mut at, mut guarded) = (0_u32, 0_u32);
-        let pieces =
-            pieces.chunks_exact(PIECE_BYTES).flat_map(|piece| by_guards(Lent::piece(piece)));
+        let pieces = pieces
+            .chunks_exact(PIECE_BYTES)
+            .flat_map(|piece| by_guards(MessageBytes::piece(piece)));
         for piece in pieces {
             let Sge { addr, len, lkey } = piece.ok_or(FetchError::Lost)?;
             if guarded > GUARDED_BYTES_MAX - len {
@@ -430,10 +431,15 @@ fn fetch_piece(
     }
 }
 
-/// Messages in these buffers can be lent: they are registered bytes of ours, and the peer can reach them.
-pub(crate) fn can_lend(shm_link: &ShmLink, regions: &Regions, domain: u32, sges: &[Sge]) -> bool {
+/// Messages in these buffers can go by reference: they are registered bytes of ours, and the peer can reach them.
+pub(crate) fn can_go_by_reference(
+    shm_link: &ShmLink,
+    regions: &Regions,
+    domain: u32,
+    sges: &[Sge],
+) -> bool {
     let mut grip = Grip::new(regions);
-    sges.iter().all(|sge| is_ours(&mut grip, domain, sge)) && lends_all(shm_link, sges)
+    sges.iter().all(|sge| is_ours(&mut grip, domain, sge)) && peer_can_fetch(shm_link, sges)
 }
 
 /// Copies the bytes of a record to this buffer, which is long enough.
@@ -469,37 +475,37 @@ fn is_ours(grip: &mut Grip<'_>, domain: u32, sge: &Sge) -> bool {
 
 /// Whoever is at the other end can reach these bytes of ours.
 #[inline]
-fn lends_all(shm_link: &ShmLink, sges: &[Sge]) -> bool {
+fn peer_can_fetch(shm_link: &ShmLink, sges: &[Sge]) -> bool {
     if shm_link.is_own() || !shm_link.shares() {
         return shm_link.shares();
     }
-    !shm_link.is_cut() && sges.iter().all(|sge| shm_link.has_lent(file_of(shm_link, sge)))
+    !shm_link.is_cut() && sges.iter().all(|sge| shm_link.can_fetch(file_of(shm_link, sge)))
 }
 
 /// Whoever is at the other end can reach these bytes of ours, and they are so many that he had better
 /// fetch them than get them through the link. To be followed by a brief, which is one record.
 #[inline]
-pub(crate) fn lends_one(
+pub(crate) fn goes_by_reference(
     shm_link: &ShmLink,
     map_cache: &mut MapCache,
     domain: u32,
     grip: &mut Grip<'_>,
     sge: &Sge,
 ) -> bool {
-    let can = sge.len >= LENT_MIN && shm_link.shares() && !shm_link.is_cut();
+    let can = sge.len >= BY_REFERENCE_MIN && shm_link.shares() && !shm_link.is_cut();
     if !can || !is_ours(grip, domain, sge) {
         return false; // And nothing is offered of what is another domain's.
     }
     shm_link.is_own()
         || match file_of(shm_link, sge) {
-            0 => sge.len > SEGMENT_BYTES && shm_link.has_lent(0),
-            file => map_cache.has_lent(shm_link, file),
+            0 => sge.len > SEGMENT_BYTES && shm_link.can_fetch(0),
+            file => map_cache.can_fetch(shm_link, file),
         }
 }
 
 /// The shortest message that is fetched from pages that both sides have mapped, in bytes. A shorter one
 /// is there sooner through the link.
-const LENT_MIN: u32 = 512;
+const BY_REFERENCE_MIN: u32 = 512;
 
 /// The most bytes that are copied within one access: less than a hundredth of the time that an access may last
 /// (`shm/link.rs`), where memory is slow and cold.

@@ -145,13 +145,14 @@ impl Hello {
 }
 
 impl Handshake {
-    /// Listens, also for links if the device `lends` memory; nobody is answered before [`Handshake::start`].
+    /// Listens, also for links if the device uses shared memory (`uses_shm`); nobody is answered before
+    /// [`Handshake::start`].
     pub(crate) fn new(
         me: PeerId,
         registry: &Registry,
         doorbell: &Arc<Doorbell>,
         exports: &Arc<Exports>,
-        lends: bool,
+        uses_shm: bool,
     ) -> io::Result<Self> {
         let place = registry.place();
         let shared = Shared {
@@ -159,7 +160,7 @@ impl Handshake {
             place,
             doorbell: Arc::clone(doorbell),
             exports: Arc::clone(exports),
-            listener: lends.then(|| Listener::bind(name(place, me).as_bytes())).transpose()?,
+            listener: uses_shm.then(|| Listener::bind(name(place, me).as_bytes())).transpose()?,
             epoll: Epoll::new()?,
             wake: EventFd::new()?,
             stop: AtomicBool::new(false),
@@ -185,7 +186,7 @@ impl Handshake {
     }
 
     /// The device makes links to others.
-    pub(crate) fn lends(&self) -> bool {
+    pub(crate) fn uses_shm(&self) -> bool {
         self.shared.listener.is_some()
     }
 
@@ -430,7 +431,7 @@ impl Shared {
     ///
     /// `ResourceBusy` if strangers crowd where it listens, so that this cannot be seen now.
     fn is_itself(&self, peer: PeerId, stream: &Stream, port: &dyn Meeting) -> io::Result<bool> {
-        if port.registry().lends(peer.slot, VERSION) != Some(peer.nonce) {
+        if port.registry().shm_nonce(peer.slot, VERSION) != Some(peer.nonce) {
             return Ok(false);
         }
         let listens = Stream::connect(name(self.place, peer).as_bytes());

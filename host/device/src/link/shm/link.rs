@@ -1,7 +1,7 @@
 //! Shared-memory link between two devices of one host: a ring for each direction.
 //!
 //! What goes through is what would go over the network: headers as `adverb-wire` emits them and a
-//! payload, without addresses, padding and checksums. A message may also be *lent*: then the record
+//! payload, without addresses, padding and checksums. A message may also go *by reference*: then the record
 //! says where its bytes are, and the receiver fetches them (`direct.rs`). A link whose other end has
 //! died, or writes nonsense, is *cut*: what is sent into it is lost, as in a cable.
 //!
@@ -59,7 +59,7 @@ const LINK_BYTES: usize = ACTIVE + 4 * 128;
 /// Bytes of a record that are asked for as soon as it is seen.
 const FETCHED_MAX: usize = 8 * LINE;
 
-/// The longest record: headers, and a payload or the pieces of a lent message.
+/// The longest record: headers, and a payload or the pieces of a message by reference.
 pub(crate) const RECORD_MAX: usize = Headers::MAX_LEN + PAYLOAD_MAX;
 #[expect(clippy::as_conversions, reason = "a constant that fits")]
 const PAYLOAD_MAX: usize = SEGMENT_BYTES as usize;
@@ -70,7 +70,7 @@ const _: () = assert!(Brief::LEN <= Headers::MAX_LEN);
 
 /// What a record's note says: the length of its headers, and of which kind it is.
 const NOTE_LEN: u16 = 63;
-const NOTE_LENT: u16 = 1 << 15;
+const NOTE_BY_REFERENCE: u16 = 1 << 15;
 /// Its headers end with addresses (`peer_cache.rs`).
 const NOTE_ADDRESSED: u16 = 1 << 14;
 /// It has a brief in the place of headers.
@@ -338,8 +338,8 @@ impl ShmLink {
     }
 
     /// The other end can fetch what lies in this file of ours.
-    pub(crate) fn has_lent(&self, file: u64) -> bool {
-        self.imports.has_lent(file, || self.exports.descriptor(file))
+    pub(crate) fn can_fetch(&self, file: u64) -> bool {
+        self.imports.can_fetch(file, || self.exports.descriptor(file))
     }
 
     /// Finds out whether the other process's memory can be read and written from here.
@@ -526,9 +526,9 @@ pub(crate) enum Takes {
 
 /// A message that is being handed over, whose bytes are where the sender has put them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Lent<'a> {
+pub(crate) enum MessageBytes<'a> {
     /// In the sender's memory.
-    Far {
+    ByReference {
         shm_link: &'a ShmLink,
         /// Bytes in all.
         total: u32,
@@ -536,7 +536,7 @@ pub(crate) enum Lent<'a> {
         pieces: &'a [u8],
     },
     /// In the ring.
-    Near(InRing<'a>),
+    InRing(InRing<'a>),
 }
 
 /// A record with a brief, which stays in the ring until it is given to [`ShmReceiver::release`].
@@ -576,19 +576,19 @@ impl InRing<'_> {
     }
 }
 
-impl<'a> Lent<'a> {
+impl<'a> MessageBytes<'a> {
     pub(crate) fn parse(shm_link: &'a ShmLink, bytes: &'a [u8]) -> Option<Self> {
-        let (total, pieces) = bytes.split_first_chunk::<LENT_BYTES>()?;
+        let (total, pieces) = bytes.split_first_chunk::<TOTAL_BYTES>()?;
         let total = u32::try_from(u64::from_ne_bytes(*total)).ok()?;
-        Some(Self::Far { shm_link, total, pieces })
+        Some(Self::ByReference { shm_link, total, pieces })
     }
 
     /// Bytes in all.
     #[inline]
     pub(crate) const fn total(&self) -> u32 {
         match self {
-            Self::Far { total, .. } => *total,
-            Self::Near(near) => near.len,
+            Self::ByReference { total, .. } => *total,
+            Self::InRing(near) => near.len,
         }
     }
 
@@ -619,15 +619,15 @@ const FIRST_BYTES: usize = LINE - MARK - Brief::LEN;
 /// What is to be said of a reserved record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
-    /// Its bytes say where those of the message are: [`lent_bytes`].
-    pub(crate) lent: bool,
+    /// Its bytes say where those of the message are: [`reference_words`].
+    pub(crate) by_reference: bool,
     /// More records are about to come.
     pub(crate) more: bool,
 }
 
-/// What the record of a lent message in one piece says.
+/// What the record of a message by reference in one piece says.
 #[inline]
-pub(crate) fn lent_bytes(sge: &Sge) -> [u64; 3] {
+pub(crate) fn reference_words(sge: &Sge) -> [u64; 3] {
     let Sge { addr, len, lkey } = *sge;
     [u64::from(len), u64::from(lkey) << 32 | u64::from(len), addr]
 }
@@ -648,7 +648,7 @@ enum PayloadSource<'a> {
     /// The bytes of its message.
     Bytes(&'a Source<'a>),
     /// Where all bytes of a request are, for the peer to fetch them.
-    Lent { sges: &'a [Sge], len: u32 },
+    ByReference { sges: &'a [Sge], len: u32 },
 }
 
 impl<'a> TxBatch<'a> {
@@ -683,8 +683,8 @@ impl<'a> TxBatch<'a> {
         self.write(bytes.as_slice(), 0, PayloadSource::Bytes(source), regions)
     }
 
-    /// Writes the record of a message of `len` bytes that is lent.
-    pub(crate) fn emit_lent(
+    /// Writes the record of a message of `len` bytes by reference.
+    pub(crate) fn emit_by_reference(
         &mut self,
         headers: &Headers,
         sges: &[Sge],
@@ -693,7 +693,7 @@ impl<'a> TxBatch<'a> {
     ) -> Result<(), AccessError> {
         let mut bytes = HeaderBytes::default();
         headers.emit(&mut bytes);
-        self.write(bytes.as_slice(), 0, PayloadSource::Lent { sges, len }, regions)
+        self.write(bytes.as_slice(), 0, PayloadSource::ByReference { sges, len }, regions)
     }
 
     /// Writes the record of one datagram.
@@ -748,8 +748,9 @@ impl<'a> TxBatch<'a> {
         let target = unsafe { target.add(head.len()) };
         // SAFETY: what is left of `total` bytes is that (rule 1), and this end alone writes to its ring (rule 3).
         unsafe { source.copy_to(target, regions) }?;
-        let lent = if matches!(source, PayloadSource::Lent { .. }) { NOTE_LENT } else { 0 };
-        let note = u16::try_from(head.len()).unwrap_or(0) | lent | kind;
+        let by_reference =
+            if matches!(source, PayloadSource::ByReference { .. }) { NOTE_BY_REFERENCE } else { 0 };
+        let note = u16::try_from(head.len()).unwrap_or(0) | by_reference | kind;
         self.writer.commit(ring, total, note);
         Ok(())
     }
@@ -796,8 +797,8 @@ impl<'a> TxBatch<'a> {
     /// more is about to come, others see it with [`TxBatch::send`] only.
     #[inline(always)]
     pub(crate) fn commit(&mut self, reservation: Reservation<'_>, brief: [u64; 2], form: Form) {
-        let Form { lent, more } = form;
-        let note = if lent { NOTE_BRIEF | NOTE_LENT } else { NOTE_BRIEF };
+        let Form { by_reference, more } = form;
+        let note = if by_reference { NOTE_BRIEF | NOTE_BY_REFERENCE } else { NOTE_BRIEF };
         let Reservation { start, bytes, len, .. } = reservation;
         let first = len.min(FIRST_BYTES);
         // SAFETY: the reservation has room for the brief (rules 1 and 3).
@@ -842,16 +843,16 @@ impl<'a> TxBatch<'a> {
     }
 }
 
-/// Bytes of one piece of a lent message, as a record says it: key, length, address.
+/// Bytes of one piece of a message by reference, as a record says it: key, length, address.
 pub(crate) const PIECE_BYTES: usize = 16;
 /// Bytes before them: the length of all.
-const LENT_BYTES: usize = 8;
+const TOTAL_BYTES: usize = 8;
 
 impl PayloadSource<'_> {
     fn len(self) -> usize {
         match self {
             Self::Bytes(source) => source.len(),
-            Self::Lent { sges, .. } => LENT_BYTES + PIECE_BYTES * sges.len(),
+            Self::ByReference { sges, .. } => TOTAL_BYTES + PIECE_BYTES * sges.len(),
         }
     }
 
@@ -859,7 +860,7 @@ impl PayloadSource<'_> {
     fn check(self, regions: &Regions) -> Result<(), AccessError> {
         match self {
             Self::Bytes(source) => source.each_piece(regions, |_, _, _| Ok(())),
-            Self::Lent { .. } => Ok(()),
+            Self::ByReference { .. } => Ok(()),
         }
     }
 
@@ -881,7 +882,7 @@ impl PayloadSource<'_> {
                 put(start, len);
                 Ok(())
             }),
-            Self::Lent { sges, len } => {
+            Self::ByReference { sges, len } => {
                 let mut word = |word: u64| put(word.to_ne_bytes().as_ptr(), size_of_val(&word));
                 word(u64::from(len));
                 for Sge { addr, len, lkey } in sges {
@@ -949,12 +950,12 @@ pub(crate) enum Copied {
         head: usize,
         len: usize,
         /// Behind the headers it says where its bytes are.
-        lent: bool,
+        by_reference: bool,
         /// Its headers end with addresses.
         addressed: bool,
     },
     /// What it says, if that makes sense; where its bytes are is in the buffer, so long.
-    LentBrief { brief: Option<Brief>, len: usize },
+    BriefByReference { brief: Option<Brief>, len: usize },
 }
 
 impl<P> ShmReceiver<P> {
@@ -1004,7 +1005,7 @@ impl<P> ShmReceiver<P> {
             Ok(None) | Err(Broken) => return Seen::Other,
             Ok(Some(record)) => record,
         };
-        if note & NOTE_BRIEF == 0 || note & NOTE_LENT != 0 || len < Brief::LEN {
+        if note & NOTE_BRIEF == 0 || note & NOTE_BY_REFERENCE != 0 || len < Brief::LEN {
             return Seen::Other;
         }
         let Some(source) = ring.bytes(at, len) else {
@@ -1045,13 +1046,16 @@ impl<P> ShmReceiver<P> {
             // SAFETY: a brief's bytes within the record's, copied to words of our own (rules 1 and 2).
             let words = [0, 8].map(|at| unsafe { read_word(source.wrapping_add(at)) });
             let start = source.wrapping_add(Brief::LEN);
-            if note & NOTE_LENT != 0 {
+            if note & NOTE_BY_REFERENCE != 0 {
                 let len = len - Brief::LEN;
                 // SAFETY: so many bytes are left of the record's, and fewer than in the buffer, which
                 // is our own (rules 1 and 2).
                 unsafe { copy_short(start, buffer.as_mut_ptr(), len) };
                 reader.release(ring, record);
-                return Some(Taken::Copied(Copied::LentBrief { brief: Brief::parse(words), len }));
+                return Some(Taken::Copied(Copied::BriefByReference {
+                    brief: Brief::parse(words),
+                    len,
+                }));
             }
             let held = BriefRecord { record, start, len: u32::try_from(len - Brief::LEN).ok()? };
             return Some(Taken::Brief { brief: Brief::parse(words), held });
@@ -1061,8 +1065,8 @@ impl<P> ShmReceiver<P> {
         unsafe { copy_short(source, buffer.as_mut_ptr(), len) };
         reader.release(ring, record);
         let head = usize::from(note & NOTE_LEN);
-        let (lent, addressed) = (note & NOTE_LENT != 0, note & NOTE_ADDRESSED != 0);
-        Some(Taken::Copied(Copied::Packet { head, len, lent, addressed }))
+        let (by_reference, addressed) = (note & NOTE_BY_REFERENCE != 0, note & NOTE_ADDRESSED != 0);
+        Some(Taken::Copied(Copied::Packet { head, len, by_reference, addressed }))
     }
 
     /// A brief that was taken is done with.

@@ -10,8 +10,10 @@ use super::{Aftermath, Posted, QpInner, Surroundings};
 use crate::link::Links;
 use crate::link::kind::Link;
 use crate::link::shm::SEGMENT_BYTES;
-use crate::link::shm::direct::{land, lends_one};
-use crate::link::shm::link::{Form, InRing, Lent, Reservation, ShmLink, TxBatch, lent_bytes};
+use crate::link::shm::direct::{goes_by_reference, land};
+use crate::link::shm::link::{
+    Form, InRing, MessageBytes, Reservation, ShmLink, TxBatch, reference_words,
+};
 use crate::memory::region::Grip;
 use crate::objects::ah::SendTo;
 use crate::objects::completion::{Completion, PollBuffer};
@@ -187,12 +189,12 @@ impl QpInner {
         true
     }
 
-    /// Takes a brief of this shared-memory link, whose bytes are `lent`.
+    /// Takes a brief of this shared-memory link, whose bytes are `message`.
     #[inline(always)]
     pub(crate) fn on_brief(
         &mut self,
         brief: &Brief,
-        lent: Lent<'_>,
+        message: MessageBytes<'_>,
         shm_link: &ShmLink,
         caller: Caller<'_, '_>,
         now: impl FnOnce() -> Time,
@@ -207,8 +209,8 @@ impl QpInner {
         }
         let Self { engine, own, pacing, .. } = self;
         let mut host = Surroundings::quiet(own, links.regions());
-        (host.lent, host.poll_buffer) = (Some(lent), caller.poll_buffer);
-        let served = engine.on_brief_message(brief, lent.total(), &mut host);
+        (host.message, host.poll_buffer) = (Some(message), caller.poll_buffer);
+        let served = engine.on_brief_message(brief, message.total(), &mut host);
         let is_late = caller.can_wait && host.published > 0 && brief.acked.is_some();
         if is_late {
             pacing.late = Some(*brief);
@@ -298,17 +300,19 @@ impl Outgoing<'_> {
                 if self.own.sends.sges_max() > 0 && sge.len <= Request::LEN_MAX =>
             {
                 let Own { map_cache, domain, .. } = &mut *self.own;
-                let lent = lends_one(tx_batch.shm_link(), map_cache, *domain, grip, sge);
+                let by_reference =
+                    goes_by_reference(tx_batch.shm_link(), map_cache, *domain, grip, sge);
                 let words;
-                let reservation = if lent {
-                    words = lent_bytes(sge);
+                let reservation = if by_reference {
+                    words = reference_words(sge);
                     tx_batch.reserve_words(&words)?
                 } else if sge.len <= SEGMENT_BYTES {
                     tx_batch.reserve_registered(sge, self.own.domain, grip)?
                 } else {
                     return None;
                 };
-                let index = self.leave(&request(sge.len), lent, reservation, briefs, tx_batch)?;
+                let index =
+                    self.leave(&request(sge.len), by_reference, reservation, briefs, tx_batch)?;
                 self.own.sends.put_one(index, work, sge);
             }
             SendData::Inline(bytes) if bytes.len() <= self.own.sends.inline_max() => {
@@ -327,17 +331,17 @@ impl Outgoing<'_> {
     fn leave(
         &mut self,
         request: &Request,
-        lent: bool,
+        by_reference: bool,
         reservation: Reservation<'_>,
         briefs: &mut Briefs<'_>,
         tx_batch: &mut TxBatch<'_>,
     ) -> Option<u64> {
-        let planned = briefs.plan(request, lent)?;
-        tx_batch.commit(reservation, planned.words, Form { lent, more: self.several });
+        let planned = briefs.plan(request, by_reference)?;
+        tx_batch.commit(reservation, planned.words, Form { by_reference, more: self.several });
         if planned.acks {
             self.acks.on_sent();
         }
-        Some(briefs.note(request, lent, &planned))
+        Some(briefs.note(request, by_reference, &planned))
     }
 }
 
@@ -372,7 +376,7 @@ fn acknowledge(
     let Some(brief) = engine.acknowledge_briefly() else {
         return false;
     };
-    tx_batch.commit(reservation, brief.emit(), Form { lent: false, more: false });
+    tx_batch.commit(reservation, brief.emit(), Form { by_reference: false, more: false });
     acks.on_sent();
     true
 }
