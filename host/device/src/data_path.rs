@@ -1,8 +1,8 @@
-//! The ways that packets of a queue pair can go, and their names.
+//! Data paths of a queue pair's packets, and their names.
 
 use std::fmt;
 
-/// The way of a queue pair's packets, chosen when it learns of its peer.
+/// The path of a queue pair's packets, chosen when it learns of its peer.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum DataPath {

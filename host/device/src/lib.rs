@@ -1,12 +1,12 @@
 //! The software RDMA device: queue pairs, regions and completion queues over plain UDP sockets.
 //!
 //! A [`Port`] is one network interface seen as an RDMA port. It lives in the process that opened
-//! it: whoever posts or polls drives the transport, and a helper thread takes over when nobody
+//! it: posting and polling drive the transport, and a helper thread takes over when the program
 //! does. Several processes share an address through the host's registry.
 //!
 //! | room | what is in it |
 //! |---|---|
-//! | `registry/` | several processes on one address; what is counted, and who can see it |
+//! | `registry/` | several processes on one address; counters, and their pages for other processes |
 //! | `memory/` | regions, windows, keys, and what neighbours can map |
 //! | `link/` | ways between ports: `udp/`, `shm/`, and which of them a peer is reached by |
 //! | `objects/` | queue pairs, completion queues, shared receive queues, channels, events |
@@ -14,7 +14,7 @@
 //! | `port/` | what programs hold: the port, opened, and its queue pairs |
 //!
 //! The safe API that programs use is `adverb-verbs`; this crate trusts its caller in what its
-//! documentation says, and nobody else.
+//! documentation says, and no other input.
 
 mod data_path;
 mod futex_mutex;
@@ -93,7 +93,7 @@ pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Resul
     adverb_sys::poll::readable(&fd, std::iter::empty(), timeout)
 }
 
-/// A packet sequence number that nobody can guess from the last one.
+/// A packet sequence number that cannot be guessed from the last one.
 pub fn random_psn() -> Psn {
     Psn::new(u32::try_from(adverb_sys::random::number() & 0x00ff_ffff).unwrap_or(0))
 }

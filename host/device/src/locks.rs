@@ -21,7 +21,7 @@ impl<T> Mutex<T> {
     ///
     /// # Errors
     ///
-    /// Somebody has panicked while he held it.
+    /// A thread has panicked while it held the lock.
     #[inline]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         tally::<T>();
@@ -32,7 +32,7 @@ impl<T> Mutex<T> {
     ///
     /// # Errors
     ///
-    /// Somebody holds it, or has panicked while he did.
+    /// Another thread holds it, or has panicked while it did.
     #[inline]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
         let guard = self.0.try_lock();
@@ -46,7 +46,7 @@ impl<T> Mutex<T> {
     ///
     /// # Errors
     ///
-    /// Somebody has panicked while he held it.
+    /// A thread has panicked while it held the lock.
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
         self.0.get_mut()
     }
@@ -85,7 +85,7 @@ mod counts {
     }
 
     pub(super) fn add(name: &'static str) {
-        // A thread that ends has nobody left to ask.
+        // A thread that ends has no counters left.
         let _ = COUNTS.try_with(|cell| {
             let mut counts = cell.get();
             let free = counts.iter_mut().find(|(known, n)| *n == 0 || *known == name);

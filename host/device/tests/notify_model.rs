@@ -1,7 +1,7 @@
 //! Every interleaving of publishing, arming, polling and sleeping, tried by a model checker.
 //!
 //! The file under test is the device's own; the primitives are loom's. A lost wake-up shows as a
-//! deadlock: a sleeper that nobody rings for, while there is something to take.
+//! deadlock: a sleeper that is not rung for, while there is something to take.
 
 #![allow(dead_code, unreachable_pub, reason = "a part of the device, seen from outside")]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
@@ -19,7 +19,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use notify::{Arm, Mailbox, Queue};
 
-/// A doorbell as the kernel's: rings until silenced, and whoever sleeps by it wakes.
+/// A doorbell as the kernel's: rings until silenced, and its sleepers wake.
 struct Doorbell {
     rings: Mutex<bool>,
     heard: Condvar,
@@ -117,7 +117,7 @@ fn collect(queue: &Queue<u32>, channel: &Channel, want: usize) -> Vec<u32> {
 }
 
 #[test]
-fn whoever_arms_and_polls_before_sleeping_gets_everything() {
+fn a_thread_that_arms_and_polls_before_sleeping_gets_everything() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(4);
     model.check(|| {
@@ -189,7 +189,7 @@ fn a_solicited_arm_sleeps_through_the_rest_and_wakes_for_the_urgent_one() {
     });
 }
 
-/// Goal: one arm is one event, whoever publishes at the same time.
+/// Goal: one arm is one event, whatever publishes at the same time.
 #[test]
 fn one_arm_gives_one_event() {
     loom::model(|| {
@@ -216,7 +216,7 @@ fn a_doorbell_that_is_watched_too_late_rings_for_the_mail_that_is_there() {
     });
 }
 
-/// Goal: what a looker finds costs no ring, and what it leaves rings for whoever sleeps by the doorbell.
+/// Goal: what a looker finds costs no ring, and what it leaves rings for the sleepers of the doorbell.
 #[test]
 fn a_doorbell_that_is_watched_rings_for_what_lookers_leave() {
     let mut model = loom::model::Builder::new();
@@ -255,8 +255,8 @@ fn a_looker_that_takes_everything_leaves_the_doorbell_silent() {
     });
 }
 
-/// Goal: a doorbell that was rung late is silent again once everybody has come to rest, so that nobody
-/// who watches it is woken for ever by nothing.
+/// Goal: a doorbell that was rung late is silent again once all have come to rest, so that no
+/// watcher is woken for ever by nothing.
 #[test]
 fn a_doorbell_that_rings_too_late_is_silenced() {
     let mut model = loom::model::Builder::new();

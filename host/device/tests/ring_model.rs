@@ -247,7 +247,7 @@ fn records_committed_unseen_are_seen_together() {
     });
 }
 
-/// Goal: whoever keeps many records from the reader does not keep a ring's worth.
+/// Goal: a writer that keeps many records from the reader does not keep a ring's worth.
 #[test]
 fn much_that_is_unseen_is_published_by_itself() {
     loom::model(|| {

@@ -1,6 +1,6 @@
 //! The two clocks: one that only moves forward, and the one on the wall.
 //!
-//! Protocol code takes time as an argument; it is read here, once, by whoever drives it.
+//! Protocol code takes time as an argument; it is read here, once, by the driving thread.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -15,7 +15,7 @@ pub fn now_ns() -> u64 {
 
 /// Nanoseconds since 1970-01-01 00:00 UTC, for time stamps that people read.
 ///
-/// Jumps when somebody sets the clock: never subtract two of these.
+/// Jumps when the clock is set: never subtract two of these.
 #[must_use]
 pub fn unix_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Realtime))

@@ -131,7 +131,7 @@ impl Epoll {
     /// Those of `epoll_wait(2)` other than `EINTR`.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         events.list.clear();
-        // A wait too long for the kernel's type is one that nobody will see the end of.
+        // A wait too long for the kernel's type is one without an end.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut room = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         let room = room.get_mut(..events.list.capacity()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A doorbell between threads or processes that an [`Epoll`](crate::epoll::Epoll) can hear.
+//! Eventfd: a doorbell between threads or processes that an [`Epoll`](crate::epoll::Epoll) can wait for.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ pub struct EventFd {
 }
 
 impl EventFd {
-    /// A doorbell that nobody has rung, not blocking, closed on exec.
+    /// A doorbell that was not rung, not blocking, closed on exec.
     ///
     /// # Errors
     ///
@@ -22,7 +22,7 @@ impl EventFd {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
-    /// Rings. Whoever waits for the descriptor wakes up, now or at its next wait.
+    /// Rings. A waiter on the descriptor wakes up, now or at its next wait.
     ///
     /// # Errors
     ///

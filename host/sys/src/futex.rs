@@ -1,7 +1,7 @@
-//! Sleeping on a word of memory until somebody changes it and says so.
+//! Futexes: sleeping on a word of memory until it is changed and the sleeper is woken.
 //!
-//! The cheapest way to wake a sleeper: no descriptor, and no system call while nobody sleeps,
-//! provided that the waker can see in the word whether anybody does.
+//! The cheapest way to wake a sleeper: no descriptor, and no system call while no thread sleeps,
+//! provided that the waker can see in the word whether one does.
 
 use std::io;
 use std::sync::atomic::AtomicU32;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::thread::{Timespec, futex};
 
-/// Who may wake whom.
+/// Which threads may wake one another.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Scope {
     /// Threads of one process. The cheaper one.
@@ -51,7 +51,7 @@ pub fn wait(
     expected: u32,
     timeout: Option<Duration>,
 ) -> io::Result<Wake> {
-    // A wait too long for the kernel's type is one that nobody will see the end of.
+    // A wait too long for the kernel's type is one without an end.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match futex::wait(word, scope.flags(), expected, timeout.as_ref()) {
         Ok(()) | Err(Errno::AGAIN | Errno::INTR) => Ok(Wake::Look),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_nobody_ends_runs_out() {
+    fn a_wait_that_is_not_ended_runs_out() {
         let word = AtomicU32::new(0);
         let short = Some(Duration::from_millis(1));
         let end = std::iter::repeat_with(|| wait(&word, Scope::Shared, 0, short).unwrap())
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn waking_nobody_counts_nobody() {
+    fn a_wake_up_without_sleepers_counts_none() {
         assert_eq!(wake(&AtomicU32::new(0), Scope::Private, u32::MAX).unwrap(), 0);
     }
 

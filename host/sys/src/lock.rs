@@ -27,7 +27,7 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// Opens `path`, makes it if it is missing, and waits until nobody else holds it.
+    /// Opens `path`, makes it if it is missing, and waits until no other process holds it.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ impl FileLock {
         Self::lock(file)
     }
 
-    /// Waits until nobody else holds `file`.
+    /// Waits until no other process holds `file`.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl FileLock {
         }
     }
 
-    /// Waits until nobody else holds `file`, but not for longer than `timeout`: whoever holds it may be
+    /// Waits until no other process holds `file`, but not for longer than `timeout`: the holder may be
     /// stopped.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl FileLock {
         }
     }
 
-    /// Locks `file`, or returns `None` at once if somebody else holds it.
+    /// Locks `file`, or returns `None` at once if another process holds it.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 /// Opens `path` for reading and writing, and makes it for this user alone if it is missing.
 ///
-/// Meant for directories where everybody may make files: what another user has put there is not
+/// Meant for directories where all users may make files: what another user has put there is not
 /// trusted.
 ///
 /// # Errors
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_waited_long_enough_is_told() {
+    fn a_wait_that_is_too_long_is_an_error() {
         let scratch = Scratch::new("timeout");
         let lock = FileLock::acquire(&scratch.0).unwrap();
         let timeout = Duration::from_millis(5);

@@ -1,4 +1,4 @@
-//! Memory straight from the kernel: whole pages, at an address that does not move.
+//! Mappings: memory straight from the kernel, whole pages, at an address that does not move.
 //!
 //! A [`Mapping`] hands out a pointer and never a reference, because its pages may be registered for
 //! a peer, or mapped by another process, and change at any time.
@@ -7,9 +7,9 @@
 //!
 //! 1. A `Mapping` is the only owner of its address range: nothing else in this crate unmaps or
 //!    remaps it, so `base..base + len` stays mapped until the `Mapping` is dropped.
-//! 2. Whoever uses the pointer answers for not using it afterwards, for races on the bytes, and for
+//! 2. The user of the pointer answers for not using it afterwards, for races on the bytes, and for
 //!    leaving alone the words that others use as atomics.
-//! 3. Pages of a file that has been cut short raise `SIGBUS` when they are touched. Whoever maps a
+//! 3. Pages of a file that has been cut short raise `SIGBUS` when they are touched. Code that maps a
 //!    descriptor from a stranger first checks its seals ([`is_sealed`]).
 
 use std::fs::File;
@@ -52,7 +52,7 @@ impl Mapping {
         Self::adopt(base.cast(), len)
     }
 
-    /// The first `len` bytes of `file`, shared with everybody who maps it; rounded up to whole
+    /// The first `len` bytes of `file`, shared with all that map it; rounded up to whole
     /// pages, of which those past the end of the file must not be touched.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Mapping {
         Self::adopt(base.cast(), len)
     }
 
-    /// Like [`Mapping::shared`], for looking only: whoever writes to it is killed by the kernel.
+    /// Like [`Mapping::shared`], for looking only: a write to it is answered by the kernel with SIGSEGV.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Mapping {
         self.len == 0
     }
 
-    /// The 32-bit word at `offset` bytes, for whoever shares the memory to agree on; `None` if it is
+    /// The 32-bit word at `offset` bytes, for the sharers of the memory to agree on; `None` if it is
     /// not aligned or not inside. Use such a word through this method only, never by pointer.
     #[inline]
     #[must_use]
@@ -213,7 +213,7 @@ impl Mapping {
         prefer_huge_pages(self.base, self.len)
     }
 
-    /// Makes a hole of whole pages of a file that this process shares: they read as zeros, for everybody,
+    /// Makes a hole of whole pages of a file that this process shares: they read as zeros, for all,
     /// and take no memory.
     ///
     /// # Errors
@@ -223,13 +223,13 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// Nobody relies on what those bytes are, by a reference or otherwise.
+    /// No code relies on what those bytes are, by a reference or otherwise.
     pub unsafe fn discard(&self, start: usize, len: usize) -> io::Result<()> {
         if start.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let base = self.base.as_ptr().wrapping_add(start);
-        // SAFETY: the range is ours (rule 1), as just checked, and its bytes are nobody's (the caller's
+        // SAFETY: the range is ours (rule 1), as just checked, and its bytes are not in use (the caller's
         // promise).
         unsafe { rustix::mm::madvise(base.cast(), len, Advice::LinuxRemove) }?;
         Ok(())
@@ -255,7 +255,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range came from `mmap` with this length and is ours (rule 1); nobody uses
+        // SAFETY: the range came from `mmap` with this length and is ours (rule 1); no code uses
         // pointers into it any more (rule 2).
         let result = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(result.is_ok(), "a mapping could not be unmapped: {result:?}");
@@ -295,7 +295,7 @@ pub fn reserve(file: impl AsFd, len: usize) -> io::Result<()> {
     Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len)?)
 }
 
-/// Fixes the length of a file made by [`memfd`], for everybody and for good.
+/// Fixes the length of a file made by [`memfd`], for all and for good.
 ///
 /// # Errors
 ///
@@ -304,7 +304,7 @@ pub fn seal(file: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, FIXED_LENGTH | SealFlags::SEAL)?)
 }
 
-/// As [`seal`], and nobody can write to the file any more but through mappings that are there.
+/// As [`seal`], and the file can only be written to through mappings that are there.
 ///
 /// # Errors
 ///
@@ -314,8 +314,8 @@ pub fn seal_for_readers(file: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, seals)?)
 }
 
-/// Whether nobody can change the length of `file` any more: touching what is mapped of it within
-/// its length is safe, whoever else holds it. False for files that know no seals.
+/// Whether the length of `file` cannot be changed any more: touching what is mapped of it within
+/// its length is safe, whatever other processes hold it. False for files that know no seals.
 #[must_use]
 pub fn is_sealed(file: impl AsFd) -> bool {
     rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(FIXED_LENGTH))
@@ -330,7 +330,7 @@ pub fn file_len(file: impl AsFd) -> io::Result<usize> {
     usize::try_from(rustix::fs::fstat(file)?.st_size).map_err(io::Error::other)
 }
 
-/// Asks for huge pages behind these bytes, whoever has mapped them, as far as they are whole pages: those
+/// Asks for huge pages behind these bytes, however they were mapped, as far as they are whole pages: those
 /// touched from now on may be huge, and those there already may be put together by and by.
 ///
 /// # Errors
@@ -341,7 +341,7 @@ pub fn prefer_huge_pages(start: NonNull<u8>, len: usize) -> io::Result<()> {
     let skip = start.as_ptr().align_offset(page_bytes());
     let len = len.saturating_sub(skip) / page_bytes() * page_bytes();
     let first = start.as_ptr().wrapping_add(skip).cast();
-    // SAFETY: this advice leaves the bytes and who may use them as they are, whatever is mapped there.
+    // SAFETY: this advice leaves the bytes and the rights to them as they are, whatever is mapped there.
     unsafe { rustix::mm::madvise(first, len, Advice::LinuxHugepage) }?;
     Ok(())
 }
@@ -456,11 +456,11 @@ mod tests {
     }
 
     #[test]
-    fn discarded_pages_are_zeros_for_everybody_and_the_others_stay() {
+    fn discarded_pages_are_zeros_for_all_and_the_others_stay() {
         let (here, file) = Mapping::memfd("holes", 3 * page_bytes()).unwrap();
         let there = Mapping::shared(&file, here.len()).unwrap();
         (0..3).for_each(|page| put(&here, page * page_bytes(), 9));
-        // SAFETY: nobody but this test looks at the bytes.
+        // SAFETY: only this test looks at the bytes.
         unsafe { here.discard(page_bytes(), page_bytes()) }.unwrap();
         assert_eq!([0, 1, 2].map(|page| get(&there, page * page_bytes())), [9, 0, 9]);
         // SAFETY: as above.

@@ -24,7 +24,7 @@ pub struct Interface {
     pub name: String,
     /// Its number, counted from 1.
     pub index: u32,
-    /// Somebody has switched it on.
+    /// It was switched on.
     pub up: bool,
     /// It is on and has a carrier.
     pub running: bool,
@@ -104,7 +104,7 @@ impl List {
     }
 
     fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
-        // SAFETY: the list is ours until `self` is dropped, and nobody writes to it (rule 1); every
+        // SAFETY: the list is ours until `self` is dropped, and no code writes to it (rule 1); every
         // entry is valid, and the last points nowhere.
         let borrow = |entry: *mut libc::ifaddrs| unsafe { entry.as_ref() };
         std::iter::successors(borrow(self.first), move |entry| borrow(entry.ifa_next)).map(Entry)

@@ -1,7 +1,7 @@
 //! Hearing that the network interfaces of a namespace or their addresses have changed.
 //!
 //! Only *that* something changed is heard here, not what: messages can be lost when there are many,
-//! and whoever looks again at [`interfaces`](crate::netdev::interfaces) misses nothing.
+//! and a look at [`interfaces`](crate::netdev::interfaces) afterwards misses nothing.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

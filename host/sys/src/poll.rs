@@ -1,6 +1,6 @@
 //! Waiting for a handful of descriptors once, without a set to keep.
 //!
-//! Nothing is registered between waits, so descriptors that nobody waits for cost their senders
+//! Nothing is registered between waits, so descriptors without a waiter cost their senders
 //! nothing; for many descriptors an [`Epoll`](crate::epoll::Epoll) is cheaper.
 
 use std::io;
@@ -23,7 +23,7 @@ pub fn readable<'a>(
     more: impl Iterator<Item = BorrowedFd<'a>>,
     timeout: Option<Duration>,
 ) -> io::Result<bool> {
-    // A wait too long for the kernel's type is one that nobody will see the end of.
+    // A wait too long for the kernel's type is one without an end.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     let mut list: [PollFd<'a>; FDS_MAX] =
         std::array::from_fn(|_| PollFd::new(first, PollFlags::IN));

@@ -1,4 +1,4 @@
-//! What this process has used so far, and may use.
+//! Resources of this process: what it has used so far, and may use.
 //!
 //! # Safety
 //!
@@ -58,7 +58,7 @@ pub fn descriptors_max() -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// Whether there is a process of this number in this namespace of processes, dead ones that nobody has
+/// Whether there is a process of this number in this namespace of processes, dead ones that were not
 /// waited for included.
 #[must_use]
 pub fn exists(pid: u32) -> bool {
@@ -67,7 +67,7 @@ pub fn exists(pid: u32) -> bool {
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Whether the process of this number is stopped, by a signal or by who traces it; false if there is none.
+/// Whether the process of this number is stopped, by a signal or by a tracer; false if there is none.
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -91,7 +91,7 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether who runs this file gets capabilities by it (`capabilities(7)`).
+/// Whether a process that runs this file gets capabilities by it (`capabilities(7)`).
 #[must_use]
 pub fn has_capabilities(file: impl std::os::fd::AsFd) -> bool {
     // `struct vfs_cap_data` has 24 bytes at most.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_were_started_exist_until_somebody_has_waited_for_them() {
+    fn processes_that_were_started_exist_until_they_were_waited_for() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         assert!(exists(std::process::id()) && exists(child.id()));
         child.kill().unwrap();

@@ -21,7 +21,7 @@ pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A number that nobody can guess: random bytes, or, if the kernel has none for this process, the keys of the
+/// A number that cannot be guessed: random bytes, or, if the kernel has none for this process, the keys of the
 /// standard library's hash maps.
 pub fn number() -> u64 {
     let mut bytes = [0; 8];

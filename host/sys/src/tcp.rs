@@ -80,7 +80,7 @@ mod tests {
             set_traffic_class(&listener, 0x68).unwrap();
             set_hop_limit(&listener, 7).unwrap();
             let port = listener.local_addr().unwrap().port();
-            // A listener for everybody accepts IPv4 on a socket of IPv6.
+            // A listener on all addresses accepts IPv4 on a socket of IPv6.
             let client = match address.starts_with("[::1]") {
                 true => TcpStream::connect(("::1", port)).unwrap(),
                 false => TcpStream::connect(("127.0.0.1", port)).unwrap(),

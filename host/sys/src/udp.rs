@@ -6,7 +6,7 @@
 //!
 //! The socket is never connected, and always sends with the *don't fragment* bit
 //! (`IP_PMTUDISC_DO`): only then does Linux give every IPv4 packet the identification 0, and the
-//! segments of a burst 0, 1, 2, …; whoever computes a checksum over the IP header relies on it.
+//! segments of a burst 0, 1, 2, …; a sender that computes a checksum over the IP header relies on it.
 //!
 //! # Safety
 //!
@@ -81,8 +81,8 @@ pub struct Marks {
     pub traffic_class: u8,
     /// Hop limit of IPv6, time to live of IPv4.
     pub hop_limit: u8,
-    /// Flow label of IPv6, 20 bits. Where somebody in the network namespace has reserved labels for
-    /// himself, Linux wants all of them reserved: packets then go without.
+    /// Flow label of IPv6, 20 bits. Where a process of the network namespace has reserved labels
+    /// exclusively, Linux wants all of them reserved: packets then go without.
     pub flow_label: u32,
 }
 
@@ -96,7 +96,7 @@ impl Marks {
 pub struct Received {
     /// Bytes at the front of the buffer that are now the sender's.
     pub len: usize,
-    /// Who sent them.
+    /// Their sender.
     pub source: SocketAddr,
     /// If several datagrams came in one piece: the length of each but the last, which may be
     /// shorter. `None` for a single datagram. Never 0.

@@ -1,8 +1,8 @@
 //! Sockets between processes of one host that carry descriptors along.
 //!
 //! Messages keep their bounds (`SOCK_SEQPACKET`). Names are abstract: they belong to the network
-//! namespace, vanish with their socket, and leave nothing behind in a file system. Anybody in the
-//! namespace may connect: whoever accepts looks at [`Stream::peer`].
+//! namespace, vanish with their socket, and leave nothing behind in a file system. Any process of the
+//! namespace may connect: the accepting side looks at [`Stream::peer`].
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -19,7 +19,7 @@ use crate::sockopt;
 /// Descriptors that one message carries at most.
 pub const FDS_MAX: usize = 4;
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Credentials {
     /// The process, as this one's namespace numbers it; 0 if it cannot be seen from here.
@@ -39,7 +39,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if somebody has the name; those of `socket(2)`.
+    /// `AddrInUse` if the name is taken; those of `socket(2)`.
     pub fn bind(name: &[u8]) -> io::Result<Self> {
         let fd = KeptFd::new(socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)?;
         rustix::net::bind(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
@@ -72,18 +72,18 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Connects to whoever listens by this abstract name.
+    /// Connects to the process that listens by this abstract name.
     ///
     /// # Errors
     ///
-    /// `ConnectionRefused` if nobody does; `WouldBlock` if too many are waiting to be accepted.
+    /// `ConnectionRefused` if none does; `WouldBlock` if too many are waiting to be accepted.
     pub fn connect(name: &[u8]) -> io::Result<Self> {
         let fd = KeptFd::new(socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)?;
         rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
         Ok(Self { fd })
     }
 
-    /// Who is at the other end, or was when the connection was made.
+    /// The process at the other end, or the one that was there when the connection was made.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ mod tests {
     const NAME: &str = "ADVERB_TEST_NAME";
 
     /// Goal: a process whose number means nothing here has the number 0, and a user. Method: this test runs again
-    /// in a process namespace of its own, which cannot see who started it.
+    /// in a process namespace of its own, which cannot see its parent.
     #[test]
     fn a_process_that_cannot_be_seen_from_here_has_number_0() {
         if let Some(name) = std::env::var_os(NAME) {
@@ -224,8 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nobody_has_cannot_be_reached() {
-        let refused = Stream::connect(b"adverb-test-nobody").unwrap_err();
+    fn a_name_that_is_not_taken_cannot_be_reached() {
+        let refused = Stream::connect(b"adverb-test-not-taken").unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

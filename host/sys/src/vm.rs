@@ -1,4 +1,4 @@
-//! Memory of another process of this user, copied in one system call where that is allowed.
+//! Copies from and to the memory of another process of this user, in one system call where that is allowed.
 //!
 //! # Safety
 //!
@@ -38,7 +38,7 @@ pub const PIECES_MAX: usize = 32;
 ///
 /// # Safety
 ///
-/// The pieces are mapped, writable for [`Way::Read`] and readable for [`Way::Write`], and nobody
+/// The pieces are mapped, writable for [`Direction::Read`] and readable for [`Direction::Write`], and no code
 /// holds references to them that the copy would make untrue.
 pub unsafe fn copy(pid: u32, direction: Direction, here: &[Piece], there: u64) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! A host full of processes: how long the last of 1,000 takes to open the device, what those who wait
+//! A host full of processes: how long the last of 1,000 takes to open the device, what waiting ones
 //! cost, and what two that poll cost one another on one processor.
 //!
 //! Run with `cargo bench -p adverb-verbs --bench crowd`, which runs in a network namespace of its own
@@ -33,7 +33,7 @@ const ROUNDS: usize = 15;
 const ATTACH_MAX: Duration = Duration::from_millis(5);
 const IDLE: Duration = Duration::from_secs(5);
 const TRIPS: u32 = 2_000;
-/// So few take a second where nobody yields.
+/// So few take a second where no process yields.
 const TRIPS_WITHOUT: u32 = 100;
 const BOUNCES: usize = 5;
 
@@ -55,7 +55,7 @@ fn this(args: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs all of it again where nobody else is, if that is to be had.
+/// Runs all of it again where no other process is, if that is to be had.
 fn alone() -> Result<()> {
     let script = "ip link set lo up && exec \"$@\"";
     let mut command = Command::new("unshare");
@@ -192,7 +192,7 @@ impl Drop for Other {
 /// Two processes that poll without rest on one processor.
 fn pollers(yields: bool) -> Result<()> {
     let one = *affinity::cpus()?.first().ok_or("no processor")?;
-    affinity::pin_to_cpu(one)?; // And whoever is started from here on.
+    affinity::pin_to_cpu(one)?; // And all that is started from here on.
     let trips = if yields { TRIPS } else { TRIPS_WITHOUT };
     if !yields {
         never_yield()?;
@@ -227,7 +227,8 @@ fn pollers(yields: bool) -> Result<()> {
 fn bouncer() -> Result<()> {
     let side = Side::new()?;
     let mut lines = std::io::stdin().lines();
-    let mut line = || lines.next().ok_or("nobody is there")?.map_err(Box::<dyn Error>::from);
+    let mut line =
+        || lines.next().ok_or("no other process is there")?.map_err(Box::<dyn Error>::from);
     let there = line()?;
     side.connect(&there)?;
     println!("{}", side.address()?);

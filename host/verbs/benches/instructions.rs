@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask record` runs this under callgrind, which counts what the functions called
 //! `counted_…` do on their thread, kernel excluded, and compares it with `benches/record`. Both queue
-//! pairs are in this process, on the loopback device; whoever posts also drives.
+//! pairs are in this process, on the loopback device; posting also drives.
 //!
 //! # Safety
 //!
@@ -34,7 +34,7 @@ const OPERATIONS: [Operation<Bench>; 8] = [
 ];
 
 fn main() -> Outcome<()> {
-    // Or else the compiler sees that nobody can ever listen.
+    // Or else the compiler sees that there can never be a subscriber.
     tracing::subscriber::set_global_default(NoSubscriber::default())?;
     counted::run(&OPERATIONS, || {
         let bench = Bench::new()?;
@@ -67,11 +67,11 @@ fn counted_poll_empty(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// Telling the log something while nobody listens.
+/// A log event without a subscriber.
 #[inline(never)]
 fn counted_log_unheard(bench: &mut Bench) -> Outcome<()> {
     for round in 0..ROUNDS {
-        tracing::debug!(round, at = bench.memory.addr(), "nobody listens");
+        tracing::debug!(round, at = bench.memory.addr(), "no subscriber");
     }
     Ok(())
 }

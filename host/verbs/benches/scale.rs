@@ -1,4 +1,4 @@
-//! What 10,000 queue pairs cost: memory for each, and time for those who use two of them.
+//! What 10,000 queue pairs cost: memory for each, and time for users of two of them.
 //!
 //! Run with `cargo bench -p adverb-verbs --bench scale`. A pair is measured alone and among the
 //! others in turns, in one process; the medians count, and the bench fails if the time of a poll or

@@ -508,7 +508,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
         QP_MAX_DEST_RD_ATOMIC max_dest_rd_atomic
     }
     if mask & value::QP_AV != 0 && new.ah_attr.grh.dgid.0.last() == Some(&66) {
-        return libc::ETIMEDOUT; // Nobody lives there.
+        return libc::ETIMEDOUT; // No device has it.
     }
     match known.qp_state {
         0 => (*qp).receives.clear(),

@@ -12,7 +12,7 @@ pub(crate) const COMP_VECTORS: u32 = 1;
 pub struct DeviceAttr {
     /// Identifier of the node.
     pub node_guid: u64,
-    /// Who made it: 0xffffff for software devices.
+    /// Its vendor: 0xffffff for software devices.
     pub vendor_id: u32,
     /// Its maker's number for what it is.
     pub vendor_part_id: u32,

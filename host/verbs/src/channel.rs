@@ -133,7 +133,7 @@ impl CompChannel {
 
     /// A descriptor that can be read exactly while there are events, so that a program can sleep on
     /// it and then call [`CompChannel::get_event`] without waiting. A helper thread drives the device
-    /// for those who sleep so, and keeps a processor awake for that; the descriptor of [`AsFd`] needs
+    /// for threads that sleep so, and keeps a processor awake for that; the descriptor of [`AsFd`] needs
     /// none. Never read it.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.inner.watch_events()

@@ -311,7 +311,7 @@ impl Pd {
         Mr::from_dm(&self.domain, dm, offset, len, access)
     }
 
-    /// Makes a place for bytes that nobody wants.
+    /// Makes a place for bytes that are not wanted.
     ///
     /// # Errors
     ///
@@ -363,7 +363,7 @@ impl Pd {
     /// Registers memory that stays the caller's. IBTA Vol. 1 §10.6.3.
     ///
     /// The kernel is asked for huge pages behind memory of 2 MiB or more (`MADV_HUGEPAGE` of madvise(2)),
-    /// unless `access` has [`Access::ON_DEMAND`]: it gives them to bytes that nobody has touched before.
+    /// unless `access` has [`Access::ON_DEMAND`]: it gives them to bytes that were not touched before.
     ///
     /// # Errors
     ///
@@ -374,7 +374,7 @@ impl Pd {
     /// Until the last handle of the region is dropped and all work posted with it has completed:
     /// `start..start + len` stays mapped and readable, and writable if `access`, or what it is
     /// registered with anew, allows any writing;
-    /// nobody holds a `&mut` reference to any of it, and a `&` reference only if `access` allows no
+    /// no code holds a `&mut` reference to any of it, and a `&` reference only if `access` allows no
     /// writing and no work that writes to it is posted.
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register(

@@ -80,7 +80,7 @@ impl Owned {
         slot.completed = true;
         let mut before = slot.before.take();
         if slot.memory.as_ref().is_some_and(Memory::is_nothing) {
-            drop(self.take_back(number)); // Nobody will ask for it.
+            drop(self.take_back(number)); // It will not be asked for.
         }
         while let Some(Link { number, generation }) = before {
             let same = |slot: &&mut Slot| slot.generation == generation && !slot.completed;

@@ -53,7 +53,7 @@ pub enum AllocateError {
         /// What it said.
         error: io::Error,
     },
-    /// The file's length is not sealed: whoever cuts it would kill this process.
+    /// The file's length is not sealed: cutting it would kill this process.
     NotSealed,
     /// The range does not lie in the device's memory.
     Range(RangeError),

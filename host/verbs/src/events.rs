@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct AsyncEvents {
     queue: Events,
-    /// Keeps the device open while somebody listens.
+    /// Keeps the device open while a listener exists.
     _port: Port,
 }
 

@@ -6,7 +6,7 @@
 //! # Safety
 //!
 //! The runtime asks that a descriptor it was given stays the same and open while it has it. It is
-//! given an [`OwnedFd`], by value, which nobody else can close.
+//! given an [`OwnedFd`], by value, which no other code can close.
 
 use crate::channel::{CompChannel, CqEvent};
 use crate::cq::{Cq, WorkCompletion};

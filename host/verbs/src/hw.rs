@@ -100,7 +100,7 @@ pub(crate) struct Port {
     contexts: Mutex<Vec<(u32, u64)>>,
 }
 
-/// Ports that are open in this process: whoever opens a device once more gets the same.
+/// Ports that are open in this process: opening a device once more gives the same.
 static OPEN: Mutex<Vec<Weak<Port>>> = Mutex::new(Vec::new());
 
 /// Numbers of protection domains, beyond those of the software device.

@@ -32,8 +32,8 @@
 //!
 //! # Memory
 //!
-//! A peer that holds a key may change memory at any time, and a Rust reference promises that nobody
-//! does. So memory comes in two kinds: [`Mr`] can be shared with peers and is only ever copied from
+//! A peer that holds a key may change memory at any time, and a Rust reference promises that no other
+//! code does. So memory comes in two kinds: [`Mr`] can be shared with peers and is only ever copied from
 //! and to, or accessed as atomics; [`Buf`] is local and gives slices, while it is yours: posting it
 //! gives it away, its completion gives it back. An [`Mw`] gives a peer a part of a region for a
 //! while.
@@ -70,7 +70,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Nobody else can make a transport, and raw requests are not posted without a promise:
+//! No other crate can make a transport, and raw requests are not posted without a promise:
 //!
 //! ```compile_fail,E0277
 //! #[derive(Debug)]

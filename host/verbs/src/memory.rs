@@ -7,8 +7,8 @@
 //! 2. An [`Mr`] never gives out a reference to its bytes.
 //! 3. A [`Buf`] is registered for local access only, and its key is known to this crate alone. It
 //!    is posted by value: while work is outstanding it lies in a completion queue's table, where
-//!    nobody can reach it. Other processes can map its pages for reading at most, those of a hostile neighbour
-//!    included (`Class::Local` of the device). So whoever has it, has it alone.
+//!    no peer can reach it. Other processes can map its pages for reading at most, those of a hostile neighbour
+//!    included (`Class::Local` of the device). So its owner has it alone.
 
 use crate::context::Pd;
 use crate::error::{AllocateError, RangeError};
@@ -28,7 +28,7 @@ use std::sync::{Arc, PoisonError};
 enum Backing {
     /// Pages of our own.
     Pages(Pages),
-    /// Pages of somebody's file.
+    /// Pages of a file of the caller's.
     File(#[expect(dead_code, reason = "held until the region is gone")] Mapping),
     /// A vector that the caller gave away.
     Vector(#[expect(dead_code, reason = "held until the region is gone")] Vec<u8>),
@@ -97,7 +97,7 @@ impl Mr {
     ) -> Result<Self, AllocateError> {
         let pages = pages(domain, len, access)?;
         // SAFETY: the pages stay mapped for as long as `Backing::Pages` holds them, which is
-        // dropped after the region (rule 1); nobody gets a reference to them (rule 2).
+        // dropped after the region (rule 1); no code gets a reference to them (rule 2).
         let region = unsafe { domain.register(pages.as_ptr(), len, access) }?;
         Ok(Self::of(region, Backing::Pages(pages)))
     }
@@ -110,7 +110,7 @@ impl Mr {
         let len = bytes.len();
         let start = NonNull::from(bytes.as_mut_slice()).cast::<u8>();
         // SAFETY: the vector's memory does not move and is freed after the region is gone (rule 1);
-        // nobody gets a reference to it any more (rule 2).
+        // no code gets a reference to it any more (rule 2).
         let region = unsafe { domain.register(start, len, access) }?;
         Ok(Self::of(region, Backing::Vector(bytes)))
     }
@@ -146,7 +146,7 @@ impl Mr {
         // SAFETY: `skip_bytes` is less than the mapping's length, which is `len` more.
         let start = unsafe { pages.as_ptr().add(skip_bytes) };
         // SAFETY: the pages stay mapped for as long as `Backing::File` holds them (rule 1), and
-        // nobody gets a reference to them (rule 2).
+        // no code gets a reference to them (rule 2).
         let region = unsafe { domain.register(start, len, access) }?;
         Ok(Self::of(region, Backing::File(pages)))
     }
@@ -167,7 +167,7 @@ impl Mr {
         let start = unsafe { dm.inner.region.start().add(offset) };
         let access = access | Access::ZERO_BASED;
         // SAFETY: the pages stay mapped for as long as `Backing::Device` holds them (rule 1), and
-        // nobody gets a reference to them (rule 2).
+        // no code gets a reference to them (rule 2).
         let region = unsafe { domain.register(start, len, access) }?;
         Ok(Self::of(region, Backing::Device(dm.clone())))
     }
@@ -263,7 +263,7 @@ impl Mr {
                 }
                 Backing::Pages(pages)
             }
-            // Whoever may be at it still is waited for again when the new region ends.
+            // A neighbour that may still access it is waited for again when the new region ends.
             (_, backing) => backing,
         };
         Ok(Self::of(region, backing))
@@ -355,7 +355,7 @@ impl Mr {
         }
     }
 
-    /// Reads the 8 bytes at `offset` in one go, in the machine's byte order. Whoever sees a value
+    /// Reads the 8 bytes at `offset` in one go, in the machine's byte order. A reader that sees a value
     /// that a peer wrote also sees what the same request wrote before it.
     ///
     /// # Errors
@@ -473,7 +473,7 @@ impl Dm {
         let domain = port.new_domain();
         let access = Access::LOCAL_WRITE;
         let pages = pages(&domain, len, access)?;
-        // SAFETY: the pages stay mapped until after the region is gone (rule 1), and nobody gets a
+        // SAFETY: the pages stay mapped until after the region is gone (rule 1), and no code gets a
         // reference to them.
         let region = unsafe { domain.register(pages.as_ptr(), len, access) }?;
         Ok(Self { inner: Arc::new(Registered::new(region, Backing::Pages(pages))) })
@@ -520,7 +520,7 @@ impl Dm {
     }
 }
 
-/// A place for bytes that nobody wants: local work can write to it without end, and reads zeros.
+/// A place for bytes that are not wanted: local work can write to it without end, and reads zeros.
 #[derive(Debug)]
 pub struct NullMr {
     region: adverb_device::Region,
@@ -593,7 +593,7 @@ impl Buf {
         let pages = pages(domain, len.max(1), Access::LOCAL_WRITE)?;
         let start = pages.as_ptr();
         // SAFETY: the pages stay mapped until after the region is gone (rule 1). The device touches
-        // them only for work that is outstanding, while nobody can reach the `Buf` (rule 3).
+        // them only for work that is outstanding, while no code can reach the `Buf` (rule 3).
         let region = unsafe { domain.register(start, len.max(1), Access::LOCAL_WRITE) }?;
         Ok(Self { inner: Registered::new(region, Backing::Pages(pages)), len })
     }
@@ -623,14 +623,14 @@ impl Deref for Buf {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: `len` bytes are mapped (rule 1) and initialised (fresh pages are zero), and as
-        // long as `self` is borrowed nobody writes to them (rule 3).
+        // long as `self` is borrowed no code writes to them (rule 3).
         unsafe { std::slice::from_raw_parts(self.inner.region.start().as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `self` is borrowed mutably, so that nobody reads either.
+        // SAFETY: as in `deref`, and `self` is borrowed mutably, so that no code reads either.
         unsafe { std::slice::from_raw_parts_mut(self.inner.region.start().as_ptr(), self.len) }
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! The raw posting calls hand addresses and keys to the device as they are. The device checks them
 //! against its table of regions, so that a wrong one is a failed request and not a wild access; what
-//! it cannot know is whether somebody holds a reference to the bytes. That is the caller's promise.
+//! it cannot know is whether the program holds a reference to the bytes. That is the caller's promise.
 
 use crate::attr::{DeviceAttr, QpCap};
 use crate::cq::{Cq, Link};
@@ -117,7 +117,7 @@ pub struct Qp<T: Transport> {
     cap: QpCap,
     signal_all: bool,
     chain: Mutex<Chain>,
-    /// Lives at least as long as whoever draws from it.
+    /// Lives at least as long as the queue pairs that draw from it.
     srq: Option<Srq>,
     send_cq: Cq,
     recv_cq: Cq,
@@ -295,7 +295,7 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Safety
     ///
-    /// Until a request has completed, nobody holds a reference to bytes of its scatter/gather
+    /// Until a request has completed, no code holds a reference to bytes of its scatter/gather
     /// entries that the request changes, nor a `&mut` reference to those that it reads.
     #[doc(alias = "ibv_post_send")]
     #[inline]
@@ -315,7 +315,7 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Safety
     ///
-    /// Until a receive has completed, nobody holds a reference to bytes of its scatter entries.
+    /// Until a receive has completed, no code holds a reference to bytes of its scatter entries.
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub unsafe fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), Rejected>
@@ -351,7 +351,7 @@ impl<T: Transport> Qp<T> {
     }
 
     /// Sequence number of its first packet, unless [`RcConnect::first_psn`] says otherwise: random, so
-    /// that packets of an earlier life find nobody.
+    /// that packets of an earlier life match no queue pair.
     pub fn first_psn(&self) -> Psn {
         self.psn
     }

@@ -10,7 +10,7 @@
 //!    device looks up a key at each access, and ending waits for accesses under way. Drivers of
 //!    hardware promise the same; see `provider.rs`.
 //! 3. A shared slice is registered without any right to write; a mutable one is borrowed mutably for
-//!    longer than it is registered, so that nobody else sees it. No peer has rights to either.
+//!    longer than it is registered, so that no other code sees it. No peer has rights to either.
 
 use crate::context::Pd;
 use crate::error::AllocateError;
@@ -120,7 +120,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     pub fn lend_mut(&'scope self, bytes: &'env mut [u8]) -> Result<Lent, AllocateError> {
         let len = bytes.len();
         let start = NonNull::from(bytes).cast::<u8>();
-        // SAFETY: nobody else's for `'env`, registered for less (rules 1 to 3).
+        // SAFETY: borrowed mutably for `'env`, registered for less (rules 1 to 3).
         unsafe { self.enter(start, len, Access::LOCAL_WRITE) }
     }
 

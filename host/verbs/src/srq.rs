@@ -233,7 +233,7 @@ impl Srq {
     ///
     /// # Safety
     ///
-    /// Until a receive has completed, nobody holds a reference to bytes of its scatter entries.
+    /// Until a receive has completed, no code holds a reference to bytes of its scatter entries.
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
     pub unsafe fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), Rejected> {

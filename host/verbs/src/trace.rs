@@ -1,7 +1,7 @@
 //! Tracing events of devices and their objects.
 //!
 //! Nothing here is called on the data path, and none of it costs more than a look at a number while
-//! nobody listens. Who prints it is the program's choice: everything goes to `tracing`.
+//! no subscriber listens. The program chooses the subscriber: everything goes to `tracing`.
 
 use crate::attr::QpCap;
 use crate::context::Context;
@@ -13,7 +13,7 @@ use tracing::{debug, info};
 
 /// A device was opened.
 pub(crate) fn opened(context: &Context) {
-    // Looking at the port asks the system: only if somebody wants to know.
+    // Looking at the port asks the system: only if a subscriber wants to know.
     if !tracing::enabled!(tracing::Level::INFO) {
         return;
     }

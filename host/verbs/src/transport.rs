@@ -53,12 +53,12 @@ pub trait InDomain: Transport {}
 pub enum Rc {}
 
 /// Unreliable connection: messages of any length to one peer; those that break on the way are
-/// dropped whole, and nobody is told. IBTA Vol. 1 §9.8.2.
+/// dropped whole, without notice. IBTA Vol. 1 §9.8.2.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "IBV_QPT_UC")]
 pub enum Uc {}
 
-/// Unreliable datagram: messages of one packet, to and from anybody who knows the Q_Key, and to
+/// Unreliable datagram: messages of one packet, to and from all that know the Q_Key, and to
 /// multicast groups. IBTA Vol. 1 §9.8.3.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "IBV_QPT_UD")]

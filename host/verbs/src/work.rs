@@ -163,7 +163,7 @@ impl Work<op::BindWindow> {
 }
 
 impl Work<op::AtomicWrite> {
-    /// Writes the 8 bytes of `memory` to a peer's 8 bytes, as they are and at once: nobody there
+    /// Writes the 8 bytes of `memory` to a peer's 8 bytes, as they are and at once: no reader there
     /// sees some of them. IBTA Vol. 1 Annex A19.
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     pub fn atomic_write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {

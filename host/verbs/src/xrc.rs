@@ -53,7 +53,7 @@ pub struct Xrcd {
 }
 
 impl Context {
-    /// Makes a domain that nobody else can open. IBTA Vol. 1 Annex A14.
+    /// Makes a domain that no other process can open. IBTA Vol. 1 Annex A14.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self) -> Xrcd {
         let (port, events) = self.parts();
@@ -61,7 +61,7 @@ impl Context {
         Xrcd { device, port: port.clone(), events: events.clone() }
     }
 
-    /// Opens the domain of a file: the same for all who open that file on this device, by whatever
+    /// Opens the domain of a file: the same for all that open that file on this device, by whatever
     /// descriptor, in this process and in others of the same user and network namespace. It ends with the
     /// last of them. The file's contents do not matter, and it can be closed afterwards.
     /// IBTA Vol. 1 Annex A14.

@@ -1,4 +1,4 @@
-//! Completion channels: who is woken, for what, and that nobody sleeps through anything.
+//! Completion channels: which sleepers are woken, for what, and that none sleeps through an event.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
@@ -27,7 +27,7 @@ on_every_path! {
     one_channel_serves_many_queues_and_says_which,
     sleepers_on_the_descriptor_are_served_by_the_helper,
     sleepers_on_the_descriptor_for_packets_serve_themselves,
-    whoever_has_an_answer_and_sleeps_hears_that_the_question_arrived,
+    a_sleeper_with_an_answer_hears_that_the_question_arrived,
 }
 
 const SHORT: Duration = Duration::from_millis(20);
@@ -62,7 +62,7 @@ fn take(cq: &Cq, count: usize) -> Vec<WorkCompletion> {
 }
 
 /// Goal: what comes along with a message is not left lying when the program polls no more.
-fn whoever_has_an_answer_and_sleeps_hears_that_the_question_arrived(path: Path) {
+fn a_sleeper_with_an_answer_hears_that_the_question_arrived(path: Path) {
     let bench = Bench::over(path.contexts());
     let channel = bench.context.create_comp_channel().unwrap();
     let sends = cq_on(&bench.context, &channel, 3);
@@ -108,7 +108,7 @@ fn an_arm_is_one_event_and_what_came_before_it_is_none() {
     (0..3).for_each(|_| recv(&bench, &b));
     send(&bench, &a, false);
     assert_eq!(take(&cq, 2).len(), 2);
-    assert!(channel.try_get_event().is_none(), "nobody had armed");
+    assert!(channel.try_get_event().is_none(), "no queue was armed");
 
     send(&bench, &a, false);
     while channel.get_event_timeout(SHORT).unwrap().is_some() {}
@@ -173,14 +173,14 @@ fn one_channel_serves_many_queues_and_says_which(path: Path) {
     assert!(channel.try_get_event().is_none());
 }
 
-/// Goal: a program that sleeps on a descriptor that rings for events alone is served: nobody drives
-/// but the helper.
+/// Goal: a program that sleeps on a descriptor that rings for events alone is served: only the
+/// helper drives.
 fn sleepers_on_the_descriptor_are_served_by_the_helper(path: Path) {
-    play(path, |channel| assert!(readable(channel.event_fd()), "nobody rang"));
+    play(path, |channel| assert!(readable(channel.event_fd()), "it was not rung"));
 }
 
 fn sleepers_on_the_descriptor_for_packets_serve_themselves(path: Path) {
-    play(path, |channel| assert!(readable(channel.as_fd()), "nobody rang"));
+    play(path, |channel| assert!(readable(channel.as_fd()), "it was not rung"));
 }
 
 fn readable(fd: BorrowedFd<'_>) -> bool {

@@ -88,7 +88,7 @@ fn the_port_and_its_addresses_come_and_go_with_the_interface() {
     assert!(!context.query_port().active);
 }
 
-/// Goal: every context hears of the port, and nobody of another context's objects.
+/// Goal: every context hears of the port, and none of another context's objects.
 #[test]
 fn a_full_completion_queue_tells_the_context_it_was_made_from() {
     let bench = Bench::new();

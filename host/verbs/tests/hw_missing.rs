@@ -1,4 +1,4 @@
-//! Where there is no libibverbs there are no devices of its, and nobody hears of it.
+//! Where there is no libibverbs there are no devices of its, without a message.
 //!
 //! # Safety
 //!
@@ -10,7 +10,7 @@ use adverb_verbs::{Context, OpenError, Provider, devices};
 
 #[test]
 fn without_a_library_there_are_software_devices_only() {
-    // SAFETY: the header's: nobody else runs.
+    // SAFETY: the header's: no other thread runs.
     unsafe { std::env::set_var("ADVERB_IBVERBS", "libno-such-thing.so.1") };
     let all = devices().unwrap();
     assert!(!all.is_empty() && all.iter().all(|device| device.provider == Provider::Soft));

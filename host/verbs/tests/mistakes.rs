@@ -223,7 +223,7 @@ fn handles_are_dropped_in_any_order_with_work_outstanding() {
 }
 
 #[test]
-fn leaked_handles_harm_nobody() {
+fn leaked_handles_do_no_harm() {
     let bench = Bench::new();
     let cq = bench.context.create_cq(64).unwrap();
     let [a, b] = bench.pair(&cq, &cq);

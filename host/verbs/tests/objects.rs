@@ -41,7 +41,7 @@ fn peers_reach_zero_based_memory_by_offset() {
 }
 
 #[test]
-fn a_files_memory_is_shared_with_whoever_maps_it() {
+fn a_files_memory_is_shared_with_all_that_map_it() {
     let bench = Bench::new();
     let (mapping, file) = Mapping::memfd("shared", 3 * 4096).unwrap();
     let mr = bench.pd.register_fd(&file, 5000, 4096, Access::ALL).unwrap();
@@ -110,7 +110,7 @@ fn a_region_registered_anew_has_new_rights_and_its_old_key_is_dead() {
 
 /// Goal: lists may have 32 pieces, null ones among them.
 #[test]
-fn a_message_is_gathered_from_32_pieces_and_scattered_around_what_nobody_wants() {
+fn a_message_is_gathered_from_32_pieces_and_scattered_around_what_is_not_wanted() {
     let bench = Bench::new();
     let cq = bench.context.create_cq(16).unwrap();
     let config = QpConfig { max_send_sge: 32, max_recv_sge: 32, ..QpConfig::new(&cq) };

@@ -1,4 +1,4 @@
-//! Shared receive queues: who draws, who is told, and what an error leaves alone.
+//! Shared receive queues: which queue pair draws, which channel is told, and what an error leaves alone.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 

@@ -2,7 +2,7 @@
 //! and with work outstanding, leaked.
 //!
 //! What is looked for is what the types promise cannot happen: a use of memory that has gone, a
-//! change of memory that is nobody else's, a hang. The test itself sees the latter two; the first is
+//! change of memory that is not shared, a hang. The test itself sees the latter two; the first is
 //! seen by valgrind or AddressSanitizer, under which `cargo xtask memcheck` runs it.
 //!
 //! `ADVERB_STRESS_SEED` chooses the run, as far as threads let it; `ADVERB_STRESS_STEPS` its length.
@@ -140,7 +140,7 @@ struct World {
     ahs: Stock<Ah>,
     mrs: Stock<Mr>,
     mws: Stock<Arc<Mw>>,
-    /// In hand: nobody may change them.
+    /// In hand: they may not change.
     bufs: Stock<(Buf, u8)>,
     /// Places that peers were told of, whatever has become of them.
     places: Stock<RemoteSlice>,
@@ -305,7 +305,7 @@ impl World {
     fn buffer(&self, random: &mut Random) -> Option<Buf> {
         let (buf, mark) = self.bufs.take(random)?;
         let changed = buf.iter().position(|byte| *byte != mark);
-        assert_eq!(changed, None, "a buffer was changed that nobody else had");
+        assert_eq!(changed, None, "a buffer was changed that was not shared");
         Some(buf)
     }
 
@@ -524,7 +524,7 @@ fn number(variable: &str, usual: u64) -> u64 {
 }
 
 #[test]
-fn whatever_is_done_to_objects_by_whomever_harms_nobody() {
+fn no_use_of_objects_by_any_thread_does_harm() {
     let seed = number("ADVERB_STRESS_SEED", 1);
     let steps = number("ADVERB_STRESS_STEPS", STEPS);
     println!("ADVERB_STRESS_SEED={seed} ADVERB_STRESS_STEPS={steps}");
@@ -549,7 +549,7 @@ fn whatever_is_done_to_objects_by_whomever_harms_nobody() {
         println!("{count:>8}  {what}: {how}");
     }
 
-    // Whoever comes later is served.
+    // Later ones are served.
     let bench = support::Bench::new();
     let cq = bench.context.create_cq(16).unwrap();
     let [a, b] = bench.pair(&cq, &cq);

@@ -34,7 +34,7 @@ on_every_path! {
     a_right_that_the_window_lacks_is_refused_though_others_have_it,
     a_window_of_type_2_is_bound_again_under_the_next_key,
     a_window_of_type_2_serves_the_peer_of_its_queue_pair_alone,
-    a_window_that_moves_under_load_lets_nobody_past,
+    a_window_that_moves_under_load_lets_no_write_past,
     a_zero_based_window_counts_from_its_own_start,
     the_regions_own_key_gives_no_more_than_it_was_registered_with,
     windows_work_over_unreliable_connections_where_a_refusal_is_a_dropped_message,
@@ -44,7 +44,7 @@ const BINDABLE: Access = Access::LOCAL_WRITE.with(Access::MW_BIND);
 const WRITE: Access = Access::REMOTE_WRITE;
 const LEN: usize = 4096;
 
-/// The owner of a region that nobody reaches but through windows, and its peer.
+/// The owner of a region that is only reached through windows, and its peer.
 struct Scene {
     bench: Bench,
     cq: Cq,
@@ -295,7 +295,7 @@ fn a_window_of_type_2_is_bound_again_under_the_next_key(path: Path) {
     }
 }
 
-/// Goal: work that follows a binding on the same queue pair may tell its key; nobody has to wait.
+/// Goal: work that follows a binding on the same queue pair may tell its key; no wait is needed.
 fn a_key_can_be_sent_right_after_the_binding(path: Path) {
     let scene = Scene::over(path);
     let mw = scene.window(MwKind::Type1);
@@ -384,7 +384,7 @@ fn a_window_of_type_2_serves_the_peer_of_its_queue_pair_alone(path: Path) {
     assert_eq!(scene.peer_cq.wait().unwrap().wc.status, WcStatus::Success);
 }
 
-/// Goal: over an unreliable connection windows protect the same memory, and nobody is told.
+/// Goal: over an unreliable connection windows protect the same memory, without notice.
 /// Method: a message with immediate data says that those before it have come.
 fn windows_work_over_unreliable_connections_where_a_refusal_is_a_dropped_message(path: Path) {
     let scene = Scene::over(path);
@@ -634,8 +634,8 @@ fn silent_windows_work_and_memory_of_silent_work_before_it_come_back() {
 
 /// Goal: whatever peers do at whatever time, nothing is touched that no window shows.
 /// Method: a window moves between two halves while peers write to both by the newest key; what it
-/// has left is its owner's, who finds it as it was left.
-fn a_window_that_moves_under_load_lets_nobody_past(path: Path) {
+/// has left is its owner's, which finds it as it was left.
+fn a_window_that_moves_under_load_lets_no_write_past(path: Path) {
     let scene = Scene::over(path);
     let mw = scene.window(MwKind::Type1);
     let half = LEN / 2;
@@ -692,11 +692,11 @@ fn a_window_that_moves_under_load_lets_nobody_past(path: Path) {
                 scene.bench.context.drive();
             }
             let found = scene.bytes(other, half).iter().position(|byte| *byte != 7);
-            assert_eq!(found, None, "somebody wrote outside the window in round {rounds}");
+            assert_eq!(found, None, "bytes outside the window were written in round {rounds}");
             rounds += 1;
         }
     });
-    assert!(refusals.load(Ordering::Relaxed) > 0, "nobody came too late");
+    assert!(refusals.load(Ordering::Relaxed) > 0, "no write came too late");
 }
 
 /// Runs a test again in a process of its own whose packets go over UDP: they are what it is about.

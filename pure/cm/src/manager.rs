@@ -74,7 +74,7 @@ pub struct Manager {
     random: u64,
 }
 
-/// Who may ask for connections with a service.
+/// Which peers may ask for connections with a service.
 #[derive(Debug)]
 pub(crate) struct Listener {
     service: ServiceId,

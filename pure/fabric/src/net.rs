@@ -406,7 +406,7 @@ impl Net {
         LinkId(id)
     }
 
-    /// Lets time pass until nobody has anything to do, or wait for.
+    /// Lets time pass until no node has anything to do, or wait for.
     ///
     /// # Errors
     ///
@@ -435,7 +435,7 @@ impl Net {
         self.now = self.now.max(end);
     }
 
-    /// Nobody has anything to do, or wait for.
+    /// No node has anything to do, or wait for.
     pub fn is_idle(&self) -> bool {
         self.next_moment().is_none()
     }
@@ -589,7 +589,7 @@ impl Net {
         self.trace.len()
     }
 
-    /// Damaged datagrams that nobody could have noticed, and that the network withdrew.
+    /// Damaged datagrams whose damage could not be noticed, and that the network withdrew.
     pub fn undetected(&self) -> u64 {
         self.undetected
     }
@@ -625,7 +625,7 @@ fn flow(from: NodeId, to: NodeId, is_v6: bool) -> Flow {
     }
 }
 
-/// A packet with this destination is for the queue pair with this number; everybody is in the one
+/// A packet with this destination is for the queue pair with this number; all are in the one
 /// multicast group that there is.
 fn is_for(destination: Qpn, number: Qpn) -> bool {
     destination == number || destination == Qpn::MULTICAST

@@ -35,7 +35,7 @@ impl Incast {
         Self { net, pairs, bottleneck, work, depth: u64::from(setup.send_capacity) / 2 }
     }
 
-    /// Lets everybody send for so long; returns what each got done, in bytes.
+    /// Lets all send for so long; returns what each got done, in bytes.
     fn run(&mut self, nanos: u64) -> Vec<u64> {
         let end = self.net.now().nanos() + nanos;
         let mut done = vec![0; self.pairs.len()];
@@ -64,7 +64,7 @@ fn share(bytes: &[u64], nanos: u64) -> u64 {
     bits * 1000 / (LINE / 1000 * nanos / 1_000_000)
 }
 
-/// Jain's index of fairness, in thousandths: all of them if everybody has the same, 1/n if one has everything.
+/// Jain's index of fairness, in thousandths: all of them if all have the same, 1/n if one has everything.
 fn jain(shares: &[u64]) -> u128 {
     let shares = shares.iter().map(|&share| u128::from(share));
     let (sum, squares): (u128, u128) =

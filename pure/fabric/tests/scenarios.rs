@@ -442,7 +442,7 @@ fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request() {
     assert_eq!(state(&net, B), QpState::Err);
 }
 
-/// Goal: who may not ask at all learns it, instead of waiting for ever.
+/// Goal: a requester that may not ask at all learns it, instead of waiting for ever.
 #[test]
 fn a_read_without_max_rd_atomic_fails_after_what_was_before_it() {
     let mut net = pair(Setup { max_rd_atomic: 0, ..Setup::default() });
@@ -597,7 +597,7 @@ fn going_to_err_flushes_everything_in_order_and_is_silent() {
     assert_eq!(net.trace(A_TO_B), packets);
 }
 
-/// Goal: a peer that fell silent is noticed by the one who has work, and only by that one.
+/// Goal: a peer that fell silent is noticed by the side that has work, and only by that one.
 #[test]
 fn a_peer_in_err_answers_nothing() {
     let mut net = pair(Setup::default());
@@ -623,7 +623,7 @@ fn local_bytes_that_no_region_covers_fail_after_what_was_before_them() {
 }
 
 #[test]
-fn a_read_that_has_nowhere_to_land_fails_here_and_harms_nobody() {
+fn a_read_that_has_nowhere_to_land_fails_here_and_does_no_harm() {
     let mut net = pair(Setup::default());
     net.post(A, Work::read(target(&net), 4096).unreadable_from(2000));
     net.drive().expect("an end");
@@ -725,7 +725,7 @@ fn two_pairs_on_one_network_do_not_meet() {
 /// Goal: what is no packet for this queue pair changes nothing.
 /// Method: random bytes of all lengths amid a transfer.
 #[test]
-fn garbage_disturbs_nobody() {
+fn garbage_does_not_disturb() {
     let mut net = pair(Setup { v6: true, ..Setup::default() });
     let mut random = adverb_fabric::Random::new(5);
     let read = net.post(A, Work::read(target(&net), 12 << 10));

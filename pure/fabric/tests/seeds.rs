@@ -2,7 +2,7 @@
 //! hold.
 //!
 //! Every request ends exactly once, in order, with a status that the network explains; memory and
-//! messages are exact to the byte; when all is done, nobody says another word. A failing run prints
+//! messages are exact to the byte; when all is done, no more packets are sent. A failing run prints
 //! one line with its seed. `ADVERB_SEED=0x…` runs that one again, with `ADVERB_TRACE=1` every packet
 //! is shown; `ADVERB_SEED_SECONDS=60` looks for new seeds that long.
 

@@ -139,7 +139,7 @@ fn lossy(kind: QpType, seed: u64) -> Result<u64, String> {
     ensure!(a.sent().len() == lens.len(), "{} of {} ended", a.sent().len(), lens.len());
     ensure!(a.sent().iter().all(|done| done.status == WcStatus::Success), "a request failed");
     ensure!([a, b].iter().all(|node| node.qp().state() == QpState::Rts), "a queue pair fell");
-    ensure!(a.received().is_empty() && b.sent().is_empty(), "an answer to nobody's question");
+    ensure!(a.received().is_empty() && b.sent().is_empty(), "an answer without a question");
     whole_and_in_order(&net, kind, &lens)?;
     let arrived = b.received().len();
     let in_use = posted - b.receives() - arrived;
@@ -157,7 +157,7 @@ fn whole_and_in_order(net: &Net, kind: QpType, lens: &[usize]) -> Result<(), Str
         ensure!(done.status == WcStatus::Success, "{done:?}");
         ensure!(done.receive.token == token, "a lost message took a receive with it: {done:?}");
         let number = number_of(done).filter(|&number| number < lens.len());
-        let number = number.ok_or_else(|| format!("a message nobody sent: {done:?}"))?;
+        let number = number.ok_or_else(|| format!("a message that was not sent: {done:?}"))?;
         // A datagram may overtake another; a connection keeps the order.
         ensure!(kind == QpType::Ud || number >= next, "{number} after {next}");
         next = number + 1;

@@ -38,7 +38,7 @@ fn datagram(net: &Net, bytes: Vec<u8>) -> Work {
 }
 
 #[test]
-fn a_message_over_uc_is_done_when_it_is_out_and_nobody_answers() {
+fn a_message_over_uc_is_done_when_it_is_out_without_an_answer() {
     let mut net = uc();
     net.post_receive(B, 4096);
     net.post(A, Work::send(pattern(4000)));
@@ -168,9 +168,9 @@ fn a_datagram_longer_than_the_mtu_is_not_posted() {
 }
 
 /// Goal: one packet is delivered to every queue pair of the group. Method: the port's part is
-/// played by the network, to which everybody belongs.
+/// played by the network, to which all belong.
 #[test]
-fn a_multicast_datagram_is_delivered_to_whoever_gets_the_packet() {
+fn a_multicast_datagram_is_delivered_to_all_that_get_the_packet() {
     let mut net = ud();
     net.post_receive(B, 100);
     let to = Datagram { remote: Qpn::MULTICAST, ..net.datagram(A, KEY) };

@@ -1,4 +1,4 @@
-//! The datagram extended header: who sends, and the key that the receiver asks for.
+//! The datagram extended header: the sender, and the key that the receiver asks for.
 //!
 //! ```text
 //!     +---------------------------------------------------------------+

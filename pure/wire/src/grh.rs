@@ -6,7 +6,7 @@
 //!     IPv4: 20 bytes without meaning, sent as zeros, then the header.
 //! ```
 //!
-//! A receiver reads them to find out who sent; nothing in the transport depends on them.
+//! A receiver reads them to find out the sender; nothing in the transport depends on them.
 //!
 //! Read IBTA Vol. 1 Annex A17 (RoCEv2) before changing this file.
 
@@ -76,7 +76,7 @@ mod tests {
     use crate::ip::ROCE_PORT;
 
     #[test]
-    fn the_header_says_who_sent() {
+    fn the_header_names_the_sender() {
         let v4 = Flow::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xc000, ROCE_PORT);
         let marks = Marks { traffic_class: 0xa5, ..Marks::USUAL };
         let grh = Grh::emit(&v4, marks, 100);

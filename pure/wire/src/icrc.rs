@@ -121,7 +121,7 @@ impl Flow {
     }
 
     /// Checks a datagram, from its base transport header to its ICRC, that arrived under an
-    /// identification which nobody saw; returns the one that fits. `None` means corruption.
+    /// identification that is not known; returns the one that fits. `None` means corruption.
     ///
     /// `guess` costs least when it is right, and nothing else depends on it. A sender counts up or
     /// stays at 0, so the last packet's identification plus one, or 0, are good guesses. IPv6 has

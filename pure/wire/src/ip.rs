@@ -1,6 +1,6 @@
 //! The headers below RoCE: IPv4, IPv6 and UDP, as far as a packet's bytes need them.
 //!
-//! The operating system makes the real ones. These are for whoever has to show or read a whole
+//! The operating system makes the real ones. These are for code that has to show or read a whole
 //! packet, a capture or a simulated network, and for the invariant CRC, which covers them. Not a
 //! stack: options, extension headers and fragments are refused.
 //!
@@ -57,7 +57,7 @@ impl Marks {
 
     /// The largest flow label.
     pub const FLOW_LABEL_MAX: u32 = 0xf_ffff;
-    /// What most hosts put into packets of which nobody says anything else.
+    /// What most hosts put into packets of which nothing else is asked.
     pub const USUAL: Self = Self { traffic_class: 0, hop_limit: 64, flow_label: 0 };
 }
 
@@ -278,7 +278,7 @@ pub(crate) const UDP_LEN: u16 = 8;
 /// Length of an IPv4 header without options, in bytes.
 pub(crate) const V4_LEN: u16 = 20;
 
-/// The longest UDP payload under IPv4, in bytes. IPv6 could carry 20 more, and nobody sends them.
+/// The longest UDP payload under IPv4, in bytes. IPv6 could carry 20 more, but they are not sent.
 pub(crate) const UDP_PAYLOAD_MAX: u16 = u16::MAX - UDP_LEN - V4_LEN;
 
 /// Version 4, five words.

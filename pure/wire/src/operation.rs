@@ -69,7 +69,7 @@ pub enum Operation {
 pub(crate) struct Rule {
     /// Low five bits of the opcode.
     pub(crate) code: u8,
-    /// Who has the operation.
+    /// The transports that have the operation.
     pub(crate) on: On,
     /// Which way it goes.
     pub(crate) way: Way,

@@ -7,7 +7,7 @@ pub enum Transport {
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Reliable datagram. It has a place among the codes but no opcode: nobody implements it.
+    /// Reliable datagram. It has a place among the codes but no opcode, and no implementations.
     Rd,
     /// Unreliable datagram.
     Ud,

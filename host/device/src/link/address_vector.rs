@@ -1,6 +1,6 @@
-//! Ways to other ports.
+//! Address vectors: what is known of the path to another port.
 //!
-//! A way is found once, when a queue pair connects or an address handle is made: the socket to send
+//! An address vector is made once, when a queue pair connects or an address handle is made: the socket to send
 //! from, the address to send to, and the part of the ICRC that is the same for every packet. Sending
 //! then looks nothing up.
 
@@ -12,7 +12,7 @@ use adverb_sys::udp::Destination;
 use adverb_wire::{Flow, Marks};
 use std::sync::Arc;
 
-/// The way to a port.
+/// Address vector: what packets to one port need.
 #[derive(Debug)]
 pub(crate) struct AddressVector {
     pub(crate) endpoint: Arc<Endpoint>,
@@ -20,12 +20,12 @@ pub(crate) struct AddressVector {
     pub(crate) flow: Flow,
     /// How packets are marked when they leave.
     pub(crate) marks: Marks,
-    /// It ends in this network namespace: whoever is there may be near.
+    /// It ends in this network namespace: the destination may be a neighbour.
     pub(crate) local: Option<LocalRoute>,
 }
 
 impl AddressVector {
-    /// The way from a local address to a GID, for packets that are marked like this.
+    /// The address vector from a local address to a GID, for packets that are marked like this.
     pub(crate) fn new(
         endpoint: Arc<Endpoint>,
         remote: Gid,

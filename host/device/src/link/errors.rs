@@ -93,7 +93,7 @@ impl fmt::Display for ConnectError {
                     return Ok(());
                 }
                 f.write_str(
-                    " (nobody answers for the remote GID: is it routable from this gid_index?)",
+                    " (the remote GID does not answer: is it routable from this gid_index?)",
                 )
             }
             Self::State(error) => fmt::Display::fmt(error, f),

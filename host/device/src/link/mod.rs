@@ -1,4 +1,4 @@
-//! Links: the ways by which packets and records go from port to port.
+//! Links between ports: packets over UDP sockets, records in shared memory.
 
 pub(crate) mod address_vector;
 pub(crate) mod errors;
@@ -60,7 +60,7 @@ impl Links {
         Some(&self.exports).filter(|_| self.uses_shm)
     }
 
-    /// Both addresses are of this namespace, and whoever is at the second one may be near: what records
+    /// Both addresses are of this namespace, and the second one may be a neighbour's: what records
     /// between them say.
     pub(crate) fn local_route(
         &self,

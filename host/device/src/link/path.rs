@@ -1,4 +1,4 @@
-//! By which way the packets of a queue pair go.
+//! Path selection: UDP or shared memory, for the packets of a queue pair.
 
 use std::io;
 
@@ -26,11 +26,11 @@ pub enum PathChoice {
 pub struct PortConfig {
     /// Which ways its queue pairs may take; `None`: what `ADVERB_PATH` says.
     pub path: Option<PathChoice>,
-    /// It is nobody else's: to the others of this process it is what another process's would be.
+    /// It is not shared: to the others of this process it is what another process's would be.
     pub exclusive: bool,
 }
 
-/// How queue pairs that are connected from now on reach those of neighbours, who agree to it: as
+/// How queue pairs that are connected from now on reach those of neighbours that agree to it: as
 /// `ADVERB_PATH` asks, and over UDP where `ADVERB_PCAP` wants to see packets.
 ///
 /// # Errors

@@ -1,17 +1,17 @@
-//! Datagrams between queue pairs of one host: which of their destinations are near, and what their
+//! Peer cache of a datagram queue pair: which of its destinations are neighbours, and what their
 //! records say that others do not.
 //!
-//! A datagram queue pair has no peer: whoever posts finds the link by the number of the destination,
+//! A datagram queue pair has no peer: a post finds the link by the number of the destination,
 //! before the request is queued, and the request keeps it. A record says from where to where it goes,
 //! because the receiver is shown a network header; it is the one that a packet would have had.
 //!
-//! Nobody waits for a receiver that does not take what is sent: a link that stays full for
+//! A receiver that does not take what is sent is not waited for: a link that stays full for
 //! [`FULL_MAX_NANOS`] loses datagrams, as a socket's buffer does.
 //!
 //! A message to a multicast group goes to each neighbour that has queue pairs in it, as a record, and to
-//! the network, for everybody else. The kernel gives neighbours a copy of that too; they know by the
+//! the network, for all others. The kernel gives neighbours a copy of that too; they know by the
 //! number of its sender that there is a link by which it has come already, or was lost. A neighbour that
-//! cannot be met has no link, and so takes what comes from the network. The registry says who is in which
+//! cannot be met has no link, and so takes what comes from the network. The registry says which neighbours are in which
 //! group, and counts changes: until one comes, a queue pair keeps a group's links ([`LocalMembers`]).
 
 use crate::link::address_vector::AddressVector;
@@ -33,7 +33,7 @@ const GROUPS_MAX: usize = 32;
 /// How long a full link is waited for. A receiver that runs empties one in less.
 pub(crate) const FULL_MAX_NANOS: u64 = 10_000_000;
 
-/// By which way a datagram goes.
+/// Next hop of a datagram.
 #[derive(Clone, Debug)]
 pub(crate) struct NextHop {
     pub(crate) address_vector: Arc<AddressVector>,
@@ -66,7 +66,7 @@ impl NextHop {
 /// Devices of this host that a queue pair has sent datagrams to.
 #[derive(Debug, Default)]
 pub(crate) struct PeerCache {
-    /// With the link, or none to those who do not answer.
+    /// With the link, or none if the device does not answer.
     known: Vec<(PeerId, Option<Arc<ShmLink>>)>,
     oldest: usize,
     groups: Vec<LocalMembers>,
@@ -79,12 +79,12 @@ pub(crate) struct LocalMembers {
     /// The registry's count of changes when it was asked.
     changes: u32,
     fan_out: FanOut,
-    /// Those who do not answer.
+    /// Members that do not answer.
     missing: Box<[PeerId]>,
 }
 
 impl LocalMembers {
-    /// It is as it was, and nobody who is missing has shown up.
+    /// It is as it was, and no missing member has shown up.
     #[inline]
     fn is_current(&self, changes: u32, has_shm_link: impl Fn(PeerId) -> bool) -> bool {
         self.changes == changes
@@ -94,7 +94,7 @@ impl LocalMembers {
 }
 
 impl PeerCache {
-    /// What is known of the way to a device: nothing, or its link, or that there is none.
+    /// What is known of the link to a device: nothing, or its link, or that there is none.
     #[inline]
     pub(crate) fn find(&self, peer: PeerId) -> Option<Option<&Arc<ShmLink>>> {
         let found = self.known.iter().find(|(known, _)| *known == peer)?;
@@ -121,7 +121,7 @@ impl PeerCache {
         local_members.is_some_and(|local_members| local_members.is_current(changes, has_shm_link))
     }
 
-    /// Notes who is in a multicast group, unless somebody has to be met first.
+    /// Notes the members of a multicast group, unless one has to be met first.
     pub(crate) fn gather(
         &mut self,
         group: Gid,

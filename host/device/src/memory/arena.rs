@@ -1,18 +1,18 @@
 //! An arena: one file of memory that holds many small buffers, so that each does not cost a descriptor
 //! here and a mapping in each neighbour.
 //!
-//! All buffers of an arena belong to one protection domain and one [`Class`]: who is given the file reaches every
+//! All buffers of an arena belong to one protection domain and one [`Class`]: a process that is given the file reaches every
 //! byte of it, whatever the records of regions say. An arena that peers may not write to is sealed
 //! ([`adverb_sys::memory::seal_for_readers`]): only the mapping here can write to it.
 //!
 //! Buffers are runs of whole pages, which read as zeros when they are taken. What is given back becomes a hole
 //! again, which takes no memory; in a sealed file the kernel makes no holes, so its runs are overwritten, and their
 //! memory is free when the arena goes. A neighbour that was stopped in the midst of an access is not waited for for
-//! ever (`shm/link.rs`): then all arenas are retired, so that what it still writes hits nobody's bytes.
+//! ever (`shm/link.rs`): then all arenas are retired, so that what it still writes hits no bytes in use.
 //!
 //! # Safety
 //!
-//! A run belongs to whoever took it until it is given back; nobody else changes its bytes, but peers that
+//! A run belongs to its taker until it is given back; no other code changes its bytes, but peers that
 //! its owner has let at them (`region.rs`). The mapping lives as long as the arena.
 
 use crate::memory::export::{Class, Home};
@@ -83,7 +83,7 @@ impl Arena {
         self.mapping.len()
     }
 
-    /// Lets nobody take anything from it any more: somebody may be at bytes that are given back.
+    /// Nothing is taken from it any more: a neighbour may still access bytes that are given back.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::SeqCst);
     }
@@ -122,7 +122,7 @@ impl Arena {
     /// Makes zeros of a run that was given up; false if the kernel does not.
     fn wipe(&self, run: Run) -> bool {
         if self.home.class == Class::Open {
-            // SAFETY: the run's owner has given it up, and regions in it are gone, with all who used them.
+            // SAFETY: the run's owner has given it up, and regions in it are gone, with all that used them.
             return unsafe { self.mapping.discard(run.start, run.len) }.is_ok();
         }
         // SAFETY: within the mapping, and this process alone writes to it; others that read see either.
@@ -153,7 +153,7 @@ impl Arena {
     }
 }
 
-/// Pages of an arena that are somebody's.
+/// Pages of an arena that are in use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Run {
     start: usize,

@@ -6,7 +6,7 @@
 //!
 //! # Safety
 //!
-//! Bytes are copied by pointer, and whoever asks for it answers for both places.
+//! Bytes are copied by pointer, and the caller answers for both places.
 
 use std::ffi::c_void;
 

@@ -1,5 +1,5 @@
-//! Exported memory: files that neighbours on the host can map,
-//! and the records of its regions, which it takes back only when nobody is at them any more.
+//! Exported memory: files that neighbours on the host can map, and the records of regions, which are taken back
+//! only when no neighbour accesses them any more.
 //!
 //! A neighbour that has mapped a file can do to all of it what the file allows, whether or not it runs our code. So
 //! a file holds buffers of one protection domain and one [`Class`] of rights, and what no file can hold to, rights
@@ -95,7 +95,7 @@ pub struct Pages {
 
 #[derive(Debug)]
 enum Hold {
-    /// Nobody else's.
+    /// Of this process alone.
     Private(Mapping),
     /// A file of its own, by its number among the device's.
     Whole { mapping: Mapping, file: u64, home: Home, exports: Arc<Exports> },
@@ -163,7 +163,7 @@ impl Pages {
     /// Copies the bytes of other pages, as many as there is room for.
     pub fn copy_from(&mut self, other: &Self) {
         let len = self.len().min(other.len());
-        // SAFETY: both mappings have `len` bytes and are not the same; these pages are nobody else's as long as
+        // SAFETY: both mappings have `len` bytes and are not the same; these pages have no other user as long as
         // they are borrowed mutably, and those may change meanwhile.
         unsafe { copy_long(other.as_ptr().as_ptr(), self.as_ptr().as_ptr(), len) };
     }
@@ -310,7 +310,7 @@ impl Exports {
         Some((arena, run))
     }
 
-    /// Takes a part of a file back. Some files without buffers stay, for those who take and give back in turn.
+    /// Takes a part of a file back. Some files without buffers stay, for programs that take and give back in turn.
     fn give_back(&self, arena: &Arena, run: Run) {
         let mut files = lock(&self.files);
         if !arena.give_back(run) {
@@ -520,7 +520,7 @@ mod tests {
                 _ => Some(Class::Open),
             };
             assert_eq!(class, expected, "{access}");
-            // Who has rights to a region may be given its file.
+            // A peer with rights to a region may be given its file.
             if let Some(class) = class {
                 assert_eq!(class.allows(access.transport()), class != Class::Local, "{access}");
             }

@@ -1,8 +1,8 @@
 //! Imported memory: files of a neighbour's that are mapped here, and
 //! our own that the other has mapped.
 //!
-//! Nothing is waited for: who needs a file asks for it, by way of the handshake thread, and sends what it has to do
-//! through the link until the file is there. A message goes by reference only when the other side has the file, which
+//! Nothing is waited for: a device that needs a file asks for it through the handshake thread, and sends records
+//! until the file is there. A message goes by reference only when the other side has the file, which
 //! is offered first.
 //!
 //! A file is handed out when it is asked for only if a queue pair on the link grants its peer the rights that the file
@@ -77,8 +77,7 @@ pub(crate) struct Imports {
     stream: OnceLock<Arc<Stream>>,
     /// The other's files; `None` if it was asked for one.
     files: Mutex<HashMap<u64, Option<Arc<ImportedFile>>>>,
-    /// Another one when a file has gone, and for every link: whoever remembers what he has seen of one
-    /// neighbour does not take it for another's.
+    /// Changes when a peer's file goes away and differs between links, so cached mappings can be validated.
     version: AtomicU64,
     /// Our own files, as far as they are given to the other.
     given: Mutex<Given>,
@@ -284,7 +283,7 @@ impl Imports {
     }
 }
 
-/// Maps all of a file whose length nobody can change, for reading only if no more is allowed.
+/// Maps all of a file whose length cannot change, for reading only if no more is allowed.
 fn map(file: &OwnedFd) -> io::Result<ImportedFile> {
     if !is_sealed(file) {
         return Err(io::ErrorKind::InvalidData.into());

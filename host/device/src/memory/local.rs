@@ -19,9 +19,8 @@ pub struct Sge {
 
 /// A number that a caller gave to a buffer.
 ///
-/// An `Option` of it is one word, written at once and read at once. Of two words that are read as one
-/// the processor makes whoever reads them wait for all earlier writes, of which some are to memory
-/// that another processor has.
+/// An `Option` of it is one word, written at once and read at once. Reading two
+/// separately written words with one load defeats store forwarding and stalls.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BufferNumber(NonZeroU32);
 

@@ -1,9 +1,9 @@
-//! What a device lays out in shared memory for the other processes of its user: whether it sleeps,
+//! Peer page: what a device publishes to the other processes of its user: whether it sleeps,
 //! the states of its queue pairs, and its registered regions.
 //!
 //! The owner writes; the others can map it for reading only, so that none of them can show a third process rights
 //! that the owner has not granted. It is one sealed file without a name, large and almost all of it holes. A record
-//! of a region is valid while its key is: whoever uses one says so first (`shm/link.rs`), so that the owner can wait
+//! of a region is valid while its key is: a user of one says so first (`shm/guard.rs`), so that the owner can wait
 //! for it after taking the key away.
 
 use crate::registry::{BLOCK_BITS, Block};
@@ -67,7 +67,7 @@ const RESOURCES: u64 = 1 << 28;
 const RIGHTS_SHIFT: u32 = 24;
 
 impl QpWord {
-    /// Nobody may do anything.
+    /// Its peer may do nothing.
     pub(crate) const CLOSED: Self = Self(0);
 
     /// As [`QpWord::CLOSED`], and its peer has to send packets: others may have to be given them.
@@ -152,13 +152,13 @@ impl PeerPage {
         Ok(page)
     }
 
-    /// Those of the device who sleep and want to be woken.
+    /// Threads of the device that sleep and want to be woken.
     #[inline]
     pub(crate) fn sleepers(&self) -> &AtomicU32 {
         self.memory.half(layout::SLEEPERS)
     }
 
-    /// What is found at which address of the owner, by those who may look.
+    /// What is found at which address of the owner, by processes that may look.
     pub(crate) fn probe(&self) -> (u64, u64) {
         let load = |at| self.memory.word(at).load(Ordering::Relaxed);
         (load(layout::PROBE_ADDRESS), load(layout::PROBE))

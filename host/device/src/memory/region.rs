@@ -1,8 +1,8 @@
 //! Registered memory: the only place where bytes named by a peer become bytes of this process.
 //!
 //! A key, an address and a length that come off the wire are an *allegation*. Only a [`Pin`] can
-//! act on one, and it checks it first. Keys are looked up without a lock: a slot counts who is
-//! using it, and deregistration waits until nobody does.
+//! act on one, and it checks it first. Keys are looked up without a lock: a slot counts its
+//! users, and deregistration waits until there are none.
 //!
 //! Memory windows live in the same table and have their keys from it; how they are bound and
 //! unbound is in `window.rs`.
@@ -10,9 +10,9 @@
 //! # Safety
 //!
 //! 1. Registered bytes are never seen through `&[u8]` or `&mut [u8]`, here or by the owner: a peer
-//!    may change them at any time, and a reference would promise that nobody does. They are copied
+//!    may change them at any time, and a reference would promise that none does. They are copied
 //!    by pointer, or accessed as atomics.
-//! 2. Whoever registers memory promises that it stays mapped until the [`Region`] is dropped, or for ever if
+//! 2. The caller that registers memory promises that it stays mapped until the [`Region`] is dropped, or for ever if
 //!    [`Region::end`] says so; that of a region on demand, while it is accessed, if it was when that began. Dropping clears the slot's key and then waits until its user count is zero; a pin counts
 //!    itself before it reads the key. Both sides use sequentially consistent operations, so either
 //!    the pin sees the cleared key or the drop sees the pin: no pin outlives the promise.
@@ -23,10 +23,10 @@
 //!    and is refused unless that very registration is still there. So rule 2 holds for windows: a
 //!    region that is being dropped waits for pins through its windows, and later ones fail.
 //! 5. What a slot says of its region or window changes only while its key is 0 and after its user
-//!    count was seen to be 0 since. So whoever has pinned a slot and found its key there reads one
+//!    count was seen to be 0 since. So a thread that has pinned a slot and found its key there reads one
 //!    registration, or one binding, and not parts of two.
-//! 6. Whoever waits for a region's count to become 0 holds no pin, and whoever waits for a window's
-//!    holds none but of the region that it is to be bound to. So nobody waits for ever.
+//! 6. A thread that waits for a region's count to become 0 holds no pin, and one that waits for a window's
+//!    holds none but of the region that it is to be bound to. So no thread waits for ever.
 
 use crate::memory::access::Access as Rights;
 use crate::memory::copying::copy_short;
@@ -128,7 +128,7 @@ fn rights_of(access: Rights) -> Result<u32, RegionError> {
 pub(crate) struct Serial(u64);
 
 impl Serial {
-    /// One that nobody has.
+    /// One that is not in use.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -214,7 +214,7 @@ impl Slot {
         index << Regions::TAG_BITS | tag & ((1 << Regions::TAG_BITS) - 1)
     }
 
-    /// Puts the key away and waits until nobody uses the slot: then it may change (rule 5).
+    /// Puts the key away and waits until the slot is not in use: then it may change (rule 5).
     pub(crate) fn close(&self) {
         self.key.store(0, Ordering::SeqCst);
         // Accesses last as long as a copy or a system call that does not block.
@@ -279,7 +279,7 @@ impl Regions {
     /// # Safety
     ///
     /// `base..base + len` stays mapped until the returned region is dropped, readable, and
-    /// writable if `access` allows any writing; and until then nobody holds a reference to bytes
+    /// writable if `access` allows any writing; and until then no code holds a reference to bytes
     /// of it that an access could make untrue (rule 1).
     pub(crate) unsafe fn register(
         self: &Arc<Self>,
@@ -495,7 +495,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Memory that a device which is not ours has registered: nobody reaches it by this region's key,
+    /// Memory that a device which is not ours has registered: no peer reaches it by this region's key,
     /// and its owner reaches it as that of any other.
     ///
     /// # Errors
@@ -583,7 +583,7 @@ impl Region {
         self.table.slot(self.index())
     }
 
-    /// Makes its key good for what it is now; nobody uses the slot (rule 5).
+    /// Makes its key good for what it is now; the slot is not in use (rule 5).
     fn open(&self, slot: &Slot, rights: u32) {
         let Self { base, len, va, domain, key: Key(key), .. } = *self;
         slot.serial.set(Some(Serial::new()));
@@ -866,7 +866,7 @@ impl Pin<'_> {
         })
     }
 
-    /// Writes the 8 bytes at `va` at once, as they came: no reader sees some of them. Whoever sees
+    /// Writes the 8 bytes at `va` at once, as they came: no reader sees some of them. A reader that sees
     /// them sees what the peer wrote before. IBTA Vol. 1 Annex A19.
     pub(crate) fn atomic_write(&self, va: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
         let value = u64::from_ne_bytes(bytes);
@@ -884,7 +884,7 @@ impl Pin<'_> {
             return Err(AccessError::Misaligned); // The region itself does not start at a multiple.
         }
         // SAFETY: in bounds and pinned, for as long as `self` is borrowed; aligned, as just
-        // checked; everybody who shares these bytes uses atomics or copies by pointer (rule 1).
+        // checked; all code that shares these bytes uses atomics or copies by pointer (rule 1).
         Ok(unsafe { AtomicU64::from_ptr(at) })
     }
 

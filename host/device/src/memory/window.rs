@@ -28,8 +28,8 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[doc(alias = "ibv_mw_type")]
 pub enum WindowKind {
-    /// Type 1: bound anew at any time, to nothing in the end. The device chooses its keys. Whoever
-    /// is a peer of the protection domain may use it.
+    /// Type 1: bound anew at any time, to nothing in the end. The device chooses its keys. Any
+    /// peer of the protection domain may use it.
     #[doc(alias = "IBV_MW_TYPE_1")]
     Type1,
     /// Type 2 (2B): bound only while it is not, under a key that the owner chooses; unbound by
@@ -329,7 +329,7 @@ impl Regions {
         let index = self.take_index().ok_or(RegionError::TooMany)?;
         let slot = self.slot_or_new(index).ok_or(RegionError::TooMany)?;
         let serial = Serial::new();
-        // The place is new, or was given back when its last tenant was gone: nobody uses it.
+        // The place is new, or was given back when its last tenant was gone: it is not in use.
         slot.serial.set(Some(serial));
         slot.domain.store(domain, Ordering::Relaxed);
         let key = slot.next_key(index);
@@ -392,7 +392,7 @@ impl Regions {
     ) -> Result<(), AccessError> {
         let slot = self.slot(key >> Self::TAG_BITS).ok_or(AccessError::UnknownKey)?;
         let mut place = lock(slot);
-        // Nobody but the owner of a region ends it: it has no window to be found here.
+        // Only the owner of a region ends it: it has no window to be found here.
         let state = place.as_mut().filter(|state| state.key == key);
         let state = state.filter(|_| slot.domain.load(Ordering::Relaxed) == domain);
         let state = state.ok_or(AccessError::UnknownKey)?;

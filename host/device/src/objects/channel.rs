@@ -50,7 +50,7 @@ impl CompChannel {
             return notice;
         }
         // What waits for the program's next call would wait for long; and what a stranger has sent
-        // to be passed on, which nobody takes else, must not wake the program again and again.
+        // to be passed on, which no other thread takes, must not wake the program again and again.
         let idle = shared.idle.fetch_add(1, Ordering::Relaxed) % IDLE_MAX == IDLE_MAX - 1;
         if idle || self.port.has_deferred() {
             return shared.take_after(|| {
@@ -74,7 +74,7 @@ impl CompChannel {
                 return Ok(Some(notice));
             }
             let busy = if overdue { self.port.help() } else { self.port.drive() };
-            // Who was woken for nothing has to be thorough, or the same wakes him for ever.
+            // A thread that was woken for nothing has to be thorough, or the same wakes it for ever.
             overdue = woken && !busy && !overdue;
             woken = false;
             if busy || overdue {
@@ -104,7 +104,7 @@ impl CompChannel {
     }
 
     /// A descriptor that can be read while there are events, and when a packet comes that may
-    /// bring one: whoever wakes calls [`CompChannel::try_get`] until it has nothing. From now on
+    /// bring one: the woken thread calls [`CompChannel::try_get`] until it has nothing. From now on
     /// each packet costs a call-back in the kernel. Where a device has many of them already, it is that of
     /// [`CompChannel::watch_events`].
     ///

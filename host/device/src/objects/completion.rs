@@ -1,4 +1,4 @@
-//! Completions, and the queues that queue pairs put them into.
+//! Completions, and the queues that queue pairs publish them to.
 
 use crate::memory::local::BufferNumber;
 use crate::objects::events::{Affiliation, EventKind};
@@ -164,7 +164,7 @@ impl CqShared {
 
 /// Lets a poll return completions that it caused without going through the queue.
 ///
-/// Whoever holds one drives the device, so nobody else brings messages meanwhile. A completion goes here
+/// Its holder drives the device, so no other thread brings messages meanwhile. A completion goes here
 /// only while the queue is empty: so none overtakes another of its queue pair, whose lock is held.
 #[derive(Debug)]
 pub(crate) struct PollBuffer<'a> {

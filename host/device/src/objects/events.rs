@@ -269,7 +269,7 @@ impl Affiliation {
         self.unacknowledged.load(Ordering::Relaxed)
     }
 
-    /// The object goes: events of it that nobody has taken are forgotten.
+    /// The object goes: events of it that were not taken are forgotten.
     pub(crate) fn retire(&self) {
         if let Some(queue) = self.queue.as_ref().filter(|_| self.unacknowledged() > 0) {
             let foreign = |event: &AsyncEvent| {
@@ -301,7 +301,7 @@ impl Audience {
         Ok(queue)
     }
 
-    /// Tells everybody.
+    /// Tells all listeners.
     pub(crate) fn announce(&self, kind: EventKind, element: Element) {
         if kind == EventKind::PortErr {
             self.counters.link_downed.add(1);

@@ -508,7 +508,7 @@ impl Host for Surroundings<'_, '_> {
     fn grh(&self) -> [u8; 40] {
         match self.errand {
             Errand::Arrival(Came { from, len }) => Grh::emit(from.flow, from.marks, len),
-            Errand::None | Errand::Departure { .. } => [0; 40], // Nobody asks then.
+            Errand::None | Errand::Departure { .. } => [0; 40], // Not asked for then.
         }
     }
 

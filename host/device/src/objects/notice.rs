@@ -60,7 +60,7 @@ impl Notice {
     }
 }
 
-/// Who needs the helper.
+/// Which waiters need the helper.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
     /// Queues that are armed. A queue may fire before it is counted.
@@ -180,7 +180,7 @@ impl ChannelShared {
 
 /// While one of these lives, doorbells that this thread is to ring wait until the last is dropped.
 ///
-/// Whoever holds the lock of a queue pair holds one for longer: a thread that wakes wants that lock
+/// The holder of a queue pair's lock holds one for longer: a thread that wakes wants that lock
 /// next, and on the same processor it wakes at once, only to go to sleep again.
 #[derive(Debug)]
 pub(crate) struct DeferredWakeups(PhantomData<*const ()>);

@@ -1,8 +1,8 @@
-//! Who is told when a completion comes: the one place where publishing, polling, arming and
+//! Notification of completions: the one place where publishing, polling, arming and
 //! sleeping meet.
 //!
 //! A [`Queue`] holds items under its lock, and with them whether its owner wants to be woken for
-//! the next one; a [`Mailbox`] holds the wake-ups, and with them whether somebody sleeps. No wake-up
+//! the next one; a [`Mailbox`] holds the wake-ups, and with them whether a thread sleeps. No wake-up
 //! is lost, because each question is asked and each answer changed under the lock that also guards
 //! what it is about: an item published after arming wakes, one published before it is there to be
 //! polled after arming; a sleeper that has registered is rung for, one that has not sees the mail.
@@ -100,7 +100,7 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// It has no items, as far as anybody can know who does not hold its lock.
+    /// It has no items, as far as can be known without its lock.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len.load(Ordering::Acquire) == 0
@@ -168,7 +168,7 @@ impl<T: Copy> Queue<T> {
     }
 }
 
-/// Wake-ups that wait to be taken, and who waits for them.
+/// Wake-ups that wait to be taken, and their waiters.
 #[derive(Debug)]
 pub(crate) struct Mailbox<E> {
     state: Mutex<Mail<E>>,
@@ -179,7 +179,7 @@ struct Mail<E> {
     events: VecDeque<E>,
     /// Threads that sleep, or are about to, until the doorbell rings.
     sleepers: usize,
-    /// The doorbell is watched from outside: it rings for every event that nobody looks for.
+    /// The doorbell is watched from outside: it rings for every event that no thread looks for.
     watched: bool,
     /// Threads that are about to look: for what comes meanwhile the doorbell need not ring.
     lookers: usize,
@@ -187,7 +187,7 @@ struct Mail<E> {
     rung: bool,
     /// Threads that are about to ring.
     ringers: usize,
-    /// The doorbell was silenced while somebody was about to ring.
+    /// The doorbell was silenced while a thread was about to ring.
     hasty: bool,
 }
 
@@ -216,13 +216,13 @@ impl<E> Mailbox<E> {
     }
 
     /// Adds mail by way of `add`; true if the doorbell has to be rung. Then, and as soon as no lock is
-    /// held that whoever wakes will want, ring it, and call [`Mailbox::rang`].
+    /// held that the woken thread will want, ring it, and call [`Mailbox::rang`].
     #[must_use]
     pub(crate) fn post(&self, add: impl FnOnce(&mut VecDeque<E>)) -> bool {
         let mut mail = self.lock();
         add(&mut mail.events);
-        // Once is enough for sleepers, for the doorbell rings on until the last event is taken; those
-        // who watch from outside may count rings, but a looker takes all there is, or rings for it.
+        // Once is enough for sleepers, for the doorbell rings on until the last event is taken; watchers
+        // from outside may count rings, but a looker takes all there is, or rings for it.
         let watched = mail.watched && mail.lookers == 0;
         let ring = !mail.events.is_empty() && (watched || (mail.sleepers > 0 && !mail.rung));
         if ring {
@@ -261,7 +261,7 @@ impl<E> Mailbox<E> {
     }
 
     /// Takes mail as [`Mailbox::take`] does. True if the doorbell has to be rung for what is left, as
-    /// after [`Mailbox::post`], because nobody has and nobody else looks.
+    /// after [`Mailbox::post`], because no thread has and no other one looks.
     #[must_use]
     pub(crate) fn end_look<R>(
         &self,

@@ -13,13 +13,13 @@ pub(crate) trait Progress: fmt::Debug + Send + Sync {
     /// Takes a step on behalf of the program. True if something was there to do.
     fn drive(&self) -> bool;
 
-    /// Takes a step on behalf of nobody, which leaves nothing for the program's next call.
+    /// Takes a step that is not the program's, which leaves nothing for the program's next call.
     fn help(&self) -> bool;
 
     /// An acknowledgement waits for the program's next call, or a step is being taken and may defer one.
     fn has_deferred(&self) -> bool;
 
-    /// A neighbour has sent something that nobody has looked at. Waits for the end of a step that looks right now.
+    /// A neighbour has sent something that was not looked at. Waits for the end of a step that looks right now.
     fn has_record_left(&self) -> bool;
 
     /// The number of a shared receive queue is free again.

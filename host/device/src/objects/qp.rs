@@ -80,9 +80,9 @@ pub struct QpConfig {
 pub(crate) struct QpInner {
     pub(crate) engine: adverb_engine::Qp,
     own: Own,
-    /// The way to the peer, once it is known.
+    /// The link to the peer, once it is known.
     link: Option<Link>,
-    /// Who has been sent datagrams on this host.
+    /// Neighbours that datagrams were sent to.
     pub(crate) peer_cache: PeerCache,
     /// Place of its own address in the GID table, once it is known.
     pub(crate) gid_index: u8,
@@ -365,7 +365,7 @@ impl QpInner {
     pub(crate) fn transmit(&mut self, now: Time, acks: Acks, links: &Links) -> Aftermath {
         self.pacing.on_transmit();
         let mut published = self.settle(None, links);
-        self.report(links); // Whoever goes on from here shall know all that the peer knows.
+        self.report(links); // The next responder has to know all that the peer knows.
         let Self { engine, own, link, .. } = self;
         let before = engine.counters().sent_pkts;
         let mut more = false;

@@ -1,12 +1,12 @@
-//! Who waits for packets while the program sleeps: its own threads, or the helper for them.
+//! Standby: which thread waits for packets while the program sleeps, one of its own or the helper.
 //!
 //! A thread that sleeps until a completion comes waits for the port's sockets itself and drives when
 //! something arrives, so that a packet wakes one thread and not two. A program that sleeps elsewhere,
 //! in a set of its own, can put a [`Standby::new_set`] into it, which becomes readable when a packet
-//! comes. Where neither will do, the helper has to stand in from the moment somebody asks for an
+//! comes. Where neither will do, the helper has to stand in from the moment a program asks for an
 //! event: [`Standby::engage`].
 //!
-//! Whoever announces that it sleeps does so first and looks for reasons not to second; whoever makes
+//! A sleeper announces that it sleeps first and looks for reasons not to second; a thread that makes
 //! a reason does it the other way round. All of it is sequentially consistent, so that one of the
 //! two sees the other.
 
@@ -29,7 +29,7 @@ pub(crate) struct Standby {
     wake: EventFd,
     /// Rung by other devices of this host.
     doorbell: Arc<Doorbell>,
-    /// Events asked for by those who cannot drive while they sleep.
+    /// Events asked for by threads that cannot drive while they sleep.
     engaged: AtomicI32,
     /// Threads that wait for the sockets.
     sleepers: AtomicU32,
@@ -48,7 +48,7 @@ pub(crate) struct Standby {
 const SOCKETS_MAX: usize = poll::FDS_MAX - 1;
 /// Threads that wait for the sockets at once: each packet wakes all of them.
 const SLEEPERS_MAX: u32 = 4;
-/// Sets that hold the sockets: each packet wakes whoever sleeps on one, and the kernel refuses more than
+/// Sets that hold the sockets: each packet wakes the sleepers of one, and the kernel refuses more than
 /// 500 ways from a descriptor through two epoll sets, and 100 through three (`path_limits` of
 /// fs/eventpoll.c).
 const SETS_MAX: usize = 64;
@@ -97,8 +97,8 @@ impl Standby {
         Ok(())
     }
 
-    /// A set that can be read when `doorbell` rings or a packet arrives: whoever sleeps on it drives
-    /// when he wakes. `None` if there are too many of them.
+    /// A set that can be read when `doorbell` rings or a packet arrives: a thread that sleeps on it drives
+    /// when it wakes. `None` if there are too many of them.
     pub(crate) fn new_set(&self, doorbell: &EventFd) -> io::Result<Option<Arc<Epoll>>> {
         let mut sets = self.sets();
         sets.retain(|set| set.strong_count() > 0);
@@ -110,7 +110,7 @@ impl Standby {
         for socket in self.sockets.iter().filter_map(OnceLock::get) {
             set.add(socket, 0, Interest::Readable)?;
         }
-        // Whoever has it may sleep on it at any time.
+        // Its owner may sleep on it at any time.
         self.doorbell.announce();
         let set = Arc::new(set);
         sets.push(Arc::downgrade(&set));
@@ -133,7 +133,7 @@ impl Standby {
         self.engaged.fetch_sub(count, Ordering::SeqCst);
     }
 
-    /// Somebody needs the helper to stand in.
+    /// The helper has to stand in.
     pub(crate) fn is_engaged(&self) -> bool {
         self.engaged.load(Ordering::SeqCst) > 0
     }
@@ -164,7 +164,7 @@ impl Standby {
         }
     }
 
-    /// The helper begins to look only now and then; false if somebody needs more than that.
+    /// The helper begins to look only now and then; false if a waiter needs more than that.
     pub(crate) fn begin_looking(&self) -> bool {
         self.looking.store(true, Ordering::SeqCst);
         let enough = !self.is_engaged();

@@ -15,7 +15,7 @@ pub(crate) type Slot = FutexMutex<Option<Box<QpInner>>>;
 type Chunk = Arc<[Slot]>;
 type Group = Box<[OnceLock<Chunk>]>;
 
-/// A slot that somebody uses again and again, and so does not look up every time.
+/// A slot that a caller uses again and again, and so does not look up every time.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     chunk: Chunk,

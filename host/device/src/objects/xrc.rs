@@ -5,7 +5,7 @@
 //! gone: finding one takes no lock.
 //!
 //! Opened by a file, a domain is the same for all processes of a user that open that file. Each has its own
-//! part of it: the queues and the targets that it has made. The registry says who has the domain open and
+//! part of it: the queues and the targets that it has made. The registry says which processes have the domain open and
 //! whose a queue's number is; `xrc_home.rs` and `xrc_proxy.rs` bring requests and queues of different processes
 //! together.
 //!
@@ -85,7 +85,7 @@ impl Drop for Claim {
 static OPEN: PerProcess<Mutex<Vec<Weak<XrcdShared>>>> = PerProcess::new();
 
 impl Xrcd {
-    /// A domain that nobody else can open.
+    /// A domain that no other process can open.
     pub(crate) fn new(port: &Arc<dyn Progress>) -> Self {
         Self::of(port, None)
     }

@@ -1,4 +1,4 @@
-//! The XRC home of a target queue pair of XRC: says who serves its next request.
+//! The XRC home of an XRC target queue pair: decides which process serves its next request.
 //!
 //! The queues that requests name belong to several processes, and each process serves what is for its
 //! own: it has the receives, the memory and the completion queues. The target's process sees all
@@ -8,8 +8,8 @@
 //! sent all its answers; what arrives until then is *parked*, up to a bound, and is lost beyond it.
 //!
 //! The other process may be slow, or die. It reports before it acknowledges, so whatever the peer knows
-//! to be done is known here too: the target goes on from there, without it. Nobody is waited for except
-//! in the order of requests, and the peer's patience bounds that.
+//! to be done is known here too: the target goes on from there, without it. No process is waited for except
+//! in the order of requests, and the peer's time-out bounds that.
 //!
 //! Nothing here reads a packet or sends a control message; `progress/xrc_proxies.rs` does.
 
@@ -28,7 +28,7 @@ pub(crate) struct Head {
     pub(crate) span: u32,
     /// It is a message's last packet.
     pub(crate) is_end: bool,
-    /// A READ or an atomic: only who has served it can answer it again.
+    /// A READ or an atomic: only the process that served it can answer it again.
     pub(crate) brings_data: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum Step {
     Drop,
 }
 
-/// Who is at work.
+/// Which process is at work.
 #[derive(Clone, Copy, Debug)]
 enum Holder {
     Here,
@@ -67,7 +67,7 @@ enum Holder {
 
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
-    who: Member,
+    member: Member,
     /// What has been served, as far as is known.
     known: Standing,
     /// What comes after the last packet that was delegated to it.
@@ -196,7 +196,7 @@ impl XrcHome {
     pub(crate) fn proxy(&self) -> Option<Member> {
         match self.holder {
             Holder::Here => None,
-            Holder::There(epoch) => Some(epoch.who),
+            Holder::There(epoch) => Some(epoch.member),
         }
     }
 
@@ -240,11 +240,11 @@ impl XrcHome {
                 (_, _) => Step::Serve,
             },
             Holder::There(epoch) if ahead < 0 => Self::on_repeated(epoch, head, owner, own),
-            Holder::There(epoch) if ahead > 0 => Step::Delegate(epoch.who),
-            Holder::There(epoch) if epoch.mid_message || owner == Some(epoch.who) => {
+            Holder::There(epoch) if ahead > 0 => Step::Delegate(epoch.member),
+            Holder::There(epoch) if epoch.mid_message || owner == Some(epoch.member) => {
                 let (top, mid_message) = (epoch.top.plus(head.span), !head.is_end);
                 self.holder = Holder::There(Epoch { top, mid_message, idle: false, ..epoch });
-                Step::Delegate(epoch.who)
+                Step::Delegate(epoch.member)
             }
             Holder::There(epoch) if !epoch.is_settled() => Step::Park,
             Holder::There(epoch) => match owner {
@@ -261,7 +261,7 @@ impl XrcHome {
     fn on_repeated(epoch: Epoch, head: Head, owner: Option<Member>, own: Own) -> Step {
         let unknown = head.psn.since(epoch.known.expected) >= 0;
         match owner {
-            _ if unknown || !head.brings_data => Step::Delegate(epoch.who),
+            _ if unknown || !head.brings_data => Step::Delegate(epoch.member),
             Some(owner) => Step::Again(owner),
             None if head.psn.since(own.standing.expected) < 0 => Step::Serve,
             None => Step::Drop,
@@ -271,20 +271,20 @@ impl XrcHome {
     /// A packet that comes after one that has not come.
     fn out_of_order(&self) -> Step {
         match self.holder {
-            // Who is at work tells the peer what is missing; if that was dropped here, it is told when
+            // The process at work tells the peer what is missing; if that was dropped here, the peer is told when
             // there is room again.
             Holder::There(epoch) if self.parked.has_room(usize::from(u16::MAX)) => {
-                Step::Delegate(epoch.who)
+                Step::Delegate(epoch.member)
             }
             Holder::There(_) | Holder::Here => Step::Drop,
         }
     }
 
-    fn delegate(&mut self, who: Member, known: Standing, head: Head) -> Step {
+    fn delegate(&mut self, member: Member, known: Standing, head: Head) -> Step {
         let (top, mid_message) = (known.expected.plus(head.span), !head.is_end);
         self.epoch += 1;
-        self.holder = Holder::There(Epoch { who, known, top, mid_message, idle: false });
-        Step::Delegate(who)
+        self.holder = Holder::There(Epoch { member, known, top, mid_message, idle: false });
+        Step::Delegate(member)
     }
 
     /// Keeps a packet; it is lost if there is no room.
@@ -295,7 +295,7 @@ impl XrcHome {
         }
     }
 
-    /// It is time to ask the proxy, which somebody waits for.
+    /// It is time to ask the proxy, which a parked packet waits for.
     pub(crate) fn asks(&mut self, now: Time) -> bool {
         let due = now.nanos().saturating_sub(self.asked.nanos()) >= Self::ASK_NANOS;
         if due {
@@ -304,7 +304,7 @@ impl XrcHome {
         due
     }
 
-    /// How often a proxy is asked that somebody waits for.
+    /// How often a proxy is asked that a parked packet waits for.
     pub(crate) const ASK_NANOS: u64 = 5_000_000;
 
     /// Packets are parked.
@@ -340,7 +340,7 @@ impl XrcHome {
         let Holder::There(known) = &mut self.holder else {
             return false;
         };
-        let possible = known.who == from
+        let possible = known.member == from
             && self.epoch == epoch
             && done.expected.since(known.known.expected) >= 0
             && done.expected.since(known.top) <= 0;
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_requests_go_to_who_has_served_them() {
+    fn repeated_requests_go_to_the_process_that_has_served_them() {
         let mut home = home();
         let (one, two) = (Some(member(ONE)), Some(member(TWO)));
         let read = |at| Head { brings_data: true, span: 2, ..head(at) };
@@ -452,7 +452,7 @@ mod tests {
         assert_eq!(home.on_request(head(2), two, own(0)), Step::Delegate(member(TWO)));
         assert_eq!(home.on_request(read(0), one, own(0)), Step::Again(member(ONE)));
         assert_eq!(home.on_request(head(1), one, own(0)), Step::Delegate(member(TWO)));
-        // Nobody here has served that, and nobody shall now.
+        // No process has served that, and none may now.
         assert_eq!(home.on_request(read(0), None, own(0)), Step::Drop);
         assert!(home.on_report(member(TWO), home.epoch(), standing(3), true));
         assert_eq!(home.on_request(read(3), None, own(0)), Step::Resume(standing(3)));
@@ -471,13 +471,13 @@ mod tests {
         assert!(!home.on_report(member(ONE), epoch, standing(0), true));
         let _ = home.on_request(head(0), Some(member(ONE)), own(0));
         let epoch = home.epoch();
-        for (who, epoch, at) in [
+        for (from, epoch, at) in [
             (member(TWO), epoch, 1),
             (member(ONE), epoch - 1, 1),
             (member(ONE), epoch, 2),
             (Member { serial: 2, ..member(ONE) }, epoch, 1),
         ] {
-            assert!(!home.on_report(who, epoch, standing(at), true));
+            assert!(!home.on_report(from, epoch, standing(at), true));
         }
         assert!(home.on_report(member(ONE), epoch, standing(1), true));
         assert!(!home.on_report(member(ONE), epoch, standing(0), true));

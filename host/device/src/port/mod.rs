@@ -41,7 +41,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
-/// A port that others of this process can have too: those who ask for the same.
+/// A port that others of this process can have too: openers that ask for the same.
 #[derive(Debug)]
 struct Opened {
     name: String,
@@ -123,9 +123,9 @@ impl Port {
     /// # Safety
     ///
     /// `base..base + len` stays mapped until the region is dropped: readable, and writable if
-    /// `access` allows any writing. Until then nobody holds a reference to bytes of it that an
-    /// access by the device or a peer could make untrue: no `&[u8]` where somebody may write, no
-    /// `&mut [u8]` where somebody may read.
+    /// `access` allows any writing. Until then no code holds a reference to bytes of it that an
+    /// access by the device or a peer could make untrue: no `&[u8]` where others may write, no
+    /// `&mut [u8]` where others may read.
     pub unsafe fn register(
         &self,
         domain: u32,
@@ -237,7 +237,7 @@ impl Port {
         CompChannel::new(self.progress(), Arc::clone(&self.standby))
     }
 
-    /// Starts to listen for changes of the network interface, unless somebody has before.
+    /// Starts to listen for changes of the network interface, unless it was started before.
     ///
     /// # Errors
     ///
@@ -279,7 +279,7 @@ impl Port {
         let place = self.table.place_of(number).ok_or_else(unclaimed)?;
         let mut inner = QpInner::new(number, config, self.links.device.active_mtu());
         inner.engine.set_early_budget(&self.links.early);
-        // Before anybody can learn of it, and connect.
+        // Before a peer can learn of it, and connect.
         if inner.takes_packets_alone()
             && let Some(word) = self.links.exports.page().qp(number)
         {
@@ -318,7 +318,7 @@ impl Port {
         }
     }
 
-    /// Makes an XRC domain that nobody else can open.
+    /// Makes an XRC domain that no other process can open.
     pub fn create_xrcd(self: &Arc<Self>) -> Xrcd {
         Xrcd::new(&self.progress())
     }

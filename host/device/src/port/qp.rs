@@ -46,7 +46,7 @@ impl Qp {
         self.inner(|inner| inner.engine.remote())
     }
 
-    /// The way its packets go, once connected.
+    /// The path of its packets, once connected.
     pub fn path(&self) -> Option<DataPath> {
         self.inner(|inner| inner.path())
     }
@@ -63,7 +63,7 @@ impl Qp {
         })
     }
 
-    /// As [`Qp::inner`], for whoever does not care what of its requests has ended.
+    /// As [`Qp::inner`], for callers that do not need to know which requests have ended.
     #[inline]
     fn briefly<R>(&self, run: impl FnOnce(&mut QpInner) -> R) -> R {
         let _deferred = DeferredWakeups::begin();
@@ -187,7 +187,7 @@ impl Qp {
             let Some(stranger) = stranger else {
                 return result;
             };
-            // Under no queue pair's lock: whoever is met may have to do with others of ours.
+            // Under no queue pair's lock: the device that is met may have to do with others of ours.
             let shm_link = port.meet(stranger);
             self.inner(|inner| inner.peer_cache.learn(stranger, shm_link));
         }

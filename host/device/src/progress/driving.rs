@@ -1,8 +1,8 @@
 //! The part of a port that takes steps: it receives, and does what is due.
 //!
-//! Packets arrive under the receive lock, which whoever drives takes if it is free; they are
+//! Packets arrive under the receive lock, which a driving thread takes if it is free; they are
 //! parsed in the receive buffer and copied once, to where they belong. What comes by way of shared-memory links is in
-//! `neighbours.rs`, and who sleeps meanwhile in `standby.rs`.
+//! `neighbours.rs`, and which thread sleeps meanwhile in `standby.rs`.
 
 use super::rx_sockets::MISLED_MAX;
 use super::seats::{Seated, Table};
@@ -57,7 +57,7 @@ impl Port {
 
     /// Takes in all that has arrived, and answers all that waits for an answer.
     ///
-    /// Unlike [`Port::drive`], it waits for whoever is driving: that thread may have taken packets
+    /// Unlike [`Port::drive`], it waits for a thread that is driving: that one may have taken packets
     /// and not yet looked at them. A peer that goes on sending is not waited for.
     pub fn settle(&self) {
         let mut receiver = self.receiver.lock();
@@ -78,7 +78,7 @@ impl Port {
         }
     }
 
-    /// Takes a step on behalf of nobody; true if something was there to do, `None` if another thread takes one.
+    /// Takes a step that is not the program's; true if something was there to do, `None` if another thread takes one.
     pub(crate) fn help(&self) -> Option<bool> {
         let mut receiver = self.receiver.try_lock()?;
         Some(self.step(&mut receiver, Driver::Helper))
@@ -103,7 +103,7 @@ impl Port {
             published |= receiver.waiting.acknowledge(&mut table, Look::Usual);
         }
         // A doorbell may ring without a shared-memory link: that of one that was cut, or of one that was never made. It
-        // is silenced, or whoever sleeps on it wakes at once.
+        // is silenced, or its sleepers wake at once.
         if !receiver.shm_receivers.is_empty() || self.standby.doorbell().is_suspect() {
             let (received, completed) = self.receive_records(receiver, &mut clock, driver);
             busy |= received;
@@ -122,7 +122,7 @@ impl Port {
         if !receiver.parked.is_empty() {
             busy |= self.look_after_parked(receiver, &mut clock, driver);
         }
-        // After receiving: whoever was kept from its processor for long finds the answers that it
+        // After receiving: a thread that was kept from its processor for long finds the answers that it
         // thinks late in its socket.
         if let Some(now) = clock.read {
             set_open_deadline(&mut Table { port: self, clock: &mut clock, poll_buffer: None });
@@ -132,7 +132,7 @@ impl Port {
         }
         if self.schedule.is_ready() {
             // A program that has completions to look at often posts more at once, and then all of
-            // it leaves together; but nobody waits for that twice.
+            // it leaves together; but that is waited for only once.
             receiver.postponed = published && !receiver.postponed && driver == Driver::Program;
             // A shared-memory link may be full for long, if its other end is stopped: that is no reason to hurry.
             clock.now();
@@ -396,7 +396,7 @@ impl Port {
         if let Some(inner) = guard.as_mut() {
             let late = inner.on_timer(now, &self.links);
             if late && inner.can_be_misled() {
-                // Its packets, or our answers, may go to somebody who does not run.
+                // Its packets, or our answers, may go to a process that does not run.
                 self.misled.fetch_add(MISLED_MAX, Ordering::Relaxed);
             }
             let aftermath = inner.transmit(now, Acks::Now, &self.links);
@@ -415,11 +415,11 @@ const SPIN_STEPS: u32 = 2048;
 const YIELD_STEPS: u32 = 512;
 /// Bursts taken from one socket before others have their turn.
 const BURSTS_MAX: usize = 16;
-/// Messages of the relay socket taken at once: anybody on this host can send there, without end.
+/// Messages of the relay socket taken at once: any process on this host can send there, without end.
 const RELAYED_MAX: usize = 16;
 /// Steps after which a peer that goes on sending is not waited for.
 const SETTLING_STEPS_MAX: u32 = 10_000;
-/// What arrives in so few bytes at once is looked at before more is taken: somebody may poll for it.
+/// What arrives in so few bytes at once is looked at before more is taken: a program may poll for it.
 const LITTLE_BYTES: usize = 512;
 
 #[cfg(test)]

@@ -11,8 +11,8 @@
 //! program calls all the time meanwhile, [`TAKEN_ENOUGH`] times in turn, the helper goes back to looking.
 //!
 //! Where the program drives and more threads want to run than there are processors, the helper does not linger: a sleeper is let in as soon
-//! as a packet wakes it, and a thread that spins keeps the program from its processor. Who needs the helper, and who
-//! waits for the sockets in its place, is written down in `standby.rs`.
+//! as a packet wakes it, and a thread that spins keeps the program from its processor. Which waiters need
+//! the helper, and which threads wait for the sockets in its place, is in `standby.rs`.
 
 use crate::objects::notice::DeferredWakeups;
 use crate::objects::standby::Standby;
@@ -51,15 +51,15 @@ const LOOKS: u32 = 8;
 const PAUSE_MAX: Duration = Duration::from_millis(128);
 /// How long to let the program go on with a step. In a virtual machine shorter sleeps are over before they begin.
 const STEP: Duration = Duration::from_micros(30);
-/// How often to try again to emit what a neighbour who is stopped leaves no room for.
+/// How often to try again to emit what a stopped neighbour leaves no room for.
 const STUCK_TICK: Duration = Duration::from_millis(1);
 /// What the helper's own wake-up is called in its set.
 const WAKE: u64 = 0;
 const SOCKET: u64 = 1;
-/// The helper is awake, or looks again within a tick: nobody needs to wake it.
+/// The helper is awake, or looks again within a tick: it need not be woken.
 const AWAKE: u64 = 0;
 
-/// What the helper and those who wake it share.
+/// What the helper and its wakers share.
 #[derive(Debug)]
 struct Shared {
     epoll: Epoll,
@@ -221,13 +221,13 @@ impl Shared {
         port.upgrade().filter(|_| !self.stop.load(Ordering::Acquire))
     }
 
-    /// Sleeps until a packet, a deadline, or somebody's call.
+    /// Sleeps until a packet, a deadline, or a call.
     fn sleep(&self, port: Arc<Port>, duty: &mut Duty) {
         // A program that drives now and then need not wake us for each of its deadlines: we look again in a tick.
         let drives = port.drives();
         let alone = duty.slept_at == drives || self.standby.is_engaged();
         duty.slept_at = drives;
-        // Announce the sleep first, look for reasons not to sleep second: whoever makes a reason
+        // Announce the sleep first, look for reasons not to sleep second: a thread that makes a reason
         // does it the other way round, so that one of the two sees the other.
         if alone {
             self.asleep_until.store(u64::MAX, Ordering::SeqCst);

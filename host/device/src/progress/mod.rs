@@ -1,6 +1,6 @@
 //! A port: one network interface as an RDMA port of this process.
 //!
-//! Those who drive it (`driving.rs`) are the program's own threads, when they post or poll, and the
+//! It is driven (`driving.rs`) by the program's own threads, when they post or poll, and the
 //! helper (`helper.rs`) when they do not. Its sockets are in `rx_sockets.rs`, and its ways to other
 //! devices of the host in `neighbours.rs`.
 //!
@@ -139,7 +139,7 @@ pub(crate) struct Receiver {
     /// Neighbours whose shared-memory links have ended.
     departed: VecDeque<Departed>,
     rx_sockets: Vec<RxSocket>,
-    /// The sockets of multicast groups, once there was one: who sleeps watches it, and not them.
+    /// The sockets of multicast groups, once there was one: sleepers watch it, and not them.
     groups: Option<Epoll>,
     buffer: Box<[u8]>,
     /// Acknowledgements that wait.
@@ -321,7 +321,7 @@ impl Port {
         Ok(port)
     }
 
-    /// Shows others the counters, if somebody has asked. For the helper.
+    /// Shows others the counters, if a reader has asked. For the helper.
     pub(crate) fn show_counters(&self) {
         let asked = self.links.registry.asked();
         if let Some(stats_page) =
@@ -371,7 +371,7 @@ impl Port {
         drop(guard);
         drop(counted);
         drop(deferred);
-        // A neighbour may be stopped: whoever waits for it holds up nobody else.
+        // A neighbour may be stopped: a thread that waits for it holds up no other.
         self.wait_for_neighbours();
         drop(gone);
         lock(&self.numbers).free.push_back(number);
@@ -392,7 +392,7 @@ impl Port {
         self.schedule.is_ready() || self.schedule.has_open()
     }
 
-    /// An acknowledgement waits for the program's next call, or somebody drives and may defer one.
+    /// An acknowledgement waits for the program's next call, or a thread drives and may defer one.
     pub(crate) fn has_deferred(&self) -> bool {
         self.receiver.try_lock().is_none_or(|receiver| receiver.waiting.owes_packets())
     }

@@ -2,7 +2,7 @@
 //!
 //! It compares what the interface is like with what it was like, from the state in which the device
 //! was opened on, so that no order and no loss of the kernel's messages makes it miss a change that
-//! lasts. It is started when somebody first asks for asynchronous events, and ends with the port.
+//! lasts. It is started when a program first asks for asynchronous events, and ends with the port.
 
 use crate::link::gid::{Device, GidEntry, look};
 use crate::objects::events::{Audience, Element, EventKind};

@@ -1,4 +1,4 @@
-//! The part of a port that talks to other devices of the host: which way a queue pair's packets go,
+//! The part of a port that talks to other devices of the host: which link a queue pair's packets take,
 //! and records, which are to links what packets are to sockets.
 //!
 //! Records are taken under the receive lock, as packets are. What links, peer pages and accesses are is said
@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Port {
-    /// Who makes links to other devices of this host; `None` if this device does not.
+    /// What makes links to other devices of this host; `None` if this device does not.
     fn neighbours(&self) -> Option<&Handshake> {
         Some(&self.handshake).filter(|handshake| handshake.uses_shm())
     }
@@ -61,8 +61,8 @@ impl Port {
         Ok(Link::Udp(AddressVector::new(self.endpoint(index)?, remote, change.marks)?))
     }
 
-    /// The link to whoever has this queue pair number, if both sides can use memory; `None` if the
-    /// way is the network.
+    /// The link to the device with this queue pair number, if both sides can use memory; `None` if packets take
+    /// the network.
     pub(crate) fn shm_link(
         &self,
         local: Gid,
@@ -98,7 +98,7 @@ impl Port {
             .iter()
             .any(|shm_receiver| shm_receiver.shm_link.peer_page().qp(sender).is_some())
             || departed.iter().filter(|gone| gone.had(sender)).any(|gone| {
-                // Its numbers may be somebody else's now.
+                // Its numbers may be another device's now.
                 self.links.registry.owner(sender).is_none_or(|slot| slot == gone.peer.slot)
             })
     }
@@ -138,10 +138,10 @@ impl Port {
             self.remember_shm_link(&shm_link);
             return Ok(shm_link);
         }
-        self.mend_registry(); // By which the other sees that this device is who it says it is.
+        self.mend_registry(); // By which the other sees that this device is the one it claims to be.
         let met = self.neighbours().map(|handshake| handshake.meet(peer, in_vain));
         let Some(Ok(shm_link)) = met else {
-            // It has died, or is stopped: a cable whose other end nobody has plugged in.
+            // It has died, or is stopped: a cable whose other end is not plugged in.
             let shm_link = self.own_shm_link(peer)?;
             shm_link.cut();
             return Ok(Arc::new(shm_link));
@@ -169,7 +169,7 @@ impl Port {
         Some(receiver.waiting.owes_packets() || receiver.has_record())
     }
 
-    /// Something has arrived that nobody has looked at, and nobody looks right now. Multicast does not count.
+    /// Something has arrived that was not looked at, and no thread looks right now. Multicast does not count.
     pub(crate) fn has_arrivals(&self) -> bool {
         match self.receiver.try_lock() {
             None => return false,
@@ -187,7 +187,7 @@ impl Port {
         poll::readable(first, sockets.map(AsFd::as_fd), Some(Duration::ZERO)).unwrap_or(false)
     }
 
-    /// A link has brought something that nobody has looked at. Whoever is about to sleep waits for whoever
+    /// A link has brought something that was not looked at. A thread that is about to sleep waits for one that
     /// looks right now, and may need this very processor for that.
     pub(crate) fn has_record_left(&self) -> bool {
         self.receiver.lock().has_record()
@@ -380,7 +380,7 @@ impl Port {
             && let Some(record) = shm_receiver.take(buffer)
         {
             taken += 1;
-            // Of most of them somebody waits for every move that is made.
+            // For most of them a program waits for every step.
             match record {
                 Taken::Brief { brief: Some(brief), held } => {
                     published |= self.hold(brief.dest_qp, &mut current, round);
@@ -581,7 +581,7 @@ impl Meeting for Port {
 
     fn forget_shm_link(&self, shm_link: &Arc<ShmLink>) {
         lock(&self.links.shm_links).retain(|_, known| !Arc::ptr_eq(known, shm_link));
-        // Whoever sleeps may be waiting for what it has left behind.
+        // A sleeper may be waiting for what it has left behind.
         let _ = self.standby.doorbell().fd().signal();
         self.standby.doorbell().suspect();
     }
@@ -601,7 +601,7 @@ impl Meeting for Port {
 }
 
 impl Receiver {
-    /// A link has brought something, or somebody is owed something for that.
+    /// A link has brought something, or an acknowledgement is owed for that.
     fn has_record(&self) -> bool {
         !self.waiting.is_empty() || self.shm_receivers.iter().any(ShmReceiver::has_more)
     }
@@ -708,7 +708,7 @@ pub(super) fn open_handshake(
     Ok(handshake)
 }
 
-/// Devices that are met at once, unless their slots are alike: whoever meets one that is stopped holds
+/// Devices that are met at once, unless their slots are alike: a thread that meets a stopped one holds
 /// few others up.
 pub(super) const MEETINGS: usize = 64;
 
@@ -731,9 +731,9 @@ mod tests {
     }
 
     /// Goal: a thread that is about to sleep does not spin while another one looks after the links.
-    /// Method: the other one, here, takes its time; who spins drives again and again meanwhile.
+    /// Method: the other one, here, takes its time; a thread that spins drives again and again meanwhile.
     #[test]
-    fn who_is_about_to_sleep_waits_for_whoever_looks() {
+    fn a_thread_about_to_sleep_waits_for_the_one_that_looks() {
         let port = open(PathChoice::Auto);
         let channel = port.create_comp_channel().unwrap();
         let looks = port.receiver.lock();
@@ -795,7 +795,7 @@ mod tests {
     }
 
     /// Goal: a device that uses shared memory of another version, or is at another interface, is reached by
-    /// packets, and whoever wants nothing but memory is told.
+    /// packets, and a queue pair that wants shared memory alone is told.
     /// Method: it says of itself that it is so.
     #[test]
     fn memory_of_another_version_or_place_is_not_used() {

@@ -1,5 +1,5 @@
 //! The part of a port that opens sockets: one for each address and multicast group, shared with the
-//! other processes that have the same address, and steered to whoever has a packet's queue pair.
+//! other processes that have the same address, and steered to the process that has a packet's queue pair.
 
 use super::{Port, RxSocket, lock};
 use crate::link::errors::ConnectError;
@@ -41,7 +41,7 @@ impl Port {
         Ok(endpoint)
     }
 
-    /// Opens the sockets of all addresses, for those who listen to all of them.
+    /// Opens the sockets of all addresses, for threads that listen to all of them.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Port {
         result
     }
 
-    /// From now on arrivals show how they are marked: somebody takes datagrams, which have it in front
+    /// From now on arrivals show how they are marked: a queue pair takes datagrams, which have it in front
     /// of them. Asking for it makes each receive call a little dearer.
     pub(crate) fn show_marks(&self) {
         let mut receiver = self.receiver.lock();
@@ -177,7 +177,7 @@ impl Port {
     }
 
     /// Puts right what others have written over of this port's part of the registry. The helper looks after this, now
-    /// and then, and so does whoever is about to meet another device.
+    /// and then, and so does a thread that is about to meet another device.
     pub(crate) fn mend_registry(&self) {
         let registry = &self.links.registry;
         self.links.counters.registry_repairs.add(registry.mend());

@@ -35,7 +35,7 @@ impl Surface for Port {
     }
 }
 
-/// A queue pair that is locked, and lets nobody be woken until it is let go.
+/// A queue pair that is locked, and defers wake-ups until it is let go.
 pub(super) struct Locked<'a> {
     guard: FutexGuard<'a, Option<Box<QpInner>>>,
     _deferred: DeferredWakeups,

@@ -206,7 +206,7 @@ impl Port {
             false => Vec::new(),
         };
         let added = (places.len() < XRC_PROXIES_MAX).then(|| {
-            // Who has not opened the domain has no queues in it, and its proxy says so.
+            // A process that has not opened the domain has no queues in it, and its proxy says so.
             let open = self
                 .links
                 .registry
@@ -270,7 +270,7 @@ impl Port {
         ended.into_iter().for_each(|number| self.end_proxy(number));
     }
 
-    /// Ends a proxy that has no place any more. Nobody can be at its memory but by way of the engine.
+    /// Ends a proxy that has no place any more. Its memory is only reached through the engine.
     fn end_proxy(&self, number: Qpn) {
         let Some(slot) = self.table.slot(number) else {
             return;

@@ -1,13 +1,13 @@
-//! What two processes write to each other about a target queue pair of XRC that one of them has, and
+//! Control messages between two processes about an XRC target queue pair that one of them has, and
 //! whose requests name shared receive queues of the other.
 //!
 //! The target's process *delegates* a packet to the queue's process, which answers the peer itself and
 //! *reports* how far it has come; when the target goes, the other is *dismissed*. Control messages travel by way
-//! of the relay sockets (`relay.rs`) and can get lost there: whoever misses an answer asks again, at the
+//! of the relay sockets (`relay.rs`) and can get lost there: a process that misses an answer asks again, at the
 //! latest when the peer sends again. `xrc_home.rs` decides which process is delegated to, and when.
 //!
 //! A control message is a row of words, the same number for each kind. Nothing in it is believed: fields that
-//! make no sense make no control message, and the reader checks who sent it, and that it is about what it knows.
+//! make no sense make no control message, and the reader checks the sender, and that it is about what it knows.
 
 use crate::registry::{DomainName, Member, SlotId};
 use adverb_engine::{Access, QpEvent, Standing};
@@ -21,7 +21,7 @@ pub(crate) enum ControlMessage {
     Dismissal(Dismissal),
 }
 
-/// What a control message is about, and who wrote it.
+/// What a control message is about, and its writer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Subject {
     /// The writer.

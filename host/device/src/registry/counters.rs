@@ -1,4 +1,4 @@
-//! What a port counts.
+//! Counters of a port.
 
 use adverb_engine::QpCounters;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,7 +78,7 @@ counters! {
     icrc_errors,
     /// Datagrams whose headers say something that does not exist.
     malformed,
-    /// Packets for a queue pair that nobody has.
+    /// Packets for a queue pair that does not exist.
     unknown_qp,
     /// Management datagrams that nothing took: none of the host manages connections, they had no such form, or too
     /// many waited.
@@ -101,7 +101,7 @@ counters! {
     num_cqovf,
     /// Asynchronous events that found their queue full.
     num_eqovf,
-    /// Times the interface went down while somebody listened for asynchronous events.
+    /// Times the interface went down while a program listened for asynchronous events.
     link_downed,
 }
 

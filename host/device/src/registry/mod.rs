@@ -48,7 +48,7 @@ pub(crate) const BLOCK_BITS: u32 = 8;
 pub(crate) struct Block(u32);
 
 impl Block {
-    /// Numbers that are nobody's: they stand for places in a group, and ask who is there.
+    /// Numbers that are not in use: they stand for places in a group, and ask which process is there.
     pub(crate) const PROBE: Self = Self(0xfffe);
 
     /// The block that a number is in.
@@ -78,7 +78,7 @@ impl Block {
 pub(crate) struct SlotId(u32);
 
 impl SlotId {
-    /// Nobody's, of a registry that has not found one yet.
+    /// No slot, of a registry that has not found one yet.
     const NONE: Self = Self(u32::MAX);
 
     /// The slot with this number, if there is one.
@@ -147,7 +147,7 @@ impl DomainName {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct DomainClaim(usize);
 
-/// Somebody's socket in the group of an address: its index is its place in the list.
+/// Slots of the sockets in the group of an address: a socket's index is its place in the list.
 pub(crate) type Members = Vec<SlotId>;
 
 /// The layout, in words. A change of any of it is a change of [`VERSION`].
@@ -313,7 +313,7 @@ impl Registry {
 
     fn take_slot(&self) -> io::Result<SlotId> {
         // To look at a thousand locks takes the kernel several milliseconds. The numbers of processes are
-        // hints alone: those of dead ones may be somebody else's, or of another namespace. Locks decide.
+        // hints alone: those of dead ones may be another process's, or of another namespace. Locks decide.
         let likely = Self::slots().filter(|slot| !self.seems_taken(*slot));
         for slot in likely.chain(Self::slots()) {
             if !lock::lock_byte(&self.file, LOCKS_START + u64::from(slot.0))? {
@@ -401,7 +401,7 @@ impl Registry {
         self.member(self.slot)
     }
 
-    /// Whoever is in a slot.
+    /// The process in a slot.
     pub(crate) fn member(&self, slot: SlotId) -> Member {
         let serial = self.slot_word(slot, layout::SLOT_SERIAL).load(Ordering::Relaxed);
         Member { slot, serial }
@@ -436,7 +436,7 @@ impl Registry {
         })
     }
 
-    /// Claims a name for this device if `allow` agrees, which is told whether somebody alive
+    /// Claims a name for this device if `allow` agrees, which is told whether a live process
     /// has claimed it.
     pub(crate) fn claim_domain(
         &self,
@@ -505,12 +505,12 @@ impl Registry {
         others.map(|owner| self.member(owner))
     }
 
-    /// Whoever has claimed a name, this device included; not necessarily alive.
+    /// The devices that have claimed a name, this one included; not necessarily alive.
     pub(crate) fn holders(&self, name: DomainName) -> impl Iterator<Item = SlotId> + '_ {
         self.claims().filter(move |(_, _, known)| *known == name).filter_map(|(_, owner, _)| owner)
     }
 
-    /// Claims a block of queue pair numbers that nobody alive has.
+    /// Claims a block of queue pair numbers that no live process has.
     pub(crate) fn claim_block(&self) -> io::Result<Block> {
         let exclusive = lock_file(&self.path)?;
         // Start anywhere, so that numbers are not used again soon after their process has gone.
@@ -534,7 +534,7 @@ impl Registry {
         Ok(block)
     }
 
-    /// Who has this queue pair number; not necessarily alive.
+    /// The owner of this queue pair number; not necessarily alive.
     pub(crate) fn owner(&self, qp: Qpn) -> Option<SlotId> {
         let owner = self.block_word(Block::of(qp)).load(Ordering::Acquire);
         owner.checked_sub(1).map(SlotId)
@@ -653,7 +653,7 @@ impl Registry {
         self.change_group(&exclusive, address, scope, change)
     }
 
-    /// As [`Registry::with_group`], but does nothing if somebody else is changing things now.
+    /// As [`Registry::with_group`], but does nothing if another process is changing things now.
     pub(crate) fn try_with_group<R>(
         &self,
         address: [u8; 16],
@@ -679,11 +679,11 @@ impl Registry {
         result
     }
 
-    /// Finds out who is where in a group, by asking: `ask` sends a probe to a place, `wait` gives
+    /// Finds out the places in a group, by asking: `ask` sends a probe to a place, `wait` gives
     /// the answers time and says whether there is any left. To be called within
     /// [`Registry::try_with_group`], which keeps the group as it is meanwhile.
     ///
-    /// Those who do not answer, as a stopped process, get the places that are left: with one of
+    /// Processes that do not answer, as a stopped one, get the places that are left: with one of
     /// them that is exact. `None` if the answers contradict each other.
     pub(crate) fn census(
         &self,
@@ -799,8 +799,8 @@ impl Registry {
         members
     }
 
-    /// Takes a dead process's sockets out of all groups: nobody can tell that it is dead once its slot
-    /// is somebody else's.
+    /// Takes a dead process's sockets out of all groups: it cannot be told to be dead once its slot
+    /// is another process's.
     fn leave_groups(&self, slot: SlotId) {
         for base in bases() {
             let mut members: Members = self.listed_members(base).collect();
@@ -852,7 +852,7 @@ pub(crate) struct Exhibitor {
     pub(crate) relay_port: u16,
 }
 
-/// The registry, seen by somebody who has no slot in it.
+/// The registry, seen by a process without a slot in it.
 #[derive(Debug)]
 pub(crate) struct RegistryReader {
     file: File,
@@ -872,7 +872,7 @@ impl RegistryReader {
         Ok(Self { file, memory })
     }
 
-    /// Those of this process namespace who live and show their counters.
+    /// Live processes of this process namespace that show their counters.
     pub(crate) fn exhibitors(&self) -> impl Iterator<Item = Exhibitor> + '_ {
         let here = process::namespace().unwrap_or(0);
         Registry::slots().filter_map(move |slot| {
@@ -887,11 +887,11 @@ impl RegistryReader {
         })
     }
 
-    /// Asks for somebody's counters; says what his answer will be called.
+    /// Asks for a process's counters; says what its answer will be called.
     pub(crate) fn ask(&self, whom: &Exhibitor) -> u32 {
         let field = |field| word(&self.memory, slot_place(whom.slot, field));
         let asked = field(layout::SLOT_ASKED).fetch_add(1, Ordering::AcqRel).wrapping_add(1);
-        // Whoever drives there looks at what is passed on only when this says that there is some.
+        // A driving thread there looks at what is passed on only when this says that there is some.
         field(layout::SLOT_RELAYED).fetch_add(1, Ordering::Release);
         asked
     }
@@ -1044,14 +1044,14 @@ mod tests {
         for (member, block) in members.iter().zip(&blocks) {
             assert_eq!(member.owner(block.first()), Some(member.slot()), "nothing has changed");
         }
-        // The place of one who leaves is taken again.
+        // The place of a device that leaves is taken again.
         let freed = members.remove(500).slot();
         assert_eq!(members[0].owner(blocks[500].first()), None);
         assert_eq!(scratch.join().unwrap().slot(), freed);
     }
 
     /// Goal: the number of a process that is in a slot is a hint: it may be that of one that is dead, of
-    /// one that has got a dead one's number, or missing where somebody is, and neither takes two to one
+    /// one that has got a dead one's number, or missing where a process is, and neither takes two to one
     /// slot nor a slot away for good. Method: with words as deaths at any instruction leave them.
     #[test]
     fn slots_are_told_by_their_locks_whatever_their_words_say() {
@@ -1098,10 +1098,10 @@ mod tests {
         assert_eq!(routes, [(a, 0), (b, 1)]);
     }
 
-    /// Goal: who takes the slot of a process that was killed does not inherit its place, which would
-    /// put everybody's places out.
+    /// Goal: a process that takes the slot of a killed one does not inherit its place, which would
+    /// put all places out.
     #[test]
-    fn a_newcomer_is_not_taken_for_the_dead_whose_slot_it_has() {
+    fn a_newcomer_is_not_taken_for_the_dead_process_whose_slot_it_has() {
         let scratch = Scratch::new();
         let join = |registry: &Registry| {
             let joined = registry.with_group([2; 16], 0, |r, members| {
@@ -1122,7 +1122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_is_there_while_somebody_has_claimed_it() {
+    fn a_domain_is_there_while_a_process_has_claimed_it() {
         let scratch = Scratch::new();
         let first = scratch.join().unwrap();
         let second = scratch.join().unwrap();
@@ -1157,7 +1157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_census_finds_who_is_where_even_if_one_is_silent() {
+    fn a_census_finds_all_places_even_if_one_is_silent() {
         let scratch = Scratch::new();
         let first = scratch.join().unwrap();
         let second = scratch.join().unwrap();
@@ -1195,9 +1195,9 @@ mod tests {
         assert_eq!(contradictory, None);
     }
 
-    /// Goal: whoever is stopped in the midst of a change keeps nobody for ever, and they learn why.
+    /// Goal: a process that is stopped in the midst of a change blocks no other for ever, and those learn why.
     #[test]
-    fn a_file_that_somebody_keeps_locked_is_an_error_that_says_so() {
+    fn a_file_that_stays_locked_is_an_error_that_says_so() {
         let scratch = Scratch::new();
         let registry = scratch.join().unwrap();
         let kept = lock_file(&registry.path).unwrap();

@@ -42,7 +42,7 @@ pub(crate) struct Relay {
     socket: Socket,
     /// How messages begin.
     secret: [u8; SECRET_BYTES],
-    /// Used by whoever receives, one at a time; made once.
+    /// Used by the receiving thread, one at a time; made once.
     gather: Mutex<GatherBuffer>,
 }
 
@@ -130,7 +130,7 @@ impl Relay {
         self.socket.send(&gather, &destination, None).map(|_| ())
     }
 
-    /// Takes one message; returns who sent it, and what it is, if it is one of a device of this registry at all.
+    /// Takes one message; returns its sender, and what it is, if it is one of a device of this registry at all.
     pub(crate) fn take<'a>(
         &self,
         buffer: &'a mut [u8],

@@ -111,7 +111,8 @@ impl Place {
                 }
                 _ if Instant::now() < until => std::thread::sleep(PAUSE),
                 holder => {
-                    let holder = holder.map_or_else(|| "unknown".to_owned(), |one| who(one.pid));
+                    let holder =
+                        holder.map_or_else(|| "unknown".to_owned(), |one| process_name(one.pid));
                     let message = format!(
                         "the name {name}, which a process holds while it opens a device, was taken for \
                          {FOUNDING_TIME:?}, last by: {holder}. It is stopped perhaps"
@@ -327,12 +328,12 @@ fn foreign(version: u32) -> io::Error {
 }
 
 fn unanswered(pid: u32) -> io::Error {
-    let who = who(pid);
-    let message = format!("{who} has devices open and does not answer: it is stopped perhaps");
+    let name = process_name(pid);
+    let message = format!("{name} has devices open and does not answer: it is stopped perhaps");
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
 
-fn who(pid: u32) -> String {
+fn process_name(pid: u32) -> String {
     match pid {
         0 => "a process that cannot be seen from this process namespace".to_owned(),
         pid => format!("process {pid}"),
@@ -373,7 +374,7 @@ mod tests {
         assert!(!adverb_sys::lock::lock_byte(&again, 1 << 32).unwrap());
     }
 
-    /// Goal: a registry whose process does not answer is found all the same. Method: nobody answers here at all.
+    /// Goal: a registry whose process does not answer is found all the same. Method: no process answers here at all.
     #[test]
     fn a_file_is_found_by_the_descriptors_of_its_process() {
         let place = place();
@@ -409,7 +410,7 @@ mod tests {
             matches!(take_answer(&newcomer, ANSWER_TIME).unwrap(), Answer::Nonsense),
             "of another user"
         );
-        // The device goes while somebody waits.
+        // The device goes while another one waits.
         let newcomer = Stream::connect(name.as_bytes()).unwrap();
         drop(listener);
         assert!(matches!(take_answer(&newcomer, ANSWER_TIME).unwrap(), Answer::Nonsense));

@@ -2,10 +2,10 @@
 //!
 //! Each open device has pages of its own in memory, which others find through the registry and a
 //! descriptor in `/proc`, and which vanish with their process. Nothing is written there on the data
-//! path: who wants to know asks by a word in the registry and a datagram that wakes the device, and
+//! path: a reader asks by a word in the registry and a datagram that wakes the device, and
 //! the helper copies the counters once. A process that is stopped shows what it showed last.
 //!
-//! Whoever reads trusts nothing: the pages may be another version's, or change at any time.
+//! A reader trusts nothing: the pages may be another version's, or change at any time.
 
 use crate::data_path::DataPath;
 use crate::registry::counters::PortCounters;
@@ -31,7 +31,7 @@ mod layout {
     /// Version, and how many counters of either kind there are.
     pub(super) const SHAPE: usize = 1;
     pub(super) const PID: usize = 2;
-    /// Odd while somebody writes.
+    /// Odd while it is written.
     pub(super) const EDITION: usize = 3;
     /// The last question that was answered.
     pub(super) const ANSWERED: usize = 4;
@@ -61,7 +61,7 @@ const PATHS: [DataPath; 3] = [DataPath::Udp, DataPath::SharedMemory, DataPath::I
 /// Queue pairs of one device that others see.
 const ROWS_MAX: usize = 1024;
 const WORD_BYTES: usize = size_of::<u64>();
-/// Times that a reader starts again because somebody was writing.
+/// Times that a reader starts again because it was being written.
 const TRIES_MAX: usize = 100;
 /// How long a reader waits for answers: longer than the helper looks away.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
@@ -131,7 +131,7 @@ impl StatsPage {
         u32::try_from(self.file.as_raw_fd()).unwrap_or(u32::MAX)
     }
 
-    /// Nobody has asked since the last answer.
+    /// No reader has asked since the last answer.
     #[inline]
     pub(crate) fn has_answered(&self, asked: u32) -> bool {
         self.answered.load(Ordering::Relaxed) == asked
@@ -210,7 +210,7 @@ pub fn survey() -> io::Result<Vec<DeviceReport>> {
     for here in LOOPBACK {
         let Ok(doorbell) = UdpSocket::bind((here, 0)) else { continue };
         for (_, _, exhibitor) in &open {
-            // Who cannot be woken answers when it next looks, or shows what it showed last.
+            // A device that cannot be woken answers when it next looks, or shows what it showed last.
             let _ = doorbell.send_to(&[], (here, exhibitor.relay_port));
         }
     }
@@ -264,7 +264,7 @@ impl Book {
         word(&self.memory, layout::ANSWERED).load(Ordering::Acquire)
     }
 
-    /// What is written there; `None` if somebody writes all the time.
+    /// What is written there; `None` if it is being written all the time.
     fn report(&self, asked: u32) -> Option<DeviceReport> {
         let edition = word(&self.memory, layout::EDITION);
         for _ in 0..TRIES_MAX {
@@ -380,6 +380,6 @@ mod tests {
         // The rows that were never written are of number 0 in RESET; the first is of no state.
         assert_eq!((report.qps.len(), report.qps[0]), (ROWS_MAX - 1, row(2)));
         word(&stats_page.memory, layout::EDITION).store(1, Ordering::Relaxed);
-        assert!(book.report(1).is_none(), "somebody died while he wrote");
+        assert!(book.report(1).is_none(), "the writer died while it wrote");
     }
 }

@@ -110,7 +110,7 @@ impl Name {
         len: INET6_LEN,
     };
 
-    /// The address that somebody has written.
+    /// The address that was written.
     ///
     /// # Errors
     ///

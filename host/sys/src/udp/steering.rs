@@ -1,10 +1,10 @@
-//! Which of several sockets on one port gets a datagram.
+//! Steering: which of several sockets on one port gets a datagram.
 //!
 //! The kernel runs a small program over the payload of each datagram and delivers to the socket at
 //! the index that it returns: the first socket bound has index 0. The program here looks at the
 //! destination queue pair of a Base Transport Header (IBTA Vol. 1 §9.2) and finds its *block*, the
 //! number without its lowest bits. Closing a socket moves the last index of the group into the
-//! hole, and a program may be out of date: steering is a hint, and whoever gets a datagram by
+//! hole, and a program may be out of date: steering is a hint, and a process that gets a datagram by
 //! mistake passes it on.
 
 use std::ffi::c_int;

@@ -297,7 +297,7 @@ struct LabelRequest {
     padding: u32,
 }
 
-/// Goal: where somebody has a label of his own, Linux refuses all that are not reserved, and packets go
+/// Goal: where a process has reserved a label, Linux refuses all that are not reserved, and packets go
 /// without.
 /// Method: a network namespace of this thread's own, where that is allowed.
 #[test]
@@ -317,7 +317,7 @@ fn labels_that_the_system_refuses_are_left_out() {
             destination: Ipv6Addr::LOCALHOST.octets(),
             label: 77_u32.to_be_bytes(),
             action: 0, // To get it,
-            share: 1,  // for nobody else,
+            share: 1,  // for no other user,
             flags: 1,  // though it does not exist yet.
             expires: 60,
             linger: 0,
@@ -441,7 +441,7 @@ fn a_datagram_too_short_to_tell_goes_to_the_first_socket() {
 }
 
 #[test]
-fn the_largest_program_is_accepted_by_the_kernel_and_one_route_more_by_nobody() {
+fn the_largest_program_is_accepted_by_the_kernel_and_one_route_more_is_refused() {
     let first = shared(v4());
     let routes = vec![Route { block: 1, index: 0 }; ROUTES_MAX + 1];
     first

@@ -1,4 +1,4 @@
-//! Operations whose instructions somebody counts, called by name.
+//! Operations whose instructions are counted, called by name.
 //!
 //! Without a name the program says which there are, and how often a call does each; with one it runs
 //! that one, once everything that happens only the first few times has happened.

@@ -125,7 +125,7 @@ impl Qp {
         self.known_state()
     }
 
-    /// The state that it was in when somebody last looked.
+    /// The state that it was in when it was last queried.
     #[inline]
     fn known_state(&self) -> QpState {
         let at = usize::from(self.state.load(Ordering::Relaxed));
@@ -433,7 +433,7 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // Its completions name books that nobody finds from now on.
+        // Its completions name books that are not found from now on.
         let [send_cq, recv_cq] = &self.cqs;
         send_cq.leave(self.sends.0);
         self.port.forget(self.sends.0);

@@ -1,8 +1,8 @@
 //! What is allocated and locked, and when: nothing is allocated on the data path, nothing locked but
 //! the queues it is about; and how much a queue pair takes.
 //!
-//! One test, because the allocator counts for the whole process: it has it to itself. And nobody
-//! else's packets: putting steering right, which they may cause, allocates.
+//! One test, because the allocator counts for the whole process: it has it to itself. And no
+//! other process's packets: putting steering right, which they may cause, allocates.
 //!
 //! # Safety
 //!
@@ -356,7 +356,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Requests that complete while nobody polls.
+    /// Requests that complete while the program does not poll.
     fn with_a_helper(&self, rounds: u64) {
         let Pair { a, .. } = self.pair;
         let sge = [self.at_a.sge(0, self.len).expect("in there")];

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! The environment is changed once, before anybody opens a library: all tests come here first, and wait
-//! for whoever does it. Nothing else in these programs reads it meanwhile.
+//! The environment is changed once, before a library is opened: all tests come here first, and wait
+//! for the one that does it. Nothing else in these programs reads it meanwhile.
 
 use adverb_verbs::Context;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub(crate) fn name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         std::env::var(VARIABLE).unwrap_or_else(|_| {
-            // SAFETY: the header's: nobody reads the environment meanwhile.
+            // SAFETY: the header's: no other code reads the environment meanwhile.
             unsafe { std::env::set_var("ADVERB_IBVERBS", double()) };
             "fake0".to_owned()
         })

@@ -285,7 +285,7 @@ fn an_armed_queue_wakes_its_channel() {
     assert!(event().cq().is_same(&cq) && wait(&cq, 1).len() == 1);
     cq.req_notify(true).unwrap();
     send(plain());
-    assert!(wait(&cq, 1).len() == 1 && channel.try_get_event().is_none(), "nobody asked for it");
+    assert!(wait(&cq, 1).len() == 1 && channel.try_get_event().is_none(), "it was not asked for");
     send(plain().solicited());
     assert_eq!(event().context(), 5);
     wait(&cq, 1);
@@ -324,9 +324,9 @@ fn memory_of_unsignaled_work_comes_back_with_the_next_signaled_one() {
 #[test]
 fn failures_have_their_status_and_what_follows_is_flushed() {
     let pair = rc(&fake::open());
-    let nobody = RemoteSlice { addr: 0x1000, rkey: Rkey(0x00ff_ff00) };
+    let nowhere = RemoteSlice { addr: 0x1000, rkey: Rkey(0x00ff_ff00) };
     pair.a.post(Work::recv(pair.pd.buffer(4).unwrap()).wr_id(3)).unwrap();
-    pair.a.post(Work::write(pair.buffer(b"lost"), nobody).wr_id(1)).unwrap();
+    pair.a.post(Work::write(pair.buffer(b"lost"), nowhere).wr_id(1)).unwrap();
     let first = pair.wait(2);
     assert_eq!(
         (first[0].0.status, first[0].0.opcode),

@@ -45,7 +45,7 @@ impl Bench {
 
 pub(crate) fn connect(a: &Qp<Rc>, b: &Qp<Rc>) {
     let [here, there] = [a.address().unwrap(), b.address().unwrap()];
-    // Whoever serves the other end may wait long for a processor.
+    // The thread that serves the other end may wait long for a processor.
     let timeout = AckTimeout::from_exponent(19).unwrap();
     a.connect(RcConnect::new(there).timeout(timeout)).unwrap();
     b.connect(RcConnect::new(here).timeout(timeout)).unwrap();

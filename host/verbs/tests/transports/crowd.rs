@@ -1,4 +1,4 @@
-//! Multicast groups of several processes, over each path: everybody gets each message once.
+//! Multicast groups of several processes, over each path: each member gets each message once.
 //!
 //! The other processes are this test program, started again to run nothing but [`listener`].
 
@@ -64,7 +64,7 @@ fn listener() {
                 reply(&side.context.counters().rcvd_pkts.to_string());
                 continue;
             }
-            _ => panic!("nobody taught me {line}"),
+            _ => panic!("an unknown command: {line}"),
         }
         reply(&format!("done {}", std::mem::take(&mut heard).join(" ")));
     }
@@ -93,7 +93,7 @@ impl Listener {
     }
 }
 
-/// Somebody who sends and does not listen.
+/// A process that sends and does not listen.
 struct Speaker {
     side: Side,
     ah: Ah,
@@ -124,7 +124,7 @@ fn everybody_hears_each_message_once_whatever_the_paths_are() {
             (0..4 * EACH).for_each(|_| side.recv(16));
         }
         let speakers = PATHS.map(Speaker::new);
-        // Whoever listens may speak, and hears itself.
+        // Listeners may speak, and hear themselves.
         for (side, path) in here.iter().zip(PATHS) {
             let work = Work::send_to(side.buffer(b"own-0"), &way(side), Qpn::MULTICAST, QKEY);
             side.qp.post(work.wr_id(7)).unwrap_or_else(|error| panic!("{path:?}: {error}"));
@@ -148,7 +148,7 @@ fn everybody_hears_each_message_once_whatever_the_paths_are() {
         for (listener, path) in listeners.iter_mut().zip(PATHS) {
             whole(listener.does(&format!("hear {all}")), path);
             assert!(listener.does("quiet").is_empty());
-            // Of those who send packets alone, or all.
+            // Of senders of packets alone, or all.
             let expected = if path == Path::Udp { all } else { EACH + 1 };
             assert_eq!(listener.packets(), expected, "{path:?}");
         }
@@ -170,11 +170,11 @@ fn everybody_hears_each_message_once_whatever_the_paths_are() {
     });
 }
 
-/// Goal: who leaves hears nothing any more, who comes back hears all, and one that is killed, or gone
+/// Goal: a member that leaves hears nothing any more, one that comes back hears all, and one that is killed, or gone
 /// right after it has spoken, changes nothing for the others.
 #[test]
-fn processes_come_and_go_and_nobody_hears_anything_twice() {
-    alone("crowd::processes_come_and_go_and_nobody_hears_anything_twice", || {
+fn processes_come_and_go_and_no_message_is_heard_twice() {
+    alone("crowd::processes_come_and_go_and_no_message_is_heard_twice", || {
         for path in PATHS {
             let speaker = Speaker::new(path);
             let (mut steady, mut fickle) = (Listener::start(path), Listener::start(path));
@@ -206,11 +206,11 @@ fn processes_come_and_go_and_nobody_hears_anything_twice() {
     });
 }
 
-/// Goal: those who are stopped before anybody has met them are not waited for either, one after the other.
+/// Goal: processes that are stopped before they were met are not waited for either, one after the other.
 /// Method: so many that they would take more than [`FOREVER`] with the time that one has to answer.
 #[test]
-fn many_who_are_stopped_before_they_were_met_hold_nobody_up() {
-    alone("crowd::many_who_are_stopped_before_they_were_met_hold_nobody_up", || {
+fn many_processes_stopped_before_they_were_met_hold_up_no_other() {
+    alone("crowd::many_processes_stopped_before_they_were_met_hold_up_no_other", || {
         for path in [Path::Ring, Path::SharedMemory] {
             let speaker = Speaker::new(path);
             let mut other = Listener::start(path);
@@ -234,11 +234,11 @@ fn many_who_are_stopped_before_they_were_met_hold_nobody_up() {
     });
 }
 
-/// Goal: nobody waits for a listener that is stopped, be it known to the speaker or not, and it hears
+/// Goal: a listener that is stopped is not waited for, be it known to the speaker or not, and it hears
 /// what is said once it goes on.
 #[test]
-fn a_listener_that_is_stopped_holds_nobody_up() {
-    alone("crowd::a_listener_that_is_stopped_holds_nobody_up", || {
+fn a_listener_that_is_stopped_holds_up_no_other() {
+    alone("crowd::a_listener_that_is_stopped_holds_up_no_other", || {
         for path in PATHS {
             for known in [true, false] {
                 let speaker = Speaker::new(path);

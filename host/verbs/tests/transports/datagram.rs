@@ -14,12 +14,12 @@ on_every_path! {
     a_batch_that_goes_several_ways_arrives_by_each_in_its_order,
     a_datagram_can_be_answered_to_where_it_came_from,
     a_wrong_key_is_counted_and_dropped_and_a_controlled_one_is_the_senders_own,
-    a_receiver_that_does_not_look_holds_nobody_up,
+    a_receiver_that_does_not_look_holds_up_no_sender,
     datagrams_are_received_from_a_shared_queue_and_streams_of_them_arrive_in_order,
     datagrams_of_all_lengths_arrive_whole_over_both_families,
     one_queue_pair_speaks_to_many,
     packets_are_made_where_there_is_no_other_way,
-    the_network_header_says_who_sent,
+    the_network_header_names_the_sender,
     what_has_no_receive_or_does_not_fit_is_lost_and_the_next_arrives,
 }
 
@@ -141,10 +141,10 @@ fn packets_are_made_where_there_is_no_other_way(path: Path) {
     assert_eq!(b.context.counters().rcvd_pkts, packets);
 }
 
-/// Goal: nobody waits for a receiver that does not take what it is sent: what does not fit is lost.
-/// Method: far more than a ring or a socket's buffer holds, to a device that nobody drives, as far as one
-/// can tell: its helper may take some of it, and drops that for want of a receive.
-fn a_receiver_that_does_not_look_holds_nobody_up(path: Path) {
+/// Goal: a receiver that does not take what it is sent is not waited for: what does not fit is lost.
+/// Method: far more than a ring or a socket's buffer holds, to a device that is not driven, as far as can
+/// be told: its helper may take some of it, and drops that for want of a receive.
+fn a_receiver_that_does_not_look_holds_up_no_sender(path: Path) {
     let [a, b] = Side::pair(path);
     let (ah, data) = (a.ah(1), pattern(1, 4096));
     for _ in 0..2000 {
@@ -158,7 +158,7 @@ fn a_receiver_that_does_not_look_holds_nobody_up(path: Path) {
 }
 
 /// The header that a receiver sees is that of the packet: the one of IPv4 in the last 20 bytes.
-fn the_network_header_says_who_sent(path: Path) {
+fn the_network_header_names_the_sender(path: Path) {
     let [a, b] = Side::pair(path);
     b.recv(6);
     a.send(b"header", &a.ah(1), b.qp.number(), QKEY);
@@ -218,7 +218,7 @@ fn a_wrong_key_is_counted_and_dropped_and_a_controlled_one_is_the_senders_own(pa
     let (ah, to) = (a.ah(1), b.qp.number());
     b.recv(8);
     a.send(b"wrong", &ah, to, Qkey(QKEY.0 ^ 1));
-    // Whoever has taken it may have lost its processor since.
+    // The thread that has taken it may have lost its processor since.
     eventually("a violation", || {
         assert!(b.cq.next().expect("no overrun").is_none());
         b.qp.counters().qkey_viol > 0
@@ -238,7 +238,7 @@ fn a_wrong_key_is_counted_and_dropped_and_a_controlled_one_is_the_senders_own(pa
 fn what_has_no_receive_or_does_not_fit_is_lost_and_the_next_arrives(path: Path) {
     let [a, b] = Side::pair(path);
     let (ah, to) = (a.ah(1), b.qp.number());
-    a.send(b"nobody waits", &ah, to, QKEY);
+    a.send(b"not waited for", &ah, to, QKEY);
     assert!(b.is_quiet());
     b.recv(4);
     a.send(b"5byte", &ah, to, QKEY);

@@ -72,7 +72,7 @@ impl Answerer {
     }
 }
 
-/// Somebody who sends and knows how many receives it has left.
+/// A process that sends and knows how many receives it has left.
 struct Caller {
     side: Side,
     receives: Cell<usize>,
@@ -143,11 +143,11 @@ fn processes_answer_one_another_over_every_path() {
     });
 }
 
-/// Goal: nobody waits for a process that is stopped, and it goes on where it was.
+/// Goal: a process that is stopped is not waited for, and it goes on where it was.
 /// Method: far more than a ring holds, of which each one completes in bounded time.
 #[test]
-fn a_process_that_is_stopped_holds_nobody_up() {
-    alone("echo::a_process_that_is_stopped_holds_nobody_up", || {
+fn a_process_that_is_stopped_holds_up_no_other() {
+    alone("echo::a_process_that_is_stopped_holds_up_no_other", || {
         for path in PATHS {
             let caller = Caller::new(path);
             let (other, third) = (Answerer::start(path), Answerer::start(path));
@@ -168,10 +168,10 @@ fn a_process_that_is_stopped_holds_nobody_up() {
 }
 
 /// Goal: what is sent to the dead is lost, and the next process is met anew.
-/// Method: whoever sends never stops.
+/// Method: the sender never stops.
 #[test]
-fn a_process_that_is_killed_is_nobody_any_more() {
-    alone("echo::a_process_that_is_killed_is_nobody_any_more", || {
+fn a_process_that_is_killed_is_no_peer_any_more() {
+    alone("echo::a_process_that_is_killed_is_no_peer_any_more", || {
         for path in PATHS {
             let caller = Caller::new(path);
             let ah = caller.side.ah(1);

@@ -10,7 +10,7 @@
 //! | `multicast.rs` | groups, within a process and between several |
 //! | `crowd.rs` | groups of several processes, over every path |
 //! | `states.rs` | what each state does to posting and to work; modify, query, RESET, SQD, SQE |
-//! | `strangers.rs` | packets that nobody should have sent |
+//! | `strangers.rs` | packets that should not have been sent |
 //! | `xrc.rs` | extended reliable connections and their domains |
 //! | `shared_xrc.rs` | domains that several processes have open; `sharer.rs` is one of them |
 

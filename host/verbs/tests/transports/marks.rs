@@ -19,7 +19,7 @@ on_every_path! {
     a_datagram_shows_how_it_was_marked_and_is_answered_alike,
 }
 
-/// A class that asks for expedited forwarding, and a congestion field that nobody has touched.
+/// A class that asks for expedited forwarding, and a congestion field that was not touched.
 const MARKS: Marks = Marks { traffic_class: 0xb8, hop_limit: 17, flow_label: 0xa_bcde };
 
 /// As IPv4 has it, which has no labels, or IPv6.

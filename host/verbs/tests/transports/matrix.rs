@@ -86,7 +86,7 @@ fn an_unreliable_connection_sends_and_writes_messages_of_any_length(path: Path) 
                 assert_eq!(done.wc.opcode, WcOpcode::ReceiveRdmaWithImm);
                 assert_eq!(done.wc.imm, imm.map(Imm));
             } else {
-                // Nobody says when it has arrived: the next message does.
+                // Nothing says when it has arrived but the next message.
                 a.qp.post(Work::send(a.pd.buffer(0).expect("memory"))).expect("room");
                 wait(&a.cq).ok().expect("sent");
                 wait(&b.cq).ok().expect("received");
@@ -162,7 +162,7 @@ fn raw_requests_that_a_transport_does_not_have_are_refused_by_name(path: Path) {
     let rejected = a.post(untyped.any()).expect_err("a UC queue pair");
     assert_eq!(rejected.to_string(), "queue pairs of type UC do not have the operation RDMA READ");
     assert_eq!(rejected.memory.len(), 1);
-    // An address where none belongs, and one of somebody else's.
+    // An address where none belongs, and one of another domain's.
     let strange = Work::send_to(pd.buffer(0).expect("memory"), &ah, Qpn::new(2), Qkey(1));
     let rejected = a.post(strange.any()).expect_err("connected");
     assert_eq!(rejected.error, PostError::Address { kind: QpType::Uc });

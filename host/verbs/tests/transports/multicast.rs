@@ -64,7 +64,7 @@ fn every_attached_queue_pair_gets_a_copy_the_senders_own_included() {
             }
             assert!(outsider.is_quiet());
 
-            // Who has left hears nothing, nor who has another key.
+            // A member that has left hears nothing, nor one with another key.
             b.qp.detach_mcast(gid).expect("it was attached");
             assert!(matches!(b.qp.detach_mcast(gid), Err(GroupError::NotAttached { .. })));
             b.recv(5);
@@ -82,8 +82,8 @@ fn every_attached_queue_pair_gets_a_copy_the_senders_own_included() {
 }
 
 #[test]
-fn a_group_that_everybody_has_left_is_joined_again() {
-    alone("multicast::a_group_that_everybody_has_left_is_joined_again", || {
+fn a_group_that_all_have_left_is_joined_again() {
+    alone("multicast::a_group_that_all_have_left_is_joined_again", || {
         let sender = Side::new(QKEY);
         let ah = way(&sender, group(2), 1);
         for round in 0..5 {

@@ -167,8 +167,8 @@ fn it_does_without_shared_memory() {
 }
 
 /// Goal: one connection serves queues of three processes, each message once, in order.
-/// Method: messages to all of them are under way together; some of them READs, whose answers nobody may
-/// overtake.
+/// Method: messages to all of them are under way together; some of them READs, whose answers may not be
+/// overtaken.
 #[test]
 fn messages_to_queues_of_several_processes_keep_their_order() {
     let name = Name::new("order");
@@ -231,7 +231,7 @@ fn a_queue_without_receives_lets_the_initiator_wait_or_give_up() {
     assert_eq!(target.ask(&format!("state {target_index}")), "Rts");
 }
 
-/// Goal: whoever is refused learns the same as from a queue of the target's own process, and so does the
+/// Goal: a refused requester learns the same as from a queue of the target's own process, and so does the
 /// target.
 #[test]
 fn refusals_are_those_of_one_process() {
@@ -261,7 +261,7 @@ fn refusals_are_those_of_one_process() {
             }
             _ => {
                 // A number of the other process that is no queue's.
-                scene.send(srq + 1, b"nobody");
+                scene.send(srq + 1, b"no queue");
             }
         }
         assert_eq!(scene.status(), status, "{what}");
@@ -323,7 +323,7 @@ fn a_domain_is_there_until_its_last_process_closes_it() {
         assert_eq!(one.ask("end domain"), "gone");
         assert_eq!(open(&mut three, "existing"), "opened");
         assert_eq!(three.ask("end domain"), "gone");
-        // The dead have nothing open, and nobody else for their sake.
+        // The dead have nothing open, and no other process for their sake.
         two.kill();
         assert_eq!(open(&mut three, "existing"), "NotFound");
         assert_eq!(open(&mut one, "new"), "opened");
@@ -332,7 +332,7 @@ fn a_domain_is_there_until_its_last_process_closes_it() {
     });
 }
 
-/// Goal: nobody shares a domain with a process of another user without knowing that it does not.
+/// Goal: a process that cannot share a domain with one of another user is told.
 #[test]
 fn a_file_of_another_user_is_refused() {
     let context = Context::open("soft_lo").expect("the loopback device");
@@ -359,7 +359,7 @@ fn the_process_of_a_queue_may_be_killed_at_any_moment() {
     let own = target.srq();
     for round in 0..12_u32 {
         let mut owner = Sharer::start(name.path());
-        // Who has nobody to give up has time: the others may have to wait for a processor.
+        // A process without another to give up has time: the others may have to wait for a processor.
         let (scene, index, _) = match round {
             0 => Scene::new(&mut target),
             _ => Scene::impatient(&mut target),
@@ -431,7 +431,7 @@ fn the_process_of_a_target_may_be_killed_at_any_moment() {
     }
 }
 
-/// Goal: a process of either kind that is stopped holds up nobody but those who want something of it, they
+/// Goal: a process of either kind that is stopped holds up only requesters that want something of it, they
 /// get a status, and when it goes on it serves others.
 #[test]
 fn the_process_of_a_queue_or_of_a_target_may_be_stopped_at_any_moment() {

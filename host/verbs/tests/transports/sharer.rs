@@ -304,7 +304,7 @@ impl Servant {
                 let mr = self.memory.last().expect("one");
                 digest(&crate::pair::bytes_of(mr, 0, number(len))).to_string()
             }
-            _ => panic!("nobody taught me {words:?}"),
+            _ => panic!("an unknown command: {words:?}"),
         }
     }
 

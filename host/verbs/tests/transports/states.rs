@@ -123,7 +123,7 @@ fn a_queue_pair_is_reused_after_reset(path: Path) {
         assert!(a.is_quiet(), "work vanishes without completions");
         // Packets that are still about would be taken for those of the next life, whose numbers they have.
         assert!(b.is_quiet());
-        // Nobody holds the region any more, so its memory was given back.
+        // No work holds the region any more, so its memory was given back.
         mr.reregister(&a.pd, Access::NONE).expect("nothing uses it");
     }
 }

@@ -1,4 +1,4 @@
-//! Packets that nobody should have sent, to queue pairs of every transport.
+//! Packets that should not have been sent, to queue pairs of every transport.
 
 use crate::alone::over_udp;
 use crate::datagram::{QKEY, Side};
@@ -58,7 +58,7 @@ fn keys_and_packets() {
     // Too long for what the port carries.
     dropped("a long one", &packet(good(8192), QKEY, &[0; 8192]));
     assert!(side.is_quiet());
-    // What is right is taken, from anybody, with whatever sequence number.
+    // What is right is taken, from any sender, with whatever sequence number.
     stranger.send(&packet(good(4), QKEY, b"good"));
     let (done, grh, message) = side.received();
     assert_eq!((message, done.wc.src_qp), (b"good".to_vec(), Qpn::new(0x77)));
@@ -159,7 +159,7 @@ fn broken_messages() {
     qp.post(Work::recv(pd.buffer(10).expect("memory"))).expect("room");
     let only = opcode(adverb_wire::Transport::Uc, Operation::SendOnly);
     other.send(&other.packet(headers(only, qp.number(), Psn::new(204), 4), b"evil"));
-    // An answer, which nobody has asked for.
+    // An answer that was not asked for.
     for _ in 0..1000 {
         context.drive();
     }
@@ -199,7 +199,7 @@ fn nonsense_for_a_target() {
             target.state() == adverb_verbs::QpState::Err
         });
     }
-    // An initiator serves nobody.
+    // An initiator serves no requests.
     let initiator = pd.create_qp_of::<XrcInitiator>(&QpConfig::new(&cq)).expect("an initiator");
     let target = xrcd.create_target(0).expect("a target");
     let [here, there] =

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! The descriptor that `socket` returns is open and nobody else's.
+//! The descriptor that `socket` returns is open and not shared.
 
 use adverb_verbs::{Marks, Qpn};
 use adverb_wire::ip::Datagram;
@@ -23,7 +23,7 @@ impl Tap {
             println!("skipped: no packet sockets");
             return None;
         }
-        // SAFETY: it was just opened, and nobody else has it. Of a UDP socket's calls only `recv` is made.
+        // SAFETY: it was just opened, and not shared. Of a UDP socket's calls only `recv` is made.
         Some(Self(unsafe { UdpSocket::from_raw_fd(fd) }))
     }
 

@@ -228,7 +228,7 @@ fn nothing_is_posted_to_a_target_and_no_receives_to_an_initiator(path: Path) {
 }
 
 #[test]
-fn a_file_names_a_domain_for_all_who_open_it() {
+fn a_file_names_a_domain_for_all_that_open_it() {
     let device = Context::open("soft_lo").expect("the loopback device");
     let scene = Scene::of([device.clone(), device]);
     let file = std::fs::File::open(std::env::current_exe().expect("a file")).expect("open");

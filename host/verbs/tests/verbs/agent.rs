@@ -152,7 +152,7 @@ impl Remote {
     }
 }
 
-/// What memory is filled with that nobody else is to see or to change.
+/// What memory is filled with that no other process is to see or to change.
 pub(crate) const CANARY: u8 = 0xca;
 
 /// Length of an agent's region, in bytes.
@@ -390,7 +390,7 @@ impl Servant {
             ["babble", seed] => crate::scribbler::babble(number(seed)),
             ["mtu"] => self.context.query_port().active_mtu.bytes().to_string(),
             ["netns"] => adverb_sys::netns::current_id().expect("an id").to_string(),
-            _ => panic!("nobody taught me {words:?}"),
+            _ => panic!("an unknown command: {words:?}"),
         }
     }
 
@@ -504,7 +504,7 @@ fn knock(user: &str) -> String {
         let names = names.filter_map(move |name| name.strip_prefix('@'));
         names.filter(move |name| name.starts_with(&prefix)).map(|name| {
             let stream = Stream::connect(name.as_bytes()).expect("it listens");
-            // Who is shut out hears so at once; who is let in is waited for.
+            // A process that is shut out hears so at once; one that is let in is waited for.
             let wait = Some(Duration::from_millis(500));
             let heard = adverb_sys::poll::readable(&stream, std::iter::empty(), wait);
             (stream, heard.expect("poll"))

@@ -1,4 +1,4 @@
-//! A network namespace for one test: nobody else's packets, and a registry of its own.
+//! A network namespace for one test: no other process's packets, and a registry of its own.
 //!
 //! The test runs itself again there. Where that is not allowed, it runs among the others, which it
 //! is told: counts that others can change are then not exact.
@@ -60,7 +60,7 @@ pub(crate) fn program() -> std::path::PathBuf {
     std::env::current_exe().expect("we are somewhere")
 }
 
-/// Whether nobody else uses the network here.
+/// Whether no other process uses the network here.
 pub(crate) fn is_alone() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }

@@ -60,7 +60,7 @@ fn share_memory(a: &mut Agent, b: &mut Agent) {
 }
 
 /// Goal: a container of the same pod, whose processes cannot see ours nor be seen, is reached by memory, whichever of
-/// them comes first; so are two that see neither each other nor us. Nobody keeps a processor busy afterwards.
+/// them comes first; so are two that see neither each other nor us. None keeps a processor busy afterwards.
 #[test]
 fn processes_that_cannot_see_each_other_share_memory() {
     alone("containers::processes_that_cannot_see_each_other_share_memory", || {
@@ -124,16 +124,16 @@ fn a_container_with_any_dev_shm_shares_memory() {
 #[test]
 fn a_container_that_counts_its_users_differently_shares_memory() {
     alone("containers::a_container_that_counts_its_users_differently_shares_memory", || {
-        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        let unprivileged = ["--reuid=65534", "--regid=65534", "--clear-groups"];
         let by = |flags: &[&str]| {
             let mut command = Command::new("setpriv");
-            command.args(nobody).args(flags).arg(program());
+            command.args(unprivileged).args(flags).arg(program());
             command
         };
         let rootless = ["unshare", "-U", "-r"];
         let able = by(&rootless).arg("--list").output();
         if !is_alone() || !able.is_ok_and(|output| output.status.success()) {
-            println!("skipped: no setpriv, or no user namespaces for everybody");
+            println!("skipped: no setpriv, or no user namespaces for all users");
             return;
         }
         for [first, second] in [[&[][..], &rootless], [&rootless, &[]]] {
@@ -195,16 +195,16 @@ fn a_stopped_process_keeps_no_container_out() {
     });
 }
 
-/// Goal: another user who takes all names by which devices would be found keeps them from nothing.
+/// Goal: another user that takes all names by which devices would be found keeps them from nothing.
 #[test]
 fn names_that_another_user_has_taken_keep_no_two_apart() {
     alone("containers::names_that_another_user_has_taken_keep_no_two_apart", || {
-        let mut nobody = Command::new("setpriv");
-        nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program());
+        let mut unprivileged = Command::new("setpriv");
+        unprivileged.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program());
         if !has_containers(PROCESSES) {
             return;
         }
-        let mut squatter = start(nobody);
+        let mut squatter = start(unprivileged);
         assert_eq!(squatter.ask(&format!("squat {}", process::user())), "has 8");
         let mut here = start(Command::new(program()));
         let mut there = start(contained(PROCESSES, ""));

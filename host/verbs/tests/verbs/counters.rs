@@ -1,4 +1,4 @@
-//! What is counted, and who can see it: this process, and any other of the same user.
+//! Counters, and which processes can see them: this one, and any other of the same user.
 
 use crate::agent::Agent;
 use crate::alone::{alone, is_alone, over_udp};
@@ -122,7 +122,7 @@ fn processes_see_one_anothers_counters_while_they_live() {
         let _ = fresh_report_of(agent.pid());
         let pid = agent.pid();
         agent.kill();
-        assert!(report_of(pid).is_none(), "nobody is left to count");
+        assert!(report_of(pid).is_none(), "no device is left to count");
     });
 }
 

@@ -8,7 +8,7 @@ use adverb_sys::process;
 use adverb_verbs::{Context, DataPath, Work};
 use std::time::{Duration, Instant};
 
-/// Goal: whoever polls in vain lets others have the processor, so that a message takes microseconds of
+/// Goal: a thread that polls in vain lets others have the processor, so that a message takes microseconds of
 /// it and not a time slice. Method: processor time, which others do not change, of both together for a
 /// round trip, beside that of the empty polls after which one may let go.
 ///
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 fn two_processes_that_poll_share_a_processor() {
     alone("crowded::two_processes_that_poll_share_a_processor", || {
         let one = *cpus().expect("a processor").first().expect("a processor");
-        pin_to_cpu(one).expect("it may be used"); // And whoever is started from here on.
+        pin_to_cpu(one).expect("it may be used"); // And all that is started from here on.
         let (context, setup) = (Context::open("soft_lo").expect("loopback"), Setup::patient());
         let (side, mut agent) = (setup.side(&context), Agent::start("soft_lo", 1));
         let there = agent.connect_to(&side.qp, &setup);

@@ -26,7 +26,7 @@ const THERE: Ipv4Addr = Ipv4Addr::new(127, 4, 7, 91);
 fn observed(setup: Setup) -> (Context, Side, UdpSocket) {
     let context = Context::open("soft_lo").expect("the loopback device");
     let side = setup.side(&context);
-    let peer = UdpSocket::bind((THERE, ROCE_PORT)).expect("nobody else is there");
+    let peer = UdpSocket::bind((THERE, ROCE_PORT)).expect("no other socket is there");
     peer.set_read_timeout(Some(FOREVER)).expect("a limit");
     let gid = Gid::from_v4(THERE.octets());
     let remote = RemoteQp { gid, qpn: Qpn::new(77), psn: Psn::new(0) };

@@ -1,5 +1,5 @@
-//! Processes that are stopped in the midst of something: nobody waits for them for ever, newcomers come in,
-//! and whoever goes on either goes on, or sees that its queue pair works no more.
+//! Processes that are stopped in the midst of something: none is waited for for ever, newcomers come in,
+//! and a process that goes on either works on, or sees that its queue pair works no more.
 
 use crate::agent::{Agent, Remote, registry_of};
 use crate::alone::{alone, program};
@@ -14,15 +14,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 between_processes! {
-    who_is_stopped_before_anybody_has_met_it_is_a_cable_without_an_end,
-    who_is_stopped_while_it_comes_keeps_nobody_out,
-    who_is_stopped_in_the_midst_of_a_stream_keeps_neither_others_nor_memory,
+    a_process_stopped_before_it_was_met_fails_what_connects_to_it,
+    a_process_stopped_while_it_opens_keeps_no_other_out,
+    a_process_stopped_in_the_midst_of_a_stream_keeps_neither_others_nor_memory,
 }
 
 /// A process that was stopped while it copied to memory by a system call goes on with the address that it has. So
 /// that memory never has another use.
 ///
-/// Goal: who lets go of a vector or of a queue pair waits for such a process for a while, holds up nobody else, and the
+/// Goal: a thread that lets go of a vector or of a queue pair waits for such a process for a while, holds up no other, and the
 /// vector is not freed then. Method: at other moments, until one is in the midst of a copy; the wait tells, unless
 /// letting go took so long for want of a processor.
 #[test]
@@ -98,7 +98,7 @@ fn stop(pid: u32) {
 
 /// Another process, which runs, and this one reach one another.
 fn talk(context: &Context, other: &mut Agent) {
-    // Whoever binds the address again may be given packets of one who is stopped.
+    // A process that binds the address again may be given packets of one that is stopped.
     let setup = Setup { timeout: 16, ..Setup::default() };
     let side = setup.side(context);
     let there = other.connect_to(&side.qp, &setup);
@@ -116,9 +116,9 @@ fn talk(context: &Context, other: &mut Agent) {
     assert_eq!(other.ask(&format!("drop {}", there.index)), "dropped");
 }
 
-/// Goal: the ring's handshake, with somebody who does not answer. Method: what is connected to it fails as
-/// if nobody was there, another process is met and reached meanwhile, and it can be met once it goes on.
-fn who_is_stopped_before_anybody_has_met_it_is_a_cable_without_an_end(path: Path) {
+/// Goal: the handshake of a shared-memory link, with a process that does not answer. Method: what is connected to it fails as
+/// if no process was there, another process is met and reached meanwhile, and it can be met once it goes on.
+fn a_process_stopped_before_it_was_met_fails_what_connects_to_it(path: Path) {
     let context = path.context();
     let (mut frozen, mut other) = (Agent::start_over(path), Agent::start_over(path));
     let there = frozen.qp();
@@ -138,9 +138,9 @@ fn who_is_stopped_before_anybody_has_met_it_is_a_cable_without_an_end(path: Path
     talk(&context, &mut frozen);
 }
 
-/// Goal: somebody who is stopped while it opens its device, at whatever step, keeps nobody out. Method: a
+/// Goal: a process that is stopped while it opens its device, at whatever step, keeps no other out. Method: a
 /// little later each time; it is there when it goes on.
-fn who_is_stopped_while_it_comes_keeps_nobody_out(path: Path) {
+fn a_process_stopped_while_it_opens_keeps_no_other_out(path: Path) {
     let context = path.context();
     for round in 0..12 {
         let mut command = Command::new(program());
@@ -175,9 +175,9 @@ fn is_registry_free() -> bool {
     lock.expect("it can be locked").is_some()
 }
 
-/// Goal: who is stopped in the midst of SENDs, WRITEs or READs, in both directions, holds up neither those
-/// who talk to others, nor memory that is let go. Method: at other moments each time.
-fn who_is_stopped_in_the_midst_of_a_stream_keeps_neither_others_nor_memory(path: Path) {
+/// Goal: a process that is stopped in the midst of SENDs, WRITEs or READs, in both directions, holds up neither
+/// traffic of others, nor memory that is let go. Method: at other moments each time.
+fn a_process_stopped_in_the_midst_of_a_stream_keeps_neither_others_nor_memory(path: Path) {
     let context = path.context();
     let mut other = Agent::start_over(path);
     for round in 0..6 {

@@ -13,7 +13,7 @@ use adverb_wire::{Aeth, Extension, Msn, Operation, ROCE_PORT, Reth, Syndrome};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// A pair, a region that nobody may change, and the number after which counts are looked at.
+/// A pair, a region that may not change, and the number after which counts are looked at.
 struct Scene {
     pair: Pair,
     target: Mr,
@@ -165,8 +165,8 @@ fn a_packet_with_any_byte_changed_is_dropped() {
 }
 
 #[test]
-fn packets_for_nobody_are_counted() {
-    over_udp("hostile::packets_for_nobody_are_counted", || {
+fn packets_for_no_queue_pair_are_counted() {
+    over_udp("hostile::packets_for_no_queue_pair_are_counted", || {
         let scene = Scene::new();
         let (a, b) = (&scene.pair.a, &scene.pair.b);
         let stranger = Stranger::at(PEERS);
@@ -355,7 +355,7 @@ fn relay_ports() -> Vec<u16> {
     ports.collect()
 }
 
-/// Goal: what a stranger has sent to be passed on is taken away, and does not wake for ever those who
+/// Goal: what a stranger has sent to be passed on is taken away, and does not wake for ever threads that
 /// sleep until a completion comes.
 #[test]
 fn strangers_do_not_keep_sleepers_awake() {

@@ -38,14 +38,14 @@ fn huge_bytes(mr: &Mr) -> usize {
     kib << 10
 }
 
-/// Registered memory that nobody has touched.
+/// Registered memory that was not touched.
 type Make = fn(&Pd) -> (Mr, Option<Mapping>);
 
 fn allocated(pd: &Pd) -> (Mr, Option<Mapping>) {
     (pd.allocate(LEN, Access::ALL).expect("memory"), None)
 }
 
-/// The caller's, who keeps it.
+/// The caller's, which keeps it.
 fn registered(pd: &Pd) -> (Mr, Option<Mapping>) {
     let pages = Mapping::anonymous(LEN).expect("memory");
     // SAFETY: the caller drops the pages after the region, and has but their address.
@@ -53,7 +53,7 @@ fn registered(pd: &Pd) -> (Mr, Option<Mapping>) {
     (mr.expect("room for a region"), Some(pages))
 }
 
-/// Goal: large buffers lie in huge pages where the system gives them to who asks, and work alike where it
+/// Goal: large buffers lie in huge pages where the system gives them on request, and work alike where it
 /// does not. Method: the kernel's own account; memory of one's own, memory that neighbours map, for which
 /// systems have different settings, and the caller's memory, registered before it is touched.
 #[test]

@@ -91,7 +91,7 @@ fn region(pd: &Pd, seed: u64, access: Access) -> (Mr, Vec<u8>) {
 }
 
 /// Goal: a neighbour that asks for everything maps what its queue pair may reach, and can write to no more than that;
-/// what it was lent a message from, and what it may only READ, nobody but the owner can write to.
+/// what it got a message from by reference, and what it may only READ, only the owner can write to.
 #[test]
 fn a_neighbour_maps_what_its_queue_pair_may_reach() {
     alone("isolation::a_neighbour_maps_what_its_queue_pair_may_reach", || {
@@ -123,7 +123,7 @@ fn a_neighbour_maps_what_its_queue_pair_may_reach() {
         for unreachable in [&foreign, &kept_file, &local_file] {
             assert_eq!(rights(&agent, unreachable), None, "{unreachable:?}");
         }
-        assert!(file_with(&in_writable).is_none(), "who could write to it could read it");
+        assert!(file_with(&in_writable).is_none(), "a mapping for writing could be read");
         assert_eq!(file(&in_window).inode, local_file.inode, "windows are reached by packets");
 
         // A message that is lent: the second one, as soon as the other has the pages.
@@ -157,7 +157,7 @@ fn a_neighbour_maps_what_its_queue_pair_may_reach() {
     });
 }
 
-/// Goal: memory that is registered anew with fewer rights, or in another domain, is out of reach of who has mapped it.
+/// Goal: memory that is registered anew with fewer rights, or in another domain, is out of reach of neighbours that have mapped it.
 #[test]
 fn memory_registered_anew_leaves_the_file_that_neighbours_have() {
     alone("isolation::memory_registered_anew_leaves_the_file_that_neighbours_have", || {
@@ -177,7 +177,7 @@ fn memory_registered_anew_leaves_the_file_that_neighbours_have() {
             (&side.pd, Access::LOCAL_WRITE | Access::REMOTE_READ),
         ];
         for (seed, (pd, access)) in (2..).zip(steps) {
-            mr = mr.reregister(pd, access).expect("nobody else has it");
+            mr = mr.reregister(pd, access).expect("it is not shared");
             assert_eq!(bytes_of(&mr, 0, 4096), pattern(seed - 1, 4096), "the bytes stay");
             mr.write(0, &pattern(seed, 4096)).expect("it is writable");
             let now = file_with(&pattern(seed, 4096)).expect("it is in a file");

@@ -13,7 +13,7 @@
 //! | `processes.rs` | several processes on one address, wrong steering, sudden death |
 //! | `passive.rs` | programs that do not poll, and what they cost |
 //! | `capture.rs` | `ADVERB_PCAP` |
-//! | `counters.rs` | what is counted, and who can see it |
+//! | `counters.rs` | what is counted, and which processes can see it |
 //! | `neighbours.rs` | shared memory between processes: order, dropped regions, sudden death |
 //! | `crowded.rs` | many processes, and few processors |
 //! | `frozen.rs` | processes that are stopped in the midst of something |

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 between_processes! {
     a_read_brings_what_the_write_before_it_wrote,
-    a_write_is_seen_by_whoever_has_the_send_after_it_and_not_before_the_one_before_it,
+    a_write_is_seen_with_the_send_after_it_and_not_before_the_one_before_it,
     every_operation_reaches_every_kind_of_memory,
     messages_of_all_lengths_wait_for_receives_and_keep_their_order,
     neighbours_may_be_killed_at_any_moment,
     nothing_is_written_after_a_region_is_dropped,
-    whoever_is_connected_anew_reaches_its_new_neighbour,
-    what_a_dropped_region_had_is_somebody_elses_at_once,
+    a_queue_pair_connected_anew_reaches_its_new_neighbour,
+    what_a_dropped_region_had_can_be_used_again_at_once,
 }
 
 /// Around a cache line, around what is lent, around what goes through the shared-memory link whole, and much more.
@@ -36,8 +36,8 @@ fn neighbours_use_memory() {
 }
 
 #[test]
-fn whoever_asks_for_udp_gets_it_and_his_neighbours_with_him() {
-    over_udp("neighbours::whoever_asks_for_udp_gets_it_and_his_neighbours_with_him", || {
+fn a_device_that_asks_for_udp_gets_it_and_so_do_its_neighbours() {
+    over_udp("neighbours::a_device_that_asks_for_udp_gets_it_and_so_do_its_neighbours", || {
         let (context, setup) = (Context::open("soft_lo").expect("loopback"), Setup::default());
         let side = setup.side(&context);
         let mut command = std::process::Command::new(crate::alone::program());
@@ -52,8 +52,8 @@ fn whoever_asks_for_udp_gets_it_and_his_neighbours_with_him() {
 }
 
 /// For two processes that poll, of which either may be kept from its processor for longer than the
-/// retries of a short time-out take: on a busy machine the scheduler takes a second from whoever yields a
-/// lot, and nobody drives for a thread that was stopped while it did. Packets do get lost then, and
+/// retries of a short time-out take: on a busy machine the scheduler takes a second from a thread that yields a
+/// lot, and none drives for a thread that was stopped while it did. Packets do get lost then, and
 /// records do not.
 fn patient(path: Path) -> Setup {
     Setup { timeout: path.timeout(), ..Setup::default() }
@@ -130,7 +130,7 @@ fn messages_of_all_lengths_wait_for_receives_and_keep_their_order(path: Path) {
 
 /// Goal: what a queue pair remembers of one neighbour's memory is not taken for the next one's.
 /// Method: two neighbours alike, down to the names and places of their memory.
-fn whoever_is_connected_anew_reaches_its_new_neighbour(path: Path) {
+fn a_queue_pair_connected_anew_reaches_its_new_neighbour(path: Path) {
     let (context, setup) = (path.context(), patient(path));
     let side = setup.side(&context);
     let mut agents = [Agent::start_over(path), Agent::start_over(path)];
@@ -155,10 +155,10 @@ fn whoever_is_connected_anew_reaches_its_new_neighbour(path: Path) {
     }
 }
 
-/// Goal: whoever has received a SEND sees the WRITE before it; and sees no WRITE that comes after a
+/// Goal: a receiver of a SEND sees the WRITE before it; and sees no WRITE that comes after a
 /// SEND for which there was no receive. Method: the first with requests one upon the other, the
 /// second by not posting a receive.
-fn a_write_is_seen_by_whoever_has_the_send_after_it_and_not_before_the_one_before_it(path: Path) {
+fn a_write_is_seen_with_the_send_after_it_and_not_before_the_one_before_it(path: Path) {
     let (context, setup) = (path.context(), patient(path));
     let (side, mut agent) = (setup.side(&context), Agent::start_over(path));
     let there = agent.connect_to(&side.qp, &setup);
@@ -227,7 +227,7 @@ fn nothing_is_written_after_a_region_is_dropped(path: Path) {
         let (index, addr, rkey) = (there.index, mr.addr(), mr.rkey().0);
         agent.tell(&format!("stream {index} 65536 {addr} {rkey}"));
         std::thread::sleep(Duration::from_micros(500 * round));
-        let keep = mr.reregister(&side.pd, Access::ALL).expect("nobody else has it");
+        let keep = mr.reregister(&side.pd, Access::ALL).expect("it is not shared");
         keep.fill(0, 1 << 16, 0xee).expect("it is writable");
         assert_eq!(agent.answer(), "RemoteAccess", "round {round}");
         assert_same(&bytes_of(&keep, 0, 1 << 16), &[0xee; 1 << 16], "after the end");
@@ -238,7 +238,7 @@ fn nothing_is_written_after_a_region_is_dropped(path: Path) {
 /// something else, and the peer neither changes nor sees that.
 /// Method: buffers that are let go come back with the next allocation; small ones and ones that have a
 /// file of their own, next to others that stay.
-fn what_a_dropped_region_had_is_somebody_elses_at_once(path: Path) {
+fn what_a_dropped_region_had_can_be_used_again_at_once(path: Path) {
     let (context, setup) = (path.context(), Setup::default());
     let mut agent = Agent::start_over(path);
     let pd = context.alloc_pd();
@@ -261,13 +261,13 @@ fn what_a_dropped_region_had_is_somebody_elses_at_once(path: Path) {
             .collect();
         assert_eq!(agent.answer(), "RemoteAccess", "round {round}");
         for other in &others {
-            assert_same(&bytes_of(other, 0, len), &vec![CANARY; len], "somebody else's");
+            assert_same(&bytes_of(other, 0, len), &vec![CANARY; len], "of another region");
         }
         agent.ask(&format!("drop {index}"));
     }
 }
 
-/// Goal: whoever survives learns of it in bounded time, and what the dead had comes back: places,
+/// Goal: the survivor learns of it in bounded time, and what the dead had comes back: places,
 /// numbers, descriptors. Method: both stream at one another, by SEND and WRITE; `ADVERB_KILLS` says
 /// how often one of them dies, each time a little later.
 fn neighbours_may_be_killed_at_any_moment(path: Path) {
@@ -305,7 +305,7 @@ fn neighbours_may_be_killed_at_any_moment(path: Path) {
                     ended = ended.or(Some(done.wc.status));
                 }
             }
-            assert!(Instant::now() < end, "nobody noticed");
+            assert!(Instant::now() < end, "it was not noticed");
         }
         assert_eq!(ended, Some(WcStatus::RetryExceeded), "round {round}");
         assert_eq!(side.qp.state(), QpState::Err);

@@ -75,7 +75,7 @@ fn with_b_elsewhere(pair: &Pair, test: impl FnOnce(&Receiver<Result<Completion, 
 
 /// Goal: no completion overtakes another, whether it was there before a poll or the poll has brought it
 /// about, and however many it asks for.
-/// Method: batches of numbered messages; sometimes the devices take steps before anybody polls.
+/// Method: batches of numbered messages; sometimes the devices take steps before a poll.
 fn completions_come_in_order_however_they_are_brought(path: Path) {
     let pair = path.setup().pair();
     let (a, b) = (&pair.a, &pair.b);
@@ -228,7 +228,7 @@ fn atomics(pair: &Pair) {
     assert_eq!((words.load_u64(0), words.load_u64(16)), (Ok(0), Ok(0)));
 }
 
-/// Goal: nobody sees a part of an ATOMIC WRITE.
+/// Goal: no reader sees a part of an ATOMIC WRITE.
 /// Method: the owner looks all the time; each write's eight bytes are alike. Writes go on until the
 /// owner has seen a hundred changes: its thread may get no processor for as long as 2,000 writes take.
 fn an_atomic_write_is_seen_whole_or_not_at_all(path: Path) {

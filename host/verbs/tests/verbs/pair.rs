@@ -3,7 +3,7 @@
 //! # Safety
 //!
 //! Raw requests name memory by key. The only keys that these tests can know are of regions of type
-//! `Mr`, which never give out references to their bytes; so nobody holds one.
+//! `Mr`, which never give out references to their bytes; so no code holds one.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -14,7 +14,7 @@ use adverb_verbs::{
 };
 use std::time::{Duration, Instant};
 
-/// Nothing on one machine takes this long: whoever waits longer waits for ever.
+/// Nothing on one machine takes this long: a longer wait is one for ever.
 pub(crate) const FOREVER: Duration = Duration::from_secs(60);
 
 /// One end.
@@ -184,13 +184,13 @@ impl Side {
 
     /// Posts raw requests.
     pub(crate) fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)> {
-        // SAFETY: the requests name bytes of regions, to which nobody holds a reference (header).
+        // SAFETY: the requests name bytes of regions, to which no code holds a reference (header).
         unsafe { self.qp.post_send(batch) }.map_err(|refused| (refused.posted, refused.error))
     }
 
     /// Posts raw receives.
     pub(crate) fn post_recv(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
-        // SAFETY: the receives name bytes of regions, to which nobody holds a reference (header).
+        // SAFETY: the receives name bytes of regions, to which no code holds a reference (header).
         unsafe { self.qp.post_recv(batch) }.map_err(|refused| (refused.posted, refused.error))
     }
 

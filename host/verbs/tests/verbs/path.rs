@@ -53,7 +53,7 @@ impl Path {
         Context::open_with("soft_lo", &config).expect("the loopback device")
     }
 
-    /// Whoever serves the other end may be kept from a processor for longer than the retries of a short
+    /// The thread that serves the other end may be kept from a processor for longer than the retries of a short
     /// time-out take. Packets do get lost then, and records do not.
     pub(crate) fn setup(self) -> Setup {
         Setup { path: Some(self), timeout: self.timeout(), ..Setup::default() }
@@ -105,7 +105,7 @@ macro_rules! on_every_path {
         }
         mod udp {
             $(#[test] fn $test() {
-                // A refusal that gets lost is not repeated: nobody else may be at these sockets.
+                // A refusal that gets lost is not repeated: no other process may use these sockets.
                 let name = concat!(module_path!(), "::", stringify!($test));
                 let (_, name) = name.split_once("::").expect("a module of the test program");
                 crate::alone::alone(name, || super::$test(crate::path::Path::Udp));

@@ -138,7 +138,7 @@ fn packets_that_are_given_to_the_wrong_process_arrive() {
                 steering::program(8, 0, &[], &steering::Connections::NONE).expect("it is short");
             socket.attach_reuseport_filter(&to_the_first).expect("a sound program");
         };
-        // On a busy machine somebody may put it right before the first packet comes.
+        // On a busy machine another process may put it right before the first packet comes.
         let write = format!("write {} 0 1 {} {}", x.index, far.addr, far.rkey.0);
         eventually("something is passed on", || {
             mislead();
@@ -163,7 +163,7 @@ fn packets_that_are_given_to_the_wrong_process_arrive() {
     });
 }
 
-/// Goal: whoever survives learns of it, loses nothing but the connection, and can have a new one.
+/// Goal: the survivor learns of it, loses nothing but the connection, and can have a new one.
 /// Method: the peer dies in the middle of a transfer, as the receiver and as the sender.
 #[test]
 fn a_peer_may_be_killed_at_any_moment() {
@@ -194,7 +194,7 @@ fn a_peer_may_be_killed_at_any_moment() {
                 {
                     break done.wc.status;
                 }
-                assert!(Instant::now() < end, "nobody noticed");
+                assert!(Instant::now() < end, "it was not noticed");
             };
             assert_eq!(status, WcStatus::RetryExceeded, "round {round}");
             assert_eq!(side.qp.state(), QpState::Err);

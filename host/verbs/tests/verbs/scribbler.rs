@@ -36,29 +36,29 @@ const DESCRIPTORS_MAX: usize = 100;
 
 /// Scribbles over every mapping that the shared-memory links, peer pages or statistics pages of this process lie in.
 fn scribbled(kind: &'static str) {
-    let name = format!("scribbler::{kind}_scribbled_over_hold_up_nobody");
+    let name = format!("scribbler::{kind}_scribbled_over_hold_up_no_other");
     alone(&name, || {
         Scene::new().rounds(|agent, seed| agent.tell(&format!("scribble {kind} {seed}")));
     });
 }
 
 #[test]
-fn segments_scribbled_over_hold_up_nobody() {
+fn segments_scribbled_over_hold_up_no_other() {
     scribbled("segments");
 }
 
 #[test]
-fn peer_pages_scribbled_over_hold_up_nobody() {
-    scribbled("peer-pages");
+fn peer_pages_scribbled_over_hold_up_no_other() {
+    scribbled("peer_pages");
 }
 
 #[test]
-fn counters_scribbled_over_hold_up_nobody() {
+fn counters_scribbled_over_hold_up_no_other() {
     scribbled("counters");
 }
 
-/// Goal: nonsense in the registry keeps nobody from what he has, and is put right when somebody comes. Method: as
-/// above, with holes besides, and attempts to cut the file short; those who come meanwhile may fail, later not.
+/// Goal: nonsense in the registry keeps no process from what it has, and is put right when a device is opened. Method: as
+/// above, with holes besides, and attempts to cut the file short; devices that are opened meanwhile may fail, later not.
 fn registries_scribbled_over(path: Path, name: &str) {
     alone(name, || {
         let scene = Scene { withholds: true, ..Scene::over(path) };
@@ -67,8 +67,8 @@ fn registries_scribbled_over(path: Path, name: &str) {
 }
 
 #[test]
-fn registries_scribbled_over_hold_up_nobody() {
-    let name = "scribbler::registries_scribbled_over_hold_up_nobody";
+fn registries_scribbled_over_hold_up_no_other() {
+    let name = "scribbler::registries_scribbled_over_hold_up_no_other";
     registries_scribbled_over(Path::SharedMemory, name);
 }
 
@@ -82,8 +82,8 @@ fn registries_scribbled_over_hold_up_no_packets() {
 /// and hellos that are nearly right, with descriptors of every wrong kind; on connections that stay, silent, and from
 /// every other process as fast as it can.
 #[test]
-fn nonsense_at_the_rendezvous_holds_up_nobody() {
-    alone("scribbler::nonsense_at_the_rendezvous_holds_up_nobody", || {
+fn nonsense_at_the_rendezvous_holds_up_no_other() {
+    alone("scribbler::nonsense_at_the_rendezvous_holds_up_no_other", || {
         Scene::new().rounds(|agent, seed| agent.tell(&format!("babble {seed}")));
     });
 }
@@ -403,7 +403,7 @@ impl Random {
 pub(crate) fn scribble(kind: &str, seed: u64) -> ! {
     let file = match kind {
         "segments" => "adverb-segment ",
-        "peer-pages" => "adverb-peer-page ",
+        "peer_pages" => "adverb-peer-page ",
         "counters" => "adverb-counters ",
         "registry" => "adverb-registry-",
         _ => panic!("no such memory: {kind}"),

@@ -110,12 +110,12 @@ fn a_queue_pair_connects_once() {
     assert_eq!(pair.a.qp.state(), QpState::Rts);
 }
 
-/// Goal: where the kernel's own RoCE, or anybody, has the port, the message says so.
+/// Goal: where the kernel's own RoCE, or any process, has the port, the message says so.
 #[test]
 fn a_port_that_is_taken_is_named_with_the_cure() {
     over_udp("set_up::a_port_that_is_taken_is_named_with_the_cure", || {
         let Ok(_taken) = UdpSocket::bind(("127.0.0.1", adverb_wire::ROCE_PORT)) else {
-            println!("skipped: somebody else has the port");
+            println!("skipped: another process has the port");
             return;
         };
         let context = context();
@@ -176,7 +176,7 @@ fn regions_that_cannot_be_are_refused() {
         assert!(error.to_string().contains("local write"), "{error}");
     }
     for len in [usize::MAX, 1 << 50] {
-        let error = pd.allocate(len, Access::NONE).expect_err("nobody has that much");
+        let error = pd.allocate(len, Access::NONE).expect_err("no machine has that much");
         assert!(matches!(error, AllocateError::Memory { .. }), "{error}");
     }
     assert!(pd.register_vec(Vec::new(), Access::NONE).is_err(), "it is empty");

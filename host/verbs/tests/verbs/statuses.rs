@@ -245,7 +245,7 @@ fn a_send_longer_than_its_receive_fails_on_both_sides(path: Path) {
     }
 }
 
-/// Goal: between processes the shared-memory link says who somebody is, and not what he writes into it. Method: a third
+/// Goal: between processes the shared-memory link identifies a peer, and not what is written into it. Method: a third
 /// device, whose shared-memory link is in use, connects to a queue pair that has a peer, and numbers its messages as
 /// that peer would.
 #[test]
@@ -327,8 +327,8 @@ fn a_peer_that_is_gone_exceeds_the_retries(path: Path) {
     assert_eq!(statuses, [(0, WcStatus::RetryExceeded), (1, flushed), (2, flushed)]);
     assert_eq!(a.qp.counters().retry_exceeded_err, 1);
     assert_eq!(a.qp.counters().ack_timeout, 3, "the first attempt and two more");
-    // The records stay in the ring until somebody over there runs.
-    eventually("somebody counted them", || far.counters().unknown_qp >= unknown + 3);
+    // The records stay in the ring until a thread over there runs.
+    eventually("they are counted", || far.counters().unknown_qp >= unknown + 3);
 }
 
 fn an_end_flushes_what_is_outstanding_and_gives_the_memory_back(path: Path) {
@@ -384,7 +384,7 @@ fn an_overrun_completion_queue_says_so_and_stops_its_queue_pairs(path: Path) {
     };
     let batch: Vec<_> = (0..8).map(work).collect();
     a.post_send(&batch).expect("room");
-    // Somebody drives, but nobody takes completions, until there are too many.
+    // The device is driven, but completions are not taken, until there are too many.
     eventually("an error", || {
         pair.drive();
         a.qp.state() == QpState::Err
@@ -418,7 +418,7 @@ fn what_an_answer_acknowledges_has_succeeded_though_its_queue_pair_ends() {
         a.qp.post(Work::send(a.buffer(&[1; 8])).wr_id(3)).expect("room");
         assert_eq!(b.wait().wc.wr_id, 2);
         b.qp.post(Work::send(b.buffer(&[2; 8])).wr_id(4)).expect("room");
-        // Somebody may have acknowledged the question before it was answered.
+        // The helper may have acknowledged the question before it was answered.
         let mut ended = vec![a.wait().wc];
         while ended.iter().all(|wc| wc.wr_id != 1) {
             ended.push(a.wait().wc);

@@ -1,4 +1,4 @@
-//! Somebody who speaks to the device through a plain socket, and may say what he likes.
+//! A stranger: a plain socket that can send the device any bytes.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -16,7 +16,7 @@ pub(crate) const VICTIM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCAL
 pub(crate) const PEERS: Ipv4Addr = Ipv4Addr::LOCALHOST;
 pub(crate) const ANOTHERS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Somebody with a socket and a knowledge of the format.
+/// A socket, and a knowledge of the format.
 #[derive(Debug)]
 pub(crate) struct Stranger {
     pub(crate) socket: UdpSocket,

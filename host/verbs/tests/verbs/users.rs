@@ -1,6 +1,6 @@
 //! Processes of another user on the same host: no memory, and packets where that is possible.
 //!
-//! Needs root, to become somebody else; says so and does nothing where that is missing.
+//! Needs root, to become another user; says so and does nothing where that is missing.
 
 use crate::agent::Agent;
 use crate::alone::{alone, is_alone, program};
@@ -9,17 +9,17 @@ use crate::path::Path;
 use adverb_verbs::{Access, Context, DataPath, RcConnect, RemoteQp, WcStatus, Work};
 use std::process::Command;
 
-/// A process of this test program as a user who has nothing.
-fn somebody_else() -> Command {
+/// A process of this test program as a user without rights.
+fn another_user() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program());
     command
 }
 
-/// Says why not, if this test cannot become somebody else.
-fn can_be_somebody_else() -> bool {
+/// Says why not, if this test cannot become another user.
+fn can_be_another_user() -> bool {
     let able = is_alone()
-        && somebody_else().arg("--list").output().is_ok_and(|output| output.status.success());
+        && another_user().arg("--list").output().is_ok_and(|output| output.status.success());
     if !able {
         println!("skipped: no namespace, no setpriv, or not root");
     }
@@ -43,7 +43,7 @@ pub(crate) fn add_addresses() -> u8 {
 #[test]
 fn another_user_gets_packets() {
     alone("users::another_user_gets_packets", || {
-        if !can_be_somebody_else() {
+        if !can_be_another_user() {
             return;
         }
         let setup = Setup { gid_index: add_addresses(), ..Setup::default() };
@@ -52,7 +52,7 @@ fn another_user_gets_packets() {
         // A neighbour of our own, so that there is something to see.
         let kin = setup.pair_on(context.clone());
         assert_eq!(kin.a.qp.path(), Some(DataPath::InProcess));
-        let mut agent = Agent::start_by(somebody_else(), "soft_two", setup.gid_index);
+        let mut agent = Agent::start_by(another_user(), "soft_two", setup.gid_index);
         let there = agent.connect_to(&side.qp, &setup);
         assert_eq!(side.qp.path(), Some(DataPath::Udp));
         assert_eq!(agent.ask(&format!("path {}", there.index)), "udp");
@@ -73,16 +73,16 @@ fn another_user_gets_packets() {
     });
 }
 
-/// Goal: an address whose port another user has is refused in words, and who has it goes on.
+/// Goal: an address whose port another user has is refused in words, and its holder goes on.
 #[test]
 fn an_address_of_another_user_is_refused_with_advice() {
     alone("users::an_address_of_another_user_is_refused_with_advice", || {
-        if !can_be_somebody_else() {
+        if !can_be_another_user() {
             return;
         }
         let setup = Setup::default();
         let pair = Setup { path: Some(Path::Udp), ..setup }.pair();
-        let mut agent = Agent::start_by(somebody_else(), "soft_lo", 1);
+        let mut agent = Agent::start_by(another_user(), "soft_lo", 1);
         let there = agent.qp();
         let here = pair.a.qp.address().expect("an address");
         let refused = agent.refused(&there, here, &setup);
@@ -94,7 +94,7 @@ fn an_address_of_another_user_is_refused_with_advice() {
             .expect("room");
         assert_eq!(pair.a.status(), WcStatus::Success);
 
-        // Nor does memory stand in: who insists on it is told.
+        // Nor does memory stand in: a program that insists on it is told.
         let strict = Context::open_with("soft_lo", &crate::path::only_memory()).expect("loopback");
         let side = setup.side(&strict);
         let RemoteQp { gid, qpn, psn } = there.qp;
@@ -109,7 +109,7 @@ fn an_address_of_another_user_is_refused_with_advice() {
 #[test]
 fn another_user_is_not_let_in() {
     alone("users::another_user_is_not_let_in", || {
-        if !can_be_somebody_else() {
+        if !can_be_another_user() {
             return;
         }
         let context = Context::open("soft_lo").expect("loopback");
@@ -117,7 +117,7 @@ fn another_user_is_not_let_in() {
         assert_eq!(pair.a.qp.path(), Some(DataPath::InProcess));
         let mut friend = Agent::start("soft_lo", 1);
         assert_eq!(friend.ask("knock 0"), "let in, and the registry is open");
-        let mut stranger = Agent::start_by(somebody_else(), "soft_lo", 1);
+        let mut stranger = Agent::start_by(another_user(), "soft_lo", 1);
         assert_eq!(stranger.ask("knock 0"), "shut out, and the registry is closed");
     });
 }

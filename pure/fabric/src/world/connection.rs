@@ -281,8 +281,8 @@ impl Connection {
         {
             let from = usize::try_from(number % SLOTS * SLOT_BYTES).unwrap_or(0);
             let written = memory.get(from..from + usize::try_from(len).unwrap_or(0));
-            let who = u64::try_from(2 * at + side).unwrap_or(0);
-            let expected = pattern([who, life, number, 1], len);
+            let sender = u64::try_from(2 * at + side).unwrap_or(0);
+            let expected = pattern([sender, life, number, 1], len);
             assert!(written == Some(&expected[..]), "a WRITE has left other bytes");
         }
     }
@@ -300,9 +300,9 @@ impl Connection {
         assert!(number < sent, "message {number} was never sent");
         assert!(imm_.is_none_or(|found| found == imm(number)), "messages arrive in order");
         if send {
-            let who = u64::try_from(2 * at + 1 - side).unwrap_or(0);
+            let sender = u64::try_from(2 * at + 1 - side).unwrap_or(0);
             let len = u64::try_from(bytes.len()).unwrap_or(0);
-            let expected = pattern([who, life, number, 0], len);
+            let expected = pattern([sender, life, number, 0], len);
             assert!(bytes == expected, "message {number} has other bytes");
         }
     }

@@ -14,7 +14,7 @@
 //!
 //! - each request and each receive ends once, requests in the order of posting;
 //! - messages arrive once, in order and whole; a SEND that has succeeded has arrived;
-//! - bytes that were written are where they belong, atomics were executed once, bytes that nobody was
+//! - bytes that were written are where they belong, atomics were executed once, bytes that were not
 //!   granted are as they were;
 //! - what is put off is on some list: when everything rests, nothing is owed, and where nothing got lost no
 //!   ACK time-out has helped;

@@ -267,7 +267,7 @@ pub(super) struct Process {
 const CLOCK_STEPS: u64 = 8;
 /// The helper's patience with a program that has stopped to poll.
 const TICK_NANOS: u64 = 5_000;
-/// The key that nobody was told, and what is behind it.
+/// A key that was not given to peers, and what is behind it.
 const SECRET: Rkey = Rkey(0xdead);
 const SECRET_BYTES: [u8; 64] = [0x5a; 64];
 
@@ -449,7 +449,7 @@ impl Process {
         region.bytes.get_mut(from..from + still.len()).expect("it fits").copy_from_slice(&still);
     }
 
-    /// Takes a region from under those who use it, if there is one.
+    /// Takes a region from under its users, if there is one.
     pub(super) fn deregister_something(&mut self, random: &mut Random) -> bool {
         let mut memory = self.memory.borrow_mut();
         let at = random.index(memory.regions.len());
@@ -661,10 +661,10 @@ impl Process {
         assert!(self.board.open.get().is_none(), "a deadline was left open");
         for station in self.stations.values() {
             assert!(!station.qp.owes_ack(), "an acknowledgement is owed");
-            assert!(station.pacing.late.is_none(), "nobody has looked at an acknowledgement");
+            assert!(station.pacing.late.is_none(), "an acknowledgement was not looked at");
             assert!(!station.qp.has_more(), "there is more to emit");
             assert_eq!(station.qp.outstanding(), 0, "requests that do not end");
-            assert!(station.own.requests.is_empty(), "requests that nobody has heard of");
+            assert!(station.own.requests.is_empty(), "requests whose end was not reported");
             let late = station.qp.counters().ack_timeout;
             assert!(!lossless || late == 0, "{late} acknowledgements were late, and none was lost");
         }
@@ -722,7 +722,7 @@ fn receive(
         };
         let is_record = table_medium(&seat, from);
         if !is_record {
-            continue; // Whoever that was, it is not the peer.
+            continue; // Whatever sent that, it is not the peer.
         }
         let mut given = Given { published: 0, only_served: true };
         let mut cargo = Some(first);

@@ -32,7 +32,7 @@ pub enum PortSpace {
     Udp,
 }
 
-/// Who asks, and of which address.
+/// The asking address, and the one that is asked for.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Addressing {
     /// Where the request comes from.

@@ -138,7 +138,7 @@ mod tests {
     fn file(magic: [u8; 4], number: fn(u32) -> [u8; 4]) -> Vec<u8> {
         let fields = [2, 4, 0, 0, RAW, 2, 5, 3, 60].map(number);
         let numbers = fields.as_flattened();
-        // Version, zone, precision, snapshot length stand in for one another: nobody reads them.
+        // Version, zone, precision, snapshot length stand in for one another: they are not read.
         let mut file = magic.to_vec();
         file.extend_from_slice(numbers);
         file.extend_from_slice(&[7, 8, 9]);

@@ -1,4 +1,4 @@
-//! What a queue pair does to its peer's memory by itself, where the peer is on this host.
+//! Direct access of a queue pair to the memory of a peer on this host.
 //!
 //! A WRITE, a READ or an atomic acts on the other process's registered memory directly: through
 //! pages that both have mapped, or by one system call that copies between processes. The checks are
@@ -14,7 +14,7 @@
 //!    against our own mapping of them, whatever the owner published; and what is mapped for reading is
 //!    claimed for reading only.
 //! 3. The bytes may change at any time: they are copied by pointer, or accessed as atomics, as
-//!    everybody else does (`region.rs`, rule 1).
+//!    all other code does (`region.rs`, rule 1).
 //! 4. Local bytes are registered and pinned while they are copied (`region.rs`, rule 2).
 
 use crate::link::shm::SEGMENT_BYTES;
@@ -473,7 +473,7 @@ fn is_ours(grip: &mut Grip<'_>, domain: u32, sge: &Sge) -> bool {
     sge.len == 0 || pin.is_ok_and(|pin| pin.range(sge.addr, len, Access::NONE).is_ok())
 }
 
-/// Whoever is at the other end can reach these bytes of ours.
+/// The other end can reach these bytes of ours.
 #[inline]
 fn peer_can_fetch(shm_link: &ShmLink, sges: &[Sge]) -> bool {
     if shm_link.is_own() || !shm_link.shares() {
@@ -482,8 +482,8 @@ fn peer_can_fetch(shm_link: &ShmLink, sges: &[Sge]) -> bool {
     !shm_link.is_cut() && sges.iter().all(|sge| shm_link.can_fetch(file_of(shm_link, sge)))
 }
 
-/// Whoever is at the other end can reach these bytes of ours, and they are so many that he had better
-/// fetch them than get them through the link. To be followed by a brief, which is one record.
+/// The other end can reach these bytes of ours, and they are long enough that a direct copy beats the ring.
+/// To be followed by a brief, which is one record.
 #[inline]
 pub(crate) fn goes_by_reference(
     shm_link: &ShmLink,
@@ -566,12 +566,12 @@ fn word_at(place: Place<'_>, va: u64) -> Option<&AtomicU64> {
     let start = start.cast::<u64>();
     let fits = va.is_multiple_of(8) && start.is_aligned();
     // SAFETY: 8 bytes were claimed and found in place for the access (rules 1 and 2), aligned as just
-    // checked; everybody shares them as atomics or by copies (rule 3).
+    // checked; all code shares them as atomics or by copies (rule 3).
     fits.then(|| unsafe { AtomicU64::from_ptr(start) })
 }
 
-/// Copies a request's bytes to `place`. The last eight of a piece come last, and at once: whoever
-/// polls for them finds all before them.
+/// Copies a request's bytes to `place`. The last eight of a piece come last, and at once: a
+/// program that polls for them finds all before them.
 #[inline(always)]
 fn put(bytes: &Source<'_>, regions: &Regions, mut place: Place<'_>) -> Result<(), AccessError> {
     bytes.each_piece(regions, |source, len, _pin| {
@@ -621,7 +621,7 @@ fn get(
 }
 
 /// Shows each piece of `len` bytes of local buffers from `at` on, in order, while it is there; `None` for bytes
-/// that nobody wants to keep.
+/// that are not to be kept.
 fn each_target(
     regions: &Regions,
     domain: u32,

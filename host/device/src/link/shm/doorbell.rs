@@ -1,9 +1,9 @@
-//! How other processes wake this one: only while somebody sleeps, and once for each sleep.
+//! Doorbells: how other processes wake this one, only while a thread sleeps, and once for each sleep.
 //!
-//! Whoever goes to sleep says so on the peer page ([`Doorbell::announce`]) and only then looks whether there
-//! is something to do; whoever has written something looks for sleepers afterwards. Both use
+//! A thread that goes to sleep says so on the peer page ([`Doorbell::announce`]) and only then looks whether there
+//! is something to do; a writer of a record looks for sleepers afterwards. Both use
 //! sequentially consistent operations, so that one of the two sees the other. That a doorbell has been
-//! rung is kept for each link by itself: one that died in the act silences nobody else.
+//! rung is kept for each link: a process that dies while it rings silences only its own link.
 
 use crate::memory::peer_page::PeerPage;
 use adverb_sys::eventfd::EventFd;
@@ -34,31 +34,31 @@ impl Doorbell {
         &self.page
     }
 
-    /// Somebody is about to sleep, and wakes when the doorbell rings. What has come before is to be
+    /// A thread is about to sleep, and wakes when the doorbell rings. What has come before is to be
     /// looked for now.
     pub(crate) fn announce(&self) {
         self.page.sleepers().fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// He sleeps no more, and may have been woken by the doorbell.
+    /// The thread sleeps no more, and may have been woken by the doorbell.
     pub(crate) fn retire(&self) {
         self.page.sleepers().fetch_sub(1, Ordering::SeqCst);
         self.suspect.store(true, Ordering::SeqCst);
     }
 
-    /// Somebody may have been woken by it.
+    /// A thread may have been woken by it.
     pub(crate) fn suspect(&self) {
         self.suspect.store(true, Ordering::SeqCst);
     }
 
-    /// Somebody may have been woken by it.
+    /// A thread may have been woken by it.
     #[inline]
     pub(crate) fn is_suspect(&self) -> bool {
         self.suspect.load(Ordering::Relaxed)
     }
 
-    /// Silences the doorbell if somebody may have been woken by it; true if so. What the links remember of having
+    /// Silences the doorbell if a thread may have been woken by it; true if so. What the links remember of having
     /// rung is then to be forgotten, before they are looked at.
     #[inline]
     pub(crate) fn silence(&self) -> bool {

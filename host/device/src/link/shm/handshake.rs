@@ -1,6 +1,6 @@
 //! The handshake thread: it exchanges descriptors with other devices of the host, and notices their deaths.
 //!
-//! Each device listens by a name that the registry lets others find. Whoever needs a link to another
+//! Each device listens by a name that the registry lets others find. A device that needs a link to another
 //! device connects and says hello, with the descriptors of the link, of its own peer page and doorbell; the
 //! other answers with its own. The connection stays: that it hangs up is how either learns of the
 //! other's end, however that came. Only processes of the same user are let in, and each only as the device that
@@ -114,7 +114,7 @@ struct Hello {
 
 const HELLO_BYTES: usize = 24;
 const MAGIC: [u8; 4] = *b"advh";
-/// What is said instead to who cannot be seen to listen for now, as strangers crowd there.
+/// The answer to a device that cannot be verified now, because strangers crowd where it listens.
 const LATER: &[u8] = b"advl";
 
 impl Hello {
@@ -145,7 +145,7 @@ impl Hello {
 }
 
 impl Handshake {
-    /// Listens, also for links if the device uses shared memory (`uses_shm`); nobody is answered before
+    /// Listens, also for links if the device uses shared memory (`uses_shm`); no connection is answered before
     /// [`Handshake::start`].
     pub(crate) fn new(
         me: PeerId,
@@ -350,7 +350,7 @@ impl Shared {
         }
     }
 
-    /// Of too many who do not say who they are, the oldest go of the process that most of them are of: the others may
+    /// If too many connections have not said hello, the oldest of the process with most of them goes: the others may
     /// be about to.
     fn show_out_nameless(&self) {
         let mut guests = lock(&self.guests);
@@ -457,7 +457,7 @@ impl Shared {
         there.len() < LINKS_MAX
     }
 
-    /// Somebody says hello.
+    /// A device says hello.
     fn welcome(&self, stream: &Arc<Stream>, port: &dyn Meeting) -> io::Result<Arc<ShmLink>> {
         let (hello, mut fds) = receive(stream)?;
         let hello = hello.ok_or_else(invalid)?;
@@ -475,7 +475,7 @@ impl Shared {
         port.add_shm_receiver(&shm_link);
         let fds = [self.doorbell.page().as_fd(), self.doorbell.fd().as_fd()];
         if let Err(error) = stream.send(&Hello { peer: self.me }.emit(), &fds) {
-            shm_link.cut(); // Who has waited too long has gone, and nothing will tell of it again.
+            shm_link.cut(); // The other side has gone after too long a wait, and nothing will tell of it again.
             return Err(error);
         }
         port.remember_shm_link(&shm_link);
@@ -493,7 +493,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hello_says_who_and_nothing_else_is_one() {
+    fn a_hello_names_its_device_and_nothing_else_is_one() {
         let slot = SlotId::new(7).unwrap();
         let hello = Hello { peer: PeerId { slot, nonce: 0x0102_0304_0506_0708 } };
         let bytes = hello.emit();

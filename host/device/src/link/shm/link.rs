@@ -10,8 +10,8 @@
 //! 1. The rings lie within a mapping that the link holds. Places and lengths come from `ring.rs`,
 //!    which keeps them within the ring; they are checked once more before bytes are copied.
 //! 2. Bytes in a ring may change at any time, if the other side is malicious: they are copied by
-//!    pointer, to memory of our own or to the receive that they are for, before anybody looks at
-//!    them, and never borrowed.
+//!    pointer, to memory of our own or to the receive that they are for, before they are
+//!    examined, and never borrowed.
 //! 3. A record's bytes are written between `reserve` and `commit`, under the writer's lock, and read
 //!    between `next` and `release`, under the port's receive lock: honest sides never touch the same
 //!    bytes at once.
@@ -51,7 +51,7 @@ const HEAD_BYTES: usize = 256;
 const RUNG: usize = 128;
 const LEFT: usize = 192;
 const SIDE_BYTES: usize = HEAD_BYTES + RING_BYTES;
-/// Behind both rings: who of either side is at the other's memory. A line each.
+/// Behind both rings: counters of each side's accesses to the other's memory. A line each.
 const PHASES: usize = 2 * SIDE_BYTES;
 const ACTIVE: usize = PHASES + 2 * 128;
 const LINK_BYTES: usize = ACTIVE + 4 * 128;
@@ -95,7 +95,7 @@ struct Ring {
     records: NonNull<u8>,
 }
 
-// SAFETY: an address within the mapping, which anybody may use: see rules 1 to 4.
+// SAFETY: an address within the mapping, which any thread may use: see rules 1 to 4.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
@@ -204,7 +204,7 @@ impl Memory for Ring {
     fn mark(&self, at: usize) -> &AtomicU64 {
         let word = self.records.as_ptr().wrapping_add(at % RING_BYTES / LINE * LINE).cast();
         // SAFETY: a line of the ring, whole and within the mapping (rule 4), which lives as long as
-        // this borrow; marks are changed as atomics, but by records where nobody looks for one (rule 3).
+        // this borrow; marks are changed as atomics, but by records where none is looked for (rule 3).
         unsafe { AtomicU64::from_ptr(word) }
     }
 
@@ -263,7 +263,7 @@ pub(crate) struct ShmLink {
     writer: FutexMutex<Writer>,
     peer_doorbell: PeerDoorbell,
     cut: AtomicBool,
-    /// The other end is no more: nobody is at our memory from there.
+    /// The other end is no more: it does not access our memory.
     gone: AtomicBool,
     /// How long the other end was waited for in vain, in nanoseconds: it was at our memory still.
     stalled_ns: AtomicU64,
@@ -350,7 +350,7 @@ impl ShmLink {
         let (address, expected) = self.peer_page().probe();
         let mut found = [0; 8];
         let here = [Piece { start: found.as_mut_ptr(), len: found.len() }];
-        // SAFETY: the piece is an array of our own that nobody looks at meanwhile.
+        // SAFETY: the piece is an array of our own that no other code uses meanwhile.
         let read = unsafe { vm::copy(pid, Direction::Read, &here, address) };
         if pid != 0 && read.is_ok() && u64::from_ne_bytes(found) == expected {
             self.imports.set_process(pid);
@@ -401,7 +401,7 @@ impl ShmLink {
         self.outgoing.mark(0).store(1, Ordering::Release);
     }
 
-    /// Who is at the other end.
+    /// The device at the other end.
     pub(crate) fn peer(&self) -> PeerId {
         self.peer
     }
@@ -428,7 +428,7 @@ impl ShmLink {
         self.cut();
     }
 
-    /// As [`ShmLink::is_cut`], or the other end has cut it: for whoever is about to use it anew.
+    /// As [`ShmLink::is_cut`], or the other end has cut it: not to be used for new connections.
     pub(crate) fn is_given_up(&self) -> bool {
         if self.incoming.left().load(Ordering::Acquire) != 0 {
             self.cut();
@@ -463,7 +463,7 @@ impl ShmLink {
         self.incoming.rung().swap(0, Ordering::AcqRel);
     }
 
-    /// Whether a datagram of many may be written, or else is lost: nobody waits for a link for long.
+    /// Whether a datagram of many may be written, or else is lost: a link is not waited for for long.
     pub(crate) fn takes(&self, now: u64) -> Takes {
         let full = !self.tx_batch(1).room();
         match (self.note_full(full, now), full) {
@@ -513,7 +513,7 @@ impl Drop for Grant {
     }
 }
 
-/// What becomes of a datagram in a link.
+/// Whether a link takes a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Takes {
     /// There is room.
@@ -831,7 +831,7 @@ impl<'a> TxBatch<'a> {
         let Self { shm_link, mut writer, emitted, .. } = self;
         writer.publish(&shm_link.outgoing);
         if emitted > 0 {
-            // The next record's lines are the reader's from a round ago. They come while nobody
+            // The next record's lines are the reader's from a round ago. They come while nothing
             // waits for them.
             shm_link.outgoing.fetch(writer.prepare(&shm_link.outgoing));
         }
@@ -868,7 +868,7 @@ impl PayloadSource<'_> {
     ///
     /// # Safety
     ///
-    /// It has room for [`PayloadSource::len`] bytes, which nobody else writes to.
+    /// It has room for [`PayloadSource::len`] bytes, which no other thread writes to.
     #[inline]
     unsafe fn copy_to(self, mut target: *mut u8, regions: &Regions) -> Result<(), AccessError> {
         let mut put = |start: *const u8, len: usize| {
@@ -900,8 +900,8 @@ impl PayloadSource<'_> {
 pub(crate) struct ShmReceiver<P> {
     pub(crate) shm_link: Arc<ShmLink>,
     reader: Reader,
-    /// Records to take in a row: one from somebody whose records come one at a time, for a look at
-    /// the next place, which is likely being written to, takes long; more from somebody in a hurry.
+    /// Batch size. 1 while messages come singly, because probing the next slot steals the line the peer is writing;
+    /// doubled under load.
     pub(crate) batch: usize,
     /// Messages to multicast groups have come.
     pub(crate) has_multicast: bool,

@@ -55,7 +55,7 @@ pub(crate) struct Writer {
     tail: u64,
     /// What the reader was last seen to have read.
     read: u64,
-    /// Where a record is whose mark was not set yet, and the mark: nobody sees what comes after it.
+    /// Where a record is whose mark was not set yet, and the mark: what comes after it is not seen.
     held: Option<(u64, u64)>,
     /// The end of the place that was given out for a record.
     given: u64,
@@ -194,7 +194,7 @@ impl Writer {
         }
     }
 
-    /// Clears the mark behind a record of so many bytes. Nobody looks there before the record's own
+    /// Clears the mark behind a record of so many bytes. The reader does not look there before the record's own
     /// mark is set.
     #[inline]
     fn clear_mark(&mut self, memory: &impl Memory, bytes: usize) {

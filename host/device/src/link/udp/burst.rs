@@ -273,7 +273,7 @@ impl Burst<'_> {
         let Some(start) = self.copy_to_staging(piece) else {
             return;
         };
-        // SAFETY: the bytes were just written, belong to this thread's staging area, and nobody
+        // SAFETY: the bytes were just written, belong to this thread's staging area, and nothing
         // writes to them during the borrow (rule 1).
         icrc.update(unsafe { std::slice::from_raw_parts(start, piece.len) });
         // SAFETY: bytes of the staging area that are not written again (rule 1).
@@ -422,7 +422,7 @@ fn renumber(packet: &mut [u8], id: usize, flow: &Flow) {
     }
 }
 
-/// Adds registered bytes to an ICRC, by way of a block that is nobody else's (rule 3).
+/// Adds registered bytes to an ICRC, through a block that is not shared (rule 3).
 fn update_from_memory(icrc: &mut Icrc, piece: Piece) {
     let mut block = [0_u8; ICRC_BLOCK_BYTES];
     let mut done = 0;

@@ -1,11 +1,11 @@
 //! Multicast groups: which queue pairs get a copy of what is sent to one.
 //!
 //! A group has a socket of its own, bound to its address: the kernel gives a copy to each process
-//! that has one, and the port gives one to each queue pair that is attached. Whoever sends and is
-//! attached gets its own message too, as from hardware, unless it was made not to. Neighbours get records
+//! that has one, and the port gives one to each queue pair that is attached. An attached queue pair
+//! gets its own message too, as from hardware, unless it was made not to. Neighbours get records
 //! instead, and take no notice of the copies that the kernel gives them (`peer_cache.rs`).
 //!
-//! The socket goes when nobody is attached any more. Whoever sleeps until packets come waits for a set
+//! The socket goes when no queue pair is attached any more. A thread that sleeps until packets come waits for a set
 //! of all groups' sockets, so that it need not know of their coming and going.
 //!
 //! Read IBTA Vol. 1 §10.5 (multicast) before changing this file.
@@ -130,12 +130,12 @@ impl Group {
         }
     }
 
-    /// A group that nobody is attached to yet.
+    /// A group without queue pairs.
     pub(crate) fn new(gid: Gid, interface: u32) -> Self {
         Self { gid, interface, members: Vec::new(), claim: None }
     }
 
-    /// Nobody is attached.
+    /// No queue pair is attached.
     pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

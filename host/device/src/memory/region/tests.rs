@@ -28,7 +28,7 @@ fn an_atomic_needs_memory_that_is_aligned_and_not_only_an_address() {
     let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
     // SAFETY: one byte into four words.
     let base = unsafe { base.add(1) };
-    // SAFETY: the memory outlives the region, and nobody looks at it meanwhile.
+    // SAFETY: the memory outlives the region, and no other code looks at it meanwhile.
     let region = unsafe { table.register(7, base, 24, Rights::ALL | Rights::ZERO_BASED) };
     let region = region.unwrap();
     let pin = table.pin_local(region.key().0, 7).unwrap();
@@ -227,7 +227,7 @@ fn a_region_that_is_registered_anew_keeps_its_key_and_nothing_else() {
     let base = NonNull::new(other.as_mut_ptr().cast::<u8>()).unwrap();
     let new =
         Registration { domain: 8, base, len: 16, access: Rights::ALL, va: 100, on_demand: false };
-    // SAFETY: the memory outlives the region, and nobody looks at it meanwhile.
+    // SAFETY: the memory outlives the region, and no other code looks at it meanwhile.
     unsafe { region.reregister(new) }.unwrap();
     assert_eq!((region.key(), region.addr(), region.len()), (key, 100, 16));
     assert_ne!(region.serial(), before, "windows that looked out on what it was see nothing");
@@ -273,7 +273,7 @@ fn registering_anew_waits_for_accesses_under_way() {
             let base = region.start();
             let (access, va) = (Rights::ALL, 0);
             let new = Registration { domain: 7, base, len: 8, access, va, on_demand: false };
-            // SAFETY: the memory outlives the region, and nobody looks at it meanwhile.
+            // SAFETY: the memory outlives the region, and no other code looks at it meanwhile.
             unsafe { region.reregister(new) }.map(|()| region)
         });
         std::thread::sleep(Duration::from_millis(20));
@@ -287,7 +287,7 @@ fn registering_anew_waits_for_accesses_under_way() {
 #[test]
 fn all_memory_can_be_registered_and_what_is_not_mapped_is_refused() {
     let table = table();
-    // SAFETY: nobody looks at memory that is written to here, nor unmaps any meanwhile.
+    // SAFETY: no other code looks at memory that is written to here, nor unmaps any meanwhile.
     let all = unsafe { table.register_as(Registration::all(7, Rights::ALL)) }.unwrap();
     let pin = table.pin_local(all.key().0, 7).unwrap();
     let mapping = adverb_sys::memory::Mapping::anonymous(8192).unwrap();

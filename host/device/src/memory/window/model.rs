@@ -5,7 +5,7 @@
 //!
 //! # Safety
 //!
-//! One memory outlives all regions, and nobody looks at it.
+//! One memory outlives all regions, and no other code looks at it.
 
 use super::*;
 use adverb_engine::Access;
@@ -111,7 +111,7 @@ impl World {
                 // SAFETY: `start` lies in the memory.
                 let base = unsafe { self.base.add(start) };
                 let domain = domain_of(domain);
-                // SAFETY: the memory outlives the table, and nobody looks at it.
+                // SAFETY: the memory outlives the table, and no other code looks at it.
                 let region = unsafe { self.table.register(domain, base, len, access) };
                 let writes = bits & 0b1010 != 0 && bits & 1 == 0;
                 assert_eq!(region.is_err(), writes);

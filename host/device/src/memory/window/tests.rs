@@ -344,9 +344,9 @@ fn an_end_waits_for_accesses_under_way() {
 
 /// Goal: no access is ever made by parts of two bindings, or after its end.
 /// Method: a window moves between two halves while others write to both by the newest key they
-/// know; the half that it has left belongs to its owner, who finds it as it was left.
+/// know; the half that it has left belongs to its owner, which finds it as it was left.
 #[test]
-fn a_window_that_moves_under_load_lets_nobody_past() {
+fn a_window_that_moves_under_load_lets_no_write_past() {
     let (rounds, words, writers) = if cfg!(miri) { (5, 8, 1) } else { (1_000, 1024, 2) };
     let half = words * size_of::<u64>();
     let bench = Bench::new();
@@ -378,7 +378,7 @@ fn a_window_that_moves_under_load_lets_nobody_past() {
             std::thread::yield_now();
             assert!(region.read(other, &mut bytes));
             let found = bytes.iter().position(|byte| *byte != 7);
-            assert_eq!(found, None, "somebody wrote outside the window in round {round}");
+            assert_eq!(found, None, "bytes outside the window were written in round {round}");
             at = other;
         }
     });
@@ -393,7 +393,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// The key that is the window's now, without waiting for whoever binds it.
+/// The key that is the window's now, without waiting for the thread that binds it.
 fn newest_key(window: &Window, last: Key) -> Key {
     let tag = window.table.slot(window.index).unwrap().generation.load(Ordering::Relaxed);
     Key(last.0 & !0xff | tag.wrapping_sub(1) & 0xff)

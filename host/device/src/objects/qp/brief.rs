@@ -229,11 +229,10 @@ impl QpInner {
     }
 }
 
-/// Who takes a message.
+/// The caller that takes a message.
 #[derive(Debug)]
 pub(crate) struct Caller<'a, 'b> {
-    /// A program that gets a message answers it at once, likely. So what came along with the message
-    /// that it waits for can wait, until there is time or somebody wants to know.
+    /// The program probably replies at once, so the piggybacked ACK is handled later.
     pub(crate) can_wait: bool,
     /// Where he waits for completions.
     pub(crate) poll_buffer: Option<&'a mut PollBuffer<'b>>,

@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub(crate) enum Directed {
     /// It was served here, and published so many completions.
     Served(u32),
-    /// Somebody else has it, or nobody.
+    /// Another process has it, or none.
     Elsewhere,
     /// It waits.
     Parked,
@@ -98,7 +98,7 @@ impl QpInner {
             self.replace_dead_proxy(links);
         }
         if owner.is_some() && self.engine.owes_data() {
-            // Nobody else's answers may overtake ours.
+            // No other process's answers may overtake ours.
             self.transmit(now, Acks::Now, links);
         }
         let head = Head {
@@ -126,8 +126,8 @@ impl QpInner {
                 self.quietly(links, |engine, host| engine.resume(standing, host));
                 Directed::Served(self.serve_admitted(packet, came, now, links))
             }
-            Step::Delegate(who) => self.delegate(who, Task::Serve, Some(*passed), links),
-            Step::Again(who) => self.delegate(who, Task::Again, Some(*passed), links),
+            Step::Delegate(member) => self.delegate(member, Task::Serve, Some(*passed), links),
+            Step::Again(member) => self.delegate(member, Task::Again, Some(*passed), links),
             Step::Park => Directed::Parked,
             Step::Drop => Directed::Elsewhere,
         }
@@ -157,7 +157,7 @@ impl QpInner {
     /// Writes to another process.
     fn delegate(
         &mut self,
-        who: Member,
+        member: Member,
         task: Task,
         passed: Option<Passed<'_>>,
         links: &Links,
@@ -180,7 +180,7 @@ impl QpInner {
             };
             let (epoch, domain) = (home.epoch(), home.name());
             let delegation = Delegation { subject, epoch, task, known, domain, attributes };
-            links.send_control_message(who, &ControlMessage::Delegation(delegation), passed);
+            links.send_control_message(member, &ControlMessage::Delegation(delegation), passed);
         }
         Directed::Elsewhere
     }
@@ -405,7 +405,7 @@ impl QpInner {
         }
     }
 
-    /// A receive is drawn, and somebody has to look whether its message still comes; true if nobody
+    /// A receive is drawn, and a timer has to look whether its message still comes; true if none
     /// does yet.
     pub(crate) fn is_to_be_watched(&mut self) -> bool {
         let mid_message = self.engine.is_mid_message();
