@@ -1,4 +1,4 @@
-//! Which processors a thread runs on.
+//! Processor affinity of threads.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Waiting for many file descriptors at once.
+//! Epoll: waiting for many file descriptors at once.
 //!
 //! Level-triggered unless asked otherwise: a descriptor that is still readable is reported again, so
 //! that a waiter which reads only part of what is there cannot lose the rest.

@@ -10,9 +10,8 @@
 //!
 //! # Safety
 //!
-//! 1. The value is reached through a guard, or through `&mut FutexMutex`. A guard exists only between the exchange of
-//!    the
-//!    word from `FREE` to `HELD`, which one thread at a time can make, and its store of `FREE`.
+//! 1. The value is reached through a guard, or through `&mut FutexMutex`. A guard exists only between the exchange
+//!    of the word from `FREE` to `HELD`, which one thread at a time can make, and its store of `FREE`.
 //! 2. The exchange acquires and the store releases, so each holder sees all that earlier holders have done.
 
 use super::sync::{AtomicU32, LOOKS, Ordering, sleep, spin, wake};

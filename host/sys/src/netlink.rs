@@ -1,4 +1,4 @@
-//! Hearing that the network interfaces of a namespace or their addresses have changed.
+//! Netlink: notice that the network interfaces of a namespace or their addresses have changed.
 //!
 //! Only *that* something changed is heard here, not what: messages can be lost when there are many,
 //! and a look at [`interfaces`](crate::netdev::interfaces) afterwards misses nothing.

@@ -1,4 +1,4 @@
-//! Which network this process sees.
+//! Network namespace of this process.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

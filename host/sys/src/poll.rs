@@ -1,4 +1,4 @@
-//! Waiting for a handful of descriptors once, without a set to keep.
+//! Poll: waiting for a handful of descriptors once, without a set to keep.
 //!
 //! Nothing is registered between waits, so descriptors without a waiter cost their senders
 //! nothing; for many descriptors an [`Epoll`](crate::epoll::Epoll) is cheaper.

@@ -1,4 +1,4 @@
-//! What a thread asks of the scheduler, and how busy the machine is.
+//! Scheduler: priorities of threads, and how busy the machine is.
 //!
 //! # Safety
 //!

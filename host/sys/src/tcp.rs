@@ -1,4 +1,4 @@
-//! What we ask of TCP that the standard library does not offer.
+//! TCP options that the standard library does not offer.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! How large a terminal is, and single keys from it.
+//! Terminal: its size, and single keys from it.
 
 use std::io::{Stdin, stdin};
 use std::os::fd::AsFd;

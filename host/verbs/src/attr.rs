@@ -1,4 +1,4 @@
-//! What devices, their ports and their queue pairs can hold, and what they are like.
+//! Attributes and limits of devices, ports and queue pairs.
 
 use adverb_device::{Device, GroupLimits, PathMtu, QpLimits};
 

@@ -1,4 +1,4 @@
-//! What can go wrong, by verb: the caller's mistakes, the system's refusals, and work that failed.
+//! Errors, by verb: the caller's mistakes, the system's refusals, and work that failed.
 
 use crate::cq::WorkCompletion;
 use crate::memory::Memory;

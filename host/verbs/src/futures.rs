@@ -1,4 +1,4 @@
-//! Waiting for events in a tokio runtime.
+//! Futures: waiting for events in a tokio runtime.
 //!
 //! Both kinds of waiter take an event in the same call that returns it, so that a future which is
 //! dropped while it waits has taken nothing.

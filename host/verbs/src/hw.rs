@@ -1,4 +1,4 @@
-//! Devices that are not ours: RDMA hardware and the kernel's drivers, by way of the system's
+//! Hardware provider: RDMA hardware and the kernel's drivers, through the system's
 //! libibverbs.
 //!
 //! What is here mirrors what the device crate has for the software device, in the words of that crate,

@@ -1,4 +1,4 @@
-//! What the two sides of a connection tell each other: as values, bytes, text and, with the `serde` feature, in
+//! Connection data that the two sides tell each other: as values, bytes, text and, with the `serde` feature, in
 //! any format that serde knows (as text).
 
 use adverb_device::{Gid, Psn, Qpn, Rkey};

@@ -1,4 +1,4 @@
-//! What arrives: which connection a datagram means, and what it changes there.
+//! Received datagrams: which connection each means, and what it changes there.
 //!
 //! Everything here may be a lie. A message is believed if it comes from the address of the
 //! connection's peer and names the connection by both identifiers.

@@ -1,4 +1,4 @@
-//! What a manager tells its user, and what it counts.
+//! Events and counters of a manager.
 
 use crate::request::{Gid, ListenerId};
 use adverb_wire::cm::{CommId, Reason, Rep, Req, SidrRep, SidrReq};

@@ -1,4 +1,4 @@
-//! What users ask a manager for.
+//! Requests to a manager.
 
 use adverb_wire::cm::{Exponent, Path, PortSpace, Req, Service, ServiceId, SidrStatus, Small};
 use adverb_wire::{PathMtu, Psn, Qkey, Qpn};

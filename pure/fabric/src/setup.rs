@@ -1,4 +1,4 @@
-//! What a pair of connected nodes is made of.
+//! Set-up of a pair of connected nodes.
 
 use crate::link::Link;
 use adverb_engine::{Access, AckTimeout, QpType, RetryCount, RnrRetry};

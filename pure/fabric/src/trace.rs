@@ -1,4 +1,4 @@
-//! What happened on the links, for people to read.
+//! Traces of the packets on links, as text.
 
 use crate::link::Fault;
 use crate::net::LinkId;

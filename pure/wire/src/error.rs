@@ -1,4 +1,4 @@
-//! Why a datagram is not a packet.
+//! Parse errors: why a datagram is not a packet.
 
 use core::fmt;
 

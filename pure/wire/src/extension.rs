@@ -1,4 +1,4 @@
-//! What follows the headers of the transport, as one value.
+//! Extended headers: what follows the base transport header, as one value.
 //!
 //! The opcode decides which variant a packet has; the table is in `operation.rs`. Two bodies that
 //! are too small for a file are read here: the original value of an atomic's answer, eight bytes

@@ -1,4 +1,4 @@
-//! What a packet does: the table of operations.
+//! Operations of packets, in one table.
 //!
 //! [`Operation::rule`] is the one table that everything else is derived from: which transports
 //! have the operation, its code, its place in a message, the headers and the payload that follow,

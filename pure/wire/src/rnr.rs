@@ -1,4 +1,4 @@
-//! How long a responder without a posted receive asks to be left alone.
+//! RNR timer: how long a responder without a posted receive asks to be left alone.
 
 /// A receiver-not-ready timer: a code of 5 bits for 10 µs up to 655.36 ms.
 ///

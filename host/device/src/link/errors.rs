@@ -1,4 +1,4 @@
-//! Why a device is not opened, or a queue pair not connected.
+//! Errors of opening a device and of connecting a queue pair.
 
 use adverb_engine::{Gid, ModifyError};
 use adverb_wire::Qpn;

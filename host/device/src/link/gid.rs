@@ -1,4 +1,4 @@
-//! Which devices there are, and which addresses each has.
+//! Devices and their GID tables.
 //!
 //! A device is a network interface that is up and has an address: `soft_<interface>`. The GID
 //! table keeps the places that users of RoCE expect: 0 is the link-local address where there is

@@ -1,4 +1,4 @@
-//! The way out of a call: what takes the packets that the transport emits.
+//! Outputs: what takes the packets that the transport emits, a burst or a batch of records.
 
 use crate::link::Links;
 use crate::link::address_vector::AddressVector;

@@ -1,4 +1,4 @@
-//! What memory may be used for: the verbs' access flags.
+//! Access flags of memory, as the verbs have them.
 
 use std::fmt;
 use std::ops::BitOr;

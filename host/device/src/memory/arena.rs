@@ -1,4 +1,4 @@
-//! An arena: one file of memory that holds many small buffers, so that each does not cost a descriptor
+//! Arena: one file of memory that holds many small buffers, so that each does not cost a descriptor
 //! here and a mapping in each neighbour.
 //!
 //! All buffers of an arena belong to one protection domain and one [`Class`]: a process that is given the file reaches every

@@ -1,4 +1,4 @@
-//! Completion queues: what was posted comes back here.
+//! Completion queues: filled by the device, drained by `poll`.
 
 use crate::objects::channel::CompChannel;
 use crate::objects::completion::{Alert, CqShared, Timestamps};

@@ -1,4 +1,4 @@
-//! What programs make: queue pairs, completion queues, shared receive queues, channels, events.
+//! Objects that programs create: queue pairs, completion queues, shared receive queues, channels, events.
 
 pub(crate) mod ah;
 pub(crate) mod channel;

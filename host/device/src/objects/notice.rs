@@ -1,4 +1,4 @@
-//! What completion queues tell their channel: that they have fired.
+//! Notices of completion queues to their channel, and its doorbell.
 //!
 //! A queue that was armed puts its [`Notice`] into the channel's mail, once for each time it was armed.
 

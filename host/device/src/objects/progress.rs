@@ -1,4 +1,4 @@
-//! What moves a device on, as the objects that programs hold see it.
+//! Progress of a device, as the objects that programs hold see it.
 
 use crate::link::Links;
 use crate::registry::DomainName;

@@ -1,4 +1,4 @@
-//! A queue pair: the transport's state machine, its rings, and the link to the network.
+//! Queue pair: the transport's state machine, its rings, and the link to the network.
 //!
 //! [`QpInner`] lives in the port's table, behind the only lock of the data path. Its owner has a handle
 //! ([`Qp`], `qp/handle.rs`); dropping that ends the queue pair.

@@ -1,4 +1,4 @@
-//! A proxy: serves the requests to another process's target queue pair that name queues of this one.
+//! XRC proxy: serves the requests to another process's target queue pair that name queues of this one.
 //!
 //! It is a queue pair that the program does not see. It has a place in the table under a number of this process, and
 //! calls itself by the target's number: that is what completions say. Packets reach it with the control messages of

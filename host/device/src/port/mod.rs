@@ -1,4 +1,4 @@
-//! What programs hold of a device: the port, opened, and what is made with it.
+//! Handles that programs hold of a device: the open port, and what is made with it.
 //!
 //! # Safety
 //!

@@ -1,4 +1,4 @@
-//! The part of a port that takes steps: it receives, and does what is due.
+//! Progress of a port: steps that receive, and do what is due.
 //!
 //! Packets arrive under the receive lock, which a driving thread takes if it is free; they are
 //! parsed in the receive buffer and copied once, to where they belong. What comes by way of shared-memory links is in

@@ -1,4 +1,4 @@
-//! The part of a port that talks to other devices of the host: which link a queue pair's packets take,
+//! Neighbours of a port, the other devices of the host: which link a queue pair's packets take,
 //! and records, which are to links what packets are to sockets.
 //!
 //! Records are taken under the receive lock, as packets are. What links, peer pages and accesses are is said

@@ -1,4 +1,4 @@
-//! The part of a port that opens sockets: one for each address and multicast group, shared with the
+//! Receive sockets of a port: one for each address and multicast group, shared with the
 //! other processes that have the same address, and steered to the process that has a packet's queue pair.
 
 use super::{Port, RxSocket, lock};

@@ -1,4 +1,4 @@
-//! What the port's decisions (`adverb_engine`, `port/`) borrow of the device: its schedule, and its queue
+//! Adapter of the engine's port (`adverb_engine`, `port/`) to the device: it lends the schedule, and the queue
 //! pairs, one at a time and under their locks.
 
 use super::{Clock, Port};

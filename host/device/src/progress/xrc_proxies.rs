@@ -1,4 +1,4 @@
-//! The part of a port that carries control messages between targets and their proxies in other processes.
+//! XRC proxies of a port: control messages between targets and their proxies in other processes.
 //!
 //! Control messages are taken under the receive lock, as packets are. What is delegated to which process is decided in
 //! `xrc_home.rs`, and what a proxy is in `xrc_proxy.rs`.

@@ -1,4 +1,4 @@
-//! A device's own part of the registry, as the device itself knows it, and how that is put right.
+//! Own entries of a device in the registry, remembered, compared and repaired.
 //!
 //! Every process of the user can write everywhere in the registry (`mod.rs`), also one whose memory is corrupt. So each
 //! device remembers what it has written there, compares now and then, and writes again what differs: its slot, its

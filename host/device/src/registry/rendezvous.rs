@@ -1,4 +1,4 @@
-//! How the devices of one user and network namespace find their registry.
+//! Rendezvous: how the devices of one user and network namespace find their registry.
 //!
 //! The registry (`registry.rs`) is a sealed file in memory without a path. Each device listens by an abstract name
 //! of its slot and hands the file's descriptor to processes of the same user. Abstract names belong to the network

@@ -1,4 +1,4 @@
-//! Completion queues of devices that are not ours, and what is remembered of outstanding work.
+//! Completion queues of hardware, and what is remembered of outstanding work.
 //!
 //! C gives a request one number, which comes back with its completion. Ours have two, the program's
 //! and that of the memory which the request owns, so each queue keeps a book of what was posted to it,

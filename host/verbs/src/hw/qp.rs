@@ -1,4 +1,4 @@
-//! Queue pairs of devices that are not ours.
+//! Queue pairs of hardware.
 //!
 //! # Safety
 //!

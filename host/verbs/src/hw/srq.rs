@@ -1,4 +1,4 @@
-//! Shared receive queues of devices that are not ours.
+//! Shared receive queues of hardware.
 //!
 //! # Safety
 //!

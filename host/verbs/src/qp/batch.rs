@@ -1,4 +1,4 @@
-//! Several requests in one post: they leave together, and locks are taken once.
+//! Batches: several requests in one post; they leave together, and locks are taken once.
 
 use super::{Chain, Qp};
 use crate::cq::Link;

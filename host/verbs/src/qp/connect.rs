@@ -1,4 +1,4 @@
-//! The easy way to connect: every attribute of the ways to INIT, RTR and RTS in one value.
+//! Connecting in one call: every attribute of the transitions to INIT, RTR and RTS in one value.
 
 use super::Qp;
 use crate::remote::RemoteQp;

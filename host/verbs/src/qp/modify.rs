@@ -1,4 +1,4 @@
-//! Every state and attribute by itself: modify and query, as C has them.
+//! Modify and query of queue pairs: every state and attribute by itself, as C has them.
 
 use super::{Chain, Qp};
 use crate::attr::QpCap;

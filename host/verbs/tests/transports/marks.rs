@@ -1,4 +1,4 @@
-//! How packets are marked: traffic class, hop limit and flow label, from the address handle to the wire
+//! GRH fields of packets: traffic class, hop limit and flow label, from the address handle to the wire
 //! and on to the receiver.
 
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]

@@ -1,4 +1,4 @@
-//! What each state does to posting and to work, and the ways from one to another.
+//! States of queue pairs: what each does to posting and to work, and the transitions.
 
 use crate::pair::{Pair, Setup, eventually, pattern, wait};
 use crate::path::{Path, on_every_path};

@@ -1,4 +1,4 @@
-//! What is on the wire: all packets that pass an interface of this namespace.
+//! Tap on the wire: all packets that pass an interface of this namespace.
 //!
 //! # Safety
 //!

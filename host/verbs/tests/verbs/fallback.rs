@@ -1,4 +1,4 @@
-//! What networks and peers may do differently: refuse bursts, or leave the UDP checksum out.
+//! Fallbacks for networks and peers that do things differently: refuse bursts, or leave the UDP checksum out.
 //!
 //! Where bursts are refused, packets leave one by one, and their ICRCs fit again.
 //!

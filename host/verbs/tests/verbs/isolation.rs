@@ -1,4 +1,4 @@
-//! What a process of the same host can do to memory without our code: only what its queue pairs are allowed.
+//! Isolation: what a process of the same host can do to memory without our code: only what its queue pairs are allowed.
 //!
 //! The other process asks by the stream that its device has to ours, by every number, and maps what it is given.
 //! What it has got is seen from outside, in `/proc/PID/maps`.

@@ -1,4 +1,4 @@
-//! Two processes of one host: the way they find to one another, what is ordered, and what happens
+//! Neighbours, two processes of one host: how they meet, what is ordered, and what happens
 //! when one of them goes, or its memory.
 
 use crate::agent::{Agent, CANARY, MEMORY_BYTES};

@@ -1,4 +1,4 @@
-//! What works: every operation over soft_lo, at every size and path MTU, posted every way.
+//! Operations: every operation over soft_lo, at every size and path MTU, posted in every way.
 
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 

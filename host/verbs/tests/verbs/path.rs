@@ -1,4 +1,4 @@
-//! The ways between two queue pairs, over each of which the tests of the transports run.
+//! Paths between two queue pairs, over each of which the tests of the transports run.
 //!
 //! A test's body takes a [`Path`], and `on_every_path!` makes a test of it for each. What is about the
 //! packets themselves, captures, steering or strangers runs over UDP alone and says so by

@@ -1,4 +1,4 @@
-//! What fails at the hands of a peer that breaks the rules, or never answers.
+//! Failures caused by a peer that breaks the rules, or never answers.
 //!
 //! The peer is a plain socket at an address of its own, which a queue pair takes for its peer's
 //! device. Each test has a namespace of its own, because the peer needs port 4791 there.

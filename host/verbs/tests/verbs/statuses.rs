@@ -1,4 +1,4 @@
-//! What fails, and how both sides learn of it.
+//! Statuses: what fails, and how both sides learn of it.
 //!
 //! # Safety
 //!

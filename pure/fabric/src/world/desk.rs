@@ -1,4 +1,4 @@
-//! What a queue pair of a world borrows of its process: buffers, memory, ways out.
+//! Host of a queue pair in a world, borrowed from its process: buffers, memory, ways out.
 
 use super::wires::{Cargo, Medium, Wires};
 use crate::memory::Memory;

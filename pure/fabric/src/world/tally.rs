@@ -1,4 +1,4 @@
-//! What came of a run: how often each thing has happened that a world is for.
+//! Tally of a run: how often each kind of event has happened.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What is between processes: a network that treats packets badly, or rings in shared memory.
+//! Links between processes: a network that treats packets badly, or rings in shared memory.
 
 use super::tally::Tally;
 use crate::random::Random;

@@ -1,4 +1,4 @@
-//! Takes the data of a message apart, and puts them together, in wire order.
+//! Fields of a message, read and written in wire order.
 
 use crate::mad::Mad;
 

@@ -1,6 +1,6 @@
 //! Shared-memory link between two devices of one host: a ring for each direction.
 //!
-//! What goes through is what would go over the network: headers as `adverb-wire` emits them and a
+//! A record is what would be a packet on the network: headers as `adverb-wire` emits them and a
 //! payload, without addresses, padding and checksums. A message may also go *by reference*: then the record
 //! says where its bytes are, and the receiver fetches them (`direct.rs`). A link whose other end has
 //! died, or writes nonsense, is *cut*: what is sent into it is lost, as in a cable.

@@ -1,4 +1,4 @@
-//! A ring of records in memory that two processes share: one writes, the other reads.
+//! Ring of records in memory that two processes share: one writes, the other reads.
 //!
 //! A record starts at a multiple of [`LINE`] and never wraps: one that does not fit before the end
 //! leaves a filler there. Its first word is its *mark*: what it is and how long. The writer clears

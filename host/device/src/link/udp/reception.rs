@@ -1,4 +1,4 @@
-//! How to receive: bursts in one piece while they come, single datagrams cheaply when they do not.
+//! Choice of the receive call: with GRO while bursts come, without it for single datagrams.
 //!
 //! With GRO the kernel hands over a burst in one call, and says how long its datagrams are; asking
 //! for that makes each call a quarter dearer. A program that waits for one small message after the

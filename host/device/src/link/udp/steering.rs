@@ -1,4 +1,4 @@
-//! Which process gets a packet: the kernel is told the numbers that each has.
+//! Steering of packets to processes: the kernel is told the queue pair numbers that each has.
 
 use crate::link::udp::endpoint::Endpoint;
 use crate::registry::{BLOCK_BITS, Block, CONNECTION_PREFIX_BITS, Registry, SlotId};

@@ -1,4 +1,4 @@
-//! What a key may touch, checked on the table alone.
+//! Regions: what a key may touch, checked on the table alone.
 //!
 //! # Safety
 //!

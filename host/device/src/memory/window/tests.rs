@@ -1,4 +1,4 @@
-//! What windows give and take away, checked on the table alone.
+//! Windows: what they give and take away, checked on the table alone.
 //!
 //! # Safety
 //!

@@ -1,4 +1,4 @@
-//! What can be changed and asked of a queue pair.
+//! Attributes of a queue pair: how they are changed and queried.
 
 use crate::link::address_vector::check;
 use crate::link::errors::ConnectError;

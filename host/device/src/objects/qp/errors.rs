@@ -1,4 +1,4 @@
-//! Why something that was asked of a queue pair was not done.
+//! Errors of queue pairs: of posting, of modifying, of connecting.
 
 use adverb_engine::{QpState, QpType, RequestOp};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What a queue pair does as the XRC home of a target, or as the proxy of another process's.
+//! Roles of a queue pair in an XRC domain of several processes: home of a target, or proxy of another process's.
 //!
 //! `xrc_home.rs` decides, `control_message.rs` says how it is written, and `progress/xrc_proxies.rs` carries it from
 //! and to the relay socket.
