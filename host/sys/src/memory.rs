@@ -331,7 +331,7 @@ pub fn file_len(file: impl AsFd) -> io::Result<usize> {
 }
 
 /// Asks for huge pages behind these bytes, however they were mapped, as far as they are whole pages: those
-/// touched from now on may be huge, and those there already may be put together by and by.
+/// touched from now on may be huge, and those there already may be merged later.
 ///
 /// # Errors
 ///

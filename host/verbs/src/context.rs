@@ -65,7 +65,7 @@ impl Context {
         Self::open_with(name, &ContextConfig::default())
     }
 
-    /// Opens a device in a way of one's own. Contexts of this process that were opened in the same way
+    /// Opens a device with this configuration. Contexts of this process that were opened in the same way
     /// share what there is, unless that is to be exclusive.
     ///
     /// # Errors

@@ -190,10 +190,10 @@ struct Shared {
     arena: Option<Arc<Arena>>,
 }
 
-/// Another process that may be at this one's memory.
+/// Another process that may access this one's memory.
 pub(crate) trait Neighbour: fmt::Debug + Send + Sync {
-    /// Waits until it is at nothing that was there before the call. False if it may still be after so long: it is
-    /// stopped.
+    /// Waits until it accesses nothing that was there before the call. False if it may still do so after that time:
+    /// it is stopped.
     fn wait(&self, timeout: Duration) -> bool;
 
     /// This file is no more.
@@ -214,7 +214,7 @@ pub(crate) struct Exports {
     neighbours: Mutex<Vec<Weak<dyn Neighbour>>>,
     /// Held while neighbours are waited for.
     waiting: Mutex<()>,
-    /// The device ended while a neighbour that was stopped may have been at its memory.
+    /// The device ended while a neighbour that was stopped may have accessed its memory.
     deserted: AtomicBool,
 }
 
@@ -387,7 +387,7 @@ impl Exports {
         record.key.store(u64::from(domain) << 32 | u64::from(key), Ordering::SeqCst);
     }
 
-    /// Takes a region back; afterwards no neighbour is at it. False if one that was stopped may be, and what it
+    /// Takes a region back; afterwards no neighbour accesses it. False if one that was stopped may, and what it
     /// writes does not go to a file, which it hits without harm ([`Exports::wait_for_neighbours`]); then it was waited
     /// for as long as `timeout` says.
     #[must_use]
@@ -415,8 +415,8 @@ impl Exports {
         }
     }
 
-    /// Waits until no neighbour is at something that was there before the call. False if one that was stopped may
-    /// be: then nothing is taken from the files that it may write to.
+    /// Waits until no neighbour accesses what was there before the call. False if one that was stopped
+    /// may: then nothing is taken from the files that it may write to.
     pub(crate) fn wait_for_neighbours(&self, timeout: Duration) -> bool {
         let neighbours = self.neighbours();
         if neighbours.is_empty() {
@@ -442,7 +442,7 @@ pub(crate) struct Published {
     pub(crate) rights: u32,
 }
 
-/// How long a neighbour that is at memory is waited for: many times what it copies within one access takes, also by
+/// How long a neighbour that accesses memory is waited for: many times what it copies within one access takes, also by
 /// a process that has lost its processor.
 pub(crate) const ACCESS_MAX: Duration = match cfg!(test) {
     true => Duration::from_millis(100),

@@ -56,7 +56,7 @@ pub(crate) struct Record<'a> {
     pub(crate) serial: &'a AtomicU64,
 }
 
-/// What a queue pair shows: whose peer it is, and what that peer may do to its memory by itself.
+/// What a queue pair publishes: its peer, and the peer's rights to direct access.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct QpWord(u64);
 

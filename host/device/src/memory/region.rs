@@ -53,7 +53,7 @@ pub struct Key(pub u32);
 pub enum RegionError {
     /// Remote writing or atomics without local writing. IBTA Vol. 1 §10.6.3.1.
     AccessWithoutLocalWrite,
-    /// A window is bound to it, or a process of this host that is stopped may be at its memory.
+    /// A window is bound to it, or a stopped process of this host may access its memory.
     Bound,
     /// The range is empty.
     Empty,
@@ -430,7 +430,7 @@ impl Regions {
         }
         let region = self.hold_registration(under, registration)?;
         let under = Some(region.slot);
-        std::mem::forget(region); // `Pin::drop` lets go of both.
+        std::mem::forget(region); // `Pin::drop` releases both.
         let slot = window.slot;
         std::mem::forget(window);
         Ok(Pin { slot, under })

@@ -154,7 +154,7 @@ impl QpInner {
         }
     }
 
-    /// Shows neighbours what the peer may do by itself, if that has changed.
+    /// Publishes to neighbours what the peer may do by direct access, if that has changed.
     #[inline]
     pub(crate) fn show(&mut self, links: &Links) {
         let shown = (self.engine.state(), self.has_shm_link() && self.engine.is_open());

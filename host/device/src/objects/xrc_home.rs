@@ -32,7 +32,7 @@ pub(crate) struct Head {
     pub(crate) brings_data: bool,
 }
 
-/// What the target's own responder is at.
+/// State of the target's own responder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
     pub(crate) standing: Standing,

@@ -65,7 +65,7 @@ impl Port {
         Self::open_with(name, &PortConfig::default())
     }
 
-    /// Opens a device in a way of one's own; twice in the same way, and both share what there is, unless
+    /// Opens a device with this configuration; opened twice with the same one, both share what there is, unless
     /// it is to be exclusive.
     ///
     /// # Errors

@@ -369,7 +369,7 @@ impl Duty {
         }
     }
 
-    /// The helper had better sleep than look again: it would keep the program, which is at work, from its processor.
+    /// The helper should sleep and not look again: it would keep the program, which is at work, from its processor.
     fn is_crowded(&mut self, port: &Port, now: u64) -> bool {
         let drives = port.drives();
         if self.driven != drives {

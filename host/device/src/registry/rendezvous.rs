@@ -84,7 +84,7 @@ impl Place {
         format!("adverb-registry-{}-founding", self.label)
     }
 
-    /// Waits until no other newcomer is at it.
+    /// Waits until no other newcomer does the same.
     ///
     /// # Errors
     ///

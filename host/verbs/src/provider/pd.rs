@@ -4,7 +4,7 @@
 //!
 //! 1. A [`Region`] of a device that is not ours ends the device's registration before its own: the
 //!    fields are dropped in the order of their declaration. When the first has ended, the device has
-//!    let go of the memory (IBTA Vol. 1 §10.6.7.2); where a driver does not let go, the process ends.
+//!    release the memory (IBTA Vol. 1 §10.6.7.2); where a driver does not release it, the process ends.
 //! 2. The caller that registers memory gives the promise of [`adverb_device::Port::register`].
 
 use super::cq::{Cq, Events};

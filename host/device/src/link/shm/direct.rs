@@ -9,7 +9,7 @@
 //! # Safety
 //!
 //! 1. Between [`ShmLink::begin`] and the end of its [`AccessGuard`] the owner keeps a region in place whose key
-//!    was seen during the access: it waits for accesses before it lets go of memory (`guard.rs`).
+//!    was seen during the access: it waits for accesses before it releases memory (`guard.rs`).
 //! 2. Pages that both have mapped are of sealed files: they cannot be cut short. Offsets are checked
 //!    against our own mapping of them, whatever the owner published; and what is mapped for reading is
 //!    claimed for reading only.
@@ -222,7 +222,7 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// A long WRITE or READ, in several accesses: a peer that lets go of memory does not wait for all of it. What has
+    /// A long WRITE or READ, in several accesses: a peer that releases memory does not wait for all of it. What has
     /// been copied when a part is refused is sent again with the rest, and refused as a whole.
     #[cold]
     #[inline(never)]

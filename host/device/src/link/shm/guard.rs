@@ -1,4 +1,5 @@
-//! Accesses of one process to another one's memory, and how the owner waits for them before it lets go of memory.
+//! Access guards: they count accesses of one process to another one's memory, so that the owner can wait for them
+//! before it releases memory.
 //!
 //! An accessing thread counts itself in, looks whether what it wants is still published, uses it, and counts itself
 //! out. The owner takes back what it has published, then waits until all accesses have ended that may have seen it.

@@ -92,7 +92,7 @@ const FIRST_GUEST: u64 = 3;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a device is asked again that wants to be asked later.
 const LATERS_MAX: u32 = 32;
-/// How often to look whether it is in vain to wait, and how long to leave a device alone that says so.
+/// Interval of looks whether waiting is useless, and pause before a busy device is asked again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Connections that have not said hello, at once: strangers cannot take all descriptors.
 const NAMELESS_MAX: usize = 64;
@@ -442,7 +442,7 @@ impl Shared {
         Ok(matches!((listens, stream.peer()), (Ok(one), Ok(other)) if one == other))
     }
 
-    /// There may be one more link to this device. Those that it has given up go, but for one by which it is at our
+    /// There may be one more link to this device. Those that it has given up go, but for one by which it accesses our
     /// memory still.
     fn makes_room(&self, peer: PeerId, port: &dyn Meeting) -> bool {
         let guests = lock(&self.guests);

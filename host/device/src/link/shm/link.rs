@@ -265,7 +265,7 @@ pub(crate) struct ShmLink {
     cut: AtomicBool,
     /// The other end is no more: it does not access our memory.
     gone: AtomicBool,
-    /// How long the other end was waited for in vain, in nanoseconds: it was at our memory still.
+    /// How long the other end was waited for without success, in nanoseconds: it accessed our memory still.
     stalled_ns: AtomicU64,
     /// Since when datagrams have found it full, in nanoseconds; 0 if they have not.
     full_since: AtomicU64,
@@ -376,7 +376,7 @@ impl ShmLink {
     /// at a time.
     ///
     /// An end that is stopped in the midst of an access for `timeout` is cut off, and is waited for no longer than
-    /// that in all; false as long as it may be at it still.
+    /// that in all; false as long as it may access it still.
     pub(crate) fn wait_for_peer(&self, timeout: Duration) -> bool {
         let waited = Duration::from_nanos(self.stalled_ns.load(Ordering::Relaxed));
         let timeout = timeout.saturating_sub(waited);
@@ -922,7 +922,7 @@ impl Neighbour for ShmLink {
     }
 }
 
-/// What is at the place where the next record will be.
+/// What was found at the place of the next record.
 #[derive(Debug)]
 pub(crate) enum Seen {
     /// Nothing, and there may be something any time.

@@ -79,7 +79,7 @@ pub(crate) struct Reader {
 const RECORD: u64 = 1 << 63;
 const FILLER: u64 = 1 << 62;
 const NOTE_SHIFT: u32 = 32;
-/// Bytes of records that are kept from the reader: with more, it had better begin.
+/// Bytes of records that are kept from the reader: with more, it should begin.
 const UNSEEN_MAX: u64 = 4096;
 /// A writer of many records asks for lines so many bytes before it writes to them: five records of two
 /// lines.
@@ -131,7 +131,7 @@ impl Writer {
 
     /// Clears the marks behind small records that are yet to be written, so that nothing has to be done
     /// between their bytes and their own marks. Gives the places, modulo the ring's size, whose lines the
-    /// caller had better ask for: to be cleared the next time.
+    /// caller should prefetch: to be cleared the next time.
     #[inline]
     pub(crate) fn prepare(&mut self, memory: &impl Memory) -> StepBy<Range<u64>> {
         let (line, size) = (count(LINE), count(memory.size()));

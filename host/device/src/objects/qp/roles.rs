@@ -60,7 +60,7 @@ impl QpInner {
         }
     }
 
-    /// What the target's own responder is at.
+    /// State of the target's own responder.
     fn own_part(&self) -> Option<Own> {
         let standing = self.engine.standing()?;
         let (mid_message, owes_data) = (self.engine.is_mid_message(), self.engine.owes_data());
@@ -252,7 +252,7 @@ impl QpInner {
         }
     }
 
-    /// The target is no more what it was: its proxy goes, and with it what it was at.
+    /// The target was reset or reconnected: its proxy goes, with its unfinished work.
     pub(crate) fn end_epoch(&mut self, flush: bool, links: &Links) {
         let target = self.own.number;
         if let Some(home) = self.home_mut() {
@@ -338,7 +338,7 @@ impl QpInner {
         self.proxy_mut().map(|proxy| *proxy.subject())
     }
 
-    /// It is at nothing, and the XRC home knows how far it has come.
+    /// It has no unfinished work, and the XRC home knows its progress.
     pub(crate) fn is_idle_proxy(&self) -> bool {
         !self.engine.is_mid_message() && !self.engine.owes_data()
     }
