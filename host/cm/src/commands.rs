@@ -102,6 +102,20 @@ impl Core {
         Err(Error::AddressInUse)
     }
 
+    pub(crate) fn write_event(
+        &mut self,
+        key: u64,
+        kind: EventKind,
+        status: i32,
+        argument: u64,
+    ) -> Result<(), Error> {
+        if self.state(key)?.queued >= WRITTEN_EVENTS_MAX {
+            return Err(Error::Full);
+        }
+        self.tell(key, kind, status, Param::Argument(argument));
+        Ok(())
+    }
+
     pub(crate) fn resolve_addr(
         &mut self,
         key: u64,
@@ -452,3 +466,5 @@ const BACKLOG: u32 = 1024;
 const SEATS_MAX: usize = 256;
 /// Private data of a refusal.
 const REJ_PRIVATE: usize = 148;
+/// Events that may wait when a program adds one of its own.
+const WRITTEN_EVENTS_MAX: usize = 1024;

@@ -3,6 +3,7 @@
 use crate::attributes::QpAttributes;
 use crate::error::Error;
 use crate::handle::{Handle, Seat};
+use crate::kind::EventKind;
 use crate::parameters::{BoundDevice, Parameters, PathInfo, Space, Transport};
 use crate::queue::EventQueue;
 use crate::service::core;
@@ -249,6 +250,19 @@ impl Id {
     /// [`Error::State`].
     pub fn notify_established(&self) -> Result<(), Error> {
         self.run(|core, key| core.notify(key))
+    }
+
+    /// Queues an event of the caller's own: [`EventKind::User`] or [`EventKind::Internal`], at most 1024 at a time.
+    /// `rdma_write_cm_event`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for another kind, and [`Error::Full`].
+    pub fn write_event(&self, kind: EventKind, status: i32, argument: u64) -> Result<(), Error> {
+        if !matches!(kind, EventKind::User | EventKind::Internal) {
+            return Err(Error::Invalid("the kind of the event"));
+        }
+        self.run(|core, key| core.write_event(key, kind, status, argument))
     }
 
     /// Ends it, whatever it is in the midst of. Its events are gone, also those that wait, and

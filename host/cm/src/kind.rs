@@ -38,6 +38,10 @@ pub enum EventKind {
     AddrChange,
     /// Nothing of the connection can arrive any more.
     TimewaitExit,
+    /// The program has queued it.
+    User,
+    /// The library above this one has queued it.
+    Internal,
 }
 
 /// What the peer says with an event.
@@ -49,6 +53,8 @@ pub enum Param {
     Connection(Parameters),
     /// Of datagrams.
     Datagram(DatagramParameters),
+    /// A number that was queued with the event.
+    Argument(u64),
 }
 
 impl EventKind {
@@ -71,6 +77,8 @@ impl EventKind {
             Self::MulticastError => 13,
             Self::AddrChange => 14,
             Self::TimewaitExit => 15,
+            Self::User => 18,
+            Self::Internal => 19,
         }
     }
 }

@@ -47,7 +47,7 @@ fn saying(qpn: u32, private: &[u8]) -> Parameters {
 fn heard(event: &Event) -> Parameters {
     match event.param {
         Param::Connection(parameters) => parameters,
-        Param::Datagram(_) | Param::None => panic!("{event:?}"),
+        Param::Datagram(_) | Param::Argument(_) | Param::None => panic!("{event:?}"),
     }
 }
 
@@ -240,4 +240,23 @@ fn mistakes_are_errors_before_anything_is_sent() {
     let id = resolved(&queue, Space::Tcp, Transport::Rc, here(1));
     assert!(matches!(id.connect(&saying(1, &[0; 57])), Err(Error::TooLong { max: 56 })));
     id.resolve_addr(None, here(1)).unwrap_err();
+}
+
+#[test]
+fn a_program_queues_events_of_its_own_and_not_without_end() {
+    let queue = EventQueue::new().unwrap();
+    let id = Id::new(&queue, Space::Tcp, Transport::Rc, 1).unwrap();
+    assert!(matches!(id.write_event(EventKind::Established, 0, 0), Err(Error::Invalid(_))));
+    id.write_event(EventKind::Internal, -7, 16).unwrap();
+    let event = next(&queue);
+    assert_eq!((event.kind, event.status), (EventKind::Internal, -7));
+    assert_eq!((event.param, &event.id), (Param::Argument(16), &id));
+    for number in 0..1024 {
+        id.write_event(EventKind::User, 0, number).unwrap();
+    }
+    assert!(matches!(id.write_event(EventKind::User, 0, 0), Err(Error::Full)));
+    for number in 0..1024 {
+        assert_eq!(next_of(&queue, EventKind::User).param, Param::Argument(number));
+    }
+    id.write_event(EventKind::User, 0, 0).unwrap();
 }

@@ -221,15 +221,12 @@ extern "C" fn in_child() {
     while let Some(Part { entries, .. }) = part {
         for fd in entries.iter().map(|entry| entry.swap(FREE, Ordering::Relaxed)) {
             if fd >= 0 {
-                // SAFETY: the number is that of a descriptor to be kept out (rule 2); it stays in use, unless there is
-                // no descriptor left, so that what is closed later by this number is no other's.
-                unsafe {
-                    if idle < 0 {
-                        libc::syscall(libc::SYS_close, fd);
-                    } else {
-                        libc::syscall(libc::SYS_dup3, idle, fd, libc::O_CLOEXEC);
-                    }
-                }
+                let _ = match idle {
+                    // SAFETY: the number is that of a descriptor to be kept out (rule 2).
+                    ..0 => unsafe { libc::syscall(libc::SYS_close, fd) },
+                    // SAFETY: as above. The number stays in use, so that what is closed by it later is no other's.
+                    0.. => unsafe { libc::syscall(libc::SYS_dup3, idle, fd, libc::O_CLOEXEC) },
+                };
             }
         }
         part = part.and_then(Part::next);

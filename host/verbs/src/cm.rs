@@ -186,7 +186,7 @@ fn parameters<T: Transport>(qp: &Qp<T>, private: &[u8], atomics: u8) -> Result<P
 fn verdict(event: &Event) -> Option<Result<Parameters, MeetError>> {
     let said = match event.param {
         Param::Connection(parameters) => parameters,
-        Param::Datagram(_) | Param::None => Parameters::default(),
+        Param::Datagram(_) | Param::Argument(_) | Param::None => Parameters::default(),
     };
     match event.kind {
         EventKind::ConnectResponse | EventKind::Established => Some(Ok(said)),

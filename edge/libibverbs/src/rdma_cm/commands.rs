@@ -78,7 +78,11 @@ pub(super) fn carry_out(
             translate::set_option(&known.id, level, name, &memory(value)?)?;
             Ok(Vec::new())
         }
-        Command::WriteEvent { .. } => Err(Errno(libc::ENOSYS)),
+        Command::WriteEvent { id, event, status, argument } => {
+            let kind = [EventKind::User, EventKind::Internal];
+            let kind = kind.into_iter().find(|kind| kind.number() == event).ok_or(INVALID)?;
+            done(of(id)?.id.write_event(kind, status.cast_signed(), argument))
+        }
     }
 }
 

@@ -39,6 +39,7 @@ pub(super) fn parameters(given: &rdma_cm::Parameters) -> Answer<Parameters> {
 pub(super) fn param(param: &Param) -> rdma_cm::Param {
     match param {
         Param::None => rdma_cm::Param::None,
+        Param::Argument(argument) => rdma_cm::Param::Argument(*argument),
         Param::Connection(offered) => rdma_cm::Param::Connection(rdma_cm::Parameters {
             qp_num: offered.qpn,
             qkey: offered.qkey.unwrap_or(0),
