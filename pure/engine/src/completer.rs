@@ -86,6 +86,9 @@ pub(crate) struct Completer {
     probe_at: Option<Time>,
     /// Until everything before this sequence number is acknowledged, packets get lost, as others did of late.
     troubled_until: u64,
+    /// The data that the last probe asked for, from one sequence number to before the other, and how many probes that
+    /// made without an answer.
+    probed: Option<(u64, u64, u32)>,
     /// The packets before this sequence number are suspected to be missing: in place of a probe they are sent again.
     suspected: u64,
     /// The clock was set when there was no room to emit anything.
@@ -118,6 +121,7 @@ impl Completer {
             trip: RoundTrip::default(),
             probe_at: None,
             troubled_until: 0,
+            probed: None,
             suspected: 0,
             awaits_room: false,
             arrived: Arrived::default(),
@@ -361,7 +365,11 @@ impl Completer {
         let Some(sequence) = self.sequence(psn, sent.unacked_psn) else {
             return Verdict::Ignore;
         };
-        if sequence < self.unacked || sequence >= sent.top {
+        if sequence < self.unacked {
+            self.on_known_data(sequence);
+            return Verdict::Ignore;
+        }
+        if sequence >= sent.top {
             return Verdict::Ignore;
         }
         // A response acknowledges all requests before its own.
@@ -396,6 +404,16 @@ impl Completer {
             return self.suspect_first();
         }
         Verdict::Progress
+    }
+
+    /// Takes data that have come before. If a probe asked for them, it was needless.
+    #[cold]
+    fn on_known_data(&mut self, sequence: u64) {
+        let probed = self.probed.filter(|&(from, to, _)| (from..to).contains(&sequence));
+        if let Some((.., probes)) = probed {
+            self.trip.on_needless_probe(probes);
+            self.probed = None;
+        }
     }
 
     /// Takes data that came before data that should have come first: it is kept where it belongs. What seems lost is
@@ -472,6 +490,7 @@ impl Completer {
             return Some(Verdict::Fill(Missing { from, to, executed, late_ns }));
         }
         self.trip.on_probe(self.unacked, next.saturating_sub(1));
+        self.probed = Some((from, next, self.trip.probes()));
         self.arm_probe(now);
         Some(Verdict::Probe { from, to: self.arrived.first().map(|(start, _)| start) })
     }

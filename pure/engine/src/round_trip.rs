@@ -17,6 +17,10 @@ pub(crate) struct RoundTrip {
     base_ns: u64,
     /// The packet that is timed, and when it was sent.
     timed: Option<(u64, Time)>,
+    /// How often the shortest wait before a probe is doubled, because probes turned out to be needless.
+    patience: u32,
+    /// Samples since that was last changed.
+    calm: u32,
     /// Probes since the last sample: as long as none comes, the wait may be too short for this path.
     probes: u32,
     /// Packets before this sequence number were sent again, and it is not known which copies have arrived.
@@ -36,6 +40,10 @@ impl RoundTrip {
     /// Doublings of the wait, and how many are left when the peer makes progress, once a round trip is known.
     const DOUBLINGS_MAX: u32 = 16;
     const DOUBLINGS_KEPT: u32 = 1;
+    /// Doublings of the shortest wait, at most: 16 ms, which a busy machine takes to schedule a process.
+    const PATIENCE_MAX: u32 = 6;
+    /// After so many round trips without a needless probe the shortest wait is halved again.
+    const CALM_SAMPLES: u32 = 256;
 
     /// A packet is sent of which no other copy can be acknowledged: for the first time, or after a refusal that says
     /// that the peer does not have it.
@@ -82,9 +90,33 @@ impl RoundTrip {
         self.probes = (self.probes + 1).min(Self::DOUBLINGS_MAX);
     }
 
+    /// Of `probes` that were sent one after the other without an answer, the last was needless: what it asked for was
+    /// on its way, and has come before. The peer was not scheduled for so long.
+    #[cold]
+    pub(crate) fn on_needless_probe(&mut self, probes: u32) {
+        (self.patience, self.calm) = ((self.patience + probes).min(Self::PATIENCE_MAX), 0);
+    }
+
+    /// Probes that were sent since the last answer.
+    pub(crate) fn probes(&self) -> u32 {
+        self.probes
+    }
+
+    /// A round trip without a needless probe.
+    #[cold]
+    fn calm_down(&mut self) {
+        self.calm += 1;
+        if self.calm >= Self::CALM_SAMPLES {
+            (self.patience, self.calm) = (self.patience - 1, 0);
+        }
+    }
+
     /// RFC 6298 §2.2 and §2.3: gains of an eighth and a quarter.
     fn sample(&mut self, nanos: u64) {
         self.probes = 0;
+        if self.patience > 0 {
+            self.calm_down();
+        }
         if self.smoothed_ns == 0 {
             (self.smoothed_ns, self.variation_ns, self.base_ns) = (nanos, nanos / 2, nanos);
             return;
@@ -121,7 +153,7 @@ impl RoundTrip {
 
     /// After this long without progress, in nanoseconds, a probe is due.
     pub(crate) fn probe_after_ns(&self) -> u64 {
-        self.late_after_ns() << self.probes
+        self.round_ns().max(Self::WAIT_MIN_NS << self.patience) << self.probes
     }
 }
 
@@ -188,6 +220,27 @@ mod tests {
         trip.on_emit(6, at(0));
         assert!(trip.on_progress(7, at(800)).is_some());
         assert!(trip.probe_after_ns() <= wait);
+    }
+
+    /// Goal: a peer that is slow to be scheduled is waited for longer, up to a bound, and no longer than it is slow.
+    #[test]
+    fn needless_probes_make_the_shortest_wait_longer_for_a_while() {
+        let mut trip = with_samples(&[5; 40]);
+        let least = trip.probe_after_ns();
+        trip.on_needless_probe(2);
+        assert_eq!(trip.probe_after_ns(), 4 * least);
+        let trips = |trip: &mut RoundTrip, count: u32| {
+            for _ in 0..count {
+                trip.on_emit(99, at(1_000));
+                assert!(trip.on_progress(100, at(1_005)).is_some());
+            }
+        };
+        trips(&mut trip, RoundTrip::CALM_SAMPLES);
+        assert_eq!(trip.probe_after_ns(), 2 * least);
+        trips(&mut trip, 2 * RoundTrip::CALM_SAMPLES);
+        assert_eq!(trip.probe_after_ns(), least);
+        (0..9).for_each(|_| trip.on_needless_probe(16));
+        assert_eq!(trip.probe_after_ns(), least << RoundTrip::PATIENCE_MAX);
     }
 
     #[test]

@@ -88,6 +88,8 @@ struct Station {
     acks_planned: bool,
     /// There is more to emit than there was room for: the rest waits until the link is free.
     waits_for_link: bool,
+    /// Until then its process is not scheduled.
+    stopped_until: Time,
 }
 
 #[derive(Debug)]
@@ -145,6 +147,7 @@ impl Net {
                 ack_delay_ns,
                 acks_planned: false,
                 waits_for_link: false,
+                stopped_until: Time::ZERO,
             });
         }
         (a, b)
@@ -401,6 +404,11 @@ impl Net {
         self.traced = false;
     }
 
+    /// Stops a node until `end`: what arrives waits, in order, and so do its timers.
+    pub fn stop(&mut self, id: NodeId, end: Time) {
+        self.station_mut(id).stopped_until = end;
+    }
+
     /// The way that leads away from a node.
     pub fn link_from(&self, id: NodeId) -> LinkId {
         LinkId(id)
@@ -443,7 +451,10 @@ impl Net {
     /// When something happens next.
     fn next_moment(&self) -> Option<Time> {
         let event = self.events.keys().next().map(|&(at, _)| at);
-        let deadlines = self.nodes.iter().filter_map(|station| station.node.qp.next_deadline());
+        let deadlines = self.nodes.iter().filter_map(|station| {
+            let deadline = station.node.qp.next_deadline()?;
+            Some(deadline.max(station.stopped_until))
+        });
         deadlines.chain(event).min().map(|next| next.max(self.now))
     }
 
@@ -452,6 +463,9 @@ impl Net {
         self.now = now;
         let mut happened = 1;
         for id in (0..self.nodes.len()).map(NodeId) {
+            if self.station(id).stopped_until > now {
+                continue;
+            }
             let Node { qp, around, .. } = self.node_mut(id);
             if qp.next_deadline().is_some_and(|deadline| deadline <= now) {
                 qp.on_timer(now, around);
@@ -461,6 +475,10 @@ impl Net {
         while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= now) {
             happened += 1;
             match entry.remove() {
+                Event::Arrival { to, datagram } if self.station(to).stopped_until > now => {
+                    let at = self.station(to).stopped_until;
+                    self.plan(at, Event::Arrival { to, datagram });
+                }
                 Event::Arrival { to, datagram } => self.arrive(to, &datagram),
                 Event::Entry { switch, to, mut datagram } => {
                     let switch = self.switches.get_mut(switch).expect("it was joined");

@@ -173,3 +173,32 @@ fn loss_costs_a_stream_no_more_than_the_smaller_window() {
         }
     }
 }
+
+/// READs of 64 KiB, one after the other, from a responder that is stopped for five milliseconds in each `every` of them;
+/// returns how often data were asked for that were under way already.
+fn needless_repeats(reads: u64, every: u64) -> u64 {
+    const STOP_NS: u64 = 5_000_000;
+    let mut net = Net::pair(1, &setup(link()));
+    net.stop_tracing();
+    for read in 0..reads {
+        if read % every == every / 2 {
+            let end = net.now().plus_nanos(STOP_NS);
+            net.stop(B, end);
+        }
+        net.post(A, Work::read(net.region(B, 0), 64 << 10));
+        net.drive().expect("an end");
+        net.node_mut(A).forget_ended();
+    }
+    net.node(A).qp().counters().probes
+}
+
+/// Goal: a responder that is not scheduled now and then is not asked again and again for answers that come as soon as it
+/// is; nothing is lost here.
+#[test]
+fn a_responder_that_is_stopped_for_a_while_is_not_asked_again_each_time() {
+    for every in [4, 32] {
+        let repeats = needless_repeats(640, every);
+        println!("stopped in each {every} of 640: {repeats} needless repeats");
+        assert!(repeats <= 8, "{repeats}");
+    }
+}
