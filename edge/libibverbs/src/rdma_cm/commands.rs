@@ -7,7 +7,7 @@
 use super::channel::Channel;
 use super::table::{self, Known};
 use super::translate;
-use crate::errno::{Answer, Errno, INVALID};
+use crate::errno::{Answer, INVALID};
 use adverb_ibv::rdma_cm::{self, Command, Place, Query, id_answer, reported_answer};
 use adverb_rdmacm::{Error, Event, EventKind, Id};
 use std::sync::Arc;

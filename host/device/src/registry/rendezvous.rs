@@ -42,6 +42,8 @@ const MAGIC: [u8; 4] = *b"advr";
 const ANSWER_BYTES: usize = 8;
 /// How long a device has to answer, which takes it microseconds unless it is stopped or the machine is busy.
 const ANSWER_TIME: Duration = Duration::from_millis(500);
+/// Parts that the time for an answer is waited in.
+const ANSWER_PARTS: u32 = 10;
 /// The same for the others, once one has not answered: if one is stopped, many may be.
 const NEXT_ANSWER_TIME: Duration = Duration::from_millis(20);
 /// Devices that do not answer, before no more are asked.
@@ -287,8 +289,13 @@ enum Answer {
 }
 
 fn take_answer(stream: &Stream, time: Duration) -> io::Result<Answer> {
-    if !poll::readable(stream, std::iter::empty(), Some(time))? {
-        return Ok(Answer::Nothing);
+    // In parts: a machine that stands still for longer than the whole time takes away one of them.
+    let mut parts = 0..ANSWER_PARTS;
+    let waited = Some(time / ANSWER_PARTS);
+    while !poll::readable(stream, std::iter::empty(), waited)? {
+        if parts.next().is_none() {
+            return Ok(Answer::Nothing);
+        }
     }
     let (mut bytes, mut fds) = ([0; ANSWER_BYTES + 1], Vec::new());
     let len = stream.recv(&mut bytes, &mut fds).unwrap_or(0);
