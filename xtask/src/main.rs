@@ -5,6 +5,7 @@
 
 mod api;
 mod coverage;
+mod crates;
 mod dist;
 mod figures;
 mod gate;

@@ -11,7 +11,7 @@ mod storeys;
 
 use std::path::Path;
 
-use crate::{Failure, figures, source};
+use crate::{Failure, crates, figures, source};
 
 /// Checks all facts and prints the oddities.
 pub(crate) fn tidy(root: &Path) -> Result<(), Failure> {
@@ -21,6 +21,7 @@ pub(crate) fn tidy(root: &Path) -> Result<(), Failure> {
     broken.extend(rooms::broken(&sources));
     broken.extend(links::broken(root, &sources));
     broken.extend(figures::stale(root)?);
+    broken.extend(crates::broken(root)?);
 
     println!("{}", oddities::report(&sources));
     println!("{}", rooms::drawing(&sources));
