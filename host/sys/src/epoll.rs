@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 
-/// What to wait for on one descriptor. Errors and hang-ups are always reported.
+/// Events to wait for on one descriptor. Errors and hang-ups are always reported.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Interest {
     /// Something to read.

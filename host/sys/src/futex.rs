@@ -28,7 +28,7 @@ impl Scope {
     }
 }
 
-/// Why a wait has ended.
+/// Reason why a wait has ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wake {
     /// The word was not, or perhaps no longer is, what was expected: look again.

@@ -83,7 +83,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// What the link layer says about an interface.
+/// Link-layer facts of an interface.
 struct Link {
     index: u32,
     mac: Option<[u8; 6]>,

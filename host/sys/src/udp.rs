@@ -44,7 +44,7 @@ use self::steering::SockFilter;
 use crate::fork::KeptFd;
 use crate::sockopt;
 
-/// What a socket is to be like.
+/// Options of a new socket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BindOptions {
     /// The local address and port. Port 0 lets the kernel choose one.
@@ -91,7 +91,7 @@ impl Marks {
     pub const FLOW_LABEL_MAX: u32 = 0xf_ffff;
 }
 
-/// What a call to [`Socket::recv`] has found.
+/// Result of [`Socket::recv`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Received {
     /// Bytes at the front of the buffer that are now the sender's.

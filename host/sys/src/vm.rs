@@ -17,7 +17,7 @@ pub struct Piece {
     pub len: usize,
 }
 
-/// Which way bytes go.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Direction {
     /// From the other process to this one.

@@ -92,7 +92,7 @@ pub(crate) fn is_multicast(gid: Gid) -> bool {
     }
 }
 
-/// Why an address handle was not made.
+/// Error of creating an address handle.
 #[non_exhaustive]
 pub enum AhError {
     /// There is no way to the address.

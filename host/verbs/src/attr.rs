@@ -63,7 +63,7 @@ impl DeviceAttr {
     };
 }
 
-/// What a port is like now. `struct ibv_port_attr`.
+/// Attributes of a port as they are. `struct ibv_port_attr`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_port_attr")]
@@ -98,7 +98,7 @@ impl PortAttr {
     }
 }
 
-/// What a queue pair can hold. `struct ibv_qp_cap`.
+/// Capacities of a queue pair. `struct ibv_qp_cap`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[doc(alias = "ibv_qp_cap")]
 pub struct QpCap {

@@ -62,7 +62,7 @@ pub use adverb_rdmacm::{
     source,
 };
 
-/// Why two queue pairs have not met.
+/// Error of connecting two queue pairs by address and port.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MeetError {

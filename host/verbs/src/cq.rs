@@ -114,7 +114,7 @@ pub struct Cq {
     inner: Arc<Inner>,
 }
 
-/// What the handles of a queue share.
+/// Shared state of a queue's handles.
 pub(crate) struct Inner {
     device: provider::Cq,
     port: Port,
@@ -123,7 +123,7 @@ pub(crate) struct Inner {
     context: u64,
 }
 
-/// Where the memory of work is that completes on a queue.
+/// Memory of work that completes on a queue.
 #[derive(Default)]
 struct Tables {
     /// That of requests of its queue pairs.
@@ -157,7 +157,7 @@ impl Drop for Inner {
     }
 }
 
-/// What a completion queue is made of. `struct ibv_cq_init_attr_ex`.
+/// Parameters of a completion queue. `struct ibv_cq_init_attr_ex`.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_cq_init_attr_ex")]
 pub struct CqConfig<'a> {

@@ -25,7 +25,7 @@ impl fmt::Display for Lacks {
 
 impl std::error::Error for Lacks {}
 
-/// Why memory was not registered.
+/// Error of allocating or registering memory.
 #[non_exhaustive]
 pub enum AllocateError {
     /// The file is shorter than the range that was to be registered.
@@ -151,7 +151,7 @@ impl fmt::Display for RangeError {
 
 impl std::error::Error for RangeError {}
 
-/// Why a memory window was not bound by the verb for it.
+/// Error of binding a memory window by its verb.
 #[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum BindMwError {
@@ -172,7 +172,7 @@ impl fmt::Display for BindMwError {
 
 impl std::error::Error for BindMwError {}
 
-/// Why a completion queue or queue pair was not made.
+/// Error of creating a completion queue or queue pair.
 #[non_exhaustive]
 pub enum CreateError {
     /// A completion channel belongs to another device than the completion queue.
@@ -230,7 +230,7 @@ impl From<Lacks> for CreateError {
     }
 }
 
-/// Why polling failed: the queue overran, and completions were lost.
+/// Error of polling: the queue overran, and completions were lost.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct PollError(pub(crate) adverb_device::Overrun);
 

@@ -23,7 +23,7 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError};
 
-/// What keeps registered memory mapped.
+/// Backing that keeps registered memory mapped.
 #[derive(Debug)]
 enum Backing {
     /// Pages of our own.
@@ -422,7 +422,7 @@ impl Mr {
     }
 }
 
-/// Why a region was not deregistered, and the region as it was.
+/// Error of deregistering, with the region as it was.
 pub struct DeregisterError {
     /// The region.
     pub mr: Mr,
@@ -438,7 +438,7 @@ impl fmt::Display for DeregisterError {
 
 impl std::error::Error for DeregisterError {}
 
-/// Why a region was not registered anew, and the region as it was.
+/// Error of registering a region anew, with the region as it was.
 pub struct ReregisterError {
     /// The region.
     pub mr: Mr,

@@ -92,7 +92,7 @@ impl Mw {
     }
 }
 
-/// What a memory window is bound to. `struct ibv_mw_bind_info`.
+/// Target of a memory window's binding. `struct ibv_mw_bind_info`.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_mw_bind_info")]
 pub struct MwBind<'a> {

@@ -31,7 +31,7 @@ pub(crate) use self::connect::{Own, Steps};
 pub use self::connect::{RcConnect, UcConnect};
 pub use self::modify::{Modify, QpAttr};
 
-/// What a queue pair is made of. `struct ibv_qp_init_attr`.
+/// Parameters of a queue pair. `struct ibv_qp_init_attr`.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_qp_init_attr")]
 pub struct QpConfig<'a> {

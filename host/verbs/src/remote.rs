@@ -5,7 +5,7 @@ use adverb_device::{Gid, Psn, Qpn, Rkey};
 use std::fmt;
 use std::str::FromStr;
 
-/// How to reach a queue pair: what its peer has to know to connect to it.
+/// Address of a queue pair: what its peer has to know to connect to it.
 ///
 /// ```
 /// # use adverb_verbs::RemoteQp;

@@ -16,7 +16,7 @@ use adverb_device::{BufferNumber, ReceiveWork, SrqAttr, SrqError};
 use std::fmt;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
-/// What a shared receive queue is made of. `struct ibv_srq_init_attr`.
+/// Parameters of a shared receive queue. `struct ibv_srq_init_attr`.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_srq_init_attr")]
 pub struct SrqConfig {
@@ -83,7 +83,7 @@ pub struct Srq {
     inner: Arc<Inner>,
 }
 
-/// What the handles of a queue share.
+/// Shared state of a queue's handles.
 pub(crate) struct Inner {
     device: provider::Srq,
     port: Port,

@@ -27,7 +27,7 @@ pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
 
 /// A transport whose queue pairs have one peer each, chosen once.
 pub trait Connected: Transport {
-    /// How to connect.
+    /// Parameters of connecting.
     type Connect: From<RemoteQp>;
 
     /// What changes on the ways to INIT, RTR and RTS.

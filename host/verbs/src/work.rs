@@ -11,7 +11,7 @@ use adverb_device::{Bind, BindError, Imm, Key, PostError, Qkey, Qpn, Rkey, SendK
 use std::fmt;
 use std::marker::PhantomData;
 
-/// What the work is.
+/// Kind of the work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Send(SendKind),

@@ -13,7 +13,7 @@ use adverb_wire::cm::{Rtu, ServiceId, SidrRep, SidrReq, SidrStatus, Small, Subje
 use adverb_wire::{Qkey, Qpn};
 use core::time::Duration;
 
-/// Where a datagram came from and arrived, and when.
+/// Arrival of a datagram: addresses and time.
 #[derive(Clone, Copy)]
 struct Arrival {
     local: Gid,
@@ -442,7 +442,7 @@ impl Manager {
     }
 }
 
-/// Why a request gets no place.
+/// Reason why a request gets no place.
 enum Refusal {
     /// There is no room.
     Full,

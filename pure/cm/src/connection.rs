@@ -42,7 +42,7 @@ pub(crate) struct Connection {
     pub(crate) deaf: bool,
 }
 
-/// How far it is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum State {
     /// A search of the peer's waits for the user.

@@ -3,7 +3,7 @@
 use crate::request::{Gid, ListenerId};
 use adverb_wire::cm::{CommId, Reason, Rep, Req, SidrRep, SidrReq};
 
-/// What has become of a connection. Each comes once; the names are those of
+/// Event of a connection. Each comes once; the names are those of
 /// `enum rdma_cm_event_type`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
@@ -78,7 +78,7 @@ pub enum Event {
     },
 }
 
-/// What has been dropped or repeated since the start.
+/// Counters of what has been dropped or repeated since the start.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Counters {
     /// Requests that a full backlog or a full table has turned away.

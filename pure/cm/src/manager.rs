@@ -740,7 +740,7 @@ const OUTBOX_MAX: usize = 4096;
 /// How many events of one connection may wait for its user.
 const EVENTS_MAX: u8 = 5;
 
-/// How often a peer may ask for patience before the same answer.
+/// How often a peer may ask for more time before the same answer.
 const PATIENCE_MAX: u8 = 16;
 
 /// How often a peer is asked again that has said that nothing listens, and after what pause the first time: for

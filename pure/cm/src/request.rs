@@ -95,7 +95,7 @@ pub struct Answer {
     pub private: [u8; 136],
 }
 
-/// Why a command is refused. Nothing has changed.
+/// Error of a command. Nothing has changed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Error {
     /// The service has a listener already.

@@ -14,7 +14,7 @@ pub struct Bottleneck {
     pub mark_bytes: u64,
 }
 
-/// What a bottleneck has done.
+/// Statistics of a bottleneck.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Passage {
     /// Datagrams that came through.

@@ -5,7 +5,7 @@ use adverb_engine::Time;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
-/// How a link treats datagrams. Chances are in parts of a million.
+/// Parameters of a link. Chances are in parts of a million.
 #[derive(Clone, Debug)]
 pub struct Link {
     /// From one end to the other.
@@ -42,7 +42,7 @@ impl Default for Link {
     }
 }
 
-/// What may happen to a datagram.
+/// Fault of a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fault {
     /// Nothing.

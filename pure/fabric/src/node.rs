@@ -25,7 +25,7 @@ pub struct Work {
     pub window: Option<Window>,
 }
 
-/// What a memory window is bound to. Simulated windows are regions whose bytes are another's.
+/// Target of a memory window's binding. Simulated windows are regions whose bytes are another's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Window {
     /// The key that the window will have.
@@ -267,7 +267,7 @@ impl Node {
     }
 }
 
-/// What a queue pair borrows for each call.
+/// Surroundings that a queue pair borrows for each call.
 #[derive(Debug)]
 pub(crate) struct Around {
     pub(crate) gid: Gid,

@@ -20,7 +20,7 @@ use crate::error::{ParseError, take};
 use crate::msn::Msn;
 use crate::rnr::RnrTimer;
 
-/// What a responder answers.
+/// ACK extended header: the answer of a responder.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Aeth {
     /// Acknowledgement or refusal.
@@ -43,7 +43,7 @@ pub enum Syndrome {
     Nak(Nak),
 }
 
-/// Why a responder refuses.
+/// NAK code: why a responder refuses.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Nak {
     /// A packet is missing; the answer names the one that was expected.

@@ -20,7 +20,7 @@
 use crate::error::{ParseError, take};
 use crate::key::Rkey;
 
-/// What a compare-and-swap or a fetch-and-add asks for.
+/// Atomic extended header: operands of a compare-and-swap or a fetch-and-add.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AtomicEth {
     /// Where the eight bytes start, as the receiver's region counts.

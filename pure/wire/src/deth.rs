@@ -14,7 +14,7 @@ use crate::error::{ParseError, take};
 use crate::key::Qkey;
 use crate::qpn::Qpn;
 
-/// Where a datagram comes from, and the key that lets it in.
+/// Datagram extended header: the sender of a datagram, and its Q_Key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Deth {
     /// The key, which must be the receiving queue pair's.

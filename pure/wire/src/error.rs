@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Why a datagram is not a packet. The network's or the peer's fault: the caller counts and drops.
+/// Error of parsing a packet. The network's or the peer's fault: the caller counts and drops.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ParseError {
     /// What follows the headers has another length than the operation allows.

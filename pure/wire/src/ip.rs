@@ -35,7 +35,7 @@ pub(crate) enum Addresses {
     V6 { src: [u8; 16], dst: [u8; 16] },
 }
 
-/// What an IP header says of how a packet is to be treated on its way. Routers may change it, and the
+/// GRH fields: how a packet is to be treated on its way. Routers may change it, and the
 /// invariant CRC covers none of it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Marks {
@@ -57,7 +57,7 @@ impl Marks {
 
     /// The largest flow label.
     pub const FLOW_LABEL_MAX: u32 = 0xf_ffff;
-    /// What most hosts put into packets of which nothing else is asked.
+    /// The values that most hosts use by default.
     pub const USUAL: Self = Self { traffic_class: 0, hop_limit: 64, flow_label: 0 };
 }
 
@@ -143,7 +143,7 @@ fn parse_udp(packet: &[u8]) -> Result<((u16, u16), &[u8]), Error> {
     Ok(((u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])), payload))
 }
 
-/// Why bytes are not an IP packet with one UDP datagram.
+/// Error of parsing an IP packet with one UDP datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Error {
     /// It is, or may become, a fragment.

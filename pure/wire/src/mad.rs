@@ -43,7 +43,7 @@ pub struct Mad {
     pub modifier: u32,
 }
 
-/// Why a datagram to the general services interface is no message. The peer's fault: the caller
+/// Error of parsing a management datagram. The peer's fault: the caller
 /// counts it and drops the datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MadError {

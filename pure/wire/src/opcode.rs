@@ -3,7 +3,7 @@
 use crate::operation::Operation;
 use crate::transport::Transport;
 
-/// What a packet does and over which transport: an opcode that exists is one that may be sent.
+/// Operation and transport of a packet: an opcode that exists is one that may be sent.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Opcode {
     transport: Transport,

@@ -9,7 +9,7 @@
 
 use crate::transport::Transport;
 
-/// What a packet does: the low five bits of the opcode.
+/// Operation of a packet: the low five bits of the opcode.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Operation {
     /// First packet of a SEND.
@@ -96,7 +96,7 @@ pub(crate) enum On {
     Cnp,
 }
 
-/// Which way a packet goes.
+/// Class of a packet: SEND, WRITE, another request, an answer, or neither.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Way {
     Send,
@@ -132,7 +132,7 @@ pub(crate) enum Layout {
     Cnp,
 }
 
-/// What may stand between the headers and the invariant CRC.
+/// Payload that may stand between the headers and the invariant CRC.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Payload {
     /// Nothing.

@@ -1,6 +1,6 @@
 //! The bytes that fill a payload to a multiple of four.
 
-/// How many bytes fill a payload up to a multiple of four: 0 to 3.
+/// Pad count: bytes that fill a payload up to a multiple of four, 0 to 3.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Pad(u8);
 

@@ -11,7 +11,7 @@
 use crate::error::{ParseError, take};
 use crate::qpn::Qpn;
 
-/// Which shared receive queue an XRC request is for.
+/// XRC extended header: the shared receive queue of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct XrcEth {
     /// The queue's number, from the same 24 bits as a queue pair's.

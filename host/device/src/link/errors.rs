@@ -5,7 +5,7 @@ use adverb_wire::Qpn;
 use std::fmt;
 use std::io;
 
-/// Why a queue pair did not change its state.
+/// Error of connecting a queue pair.
 #[non_exhaustive]
 pub enum ConnectError {
     /// An attribute has a value that does not exist here.
@@ -123,7 +123,7 @@ impl From<ModifyError> for ConnectError {
     }
 }
 
-/// Why a device could not be opened.
+/// Error of opening a device.
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no such device.

@@ -39,7 +39,7 @@ pub struct Device {
     pub provider: Provider,
 }
 
-/// What is behind a device.
+/// Provider of a device: software or hardware.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Provider {
     /// This crate.
@@ -58,7 +58,7 @@ impl Provider {
     }
 }
 
-/// What a device that is not ours says of itself.
+/// Attributes that a hardware device reports of itself.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Nature {
     /// What kind of node it is.
@@ -80,7 +80,7 @@ pub struct GidEntry {
     pub(crate) addr: SocketAddr,
 }
 
-/// What packets from a place of a GID table look like. `enum ibv_gid_type`.
+/// Kind of packets from a GID table entry. `enum ibv_gid_type`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[doc(alias = "ibv_gid_type")]
 pub enum GidKind {
@@ -119,7 +119,7 @@ impl GidEntry {
     }
 }
 
-/// What kind of node a device is. `enum ibv_node_type`.
+/// Node type of a device. `enum ibv_node_type`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_node_type")]
@@ -216,7 +216,7 @@ fn zone(address: SocketAddr) -> u32 {
     }
 }
 
-/// What the names of our devices start with.
+/// Prefix of the names of software devices.
 const PREFIX: &str = "soft_";
 
 /// Entries that a GID table can have.

@@ -28,7 +28,7 @@ use adverb_wire::{Marks, Qpn};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
-/// What queue pairs share of a device: its memory, its place in the registry, and its links to others.
+/// Parts of a device that its queue pairs share: its memory, its place in the registry, and its links to others.
 #[derive(Debug)]
 pub(crate) struct Links {
     pub(crate) device: Device,

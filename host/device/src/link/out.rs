@@ -12,7 +12,7 @@ use adverb_engine::AccessError;
 use adverb_wire::Headers;
 use std::sync::Arc;
 
-/// What takes the packets that a call emits.
+/// Output of a call: takes the packets that it emits.
 #[derive(Debug)]
 pub(crate) enum Out<'a, 'b> {
     /// A burst of packets.

@@ -4,7 +4,7 @@ use std::io;
 
 use crate::data_path::DataPath;
 
-/// Which ways the queue pairs of a device may take: what `ADVERB_PATH` asks for, unless the program
+/// Choice of paths for the queue pairs of a device: what `ADVERB_PATH` asks for, unless the program
 /// does.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
@@ -21,7 +21,7 @@ pub enum PathChoice {
     Udp,
 }
 
-/// How to open a device.
+/// Configuration with which a device is opened.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PortConfig {
     /// Which ways its queue pairs may take; `None`: what `ADVERB_PATH` says.

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// What neighbours can do to a file that they were given.
+/// Class of rights of a file: what neighbours that were given it can do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Class {
     /// Buffers that no peer has rights to: neighbours can map them for reading once a message in them was sent by
@@ -433,7 +433,7 @@ impl Exports {
     }
 }
 
-/// What neighbours are shown of a region.
+/// Published record of a region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Published {
     pub(crate) va: u64,

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
-/// What handshake threads tell one another about files, each by its owner's number.
+/// Message between handshake threads about a file, named by its owner's number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Message {
     /// Please let me have this file of yours.
@@ -95,7 +95,7 @@ pub(crate) struct ImportedFile {
     pub(crate) is_writable: bool,
 }
 
-/// What the other has of our files, and may have.
+/// Files of ours that the other side has, and those that it may have.
 #[derive(Debug, Default)]
 struct Given {
     files: HashMap<u64, Offer>,

@@ -47,7 +47,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Key(pub u32);
 
-/// Why memory was not registered. The caller's fault, or the table's end.
+/// Error of registering memory. The caller's fault, or the table's end.
 #[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -80,7 +80,7 @@ impl fmt::Display for RegionError {
 
 impl std::error::Error for RegionError {}
 
-/// What memory is registered as.
+/// Parameters of a registration.
 #[derive(Clone, Copy, Debug)]
 pub struct Registration {
     /// The protection domain.

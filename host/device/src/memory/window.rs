@@ -24,7 +24,7 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// How a window is bound and unbound. `enum ibv_mw_type`; IBTA Vol. 1 §10.6.7.2.
+/// Type of a window: how it is bound and unbound. `enum ibv_mw_type`; IBTA Vol. 1 §10.6.7.2.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[doc(alias = "ibv_mw_type")]
 pub enum WindowKind {
@@ -38,7 +38,7 @@ pub enum WindowKind {
     Type2,
 }
 
-/// What a window is to be bound to. `struct ibv_mw_bind_info`.
+/// Target of a binding. `struct ibv_mw_bind_info`.
 #[derive(Clone, Copy, Debug)]
 pub struct BindTo<'a> {
     /// The region.
@@ -53,7 +53,7 @@ pub struct BindTo<'a> {
     pub access: Rights,
 }
 
-/// Why a window cannot be bound like this. The caller's mistake.
+/// Error of a binding. The caller's mistake.
 #[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum BindError {
@@ -168,7 +168,7 @@ struct View {
     access: Rights,
 }
 
-/// What a window is, bound or not.
+/// State of a window, bound or not.
 #[derive(Debug)]
 pub(crate) struct State {
     kind: WindowKind,

@@ -8,7 +8,7 @@ use adverb_wire::{Marks, Qkey, Qpn};
 use std::fmt;
 use std::sync::Arc;
 
-/// Where datagrams go. `struct ibv_ah_attr` with its `struct ibv_global_route`.
+/// Attributes of an address handle. `struct ibv_ah_attr` with its `struct ibv_global_route`.
 ///
 /// RoCE has no local identifiers, service levels of its own or static rates, so those are no fields
 /// here. Every address is global.

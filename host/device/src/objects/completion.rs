@@ -98,7 +98,7 @@ impl fmt::Display for Overrun {
 
 impl std::error::Error for Overrun {}
 
-/// Which clock completions of a queue are stamped with.
+/// Clock of a queue's completion timestamps.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Timestamps {
     /// None: stamps are 0.
@@ -126,7 +126,7 @@ impl Timestamps {
     }
 }
 
-/// Where a completion queue says that it has something.
+/// Channel and notice of a completion queue.
 #[derive(Debug)]
 pub(crate) struct Alert {
     pub(crate) channel: Arc<ChannelShared>,

@@ -10,7 +10,7 @@ use adverb_wire::Qpn;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a completion queue is made of.
+/// Parameters of a completion queue.
 #[derive(Clone, Debug, Default)]
 pub struct CqConfig {
     /// Completions it holds, 1 to [`CompletionQueue::CAPACITY_MAX`].
@@ -25,7 +25,7 @@ pub struct CqConfig {
     pub timestamps: Timestamps,
 }
 
-/// Why a completion queue does not change its size. The caller's mistake; nothing has changed.
+/// Error of resizing a completion queue. The caller's mistake; nothing has changed.
 #[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ResizeError {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-/// What happened. `enum ibv_event_type`; IBTA Vol. 1 §11.6.3.
+/// Kind of an event. `enum ibv_event_type`; IBTA Vol. 1 §11.6.3.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_event_type")]
@@ -72,7 +72,7 @@ impl EventKind {
     }
 }
 
-/// What an event happened to.
+/// Object of an event.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Element {
     /// A completion queue.

@@ -20,7 +20,7 @@ use adverb_engine::{
 use adverb_wire::{Flow, Grh, Headers, Marks, Packet, Qpn, Rkey};
 use std::sync::Arc;
 
-/// Where a queue pair's receives come from.
+/// Source of a queue pair's receives.
 #[derive(Debug)]
 pub(crate) enum Receives {
     /// A ring of its own.
@@ -45,7 +45,7 @@ impl Receives {
     }
 }
 
-/// What a queue pair owns besides its transport.
+/// State of a queue pair besides its transport.
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) number: Qpn,
@@ -99,7 +99,7 @@ pub(crate) struct Surroundings<'a, 'b> {
     pub(crate) published: u32,
 }
 
-/// What a call can do for the requests that are outstanding.
+/// Outputs of a call for outstanding requests.
 #[derive(Debug)]
 pub(crate) enum Exit<'a, 'b> {
     /// Nothing.
@@ -224,7 +224,7 @@ impl Surroundings<'_, '_> {
     }
 }
 
-/// Where packets have come from, all of a burst alike.
+/// Origin of a burst of packets.
 #[derive(Debug)]
 pub(crate) struct Origin<'a> {
     pub(crate) source: Gid,
@@ -233,7 +233,7 @@ pub(crate) struct Origin<'a> {
     pub(crate) marks: Marks,
 }
 
-/// How a packet has come.
+/// Arrival of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Came<'a> {
     pub(crate) from: &'a Origin<'a>,
@@ -241,7 +241,7 @@ pub(crate) struct Came<'a> {
     pub(crate) len: u16,
 }
 
-/// What datagrams want to know of a call.
+/// Parameters of a call for datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Errand<'a> {
     /// Nothing.

@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
-/// What a channel says about a completion queue: that it has fired.
+/// Notice of a channel that a completion queue has fired.
 #[derive(Debug)]
 pub struct Notice {
     /// The queue's name: no other queue of this process has or had it.

@@ -27,7 +27,7 @@ pub enum Arm {
     Any,
 }
 
-/// What publishing an item has caused.
+/// Effects of publishing an item.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Published {
     /// The item is in the queue; otherwise there was no room.

@@ -5,7 +5,7 @@ use crate::registry::DomainName;
 use adverb_wire::Qpn;
 use std::fmt;
 
-/// What moves a device on: its port.
+/// Progress of a device: implemented by its port.
 pub(crate) trait Progress: fmt::Debug + Send + Sync {
     /// What queue pairs share of the device.
     fn links(&self) -> &Links;

@@ -40,7 +40,7 @@ pub use change::{Change, QpQuery, Side};
 pub use errors::PostError;
 pub(crate) use roles::{Directed, Waiters};
 
-/// What a queue pair is made of.
+/// Parameters of a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpConfig {
     /// The protection domain.
@@ -240,8 +240,8 @@ impl QpInner {
         })
     }
 
-    /// Takes a record of this shared-memory link; says how many completions that published. `by_reference`: where the bytes
-    /// of its message are.
+    /// Takes a record of this shared-memory link; says how many completions that published. `by_reference`: the
+    /// places of its message's bytes.
     #[inline]
     pub(crate) fn on_record(
         &mut self,

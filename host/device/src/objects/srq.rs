@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
-/// What a shared receive queue is made of.
+/// Parameters of a shared receive queue.
 #[derive(Clone, Debug)]
 pub struct SrqConfig {
     /// The protection domain of its buffers.
@@ -36,7 +36,7 @@ pub struct SrqConfig {
     pub events: Option<Arc<EventQueue>>,
 }
 
-/// What a shared receive queue is like now. `struct ibv_srq_attr`.
+/// Attributes of a shared receive queue as they are. `struct ibv_srq_attr`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[doc(alias = "ibv_srq_attr")]
 pub struct SrqAttr {
@@ -50,7 +50,7 @@ pub struct SrqAttr {
     pub posted: u32,
 }
 
-/// Why a shared receive queue was not changed. The caller's mistake; nothing has changed.
+/// Error of changing a shared receive queue. The caller's mistake; nothing has changed.
 #[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum SrqError {
@@ -127,11 +127,11 @@ pub(crate) struct SrqShared {
     /// Receives whose messages are arriving. It grows under the lock only.
     drawn: AtomicU32,
     affiliation: Arc<Affiliation>,
-    /// What an XRC queue belongs to.
+    /// Domain and completion queue of an XRC queue.
     tie: Option<Tie>,
 }
 
-/// What an XRC queue belongs to.
+/// Domain and completion queue of an XRC queue.
 #[derive(Debug)]
 pub(crate) struct Tie {
     pub(crate) domain: Arc<XrcdShared>,

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering}
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// What the helper and sleeping threads know of one another.
+/// State that the helper and sleeping threads share.
 #[derive(Debug)]
 pub(crate) struct Standby {
     /// Wakes the helper.

@@ -9,7 +9,7 @@ use crate::registry::{BLOCK_BITS, Block};
 use adverb_wire::Qpn;
 use std::sync::{Arc, OnceLock};
 
-/// Where one queue pair lives, if the number is in use.
+/// Slot of one queue pair, if the number is in use.
 pub(crate) type Slot = FutexMutex<Option<Box<QpInner>>>;
 
 type Chunk = Arc<[Slot]>;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 pub use adverb_engine::RequestKind as SendKind;
 
-/// Where the bytes of a send request are.
+/// Bytes of a send request.
 #[derive(Clone, Copy, Debug)]
 pub enum SendData<'a> {
     /// In registered memory, read (or, for READs and atomics, written) when the time comes.
@@ -71,7 +71,7 @@ pub struct ReceiveWork<'a> {
     pub buffer: Option<BufferNumber>,
 }
 
-/// What is remembered of a posted request.
+/// Record of a posted request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Posted {
     pub(crate) wr_id: u64,

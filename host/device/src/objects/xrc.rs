@@ -52,7 +52,7 @@ pub struct Xrcd {
     pub(crate) shared: Arc<XrcdShared>,
 }
 
-/// What the users of a domain share.
+/// Shared state of a domain.
 #[derive(Debug)]
 pub(crate) struct XrcdShared {
     /// Whose targets and queues: each port has its own part of a domain.
@@ -245,7 +245,7 @@ pub(crate) struct Targets {
     pub(crate) role: Role,
 }
 
-/// What other processes have to do with a target.
+/// Role of a queue pair in a domain of several processes.
 #[derive(Debug)]
 pub(crate) enum Role {
     /// Nothing: the domain is this process's alone.

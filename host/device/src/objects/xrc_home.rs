@@ -20,7 +20,7 @@ use adverb_wire::{Marks, Psn, Qpn};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the XRC home wants to know of a request packet.
+/// Facts of a request packet that the XRC home needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) psn: Psn,
@@ -40,7 +40,7 @@ pub(crate) struct Own {
     pub(crate) owes_data: bool,
 }
 
-/// What is to be done with a packet.
+/// Decision about a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub(crate) enum Step {
@@ -58,7 +58,7 @@ pub(crate) enum Step {
     Drop,
 }
 
-/// Which process is at work.
+/// The process that is at work.
 #[derive(Clone, Copy, Debug)]
 enum Holder {
     Here,

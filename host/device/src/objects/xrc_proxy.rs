@@ -9,7 +9,7 @@ use crate::registry::Member;
 use crate::registry::control_message::{Condition, Delegation, Report, Subject, Task};
 use adverb_engine::{Qp, QpEvent, QpState};
 
-/// What makes a queue pair a proxy.
+/// State of a queue pair as a proxy.
 #[derive(Debug)]
 pub(crate) struct XrcProxy {
     /// The target, and the process that it belongs to.
@@ -79,7 +79,7 @@ impl XrcProxy {
     }
 }
 
-/// Where a proxy begins.
+/// Start of a proxy's work.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Begin {
     /// Where it is.

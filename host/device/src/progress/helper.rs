@@ -30,13 +30,13 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long the program may be silent before the helper takes over.
+/// Silence of the program after which the helper takes over.
 const TICK: Duration = Duration::from_millis(2);
 /// The same, for a program that has driven for [`STEADY_TICKS`] without a pause: each look takes its
 /// processor away for some 15 µs.
 const STEADY_TICK: Duration = Duration::from_millis(8);
 const STEADY_TICKS: u32 = 4;
-/// How long the helper keeps looking after the last packet before it sleeps.
+/// Time that the helper keeps looking after the last packet before it sleeps.
 const LINGER: Duration = Duration::from_micros(50);
 /// A program that has driven within this time needs its processor.
 const CROWDED: Duration = Duration::from_millis(100);
@@ -59,7 +59,7 @@ const SOCKET: u64 = 1;
 /// The helper is awake, or looks again within a tick: it need not be woken.
 const AWAKE: u64 = 0;
 
-/// What the helper and its wakers share.
+/// State that the helper and its wakers share.
 #[derive(Debug)]
 struct Shared {
     epoll: Epoll,
@@ -286,7 +286,7 @@ impl Shared {
     }
 }
 
-/// What the helper's thread keeps for itself.
+/// State of the helper's thread.
 #[derive(Debug)]
 struct Duty {
     events: Events,

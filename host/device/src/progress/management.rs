@@ -27,7 +27,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What a port knows of queue pair 1.
+/// State of queue pair 1 of a port.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     inbox: OnceLock<Arc<Inbox>>,
@@ -164,7 +164,7 @@ impl Drop for BoundService {
     }
 }
 
-/// What a datagram says of the one that it is for.
+/// Addressee of a datagram, as the datagram names it.
 enum Addressee {
     /// The connection, as the receiver names it.
     Connection(CommId),

@@ -132,7 +132,7 @@ impl RxSocket {
 /// The receiving end of a shared-memory link, and where the queue pair lives that most of its records are for.
 type ShmReceiver = link::ShmReceiver<Place>;
 
-/// What receiving needs, under the receive lock.
+/// State of receiving, under the receive lock.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     shm_receivers: Vec<ShmReceiver>,

@@ -30,7 +30,7 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// What the interface was like when we last looked.
+/// State of the interface at the last look.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Seen {
     Gone,

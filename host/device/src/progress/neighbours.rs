@@ -626,7 +626,7 @@ fn parse(head: &[u8], addressed: bool) -> Option<(Headers, Option<Addresses>)> {
     }
 }
 
-/// What taking the records of all links once needs.
+/// Context of one round over the records of all links.
 struct Round<'a> {
     rx_sockets: &'a [RxSocket],
     waiting: &'a mut Waiting,
@@ -643,7 +643,7 @@ impl Round<'_> {
     }
 }
 
-/// What a record says.
+/// Parsed record.
 enum Message<'a> {
     Packet { packet: Packet<'a>, by_reference: Option<&'a [u8]> },
     Datagram { packet: Packet<'a>, addresses: Addresses, len: u16 },

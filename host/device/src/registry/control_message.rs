@@ -32,7 +32,7 @@ pub(crate) struct Subject {
     pub(crate) life: u64,
 }
 
-/// What the queue's process is to do.
+/// Task of the queue's process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Task {
     /// Serve the packet that comes with the control message.
@@ -57,7 +57,7 @@ pub(crate) struct Delegation {
     pub(crate) attributes: TargetAttributes,
 }
 
-/// What a target is set to.
+/// Attributes of a target.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct TargetAttributes {
     pub(crate) peer: Qpn,
@@ -69,7 +69,7 @@ pub(crate) struct TargetAttributes {
     pub(crate) marks: Marks,
 }
 
-/// How a proxy is.
+/// Condition of a proxy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Condition {
     /// At work: something is still to be sent.

@@ -9,7 +9,7 @@ use super::{Block, DomainName, MAGIC, Registry, SlotId, VERSION, layout};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 
-/// What a device has in the registry.
+/// Entries of a device in the registry.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     /// What it has written into its slot, in the order of [`FIELDS`].

@@ -29,7 +29,7 @@ pub(crate) struct Passed<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// What a message is.
+/// Kind of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Message<'a> {
     Passed(Passed<'a>),

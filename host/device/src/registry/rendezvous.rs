@@ -20,7 +20,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where registries are found: those of one user in one network namespace.
+/// Place of the registries of one user in one network namespace.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Place {
     /// The user, as this process's user namespace numbers it.
@@ -277,7 +277,7 @@ pub(crate) fn answer(listener: &Listener, user: u32, version: u32, file: &File) 
 /// Newcomers that are answered at once.
 const ANSWERS_MAX: usize = 64;
 
-/// What comes of a question.
+/// Outcome of a question.
 #[derive(Debug)]
 enum Answer {
     /// The file, and the version of its layout.

@@ -87,7 +87,7 @@ impl Message {
     }
 }
 
-/// What the kernel is told of a burst whose packets are to be marked.
+/// Control messages of a burst whose packets are to be marked.
 pub(super) struct Orders {
     messages: [Message; ORDERS_MAX],
     count: usize,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// An address handle that a request holds.
 pub(crate) type Held = Option<Arc<Ah>>;
 
-/// What is remembered of a request.
+/// Record of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) wr_id: u64,
@@ -146,7 +146,7 @@ impl Stock {
     }
 }
 
-/// What is remembered of the requests of a queue.
+/// Records of the requests of a queue.
 #[derive(Debug)]
 pub(crate) enum Book {
     /// A send queue.

@@ -23,7 +23,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What a queue pair is made of.
+/// Parameters of a queue pair.
 pub(crate) struct Makings<'a> {
     pub(crate) kind: QpType,
     pub(crate) send_cq: &'a Arc<Cq>,

@@ -8,7 +8,7 @@ use adverb_device::{
     PathMtu, Pkey, Psn, Qkey, QpLimits, QpState, RetryCount, RnrRetry, RnrTimer,
 };
 
-/// How to connect an unreliable queue pair: the attributes of the ways to INIT, RTR and RTS. Nothing is sent
+/// Parameters of connecting an unreliable queue pair: the attributes of INIT, RTR and RTS. Nothing is sent
 /// again, so there is nothing to say of that. `struct ibv_qp_attr`; IBTA Vol. 1 §11.2.5.2.
 ///
 /// A [`RemoteQp`] is one with the usual attributes: path MTU 1024, all rights.
@@ -24,7 +24,7 @@ pub struct UcConnect {
     first_psn: Option<Psn>,
 }
 
-/// How to connect a reliable queue pair: the attributes of the ways to INIT, RTR and RTS. An XRC initiator has
+/// Parameters of connecting a reliable queue pair: the attributes of INIT, RTR and RTS. An XRC initiator has
 /// no use for what says how to serve, a target none for what says how to request. `struct ibv_qp_attr`; IBTA
 /// Vol. 1 §11.2.5.2.
 ///
@@ -212,7 +212,7 @@ pub(super) fn usual_gid(gids: &[GidEntry], remote: Option<Gid>) -> u8 {
     found.or(gids.first()).map_or(0, |entry| entry.index)
 }
 
-/// What changes on the ways to INIT, RTR and RTS.
+/// Changes of the transitions to INIT, RTR and RTS.
 pub(crate) type Steps = [Change; 3];
 
 impl UcConnect {
@@ -239,7 +239,7 @@ impl UcConnect {
     }
 }
 
-/// What a queue pair knows of itself.
+/// Facts of a queue pair about itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Own<'a> {
     first_psn: Psn,

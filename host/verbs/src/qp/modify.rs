@@ -11,7 +11,7 @@ use adverb_device::{
 };
 use std::sync::PoisonError;
 
-/// What to change of a queue pair: the attributes that are `Some`. `struct ibv_qp_attr` with
+/// Changes to a queue pair: the attributes that are `Some`. `struct ibv_qp_attr` with
 /// `enum ibv_qp_attr_mask`; IBTA Vol. 1 §11.2.5.2.
 ///
 /// Which of them a transition needs and which it may have is a table; [`ConnectError::State`] names
@@ -106,7 +106,7 @@ impl Modify {
     }
 }
 
-/// What a queue pair is like now, and what it was made of. `struct ibv_qp_attr` and
+/// Attributes of a queue pair as they are, and the parameters of its creation. `struct ibv_qp_attr` and
 /// `struct ibv_qp_init_attr`, as `ibv_query_qp` fills them.
 ///
 /// Alternate paths are missing: no queue pair here migrates.

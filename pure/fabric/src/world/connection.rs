@@ -17,7 +17,7 @@ pub(super) const STILL_BYTES: u64 = 2048;
 /// An eight-byte cell for atomics, after those.
 pub(super) const REGION_BYTES: u64 = SLOTS * SLOT_BYTES + STILL_BYTES + 8;
 
-/// What a request was, and what must come of it.
+/// Record of a request, and its expected outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asked {
     /// A message with this number.

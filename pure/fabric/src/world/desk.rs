@@ -26,7 +26,7 @@ pub(super) struct Posted {
     pub(super) landed: Vec<u8>,
 }
 
-/// What belongs to one queue pair.
+/// State of one queue pair.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Own {
     pub(super) requests: BTreeMap<u64, Posted>,
@@ -46,7 +46,7 @@ impl Own {
     }
 }
 
-/// What is known of the peer, and what of it can be reached.
+/// Facts of the peer, and its memory for direct access.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) process: usize,
@@ -69,7 +69,7 @@ fn landed(found: Result<u64, AccessError>, posted: &mut Posted) -> bool {
     found.map(|found| posted.landed.copy_from_slice(&found.to_ne_bytes())).is_ok()
 }
 
-/// What is lent for one call.
+/// Surroundings lent for one call.
 pub(super) struct Desk<'a> {
     pub(super) me: usize,
     pub(super) own: &'a mut Own,

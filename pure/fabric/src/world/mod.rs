@@ -40,7 +40,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
-/// What a world is made of.
+/// Parameters of a world.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Processes; each pair of them may be connected.

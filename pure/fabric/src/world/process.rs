@@ -20,7 +20,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
-/// What all queue pairs of a process share.
+/// State that all queue pairs of a process share.
 #[derive(Debug, Default)]
 struct Board {
     schedule: RefCell<Schedule>,
@@ -70,7 +70,7 @@ struct Station {
     capacity: u64,
 }
 
-/// What every call borrows.
+/// Surroundings that every call borrows.
 #[derive(Clone, Copy)]
 struct Around<'a> {
     me: usize,

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 /// A row of counters, and what can be done with all of them.
 macro_rules! tally {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What came of a run.
+        /// Tally of a run.
         #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
         pub struct Tally {
             $($(#[$doc])* pub $name: u64,)*

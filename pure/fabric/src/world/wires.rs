@@ -8,7 +8,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-/// What is between two processes.
+/// Medium between two processes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Medium {
     /// Packets that may get lost.
@@ -25,7 +25,7 @@ impl Medium {
     }
 }
 
-/// What the network does to packets, each in a million.
+/// Faults of the network, each in a million packets.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Weather {
     /// They get lost.
@@ -36,7 +36,7 @@ pub struct Weather {
     pub reordering_ppm: u32,
 }
 
-/// What travels.
+/// Packet or record in transit.
 #[derive(Clone, Debug)]
 pub(super) enum Cargo {
     Packet {
@@ -113,7 +113,7 @@ pub(super) struct Wires {
     seen: Seen,
 }
 
-/// What has happened on the way.
+/// Events in transit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     lost: u64,

@@ -17,7 +17,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What a connection is to be with: 64 bits.
+/// Service identifier: 64 bits.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ServiceId(pub u64);
 

@@ -2,7 +2,7 @@
 
 use crate::mad::Mad;
 
-/// What is left of the data of a message.
+/// Rest of the data of a message.
 pub(super) struct Parts<'a>(&'a [u8]);
 
 /// The data of a message, filled from the front.

@@ -48,7 +48,7 @@ pub struct Datagram {
     pub message: Message,
 }
 
-/// What one side says to the other about a connection.
+/// Message of one side to the other about a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Message {
     /// Answers [`Message::Lap`].

@@ -23,7 +23,7 @@ use super::small::{Exponent, Small};
 use crate::mad::Mad;
 use crate::qpn::Qpn;
 
-/// Where packets go, as the side sees it that says so.
+/// Path of packets, as its sender sees it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Path {
     /// The local identifier of the side that says it.
@@ -91,7 +91,7 @@ impl Path {
     /// The local identifier that RoCE has: none.
     pub const NO_LID: u16 = 0xffff;
 
-    /// What stands where there is no path.
+    /// The path that stands for none.
     pub const NONE: Self = Self {
         local_lid: 0,
         remote_lid: 0,

@@ -1,4 +1,4 @@
-//! The two messages that are no progress: refusal, and a request for patience.
+//! REJ and MRA: refusal, and a request for more time.
 //!
 //! ```text
 //!     REJ                                         MRA
@@ -64,7 +64,7 @@ pub enum Subject {
     Other,
 }
 
-/// Why a connection is refused: a number of 16 bits. IBTA Vol. 1 §12.6.7.2.
+/// Reason of a refusal: a number of 16 bits. IBTA Vol. 1 §12.6.7.2.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct Reason(pub u16);
 

@@ -54,7 +54,7 @@ pub struct SidrRep {
     pub private: [u8; 136],
 }
 
-/// How a search for a queue pair went. IBTA Vol. 1 §12.11.2.1.
+/// Status of a search for a queue pair. IBTA Vol. 1 §12.11.2.1.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SidrStatus(pub u8);
 

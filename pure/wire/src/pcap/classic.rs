@@ -105,7 +105,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Why bytes are not a capture.
+/// Error of parsing a capture.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Error {
     /// The file is in another format.

@@ -32,7 +32,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// Where bytes of the peer's are, for as long as it keeps them in place: an access, a record, a pin.
+/// Place of bytes of the peer's, for as long as it keeps them in place: an access, a record, a pin.
 #[derive(Clone, Copy, Debug)]
 struct Place<'v> {
     spot: Spot,
@@ -152,7 +152,7 @@ struct Claim {
     domain: u32,
 }
 
-/// What one queue pair does to its peer's memory, over a link.
+/// Direct access of one queue pair to its peer's memory, over a link.
 pub(crate) struct Direct<'a> {
     pub(crate) shm_link: &'a ShmLink,
     pub(crate) regions: &'a Regions,
@@ -164,7 +164,7 @@ pub(crate) struct Direct<'a> {
     pub(crate) serial: Serial,
 }
 
-/// Where the bytes of a message go.
+/// Destination of the bytes of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sink<'a> {
     /// Into buffers of this protection domain.

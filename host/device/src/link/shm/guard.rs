@@ -11,7 +11,7 @@
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// Where the counters of one side's accesses are.
+/// Counters of one side's accesses.
 pub(crate) trait Counters<'a>: Copy {
     /// Which of two counters newcomers use: the lowest bit. The owner's to change.
     fn phase(self) -> &'a AtomicU32;

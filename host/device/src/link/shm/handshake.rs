@@ -88,7 +88,7 @@ const WAKE: u64 = 0;
 const LISTENER: u64 = 1;
 const NEWCOMERS: u64 = 2;
 const FIRST_GUEST: u64 = 3;
-/// How long another device has to answer.
+/// Time-out for the answer of another device.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a device is asked again that wants to be asked later.
 const LATERS_MAX: u32 = 32;
@@ -106,7 +106,7 @@ fn name(place: Place, peer: PeerId) -> String {
     format!("adverb-{}-{}-{:016x}", place.label(), peer.slot.number(), peer.nonce)
 }
 
-/// What devices say when they meet.
+/// Message of a device that meets another.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Hello {
     peer: PeerId,

@@ -500,7 +500,7 @@ impl<'a> Counters<'a> for SegmentCounters<'a> {
     }
 }
 
-/// What a queue pair allows its peer at the other end.
+/// Rights that a queue pair grants its peer at the other end.
 #[derive(Debug)]
 pub(crate) struct Grant {
     shm_link: Arc<ShmLink>,
@@ -616,7 +616,7 @@ pub(crate) struct TxBatch<'a> {
 /// Bytes behind a brief that are in the line of its mark.
 const FIRST_BYTES: usize = LINE - MARK - Brief::LEN;
 
-/// What is to be said of a reserved record.
+/// Form of a reserved record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
     /// Its bytes say where those of the message are: [`reference_words`].
@@ -642,7 +642,7 @@ pub(crate) struct Reservation<'a> {
     _kept: PhantomData<&'a [u8]>,
 }
 
-/// What goes behind a record's headers.
+/// Payload behind a record's headers.
 #[derive(Clone, Copy, Debug)]
 enum PayloadSource<'a> {
     /// The bytes of its message.

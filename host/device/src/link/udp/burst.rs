@@ -60,7 +60,7 @@ thread_local! {
     });
 }
 
-/// Where bursts go.
+/// Route of bursts.
 #[derive(Debug)]
 pub(crate) struct Route<'a> {
     pub(crate) endpoint: &'a Endpoint,

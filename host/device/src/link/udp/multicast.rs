@@ -35,7 +35,7 @@ impl GroupLimits {
     pub const MEMBERS: u32 = 256;
 }
 
-/// Why a queue pair was not attached or detached. Nothing has changed.
+/// Error of attaching or detaching a queue pair. Nothing has changed.
 #[non_exhaustive]
 pub enum GroupError {
     /// The loopback interface has no way to groups of IPv6, but to those of IPv4.

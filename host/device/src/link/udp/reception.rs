@@ -10,7 +10,7 @@ const SINGLES_MIN: u32 = 64;
 /// How many datagrams may wait in a row before GRO is switched on.
 const RUN_MAX: u32 = 8;
 
-/// How to ask a socket for what has arrived.
+/// Receive call to use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
     /// For bursts.
@@ -21,7 +21,7 @@ pub(crate) enum Mode {
     Singles,
 }
 
-/// What to tell the socket.
+/// Change of the socket's receive mode.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub(crate) enum Switch {
@@ -30,7 +30,7 @@ pub(crate) enum Switch {
     GroOff,
 }
 
-/// What is known of a socket's traffic.
+/// Statistics of a socket's traffic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reception {
     mode: Mode,

@@ -6,7 +6,7 @@ use crate::objects::limits::QpLimits;
 use adverb_engine::{Attributes, QpState, Settings};
 use adverb_wire::Marks;
 
-/// What is to be changed of a queue pair.
+/// Changes to a queue pair.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Change {
     /// The attributes.
@@ -52,7 +52,7 @@ pub enum Side {
     Send,
 }
 
-/// What a queue pair is set to.
+/// Attributes of a queue pair as they are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct QpQuery {
     /// Its state.

@@ -4,7 +4,7 @@ use adverb_engine::{QpState, QpType, RequestOp};
 use std::fmt;
 use std::io;
 
-/// Why a request was not posted. The caller's mistake; nothing was queued.
+/// Error of posting a request. The caller's mistake; nothing was queued.
 #[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum PostError {

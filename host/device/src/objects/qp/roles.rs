@@ -23,7 +23,7 @@ use adverb_engine::{Acks, Aftermath, Attributes, Gid, Partition, QpState, QpType
 use adverb_wire::{Operation, Packet};
 use std::sync::Arc;
 
-/// Where a packet to a target has gone.
+/// Outcome of a packet to a target.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Directed {
     /// It was served here, and published so many completions.
@@ -34,7 +34,7 @@ pub(crate) enum Directed {
     Parked,
 }
 
-/// How packets are that were parked.
+/// State of the parked packets.
 #[derive(Debug)]
 pub(crate) enum Waiters {
     /// There are none.
