@@ -19,8 +19,6 @@ mod setup;
 
 use std::ffi::c_int;
 
-pub(crate) use files::streams;
-
 use crate::raw::{self, Answer};
 
 /// The C library's way to say how many, or that it failed.

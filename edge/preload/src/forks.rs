@@ -10,9 +10,10 @@ pub(crate) enum Rank {
     Desks,
     Buffers,
     Rings,
+    Streams,
 }
 
-static LOCKS: [Lazy<&'static Lock>; 3] = [const { Lazy::new() }; 3];
+static LOCKS: [Lazy<&'static Lock>; 4] = [const { Lazy::new() }; 4];
 static IN_CHILD: Lazy<fn()> = Lazy::new();
 
 /// From now on a lock is held across a fork.
@@ -21,6 +22,7 @@ pub(crate) fn join(rank: Rank, lock: &'static Lock) {
         Rank::Desks => 0,
         Rank::Buffers => 1,
         Rank::Rings => 2,
+        Rank::Streams => 3,
     };
     if let Some(known) = LOCKS.get(place)
         && known.get().is_none()

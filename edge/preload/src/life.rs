@@ -14,8 +14,8 @@ use crate::holders::Heir;
 use crate::lock::Lock;
 use crate::slot::{self, Carrier, Kind, Slot};
 use crate::{
-    alive, arena, config, confined, doorbell, doors, epoll, exports, family, forks, heap, offer,
-    policy, raw, rendezvous, signal, successor, table, thread,
+    alive, arena, config, confined, doorbell, doors, epoll, family, forks, heap, offer, policy,
+    raw, rendezvous, signal, successor, table, thread,
 };
 
 /// Called by the loader.
@@ -153,7 +153,6 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
     let ours = [
         config::rules_lock(),
         policy::wishes(),
-        exports::streams(),
         doors::opening(),
         doorbell::opening(),
         filters::lock(),

@@ -24,7 +24,7 @@ use crate::counters::Counters;
 use crate::extra::pacing::Paced;
 use crate::holders::{Holders, Holding, Place};
 use crate::lock::Lock;
-use crate::memberships::{self};
+use crate::memberships;
 use crate::{arena, changes, own};
 
 /// What a socket is.

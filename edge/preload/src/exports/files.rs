@@ -14,7 +14,8 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::size;
-use crate::lock::{Guarded, Lock};
+use crate::forks::{self, Rank};
+use crate::lock::Guarded;
 use crate::policy::may_ring;
 use crate::raw::{self, Answer, Errno};
 use crate::real::real;
@@ -244,11 +245,6 @@ unsafe extern "C-unwind" fn stream_close(cookie: *mut c_void) -> c_int {
 /// Streams of ours and their descriptors.
 static STREAMS: Guarded<Vec<(usize, c_int)>> = Guarded::new(Vec::new());
 
-/// The lock on them, for a fork.
-pub(crate) fn streams() -> &'static Lock {
-    STREAMS.lock()
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     if is_ringed(fd) {
@@ -259,6 +255,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc:
         // is theirs alone (rule 2).
         let file = unsafe { fopencookie(cookie, mode, io) };
         if !file.is_null() {
+            forks::join(Rank::Streams, STREAMS.lock());
             STREAMS.with(|streams| streams.push((file.addr(), fd)));
         }
         return file;
