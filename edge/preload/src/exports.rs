@@ -19,7 +19,7 @@ mod setup;
 
 use std::ffi::c_int;
 
-use crate::raw::{self, Answer};
+use crate::base::raw::{self, Answer};
 
 /// The C library's way to say how many, or that it failed.
 fn size(answer: Answer) -> libc::ssize_t {

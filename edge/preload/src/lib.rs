@@ -8,17 +8,14 @@
 //!
 //! ```text
 //! exports/    the functions, as the C library has them: convert, call, answer
-//! sockets     what becomes of a socket        table, slot   descriptors and sockets
-//! stream      bytes in and out                ring, meeting shared memory, and how ends find it
-//! doors       ends in other namespaces    locals        addresses of this host
-//! datagram    UDP, and its mailboxes
-//! closing     FIN, reset, shutdown            patience      spin or sleep
-//! epoll, multiplex, doorbell                  signal, life  handlers, forks, new programs
-//! config, log, stats                          raw, real     system calls, the real functions
-//! extra       time stamps, pacing
-//! memberships for statistics                 family, holders  processes that share all this
-//! heap        memory, but not the program's      alive     who lives
+//! share/      processes that share sockets: forks, new programs, ends
+//! wait/       calls that spin and sleep
+//! transport/  how bytes travel: the kernel's sockets, rings, mailboxes
+//! socket/     what is known of each socket
+//! base/       system calls, memory, locks, settings
 //! ```
+//!
+//! A room uses those below it, and none above.
 //!
 //! Not here: what rules and parameters mean (`adverb-sockconf`).
 //!
@@ -29,57 +26,9 @@
 //! the code below neither indexes nor unwraps, and arithmetic on what others wrote wraps or
 //! saturates.
 
-mod address;
-mod alive;
-mod arena;
-mod bell;
-mod blocking;
-mod changes;
-mod closing;
-mod config;
-mod confined;
-mod copy;
-mod counters;
-mod datagram;
-mod doorbell;
-mod doors;
-mod epoll;
+mod base;
 mod exports;
-mod extra;
-mod family;
-mod few;
-mod forks;
-mod habit;
-mod heap;
-mod holders;
-mod kernel;
-mod life;
-mod locals;
-mod lock;
-mod log;
-mod memberships;
-mod multiplex;
-mod offer;
-mod own;
-mod pace;
-mod park;
-mod parts;
-mod patience;
-mod policy;
-mod ports;
-mod ppoll;
-mod raw;
-mod real;
-mod rendezvous;
-mod retreat;
-mod ring;
-mod shelter;
-mod signal;
-mod slot;
-mod sockets;
-mod stats;
-mod streak;
-mod stream;
-mod successor;
-mod table;
-mod thread;
+mod share;
+mod socket;
+mod transport;
+mod wait;

@@ -8,8 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::source::Source;
 
 /// Crates of several rooms, and the rooms from the bottom.
-const ROOMS: [(&str, &[&str]); 1] =
-    [("host/device", &["registry", "memory", "link", "objects", "progress", "port"])];
+const ROOMS: [(&str, &[&str]); 2] = [
+    ("host/device", &["registry", "memory", "link", "objects", "progress", "port"]),
+    ("edge/preload", &["base", "socket", "transport", "wait", "share", "exports"]),
+];
 
 /// Files that may use one another in a circle.
 const CIRCLE_MAX: usize = 3;

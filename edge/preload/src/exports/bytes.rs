@@ -15,19 +15,21 @@ use std::sync::atomic::Ordering;
 use adverb_sockconf::Load;
 
 use super::{answer, int, size};
-use crate::blocking::Send;
-use crate::datagram::{Arrival, Request};
-use crate::extra::filters;
-use crate::extra::pacing::Patience;
-use crate::extra::stamps::Control;
-use crate::parts::Cursor;
-use crate::policy::{is_plain, may_ring};
-use crate::raw::{self, Answer, Errno};
-use crate::real::real;
-use crate::slot::Kind;
-use crate::stream::{self, Receive};
-use crate::table::{self, Pin};
-use crate::{address, blocking, copy, datagram, kernel, life, streak, successor};
+use crate::base::parts::Cursor;
+use crate::base::raw::{self, Answer, Errno};
+use crate::base::real::real;
+use crate::base::{address, copy};
+use crate::share::{life, successor};
+use crate::socket::pacing::Patience;
+use crate::socket::policy::{is_plain, may_ring};
+use crate::socket::slot::Kind;
+use crate::socket::stamps::Control;
+use crate::socket::table::{self, Pin};
+use crate::transport::datagram::{self, Arrival, Request};
+use crate::transport::stream::{self, Receive};
+use crate::transport::{kernel, streak};
+use crate::wait::blocking::{self, Send};
+use crate::wait::filters;
 
 /// One buffer as a list of buffers.
 fn one(base: *const c_void, len: usize) -> libc::iovec {
@@ -754,8 +756,8 @@ pub(super) unsafe extern "C-unwind" fn write(
 fn sent(slot: &Pin, count: libc::ssize_t) -> libc::ssize_t {
     if let Ok(count) = usize::try_from(count) {
         streak::end_run(slot);
-        crate::counters::add(&slot.counters.tx_os_packets, 1);
-        crate::counters::add(&slot.counters.tx_os_bytes, count);
+        crate::socket::counters::add(&slot.counters.tx_os_packets, 1);
+        crate::socket::counters::add(&slot.counters.tx_os_bytes, count);
     }
     count
 }

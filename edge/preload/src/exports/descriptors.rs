@@ -11,9 +11,13 @@
 use std::ffi::{c_int, c_uint, c_ulong};
 use std::sync::atomic::Ordering;
 
-use crate::raw::Errno;
-use crate::real::real;
-use crate::{closing, copy, datagram, doorbell, epoll, raw, signal, successor, table};
+use crate::base::raw::{self, Errno};
+use crate::base::real::real;
+use crate::base::{copy, signal};
+use crate::share::{closing, successor};
+use crate::socket::table;
+use crate::transport::{datagram, doorbell};
+use crate::wait::epoll;
 
 /// Before a descriptor is closed, however that comes.
 fn closes(fd: c_int) {
@@ -30,7 +34,7 @@ fn copied(old: c_int, new: c_int) {
     if new < 0 || new == old || signal::is_guest() {
         return;
     }
-    table::clear(new).map(crate::slot::Slot::release).unwrap_or(());
+    table::clear(new).map(crate::socket::slot::Slot::release).unwrap_or(());
     if let Some(slot) = table::socket(old) {
         slot.retain();
         table::set_socket(new, slot.slot());
@@ -202,7 +206,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
         }
         libc::FIONREAD if slot.segment().is_some() => {
             let Some(segment) = slot.segment() else { return call() };
-            let (reading, _) = crate::park::kernel_speaks(&slot, segment);
+            let (reading, _) = crate::transport::park::kernel_speaks(&slot, segment);
             let ring = segment.incoming(slot.end()).readable().map_or(0, |(_, count)| count);
             let kernel = if reading { raw::waiting(fd).unwrap_or(0) } else { 0 };
             let count = c_int::try_from(ring.saturating_add(kernel)).unwrap_or(c_int::MAX);

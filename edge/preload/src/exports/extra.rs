@@ -11,19 +11,24 @@
 
 #![expect(clippy::as_conversions, reason = "C integers meet us here")]
 
+mod buffers;
+pub(super) mod returning;
+pub(super) mod rings;
+pub(super) mod xtreme;
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use self::buffers::Buffer;
+use self::xtreme::Completion;
 use super::lending;
-use crate::extra::buffers::{self, Buffer};
-use crate::extra::filters::{self, Callback};
-use crate::extra::logic::Logic;
-use crate::extra::rings;
-use crate::extra::xtreme::{self, Completion};
-use crate::policy::{Wish, is_plain, wish};
-use crate::raw::{self, Answer, Errno};
-use crate::slot::Slot;
-use crate::{address, config, copy, log, table};
+use crate::base::logic::Logic;
+use crate::base::raw::{self, Answer, Errno};
+use crate::base::{address, config, copy, log};
+use crate::socket::policy::{Wish, is_plain, wish};
+use crate::socket::slot::Slot;
+use crate::socket::table;
+use crate::wait::filters::{self, Callback};
 
 /// The option by which the table is asked for.
 pub(super) const GET_API: c_int = 2800;
@@ -271,7 +276,7 @@ extern "C" fn thread_offload(offload: c_int, thread: libc::pthread_t) -> c_int {
 
 extern "C" fn dump_fd_stats(fd: c_int, level: c_int) -> c_int {
     let level = adverb_sockconf::Level::of(i64::from(level));
-    let is_there = crate::stats::describe(fd, level);
+    let is_there = crate::share::stats::describe(fd, level);
     if is_there || fd == 0 { 0 } else { -1 }
 }
 

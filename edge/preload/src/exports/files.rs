@@ -14,13 +14,15 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::size;
-use crate::forks::{self, Rank};
-use crate::lock::Guarded;
-use crate::policy::may_ring;
-use crate::raw::{self, Answer, Errno};
-use crate::real::real;
-use crate::sockets;
-use crate::{blocking, retreat, stream, table};
+use crate::base::forks::{self, Rank};
+use crate::base::lock::Guarded;
+use crate::base::raw::{self, Answer, Errno};
+use crate::base::real::real;
+use crate::share::sockets;
+use crate::socket::policy::may_ring;
+use crate::socket::table;
+use crate::transport::{retreat, stream};
+use crate::wait::blocking;
 
 const CHUNK: usize = 65_536;
 
@@ -261,7 +263,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc:
         return file;
     }
     sockets::keep_to_kernel(fd);
-    static NEXT: crate::real::Next = crate::real::Next::new(c"fdopen");
+    static NEXT: crate::base::real::Next = crate::base::real::Next::new(c"fdopen");
     let address = NEXT.address();
     // SAFETY: the function of that name has this type in the C library (rule 1 of `real`).
     let call: unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut libc::FILE =

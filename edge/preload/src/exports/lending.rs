@@ -12,16 +12,16 @@ use std::ffi::{c_int, c_void};
 
 use super::bytes::{self, Wanted};
 use super::int;
-use crate::datagram::{self, Arrival, Request};
-use crate::extra::filters;
-use crate::extra::loans::{self, Lent, Loan, PIECES_MAX, STREAM_MAX};
-use crate::extra::returning::give_back;
-use crate::policy::is_plain;
-use crate::raw::Errno;
-use crate::slot::Kind;
-use crate::stream::Receive;
-use crate::table::{self, Pin};
-use crate::{address, blocking, copy};
+use crate::base::raw::Errno;
+use crate::base::{address, copy};
+use crate::exports::extra::returning::give_back;
+use crate::socket::loans::{self, Lent, Loan, PIECES_MAX, STREAM_MAX};
+use crate::socket::policy::is_plain;
+use crate::socket::slot::Kind;
+use crate::socket::table::{self, Pin};
+use crate::transport::datagram::{self, Arrival, Request};
+use crate::transport::stream::Receive;
+use crate::wait::{blocking, filters};
 
 /// Flags of `recvfrom_zcopy`: do not copy (in), nothing has been copied (out).
 const ZCOPY_FORCE: c_int = 0x0100_0000;

@@ -11,11 +11,13 @@
 use std::ffi::c_int;
 
 use super::int;
-use crate::epoll::Epoll;
-use crate::multiplex::{self, Sets};
-use crate::raw::Errno;
-use crate::real::real;
-use crate::{confined, copy, datagram, epoll, raw, table};
+use crate::base::raw::{self, Errno};
+use crate::base::real::real;
+use crate::base::{confined, copy};
+use crate::socket::table;
+use crate::transport::datagram;
+use crate::wait::epoll::{self, Epoll};
+use crate::wait::multiplex::{self, Sets};
 
 /// Milliseconds, of which fewer than none are for ever.
 fn milliseconds(count: c_int) -> Option<u64> {

@@ -16,7 +16,9 @@
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
 use super::{bytes, descriptors, processes, size};
-use crate::{life, raw, successor, table};
+use crate::base::raw;
+use crate::share::{life, successor};
+use crate::socket::table;
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(

@@ -9,8 +9,9 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::real::real;
-use crate::{retreat, table};
+use crate::base::real::real;
+use crate::socket::table;
+use crate::transport::retreat;
 
 /// Whether a descriptor is a connection whose bytes do not go through the kernel.
 fn is_ringed(fd: c_int) -> bool {

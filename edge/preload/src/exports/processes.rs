@@ -11,8 +11,9 @@
 
 use std::ffi::{c_int, c_long};
 
-use crate::real::real;
-use crate::{life, raw, signal};
+use crate::base::real::real;
+use crate::base::{raw, signal};
+use crate::share::life;
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fork() -> libc::pid_t {

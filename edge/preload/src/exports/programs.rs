@@ -15,8 +15,8 @@ use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::real::real;
-use crate::successor;
+use crate::base::real::real;
+use crate::share::successor;
 
 type Strings = *const *const c_char;
 

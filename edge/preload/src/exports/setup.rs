@@ -11,15 +11,15 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
 use super::extra;
-use crate::extra::{pacing, xtreme};
-use crate::policy::is_plain;
-use crate::raw::{self, Errno};
-use crate::real::real;
-use crate::slot::{Kind, Slot};
-use crate::sockets;
-use crate::{
-    address, closing, config, copy, datagram, kernel, memberships, policy, retreat, table,
-};
+use crate::base::raw::{self, Errno};
+use crate::base::real::real;
+use crate::base::{address, config, copy};
+use crate::exports::extra::xtreme;
+use crate::share::{closing, sockets};
+use crate::socket::policy::{self, is_plain};
+use crate::socket::slot::{Kind, Slot};
+use crate::socket::{memberships, pacing, table};
+use crate::transport::{datagram, kernel, retreat};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -38,7 +38,7 @@ unsafe extern "C-unwind" fn connect(
     len: libc::socklen_t,
 ) -> c_int {
     raw::cancellation_point();
-    let slot = table::socket(fd).filter(|_| !crate::signal::is_guest());
+    let slot = table::socket(fd).filter(|_| !crate::base::signal::is_guest());
     if let Some(slot) = &slot {
         // SAFETY: the program's promise about the address.
         let peer = unsafe { address::given(to, len) };

@@ -1,11 +1,16 @@
 //! The library's heap, which this program allocates from as well: whatever the tests do, harness and threads, they
 //! do with it; and lists that mostly do without.
 
-#[path = "../../src/few.rs"]
+#[path = "../../src/base/few.rs"]
 mod few;
-#[path = "../../src/heap.rs"]
+#[path = "../../src/base/heap.rs"]
 mod heap;
 mod raw;
+
+/// The room that they know.
+mod base {
+    pub(crate) use crate::raw;
+}
 
 use std::hint::black_box;
 use std::rc::Rc;

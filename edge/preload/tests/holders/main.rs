@@ -7,14 +7,19 @@
 //!
 //! What is made of zeros are atomics, and structures and arrays of them.
 
-#[path = "../../src/habit.rs"]
+#[path = "../../src/socket/habit.rs"]
 #[expect(dead_code, reason = "what is used depends on who includes it")]
 mod habit;
-#[path = "../../src/holders.rs"]
+#[path = "../../src/socket/holders.rs"]
 #[expect(dead_code, reason = "what is used depends on who includes it")]
 mod holders;
-#[path = "../../src/datagram/listing.rs"]
+#[path = "../../src/transport/datagram/listing.rs"]
 mod listing;
+
+/// The room that `listing.rs` knows.
+mod base {
+    pub(crate) use crate::raw;
+}
 
 /// What `listing.rs` reads with, by the standard library.
 mod raw {

@@ -4,19 +4,24 @@
 //!
 //! A lock is one word, of which any is legal.
 
-#[path = "../../src/alive.rs"]
+#[path = "../../src/base/alive.rs"]
 #[expect(dead_code, reason = "what is used depends on who includes it")]
 mod alive;
-#[path = "../../src/lock.rs"]
+#[path = "../../src/base/lock.rs"]
 #[expect(dead_code, reason = "what is used depends on who includes it")]
 mod lock;
-#[path = "../../src/pace.rs"]
+#[path = "../../src/base/pace.rs"]
 mod pace;
 #[path = "raw.rs"]
 mod raw;
-#[path = "../../src/thread.rs"]
+#[path = "../../src/base/thread.rs"]
 #[expect(dead_code, reason = "what is used depends on who includes it")]
 mod thread;
+
+/// The room that they know.
+mod base {
+    pub(crate) use crate::{alive, pace, raw, thread};
+}
 
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,0 +1,128 @@
+//! Addresses as the kernel writes them.
+//!
+//! # Safety
+//!
+//! `sockaddr_storage` is large and aligned enough for every address structure; which one it holds
+//! is in its family, and all of their fields are integers.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::base::{copy, raw};
+
+/// Reads an IPv4 or IPv6 address; `None` if it is of another family. An IPv4 address in IPv6
+/// clothing is read as what it is.
+pub(crate) fn read(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let at = std::ptr::from_ref(storage);
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is this structure, and there is room for it.
+            let v4 = unsafe { at.cast::<libc::sockaddr_in>().read() };
+            let addr = Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::new(IpAddr::V4(addr), u16::from_be(v4.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that it is this structure, and there is room for it.
+            let v6 = unsafe { at.cast::<libc::sockaddr_in6>().read() };
+            let addr = IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)).to_canonical();
+            Some(SocketAddr::new(addr, u16::from_be(v6.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+/// The address of one end of a socket: its own, or its peer's.
+pub(crate) fn name(fd: c_int, of_peer: bool) -> Option<SocketAddr> {
+    read(&raw::name(fd, of_peer)?)
+}
+
+/// Writes an address as a socket of that domain has it, and returns its length.
+pub(crate) fn write(addr: SocketAddr, domain: c_int) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let at = &raw mut storage;
+    let len = match addr.ip() {
+        IpAddr::V4(ip) if domain == libc::AF_INET => {
+            let v4 = libc::sockaddr_in {
+                sin_family: libc::AF_INET.try_into().unwrap_or(0),
+                sin_port: addr.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: ip.to_bits().to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: there is room for it.
+            unsafe { at.cast::<libc::sockaddr_in>().write(v4) };
+            size_of::<libc::sockaddr_in>()
+        }
+        ip @ (IpAddr::V4(_) | IpAddr::V6(_)) => {
+            let octets = match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+                IpAddr::V6(ip) => ip.octets(),
+            };
+            let v6 = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6.try_into().unwrap_or(0),
+                sin6_port: addr.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: octets },
+                sin6_scope_id: 0,
+            };
+            // SAFETY: there is room for it.
+            unsafe { at.cast::<libc::sockaddr_in6>().write(v6) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, len.try_into().unwrap_or(0))
+}
+
+/// An address as IPv6 has it, in two words.
+pub(crate) fn ip_words(ip: IpAddr) -> [u64; 2] {
+    let octets = match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = octets;
+    [u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes([i, j, k, l, m, n, o, p])]
+}
+
+/// The address of a UNIX socket of ours that has a name of its network namespace, and no file.
+pub(crate) fn unfiled(name: u64) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut unix: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    unix.sun_family = libc::AF_UNIX.try_into().unwrap_or(0);
+    let digits = name.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digits = digits.map(|digit| if digit < 10 { b'0' + digit } else { b'a' - 10 + digit });
+    let letters = UNFILED.into_iter().chain(digits);
+    for (place, letter) in unix.sun_path.iter_mut().zip(letters) {
+        *place = letter.cast_signed();
+    }
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    // SAFETY: there is room for it.
+    unsafe { (&raw mut storage).cast::<libc::sockaddr_un>().write(unix) };
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + UNFILED.len() + 16;
+    (storage, len.try_into().unwrap_or(0))
+}
+
+/// How such a name begins.
+const UNFILED: [u8; 8] = *b"\0adverb/";
+
+/// Reads an address that the program has given us; `None` if it is too short, of another family, or not
+/// there.
+///
+/// # Safety
+///
+/// `address` is null or points to `len` readable bytes.
+pub(crate) unsafe fn given(
+    address: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Option<SocketAddr> {
+    let len = usize::try_from(len).ok()?;
+    if address.is_null() || len < size_of::<libc::sockaddr_in>() {
+        return None;
+    }
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let len = len.min(size_of::<libc::sockaddr_storage>());
+    // SAFETY: the storage has room for `len` bytes, and is nobody else's.
+    let is_there = unsafe { copy::copy((&raw mut storage).cast(), address.cast(), len) };
+    if is_there { read(&storage) } else { None }
+}

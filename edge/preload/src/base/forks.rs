@@ -1,0 +1,51 @@
+//! What few programs use has a part in forks from when it is first used.
+//!
+//! Not here: what every process has from the start (`life.rs`).
+
+use crate::base::lock::{Lazy, Lock};
+
+/// Whose lock it is. Who has an earlier one may take a later one, and any that a process has from the start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rank {
+    Desks,
+    Buffers,
+    Rings,
+    Streams,
+}
+
+static LOCKS: [Lazy<&'static Lock>; 4] = [const { Lazy::new() }; 4];
+static IN_CHILD: Lazy<fn()> = Lazy::new();
+
+/// From now on a lock is held across a fork.
+pub(crate) fn join(rank: Rank, lock: &'static Lock) {
+    let place = match rank {
+        Rank::Desks => 0,
+        Rank::Buffers => 1,
+        Rank::Rings => 2,
+        Rank::Streams => 3,
+    };
+    if let Some(known) = LOCKS.get(place)
+        && known.get().is_none()
+    {
+        known.get_or_init(|| lock);
+    }
+}
+
+/// From now on a child calls this, with no lock held.
+pub(crate) fn call_in_child(call: fn()) {
+    if IN_CHILD.get().is_none() {
+        IN_CHILD.get_or_init(|| call);
+    }
+}
+
+/// Those locks, in their order.
+pub(crate) fn locks() -> impl Iterator<Item = &'static Lock> {
+    LOCKS.iter().filter_map(Lazy::get).copied()
+}
+
+/// In a child just forked.
+pub(crate) fn in_child() {
+    if let Some(call) = IN_CHILD.get() {
+        call();
+    }
+}

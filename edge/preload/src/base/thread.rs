@@ -1,0 +1,178 @@
+//! What each thread knows about itself.
+//!
+//! All of it is plain numbers in thread-local storage without destructors, so that it works in
+//! signal handlers and while a thread ends.
+
+use std::cell::Cell;
+
+use crate::base::pace::Pace;
+use crate::base::{alive, raw};
+
+/// One thread's own numbers.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    id: Cell<u32>,
+    /// How many of our locks it holds.
+    depth: Cell<u32>,
+    /// Signals that are held back until it holds none, one bit each, as in the kernel's masks.
+    deferred: Cell<u64>,
+    /// Handlers that have run, which interrupt every wait.
+    interrupts: Cell<u32>,
+    /// Handlers among them that do not ask for calls to be restarted.
+    hard_interrupts: Cell<u32>,
+    /// How long it is worth spinning, in nanoseconds; `u64::MAX` as long as it has not tried.
+    pub(crate) patience_ns: Cell<u64>,
+    /// Sleeps in a row that were short.
+    pub(crate) short_sleeps: Cell<u32>,
+    /// How often in a row it has been tried in vain whether spinning pays.
+    pub(crate) failures: Cell<u32>,
+    /// What it has learnt of the intervals at which what it waits for comes.
+    pub(crate) pace: Cell<Pace>,
+    /// How often the scheduler had taken its processor away, when it last looked.
+    pub(crate) preemptions: Cell<u64>,
+    /// It has woken another thread, which may be waiting for its processor.
+    pub(crate) has_woken: Cell<bool>,
+    /// Handlers that it is in, which have interrupted it wherever it was.
+    pub(crate) handlers: Cell<u32>,
+    /// It has taken all locks for a fork.
+    pub(crate) is_prepared: Cell<bool>,
+    /// It is in a fork by the function of that name.
+    pub(crate) is_forking: Cell<bool>,
+    /// The place of the child that it is about to have; see `holders.rs`.
+    pub(crate) heir: Cell<Option<u64>>,
+    /// Which doorbell it had when it last slept in `poll`.
+    pub(crate) doorbell: Cell<usize>,
+    /// Where its stack is while it copies from or to the program; see `copy.rs`.
+    pub(crate) landing: Cell<usize>,
+}
+
+thread_local! {
+    static THREAD: Thread = const {
+        Thread {
+            id: Cell::new(0),
+            depth: Cell::new(0),
+            deferred: Cell::new(0),
+            interrupts: Cell::new(0),
+            hard_interrupts: Cell::new(0),
+            patience_ns: Cell::new(u64::MAX),
+            short_sleeps: Cell::new(0),
+            failures: Cell::new(0),
+            pace: Cell::new(Pace::new()),
+            preemptions: Cell::new(0),
+            has_woken: Cell::new(false),
+            handlers: Cell::new(0),
+            is_prepared: Cell::new(false),
+            is_forking: Cell::new(false),
+            heir: Cell::new(None),
+            doorbell: Cell::new(0),
+            landing: Cell::new(0),
+        }
+    };
+}
+
+/// Calls `f` with the calling thread's numbers.
+#[inline]
+pub(crate) fn with<T>(f: impl FnOnce(&Thread) -> T) -> T {
+    THREAD.with(f)
+}
+
+/// The calling thread, as others know it; see `alive.rs`.
+#[inline]
+pub(crate) fn id() -> u32 {
+    with(|thread| match thread.id.get() {
+        0 => {
+            thread.id.set(alive::thread(raw::thread_id()));
+            thread.id.get()
+        }
+        id => id,
+    })
+}
+
+/// In a child just forked: its only thread has another number than the one it was copied from.
+pub(crate) fn forget_id() {
+    with(|thread| thread.id.set(0));
+}
+
+/// The calling thread has woken another one, or may have.
+#[inline]
+pub(crate) fn note_woken() {
+    with(|thread| thread.has_woken.set(true));
+}
+
+/// The calling thread is about to take a lock: from here on handlers wait.
+#[inline]
+pub(crate) fn enter() {
+    with(|thread| thread.depth.set(thread.depth.get().wrapping_add(1)));
+}
+
+/// The calling thread has released a lock; handlers that have waited run now.
+#[inline]
+pub(crate) fn leave() {
+    let due = with(|thread| {
+        thread.depth.set(thread.depth.get().wrapping_sub(1));
+        if thread.depth.get() == 0 { thread.deferred.replace(0) } else { 0 }
+    });
+    if due != 0 {
+        raw::let_through(due);
+    }
+}
+
+/// Whether the calling thread holds any of our locks.
+pub(crate) fn holds_locks() -> bool {
+    with(|thread| thread.depth.get() > 0)
+}
+
+/// The calling thread lets these signals through when it has released its locks.
+pub(crate) fn defer(signals: u64) {
+    with(|thread| thread.deferred.set(thread.deferred.get() | signals));
+}
+
+/// A handler has run.
+pub(crate) fn count_interrupt(restarts: bool) {
+    with(|thread| {
+        thread.interrupts.set(thread.interrupts.get().wrapping_add(1));
+        if !restarts {
+            thread.hard_interrupts.set(thread.hard_interrupts.get().wrapping_add(1));
+        }
+    });
+}
+
+/// What interrupts a wait.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Interrupts {
+    /// Every handler: `poll`, `select`, `epoll_wait`, and calls with a time limit.
+    All,
+    /// Handlers that do not ask for a restart: `recv` and `send` without a time limit.
+    Hard,
+}
+
+/// How many handlers had run when a call began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    all: u32,
+    hard: u32,
+}
+
+impl Seen {
+    /// Now.
+    #[inline]
+    pub(crate) fn now() -> Self {
+        with(|thread| Self { all: thread.interrupts.get(), hard: thread.hard_interrupts.get() })
+    }
+
+    pub(crate) fn of(self, kind: Interrupts) -> u32 {
+        match kind {
+            Interrupts::All => self.all,
+            Interrupts::Hard => self.hard,
+        }
+    }
+}
+
+/// How many handlers of that kind have run so far.
+#[inline]
+pub(crate) fn interrupts(kind: Interrupts) -> u32 {
+    with(|thread| match kind {
+        Interrupts::All => thread.interrupts.get(),
+        Interrupts::Hard => thread.hard_interrupts.get(),
+    })
+}

@@ -1,0 +1,248 @@
+//! Buffers of SocketXtreme: pieces of packets that the program counts its references to.
+//!
+//! A packet is a loan (`loans.rs`) with a buffer for each of its pieces, which comes back when nobody refers to any of
+//! them; or it is short, and has been copied into its one buffer. Buffers lie in chunks that stay for as long as the process, so that one that the program passes can be
+//! told from anything else.
+//!
+//! # Safety
+//!
+//! The first fields of a buffer are `struct vma_buff_t`, which the program reads. They are written while the
+//! lock is held, and never read here. So are its own bytes, but by who has it [`Blank`]. All others are touched while
+//! the lock is held alone.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use super::returning::give_back;
+use crate::base::forks::{self, Rank};
+use crate::base::lock::Guarded;
+use crate::socket::loans::{Lent, PIECES_MAX};
+use crate::socket::table::Pin;
+
+/// `struct vma_buff_t`, and what we know of it.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Buffer {
+    next: *mut Buffer,
+    payload: *mut c_void,
+    len: u16,
+    /// References of the program's; 0 if it has none any more.
+    references: u32,
+    /// The place of the packet's first buffer.
+    first: usize,
+    /// Of the first: what the packet is of, and how many buffers are referred to.
+    packet: Option<Packet>,
+    /// The bytes of a short packet.
+    own: UnsafeCell<[u8; SHORT]>,
+}
+
+/// A packet of so many bytes is copied.
+pub(crate) const SHORT: usize = 256;
+
+/// Short packets that the program has at the same time; others are lent, and hold the sender up in the end.
+const SHORTS_MAX: usize = 4096;
+
+#[derive(Debug)]
+struct Packet {
+    /// What has been lent: of which socket and descriptor, and under which number.
+    loan: Option<(Pin, c_int, u64)>,
+    places: [usize; PIECES_MAX],
+    count: usize,
+    alive: usize,
+}
+
+/// Buffers of one chunk.
+const CHUNK: usize = 256;
+
+#[derive(Debug)]
+struct Pool {
+    chunks: Vec<Box<[Buffer; CHUNK]>>,
+    free: Vec<usize>,
+    /// Short packets that the program has.
+    shorts: usize,
+}
+
+// SAFETY: the pointers of a buffer are the program's to follow, and nobody else's.
+unsafe impl Send for Pool {}
+
+static POOL: Guarded<Pool> = Guarded::new(Pool { chunks: Vec::new(), free: Vec::new(), shorts: 0 });
+
+/// They have a part in forks from now on.
+pub(crate) fn join_forks() {
+    forks::join(Rank::Buffers, POOL.lock());
+}
+
+impl Pool {
+    fn buffer(&mut self, place: usize) -> Option<&mut Buffer> {
+        self.chunks.get_mut(place / CHUNK)?.get_mut(place % CHUNK)
+    }
+
+    fn take(&mut self) -> usize {
+        if let Some(place) = self.free.pop() {
+            return place;
+        }
+        let first = self.chunks.len() * CHUNK;
+        let empty = |_| Buffer {
+            next: ptr::null_mut(),
+            payload: ptr::null_mut(),
+            len: 0,
+            references: 0,
+            first: 0,
+            packet: None,
+            own: UnsafeCell::new([0; SHORT]),
+        };
+        self.chunks.push(Box::new(std::array::from_fn(empty)));
+        self.free.extend((first + 1..first + CHUNK).rev());
+        first
+    }
+
+    /// Where a buffer is that the program has passed, if it is one that it refers to.
+    fn place(&self, at: *const Buffer) -> Option<usize> {
+        let within = |chunk: &[Buffer; CHUNK]| {
+            let offset = at.addr().checked_sub(chunk.as_ptr().addr())?;
+            let is_one = offset.is_multiple_of(size_of::<Buffer>());
+            let index = offset / size_of::<Buffer>();
+            let buffer = chunk.get(index).filter(|_| is_one)?;
+            (buffer.references > 0).then_some(index)
+        };
+        self.chunks
+            .iter()
+            .enumerate()
+            .find_map(|(number, chunk)| Some(number * CHUNK + within(chunk)?))
+    }
+
+    /// One reference less. Returns how many are left, and the packet if that was the last one to it.
+    fn release(&mut self, place: usize) -> Option<(u32, Option<Packet>)> {
+        let buffer = self.buffer(place)?;
+        buffer.references = buffer.references.checked_sub(1)?;
+        let (left, first) = (buffer.references, buffer.first);
+        if left > 0 {
+            return Some((left, None));
+        }
+        let holder = &mut self.buffer(first)?.packet;
+        let packet = holder.as_mut()?;
+        packet.alive = packet.alive.saturating_sub(1);
+        if packet.alive > 0 {
+            return Some((0, None));
+        }
+        let packet = holder.take()?;
+        self.shorts -= usize::from(packet.loan.is_none());
+        self.free.extend(packet.places.iter().take(packet.count));
+        Some((0, Some(packet)))
+    }
+}
+
+/// A list of buffers for what has been lent of a socket, of at least one.
+pub(crate) fn list(slot: &Pin, fd: c_int, lent: &Lent) -> (*mut Buffer, usize) {
+    let count = lent.count.clamp(1, PIECES_MAX);
+    POOL.with(|pool| {
+        let mut places = [0; PIECES_MAX];
+        places.iter_mut().take(count).for_each(|place| *place = pool.take());
+        let [first, ..] = places;
+        let mut next = ptr::null_mut();
+        for (place, piece) in places.iter().zip(&lent.pieces).take(count).rev() {
+            let Some(buffer) = pool.buffer(*place) else { continue };
+            buffer.next = next;
+            buffer.payload = piece.iov_base;
+            buffer.len = u16::try_from(piece.iov_len).unwrap_or(u16::MAX);
+            (buffer.references, buffer.first) = (1, first);
+            next = ptr::from_mut(buffer);
+        }
+        if let Some(buffer) = pool.buffer(first) {
+            let loan = Some((slot.clone(), fd, lent.id));
+            buffer.packet = Some(Packet { loan, places, count, alive: count });
+        }
+        (next, count)
+    })
+}
+
+/// A buffer that nobody refers to, and what has it may write its bytes.
+#[derive(Debug)]
+pub(crate) struct Blank {
+    place: usize,
+    own: *mut u8,
+}
+
+// SAFETY: the bytes are its own.
+unsafe impl Send for Blank {}
+
+impl Blank {
+    /// One for a short packet; `None` if the program has very many.
+    pub(crate) fn take() -> Option<Self> {
+        POOL.with(|pool| {
+            if pool.shorts >= SHORTS_MAX {
+                return None;
+            }
+            let place = pool.take();
+            let own = pool.buffer(place)?.own.get().cast();
+            Some(Self { place, own })
+        })
+    }
+
+    /// Room for [`SHORT`] bytes.
+    pub(crate) fn part(&self) -> libc::iovec {
+        libc::iovec { iov_base: self.own.cast(), iov_len: SHORT }
+    }
+
+    /// The packet of its first `len` bytes.
+    pub(crate) fn list(self, len: usize) -> *mut Buffer {
+        let Self { place, own } = self;
+        POOL.with(|pool| {
+            pool.shorts += 1;
+            let Some(buffer) = pool.buffer(place) else { return ptr::null_mut() };
+            (buffer.next, buffer.payload) = (ptr::null_mut(), own.cast());
+            buffer.len = u16::try_from(len).unwrap_or(0);
+            (buffer.references, buffer.first) = (1, place);
+            let mut places = [0; PIECES_MAX];
+            places.iter_mut().take(1).for_each(|first| *first = place);
+            buffer.packet = Some(Packet { loan: None, places, count: 1, alive: 1 });
+            ptr::from_mut(buffer)
+        })
+    }
+}
+
+fn return_packet(packet: Option<Packet>) {
+    if let Some(Packet { loan: Some((slot, fd, id)), .. }) = packet {
+        let _ = give_back(&slot, fd, id);
+    }
+}
+
+/// One reference more; `None` if the program has none.
+pub(crate) fn refer(buffer: *const Buffer) -> Option<u32> {
+    POOL.with(|pool| {
+        let place = pool.place(buffer)?;
+        let buffer = pool.buffer(place)?;
+        buffer.references = buffer.references.checked_add(1)?;
+        Some(buffer.references)
+    })
+}
+
+/// One less. Returns how many are left; `None` if the program has none.
+pub(crate) fn release(buffer: *const Buffer) -> Option<u32> {
+    let (left, packet) = POOL.with(|pool| {
+        let place = pool.place(buffer)?;
+        pool.release(place)
+    })?;
+    return_packet(packet);
+    Some(left)
+}
+
+/// One less to each buffer of a packet, by its first. `None` if it is none, or the program refers to it no more.
+pub(crate) fn release_packet(first: *const Buffer) -> Option<()> {
+    let packet = POOL.with(|pool| {
+        let place = pool.place(first)?;
+        let packet = pool.buffer(place)?.packet.as_ref()?;
+        let (places, count) = (packet.places, packet.count);
+        let mut last = None;
+        for place in places.iter().take(count) {
+            // One that the program has freed by itself is not there any more.
+            if let Some((_, Some(packet))) = pool.release(*place) {
+                last = Some(packet);
+            }
+        }
+        Some(last)
+    })?;
+    return_packet(packet);
+    Some(())
+}

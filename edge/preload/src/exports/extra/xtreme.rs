@@ -1,0 +1,543 @@
+//! SocketXtreme: what has happened to the sockets of a ring, said by one call, and packets lent where they lie.
+//!
+//! A socket has a seat at its ring (`rings.rs`) as soon as it has an address. [`poll`] looks at the memory of every
+//! seat, and once in so many calls at what the kernel has for them: all seats are registered with the ring's epoll
+//! instance. Connections are accepted, and bytes received, by the call that finds them.
+//!
+//! # Safety
+//!
+//! Completions are written to where the program has said that there is room for them, with copies that fail where
+//! there is nothing. Flags of the program's descriptors are set by numbers alone.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use crate::base::forks::{self, Rank};
+use crate::base::lock::Guarded;
+use crate::base::parts::Cursor;
+use crate::base::raw::{self, Errno};
+use crate::base::{address, config, copy};
+use crate::exports::extra::buffers::{self, Blank, Buffer, SHORT};
+use crate::exports::extra::rings;
+use crate::share::sockets;
+use crate::socket::loans::{Lent, Loan, PIECES_MAX, Spare};
+use crate::socket::slot::{Carrier, Kind, Slot};
+use crate::socket::table::{self, Pin};
+use crate::transport::datagram::{self, Content, Request};
+use crate::transport::stream::{self, Receive, Step};
+use crate::transport::{bell, park, retreat};
+
+/// `struct vma_completion_t`, whose packet comes first.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Completion {
+    buffer_count: usize,
+    len: u16,
+    buffers: *mut Buffer,
+    hardware: [i64; 2],
+    events: u64,
+    user_data: u64,
+    from: libc::sockaddr_in,
+    listener: c_int,
+}
+
+const _: () = assert!(size_of::<Completion>() == 80);
+
+/// Events beside those of epoll.
+const PACKET: u64 = 1 << 32;
+const ACCEPTED: u64 = 1 << 33;
+
+/// Events of epoll, as completions have them.
+const IN: u64 = 0x001;
+const OUT: u64 = 0x004;
+const ERR: u64 = 0x008;
+const HUP: u64 = 0x010;
+const RDHUP: u64 = 0x2000;
+
+/// The length of a packet has 16 bits.
+const PACKET_MAX: usize = 0xffff;
+
+/// One socket at its ring.
+#[derive(Debug)]
+struct Seat {
+    fd: c_int,
+    slot: Pin,
+    /// What the kernel was last asked about it; 0: it does not know it.
+    asked: u64,
+    /// Of a stream, once it is known.
+    peer: Option<libc::sockaddr_in>,
+    /// The program has been told that it has come to its end.
+    has_ended: bool,
+}
+
+/// What packets are copied to: a buffer for short ones, and one for what comes through the kernel.
+#[derive(Debug)]
+struct Paper {
+    blank: Option<Blank>,
+    spare: Spare,
+}
+
+impl Paper {
+    /// Room for a packet. Those that are longer than a short one may be lent instead.
+    fn parts(&mut self, loan: &mut Loan<'_>) -> [libc::iovec; 2] {
+        self.blank = self.blank.take().or_else(Blank::take);
+        let whole = libc::iovec { iov_len: PACKET_MAX, ..self.spare.part() };
+        match &self.blank {
+            // A long one goes on in the other buffer, behind room for what is in this one.
+            Some(blank) => {
+                loan.least = SHORT + 1;
+                [blank.part(), after(whole, SHORT)]
+            }
+            None => [whole, after(whole, PACKET_MAX)],
+        }
+    }
+
+    /// The packet of `len` bytes that have been copied there.
+    fn list(&mut self, slot: &Pin, fd: c_int, len: usize) -> (*mut Buffer, usize) {
+        match self.blank.take() {
+            Some(blank) if len <= SHORT => (blank.list(len), 1),
+            blank => {
+                if let Some(blank) = &blank {
+                    let (to, from) = (self.spare.part().iov_base, blank.part().iov_base);
+                    // SAFETY: both have room for so many bytes, and are nobody else's.
+                    unsafe { copy::copy(to.cast(), from.cast(), SHORT) };
+                }
+                self.blank = blank;
+                buffers::list(slot, fd, &self.spare.lend(slot, len))
+            }
+        }
+    }
+}
+
+/// What is left of a buffer behind so many bytes.
+fn after(part: libc::iovec, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: part.iov_base.wrapping_byte_add(len), iov_len: part.iov_len - len }
+}
+
+/// One ring.
+#[derive(Debug)]
+struct Desk {
+    ring: c_int,
+    seats: Vec<Seat>,
+    /// The seat that is looked at first.
+    first: usize,
+    /// Calls since the kernel was last asked, and after how many it is asked again.
+    calls: u32,
+    most_calls: u32,
+    paper: Paper,
+}
+
+static DESKS: Guarded<Vec<Desk>> = Guarded::new(Vec::new());
+
+/// A socket has got an address, a peer, or a backlog: it has a seat from now on, where the program has asked for
+/// SocketXtreme.
+#[inline]
+pub(crate) fn attach(slot: &Pin, fd: c_int) {
+    if config::get().socketxtreme {
+        let _errno = raw::KeptErrno::new();
+        seat(slot, fd);
+    }
+}
+
+#[cold]
+fn seat(slot: &Pin, fd: c_int) {
+    let Some(ring) = rings::of(slot, fd) else { return };
+    forks::join(Rank::Desks, DESKS.lock());
+    buffers::join_forks();
+    forks::call_in_child(after_fork);
+    DESKS.with(|desks| {
+        let desk = match desks.iter_mut().position(|desk| desk.ring == ring) {
+            Some(at) => desks.get_mut(at),
+            None => {
+                let seats = Vec::new();
+                desks.push(Desk {
+                    ring,
+                    seats,
+                    first: 0,
+                    calls: 0,
+                    most_calls: 0,
+                    paper: Paper { blank: None, spare: Spare::take() },
+                });
+                desks.last_mut()
+            }
+        };
+        if let Some(desk) = desk {
+            desk.sit(slot.clone(), fd);
+        }
+    });
+}
+
+/// In a child just forked: its rings know nothing of any socket yet.
+fn after_fork() {
+    rings::after_fork();
+    DESKS.with(|desks| {
+        for Desk { ring, seats, .. } in desks {
+            for seat in seats {
+                seat.asked = 0;
+                let fd = seat.fd;
+                seat.ask(*ring, fd);
+            }
+        }
+    });
+}
+
+/// What has happened at a ring: fills in at most `room` completions at `into`, and returns how many.
+pub(crate) fn poll(ring: c_int, into: *mut Completion, room: usize) -> Result<usize, Errno> {
+    if into.is_null() || room == 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    DESKS.with(|desks| {
+        let desk = desks.iter_mut().find(|desk| desk.ring == ring);
+        match desk {
+            Some(desk) => desk.poll(&mut Room { into, room, count: 0 }),
+            None if rings::is_ring(ring) => Ok(0),
+            None => Err(Errno(libc::EBADFD)),
+        }
+    })
+}
+
+/// Where completions go.
+struct Room {
+    into: *mut Completion,
+    room: usize,
+    count: usize,
+}
+
+impl Room {
+    fn is_full(&self) -> bool {
+        self.count >= self.room
+    }
+
+    fn put(&mut self, completion: Completion) -> Result<(), Errno> {
+        let at = self.into.wrapping_add(self.count);
+        // SAFETY: the program's promise: room for so many.
+        if !unsafe { copy::write(at, completion) } {
+            return Err(Errno::FAULT);
+        }
+        self.count += 1;
+        Ok(())
+    }
+}
+
+impl Desk {
+    /// A socket sits down, or has changed.
+    fn sit(&mut self, slot: Pin, fd: c_int) {
+        let is_there = |seat: &Seat| seat.fd == fd && std::ptr::eq(seat.slot.slot(), slot.slot());
+        if !self.seats.iter().any(is_there) {
+            self.seats.retain(|seat| seat.fd != fd && table::is_socket(seat.fd, &seat.slot));
+            self.seats.push(Seat { fd, slot, asked: 0, peer: None, has_ended: false });
+        }
+        let ring = self.ring;
+        if let Some(seat) = self.seat(fd) {
+            if seat.slot.kind() == Kind::Listener
+                && let Ok(flags) = raw::file_flags(fd)
+            {
+                // Another process may accept what was there: this one must not wait.
+                raw::set_file_flags(fd, flags | libc::O_NONBLOCK);
+            }
+            seat.ask(ring, fd);
+        }
+    }
+
+    fn seat(&mut self, fd: c_int) -> Option<&mut Seat> {
+        self.seats.iter_mut().find(|seat| seat.fd == fd)
+    }
+
+    fn poll(&mut self, room: &mut Room) -> Result<usize, Errno> {
+        self.look_at_memory(room)?;
+        self.calls = self.calls.wrapping_add(1);
+        if room.count > 0 {
+            return Ok(room.count);
+        }
+        // Who polls again at once had better leave the lines alone for a moment that others write to.
+        std::hint::spin_loop();
+        if self.calls > self.most_calls {
+            let _errno = raw::KeptErrno::new();
+            self.calls = 0;
+            self.look_at_kernel(room)?;
+            let has_memory = self.seats.iter().any(Seat::is_in_memory);
+            self.most_calls = if has_memory { KERNEL_CALLS } else { 0 };
+        }
+        Ok(room.count)
+    }
+
+    /// Every seat in turn, from the one behind that which was last.
+    #[inline]
+    fn look_at_memory(&mut self, room: &mut Room) -> Result<(), Errno> {
+        let Self { seats, first, paper, .. } = self;
+        let start = *first;
+        let mut has_gone = false;
+        for round in [start..usize::MAX, 0..start] {
+            let (from, most) = (round.start, round.end - round.start);
+            for (at, seat) in seats.iter_mut().enumerate().skip(from).take(most) {
+                if !seat.has_memory_news() {
+                    continue;
+                }
+                if !table::is_socket(seat.fd, &seat.slot) {
+                    has_gone = true;
+                    continue;
+                }
+                let fd = seat.fd;
+                if let Some(completion) = seat.serve(fd, paper) {
+                    *first = at + 1;
+                    room.put(completion)?;
+                    if room.is_full() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        if has_gone {
+            seats.retain(|seat| table::is_socket(seat.fd, &seat.slot));
+        }
+        Ok(())
+    }
+
+    /// What the kernel has for the seats: connections, bytes, ends, and bells.
+    fn look_at_kernel(&mut self, room: &mut Room) -> Result<(), Errno> {
+        let mut events = [NO_EVENT; KERNEL_EVENTS];
+        let most = (room.room - room.count).min(KERNEL_EVENTS);
+        let count = raw::epoll_now(self.ring, events.get_mut(..most).unwrap_or(&mut []));
+        for event in events.iter().take(count) {
+            let Ok(fd) = c_int::try_from(event.u64) else { continue };
+            let Some(at) = self.seats.iter().position(|seat| seat.fd == fd) else { continue };
+            let Some(seat) = self.seats.get_mut(at) else { continue };
+            if !table::is_socket(fd, &seat.slot) {
+                self.seats.remove(at);
+                continue;
+            }
+            let completion = match seat.slot.kind() {
+                Kind::Listener => self.accept(fd),
+                Kind::Connecting | Kind::Fresh => seat.arrive(self.ring, fd, event.events.into()),
+                Kind::Stream | Kind::Datagram => {
+                    seat.hear(self.ring, fd, event.events.into(), &mut self.paper)
+                }
+            };
+            if let Some(completion) = completion {
+                room.put(completion)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts a connection, which sits down here, too.
+    fn accept(&mut self, listener: c_int) -> Option<Completion> {
+        let slot = self.seat(listener)?.slot.clone();
+        let fd = raw::accept(listener).ok()?;
+        // Whatever had this number before was closed behind our back.
+        table::clear(fd).map(Slot::release).unwrap_or(());
+        sockets::accepted(&slot, fd, 0, false);
+        let new = table::socket(fd)?;
+        new.ring.store(slot.ring.load(Ordering::Relaxed), Ordering::Release);
+        let completion = Completion {
+            events: ACCEPTED,
+            user_data: new.user_data_or(fd),
+            from: short(address::name(fd, true)),
+            listener,
+            ..NOTHING
+        };
+        self.sit(new, fd);
+        Some(completion)
+    }
+}
+
+impl Seat {
+    /// Whether what comes to it comes through memory.
+    #[inline]
+    fn is_in_memory(&self) -> bool {
+        match self.slot.kind() {
+            Kind::Stream => self.slot.carrier() == Carrier::Rings && !self.has_ended,
+            Kind::Datagram => datagram::mapped(&self.slot).is_some(),
+            Kind::Fresh | Kind::Listener | Kind::Connecting => false,
+        }
+    }
+
+    /// Whether memory alone says that there is something.
+    #[inline]
+    fn has_memory_news(&self) -> bool {
+        match self.slot.kind() {
+            Kind::Stream if !self.has_ended => {
+                self.slot.segment().is_some_and(|segment| park::has_news(&self.slot, segment))
+            }
+            Kind::Datagram => {
+                // A record that is still being written is none yet.
+                let is_there = |mailbox| datagram::content(mailbox, self.fd) == Content::Datagram;
+                datagram::mapped(&self.slot).is_some_and(is_there)
+            }
+            Kind::Stream | Kind::Fresh | Kind::Listener | Kind::Connecting => false,
+        }
+    }
+
+    /// Receives a packet, or finds the end of a stream.
+    fn serve(&mut self, fd: c_int, paper: &mut Paper) -> Option<Completion> {
+        let _errno = raw::KeptErrno::new();
+        let mut loan = Loan::new(&self.slot, PACKET_MAX, PIECES_MAX);
+        let parts = paper.parts(&mut loan);
+        if self.slot.kind() == Kind::Datagram {
+            let (control, flags) = (std::ptr::null_mut(), libc::MSG_DONTWAIT);
+            let request =
+                Request { parts: &parts, control, control_len: 0, flags, loan: Some(&loan) };
+            let arrival = datagram::receive_one(&self.slot, fd, request).ok()?;
+            let from = short(address::read(&arrival.from));
+            return Some(self.packet(fd, arrival.len, loan.lent(), from, paper));
+        }
+        let how = Receive { now: true, loan: Some(&loan), ..Receive::default() };
+        match stream::try_receive(&self.slot, fd, &mut Cursor::new(&parts), how) {
+            Step::Moved(0) | Step::Nothing => None,
+            Step::Moved(len) => {
+                let from = *self.peer.get_or_insert_with(|| short(address::name(fd, true)));
+                Some(self.packet(fd, len, loan.lent(), from, paper))
+            }
+            Step::Ended => self.end(fd, IN | RDHUP),
+            Step::Failed(error) => {
+                // Whatever the program does next fails with it.
+                let error = u8::try_from(error.0).unwrap_or(0);
+                self.slot.pending_error.store(error, Ordering::Relaxed);
+                self.end(fd, IN | ERR | HUP | RDHUP)
+            }
+        }
+    }
+
+    fn packet(
+        &self,
+        fd: c_int,
+        len: usize,
+        lent: Option<Lent>,
+        from: libc::sockaddr_in,
+        paper: &mut Paper,
+    ) -> Completion {
+        let (buffers, buffer_count) = match lent {
+            Some(lent) => buffers::list(&self.slot, fd, &lent),
+            None => paper.list(&self.slot, fd, len),
+        };
+        let len = u16::try_from(len).unwrap_or(u16::MAX);
+        let user_data = self.slot.user_data_or(fd);
+        Completion { buffer_count, len, buffers, events: PACKET, user_data, from, ..NOTHING }
+    }
+
+    /// Says once that there is no more to come.
+    fn end(&mut self, fd: c_int, events: u64) -> Option<Completion> {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return None;
+        }
+        let is_shut = self.slot.is_write_shut.load(Ordering::Relaxed);
+        let events = if is_shut { events | HUP } else { events };
+        Some(Completion { events, user_data: self.slot.user_data_or(fd), ..NOTHING })
+    }
+
+    /// A connection that was on its way has arrived, or failed.
+    fn arrive(&mut self, ring: c_int, fd: c_int, events: u64) -> Option<Completion> {
+        let has_failed = events & (ERR | HUP) != 0;
+        let is_open = !has_failed && events & OUT != 0;
+        if has_failed {
+            let said = self.end(fd, ERR | HUP | IN);
+            self.ask(ring, fd);
+            return said;
+        }
+        if !is_open {
+            return None;
+        }
+        retreat::settle(&self.slot, fd);
+        self.ask(ring, fd);
+        Some(Completion { events: OUT, user_data: self.slot.user_data_or(fd), ..NOTHING })
+    }
+
+    /// The kernel has something for it.
+    fn hear(
+        &mut self,
+        ring: c_int,
+        fd: c_int,
+        events: u64,
+        paper: &mut Paper,
+    ) -> Option<Completion> {
+        if self.has_ended {
+            self.ask(ring, fd);
+            return None;
+        }
+        if let Some(segment) = self.slot.segment() {
+            let (reading, _) = park::kernel_speaks(&self.slot, segment);
+            if !reading {
+                // A bell, or the end of the peer.
+                park::look_at_kernel(&self.slot, fd);
+                bell::drain(&self.slot, segment, fd, false);
+                if !park::has_news(&self.slot, segment) {
+                    return None;
+                }
+            }
+        }
+        let is_kernels = self.slot.kind() == Kind::Stream && self.slot.segment().is_none();
+        if is_kernels && events & ERR != 0 && raw::waiting(fd) == Ok(0) {
+            // The error is the program's to take.
+            let said = self.end(fd, IN | ERR | HUP | RDHUP);
+            self.ask(ring, fd);
+            return said;
+        }
+        let said =
+            if events & (IN | ERR | HUP | RDHUP) != 0 { self.serve(fd, paper) } else { None };
+        if self.has_ended {
+            self.ask(ring, fd);
+        }
+        said
+    }
+
+    /// Has the kernel say what it has to say of it, and no more.
+    fn ask(&mut self, ring: c_int, fd: c_int) {
+        let wanted = match self.slot.kind() {
+            _ if self.has_ended => 0,
+            Kind::Fresh => 0,
+            Kind::Listener | Kind::Datagram => IN,
+            Kind::Connecting => OUT,
+            Kind::Stream => IN | RDHUP,
+        };
+        let op = match (self.asked, wanted) {
+            (asked, wanted) if asked == wanted => return,
+            (0, _) => libc::EPOLL_CTL_ADD,
+            (_, 0) => libc::EPOLL_CTL_DEL,
+            _ => libc::EPOLL_CTL_MOD,
+        };
+        let events = u32::try_from(wanted).unwrap_or(0);
+        let data = u64::try_from(fd).unwrap_or(u64::MAX);
+        let _ = raw::epoll_control(ring, op, fd, events, data);
+        self.asked = wanted;
+    }
+}
+
+/// An address as completions have room for: of IPv6 the family and the port alone.
+fn short(addr: Option<SocketAddr>) -> libc::sockaddr_in {
+    let Some(addr) = addr else { return NOTHING.from };
+    let ip = match addr.ip().to_canonical() {
+        std::net::IpAddr::V4(ip) => Some(ip),
+        std::net::IpAddr::V6(_) => None,
+    };
+    let family = if ip.is_some() { libc::AF_INET } else { libc::AF_INET6 };
+    libc::sockaddr_in {
+        sin_family: u16::try_from(family).unwrap_or(0),
+        sin_port: addr.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: ip.map_or(0, |ip| u32::from_ne_bytes(ip.octets())) },
+        sin_zero: [0; 8],
+    }
+}
+
+/// A completion of nothing.
+const NOTHING: Completion = Completion {
+    buffer_count: 0,
+    len: 0,
+    buffers: std::ptr::null_mut(),
+    hardware: [0; 2],
+    events: 0,
+    user_data: 0,
+    from: libc::sockaddr_in {
+        sin_family: 0,
+        sin_port: 0,
+        sin_addr: libc::in_addr { s_addr: 0 },
+        sin_zero: [0; 8],
+    },
+    listener: 0,
+};
+
+const NO_EVENT: libc::epoll_event = libc::epoll_event { events: 0, u64: 0 };
+/// Events that the kernel is asked for at a time.
+const KERNEL_EVENTS: usize = 32;
+/// Calls that look at memory alone for each that asks the kernel, where there is any memory to look at.
+const KERNEL_CALLS: u32 = 4096;

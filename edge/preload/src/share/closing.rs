@@ -1,0 +1,131 @@
+//! The end of a connection: closing and shutting down, so that the peer sees what TCP would show.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::base::raw;
+use crate::share::{family, stats};
+use crate::socket::counters::Counters;
+use crate::socket::slot::Slot;
+use crate::socket::{arena, habit, table};
+use crate::transport::ring::{ACCEPTED, NEVER, Segment};
+use crate::transport::{bell, datagram, offer, retreat};
+use crate::wait::epoll;
+
+/// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
+/// one of its socket.
+pub(crate) fn forget(fd: c_int) {
+    let Some(slot) = table::clear(fd) else { return };
+    let is_last = !family::is_named(slot);
+    if slot.watchers.load(Ordering::Relaxed) > 0 {
+        if is_last { epoll::forget(slot) } else { epoll::lay(fd, slot) }
+    }
+    if is_last {
+        if let Some(segment) = slot.segment() {
+            if slot.is_adopted.load(Ordering::Relaxed) {
+                retreat::see_off(slot, fd);
+                bell::hear_after_sleep(slot, segment, fd);
+            } else {
+                part(slot, segment, fd);
+            }
+        }
+        learn(slot);
+        arena::heed();
+        stats::dump(fd, slot);
+        datagram::closing(slot);
+    }
+    slot.release();
+}
+
+/// Remembers whether the connection was a short one.
+fn learn(slot: &Slot) {
+    let destination = slot.destination.load(Ordering::Relaxed);
+    if destination == 0 {
+        return;
+    }
+    let counters = &slot.counters;
+    let sum =
+        |counts: [&AtomicU64; 4]| counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+    let Counters { rx_packets, rx_os_packets, tx_packets, tx_os_packets, .. } = counters;
+    let Counters { rx_bytes, rx_os_bytes, tx_bytes, tx_os_bytes, .. } = counters;
+    let messages = sum([rx_packets, rx_os_packets, tx_packets, tx_os_packets]);
+    let bytes = sum([rx_bytes, rx_os_bytes, tx_bytes, tx_os_bytes]);
+    habit::ended(destination, messages, bytes, raw::now_ns());
+}
+
+/// Says good-bye. What the kernel then sends, a FIN or a reset, is the peer's to see.
+fn part(slot: &Slot, segment: &Segment, fd: c_int) {
+    let incoming = segment.incoming(slot.end());
+    let outgoing = segment.outgoing(slot.end()).direction;
+    let is_unread = incoming.has_bytes();
+    if !is_unread && !slot.is_abortive.load(Ordering::Relaxed) {
+        outgoing.producer.fin.store(1, Ordering::Release);
+    }
+    incoming.direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    bell::wake_at_end(outgoing);
+    if segment.is_leaving() {
+        retreat::see_off(slot, fd);
+        return offer::withdraw(slot);
+    }
+    // From here on nobody rings for us; whoever is about to has a moment to finish, since a bell
+    // that nobody has heard turns the FIN into a reset.
+    incoming.direction.consumer.sleep.armed.store(0, Ordering::SeqCst);
+    outgoing.writer.armed.store(0, Ordering::SeqCst);
+    let until = raw::now_ns() + RINGING_NS;
+    while incoming.direction.producer.ringing.load(Ordering::SeqCst) != 0 && raw::now_ns() < until {
+        raw::give_way();
+    }
+    if is_unread {
+        let now = libc::linger { l_onoff: 1, l_linger: 0 };
+        let _ = raw::set_option_as(fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
+    } else if are_bells(segment, slot) {
+        let mut bells = [0_u8; 512];
+        while let Ok(1..) = raw::recv(fd, &mut bells, 0) {}
+    }
+    offer::withdraw(slot);
+}
+
+/// Whether what waits in the kernel's queue is bells, rather than bytes that nobody has read.
+fn are_bells(segment: &Segment, slot: &Slot) -> bool {
+    let direction = segment.incoming(slot.end()).direction;
+    let switched = direction.producer.switched_at.load(Ordering::Acquire);
+    switched != NEVER && direction.consumer.taken.load(Ordering::Relaxed) >= switched
+}
+
+/// `shutdown(2)` on a connection. Returns whether the kernel is to be asked as well.
+///
+/// One direction alone is closed in the rings: the kernel's stream has to go on carrying bells.
+pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
+    let Some(segment) = slot.segment() else { return true };
+    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+        slot.is_read_shut.store(true, Ordering::SeqCst);
+        bell::wake_at_end(segment.incoming(slot.end()).direction);
+    }
+    if how == libc::SHUT_RD {
+        return true;
+    }
+    let _held = slot.sending.hold();
+    if segment.header().state.load(Ordering::Acquire) != ACCEPTED
+        && offer::take_back(slot, segment, fd)
+    {
+        return true;
+    }
+    bell::switch(slot, segment);
+    slot.is_write_shut.store(true, Ordering::Release);
+    let outgoing = segment.outgoing(slot.end()).direction;
+    let producer = &outgoing.producer;
+    producer.fin.store(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    bell::wake_at_end(outgoing);
+    if how == libc::SHUT_RDWR {
+        return true;
+    }
+    if outgoing.consumer.sleep.armed.swap(0, Ordering::AcqRel) != 0 {
+        bell::ring_once(slot, segment, fd);
+    }
+    false
+}
+
+/// How long for a bell that is being rung: to give way takes long where processors are busy.
+const RINGING_NS: u64 = 100_000_000;

@@ -1,0 +1,255 @@
+//! The family: this process, those that it was forked from, and those that were forked from it, which
+//! share what is known about sockets.
+//!
+//! Here is who they are, and who of them has ended; which sockets each of them has is in `holders.rs`.
+//! Their sockets are taken from the dead when somebody wants places or slots, or closes a socket that only
+//! a dead one has besides: never while bytes move.
+//!
+//! A process is known by its number, and its number by the namespace that it is from; whoever is in
+//! another one does not judge it. That a number is another process's by now shows in that one's memory:
+//! what the family shares is not mapped there. The same shows of a process that has become another
+//! program.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::base::{confined, raw, thread};
+use crate::share::stats;
+use crate::socket::holders::{Heir, Holders, Place, Standing, Suspect};
+use crate::socket::slot::{Kind, Slot};
+use crate::socket::{arena, own};
+use crate::transport::{datagram, offer};
+
+fn with<T>(f: impl FnOnce(&Holders<'static>, Place) -> T) -> Option<T> {
+    Some(f(&arena::holders()?, own::me()?))
+}
+
+fn now_s() -> u32 {
+    u32::try_from(raw::now_ns() / 1_000_000_000 % u64::from(u32::MAX)).unwrap_or(0)
+}
+
+/// A new socket, with one user; `None` if there are too many.
+pub(crate) fn create(kind: Kind) -> Option<&'static Slot> {
+    if !stats::provide() {
+        return None;
+    }
+    Slot::create(kind, || {
+        let is_thorough = may_be_thorough();
+        if is_thorough {
+            sweep(true);
+        }
+        is_thorough
+    })
+}
+
+/// A place for a child that is about to be forked; `None` if nothing is shared yet.
+pub(crate) fn expect() -> Option<Heir> {
+    let space = own::OWN.space.load(Ordering::Relaxed);
+    with(|holders, me| holders.places.expect(me, space).unwrap_or(Heir::STRAY))
+}
+
+/// A child is about to have this socket, and a descriptor of it.
+pub(crate) fn endow(heir: Heir, slot: &Slot) {
+    with(|holders, _| {
+        holders.get(heir.place, slot.index());
+        holders.name(heir.place, slot.index());
+    });
+}
+
+/// The child has not come into being, and has no such socket.
+pub(crate) fn disinherit(heir: Heir, slot: &Slot) {
+    with(|holders, _| {
+        holders.unname(heir.place, slot.index());
+        holders.give_back(heir.place, slot.index());
+    });
+}
+
+/// The child has not come into being.
+pub(crate) fn miscarry(heir: Heir) {
+    with(|holders, _| holders.places.miscarry(heir));
+}
+
+/// The parent knows its child.
+pub(crate) fn bear(heir: Heir, child: u32) {
+    with(|holders, _| holders.places.bear(heir, child));
+}
+
+/// The parent does not know whether it has one.
+pub(crate) fn unheard(heir: Heir) {
+    with(|holders, _| holders.places.unheard(heir, now_s()));
+}
+
+/// The child has been born. Returns false if that has taken so long that nobody believed in it.
+pub(crate) fn born(heir: Heir) -> bool {
+    let me = raw::process_id();
+    let parent = own::OWN.process.swap(me, Ordering::Relaxed);
+    let mut is_at_home = true;
+    if raw::parent_id() != parent {
+        // The parent has ended, or is in another namespace.
+        let space = own::space();
+        is_at_home = space != 0 && own::OWN.space.swap(space, Ordering::Relaxed) == space;
+    }
+    own::OWN.place.store(heir.place.0, Ordering::Release);
+    if heir == Heir::STRAY {
+        return true;
+    }
+    let Some(holders) = arena::holders() else { return true };
+    let is_believed = holders.places.born(heir, is_at_home.then_some(me)).is_ok();
+    if !is_believed {
+        goes_astray();
+    }
+    is_believed
+}
+
+/// The child may not find out who it is: it has what all have who are not told apart.
+pub(crate) fn goes_astray() {
+    own::OWN.place.store(Place::STRAYS.0, Ordering::Release);
+}
+
+/// This process is about to become another program, or goes on after all.
+pub(crate) fn leaves(is_leaving: bool) {
+    with(|holders, me| holders.places.leaves(me, raw::process_id(), is_leaving));
+}
+
+/// This process is about to become another program: it has a socket no more that others have. Returns
+/// what it takes to have it again.
+pub(crate) fn lend(slot: &Slot) -> Option<u32> {
+    let is_shared = others_name(slot);
+    is_shared.then(|| with(|holders, me| holders.lend(me, slot.index())))??
+}
+
+/// It goes on after all. Returns false if the slot is somebody else's by now.
+pub(crate) fn regain(slot: &Slot, since: u32) -> bool {
+    with(|holders, me| holders.regain(me, slot.index(), since)).unwrap_or(false)
+}
+
+/// Whether any descriptor stands for a socket, of any process.
+pub(crate) fn is_named(slot: &Slot) -> bool {
+    slot.is_named_here() || slot.strangers.load(Ordering::Acquire) != 0 || others_name(slot)
+}
+
+/// Whether another process has a descriptor of a socket. If only dead ones have, they are swept away.
+fn others_name(slot: &Slot) -> bool {
+    let answer = with(|holders, me| {
+        let mut has_dead = false;
+        for other in holders.others(me, slot.index()) {
+            if is_parent(holders.places.standing(other))
+                || !holders.places.is_gone(other, &|suspect| has_ended(suspect, false))
+            {
+                return (true, has_dead);
+            }
+            has_dead = true;
+        }
+        (false, has_dead)
+    });
+    let (is_named, has_dead) = answer.unwrap_or_default();
+    if has_dead {
+        sweep(false);
+    }
+    is_named
+}
+
+/// Whether it lives for sure, and cheaply so: who had us, in the same namespace, has us still.
+fn is_parent(standing: Standing) -> bool {
+    standing == Standing::Alive(raw::parent_id())
+}
+
+/// Whether a process of the family has ended. If it is worth more effort, so has one whose number is
+/// another process's.
+fn has_ended(suspect: Suspect, is_thorough: bool) -> bool {
+    let Suspect { process, space, is_leaving } = suspect;
+    let is_near = space != 0 && space == own::OWN.space.load(Ordering::Relaxed);
+    is_near
+        && !confined::is_confined()
+        && process != own::OWN.process.load(Ordering::Relaxed)
+        && (raw::is_waited_for(process).unwrap_or_else(|| raw::has_ended(process))
+            || (is_thorough || is_leaving) && is_stranger(process))
+}
+
+/// Whether what the family shares is not mapped in a process. Whoever may not look does not say so.
+fn is_stranger(process: u32) -> bool {
+    let Some(own) = maps("self") else { return false };
+    let Some(file) = arena::arena_address().and_then(|address| file_at(&own, address)) else {
+        return false;
+    };
+    // A process that is about to end has nothing mapped.
+    let Some(maps) = maps(&process.to_string()).filter(|maps| !maps.is_empty()) else {
+        return false;
+    };
+    maps.split(|byte| *byte == b'\n').all(|line| file_of(line) != Some(file))
+}
+
+fn maps(process: &str) -> Option<Vec<u8>> {
+    let maps = raw::read_file(Path::new(&format!("/proc/{process}/maps")), MAPS_BYTES)?;
+    (maps.len() < MAPS_BYTES).then_some(maps)
+}
+
+/// So much of what the kernel says about the memory of a process is read; of what is longer nothing is
+/// concluded.
+const MAPS_BYTES: usize = 1 << 22;
+
+/// Device and number of the file in a line of `maps`.
+fn file_of(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut words = line.split(|byte| *byte == b' ').skip(3);
+    Some((words.next()?, words.next()?))
+}
+
+fn file_at(maps: &[u8], address: usize) -> Option<(&[u8], &[u8])> {
+    let start = format!("{address:x}-");
+    let is_it = |line: &&[u8]| line.trim_ascii_start().starts_with(start.as_bytes());
+    maps.split(|byte| *byte == b'\n').find(is_it).and_then(file_of)
+}
+
+/// Before a fork: if many places are taken, perhaps many are those of the dead.
+pub(crate) fn sweep_if_due() {
+    let due = with(|holders, _| holders.places.is_due());
+    if let Some((true, is_short)) = due {
+        sweep(is_short && may_be_thorough());
+    }
+}
+
+/// Whether this process has not taken that effort for about a second.
+pub(crate) fn may_be_thorough() -> bool {
+    let now = now_s();
+    LAST_S.swap(now, Ordering::Relaxed) != now
+}
+
+static LAST_S: AtomicU32 = AtomicU32::new(0);
+
+/// Takes from the dead what they had.
+pub(crate) fn sweep(is_thorough: bool) {
+    // A handler may have interrupted a call that is about to use what is swept away.
+    if thread::with(|thread| thread.handlers.get()) != 0 || confined::is_confined() {
+        return;
+    }
+    let errno = raw::errno();
+    let _stays = raw::Uncancelled::new();
+    // Handlers wait: they might fork.
+    thread::enter();
+    with(|holders, me| {
+        let judge = |suspect| has_ended(suspect, is_thorough);
+        let mut clear = |index| arena::slot(index).map_or((), clear_away);
+        holders.sweep(me, arena::fresh(), now_s(), &judge, &mut clear);
+    });
+    thread::leave();
+    raw::set_errno(errno);
+}
+
+/// Only dead processes had a socket: nobody will look for what it has left where rings meet.
+fn clear_away(slot: &Slot) {
+    let key = slot.meeting_key.load(Ordering::Acquire);
+    if key == 0
+        || slot.is_adopted.load(Ordering::Relaxed)
+        || slot.strangers.load(Ordering::Acquire) != 0
+    {
+        return;
+    }
+    match slot.kind() {
+        Kind::Datagram => {
+            datagram::withdraw_of_dead(key, slot.cookie.load(Ordering::Relaxed));
+        }
+        Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => {
+            offer::withdraw_of_dead(slot, key);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Beginnings: of the process, of its children, and of programs that take its place.
+//!
+//! # Safety
+//!
+//! [`BEGIN`] and [`END`] are pointers in the sections of functions that the loader calls before and
+//! after `main`; they take no arguments that they look at, and other libraries' may call us before
+//! and after them.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use crate::base::lock::Lock;
+use crate::base::{alive, config, confined, forks, heap, raw, signal, thread};
+use crate::share::{family, successor};
+use crate::socket::holders::Heir;
+use crate::socket::slot::{self, Carrier, Kind, Slot};
+use crate::socket::{arena, loans, policy, stamps, table};
+use crate::transport::{doorbell, doors, offer, rendezvous};
+use crate::wait::{epoll, filters};
+
+/// Called by the loader.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+/// Called by the loader, after `main`.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+extern "C" fn begin() {
+    signal::settle_in();
+    // SAFETY: the function takes pointers to functions of the type it wants, or none.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+    adopt_descriptors();
+}
+
+/// The program ends in peace: its peers hear of it as if it had closed everything.
+extern "C" fn end() {
+    if signal::is_guest() || confined::is_confined() {
+        return;
+    }
+    table::each(0, usize::MAX, |fd| {
+        // Those without rings too, and what watches them: others of the family may go on for long.
+        if table::socket(fd).is_some() || epoll::of(fd).is_some() {
+            crate::share::closing::forget(fd);
+        }
+    });
+    if crate::share::stats::remove() {
+        rendezvous::clear_away();
+    }
+}
+
+/// The program is about to confine itself to some system calls (`seccomp`), which we do not know: from now
+/// on it makes those alone that it would make without us. So all that can be done beforehand is done, as
+/// if it were about to end.
+pub(crate) fn confine() {
+    if signal::is_guest() || confined::is_confined() {
+        return;
+    }
+    signal::guard();
+    let errno = raw::errno();
+    heap::provide();
+    alive::confine();
+    successor::give_up_all();
+    let mut is_bare = true;
+    table::each(0, usize::MAX, |fd| match epoll::of(fd) {
+        Some(epoll) if epoll.is_kernels_alone(fd) => {
+            epoll.ring_no_more();
+            table::clear(fd);
+        }
+        Some(_) => is_bare = false,
+        None => {}
+    });
+    table::each(0, usize::MAX, |fd| {
+        let Some(slot) = table::socket(fd) else { return };
+        let is_watched = slot.watchers.load(Ordering::Relaxed) > 0;
+        if slot.carrier() == Carrier::Kernel && !is_watched {
+            table::clear(fd).map(Slot::release).unwrap_or(());
+        } else {
+            is_bare = false;
+        }
+    });
+    if crate::share::stats::remove() {
+        rendezvous::clear_away();
+    }
+    signal::move_out();
+    confined::confine(is_bare);
+    raw::set_errno(errno);
+}
+
+/// The end of a program that ends on the spot: perhaps in a handler, which must not wait for locks
+/// that this very thread holds.
+pub(crate) fn end_at_once() {
+    if !thread::holds_locks() {
+        end();
+    }
+}
+
+/// Before a fork by the function of that name.
+pub(crate) fn before_fork() {
+    if !confined::is_confined() {
+        family::sweep_if_due();
+    }
+    thread::with(|thread| thread.is_forking.set(true));
+}
+
+/// After a fork that answered `child`. The parent may end before the child has begun to run.
+pub(crate) fn after_fork(child: libc::pid_t) {
+    let heir = thread::with(|thread| {
+        thread.is_forking.set(false);
+        thread.heir.take()
+    });
+    if let Some(heir) = heir.map(Heir::unpack) {
+        match u32::try_from(child) {
+            Ok(child) => family::bear(heir, child),
+            Err(_) => uncount_child(heir),
+        }
+    }
+    release();
+    if let Ok(child @ 1..) = u32::try_from(child)
+        && !confined::is_confined()
+    {
+        arena::join_family(child);
+    }
+}
+
+/// The child's descriptors count as well: all those there are, while nobody changes any.
+fn count_child(heir: Heir) {
+    table::each(0, usize::MAX, |fd| {
+        if let Some(slot) = table::socket(fd) {
+            family::endow(heir, &slot);
+            if let Some(segment) = slot.segment() {
+                segment.share(slot.end());
+            }
+        }
+    });
+}
+
+/// The child has not come into being, and nobody has changed any descriptor yet.
+fn uncount_child(heir: Heir) {
+    table::each(0, usize::MAX, |fd| {
+        if let Some(slot) = table::socket(fd) {
+            family::disinherit(heir, &slot);
+        }
+    });
+    family::miscarry(heir);
+}
+
+/// The locks on what a process has for itself. The last one is held by its threads for a moment only, and
+/// while they hold no other.
+fn locks() -> impl Iterator<Item = &'static Lock> {
+    let ours = [
+        config::rules_lock(),
+        policy::wishes(),
+        doors::opening(),
+        doorbell::opening(),
+        filters::lock(),
+        loans::lock(),
+        loans::spare(),
+        epoll::free(),
+        table::changes(),
+    ];
+    forks::locks().chain(ours)
+}
+
+/// Just before every fork, whoever called it: the child gets nothing that another thread is in the middle
+/// of. The fork of a handler that has interrupted this thread in such a middle has to do without.
+extern "C" fn prepare() {
+    if !thread::holds_locks() {
+        epoll::before_fork();
+        locks().for_each(|lock| std::mem::forget(lock.hold()));
+        thread::with(|thread| thread.is_prepared.set(true));
+    }
+    if let Some(heir) = family::expect() {
+        thread::with(|thread| thread.heir.set(Some(heir.pack())));
+        count_child(heir);
+    }
+}
+
+/// Just after it in the parent. Forks that have passed by us, such as that of `forkpty`, may have failed,
+/// and do not say so; others say it a little later.
+extern "C" fn in_parent() {
+    if !thread::with(|thread| thread.is_forking.get()) {
+        if let Some(heir) = thread::with(|thread| thread.heir.take()) {
+            family::unheard(Heir::unpack(heir));
+        }
+        release();
+    }
+}
+
+/// Lets go of all locks, if the calling thread has taken them for a fork.
+fn release() -> bool {
+    let is_prepared = thread::with(|thread| thread.is_prepared.replace(false));
+    if is_prepared {
+        locks().for_each(Lock::let_go);
+        epoll::after_fork_in_parent();
+    }
+    is_prepared
+}
+
+/// In every child of a fork, whoever called it.
+extern "C" fn in_child() {
+    thread::forget_id();
+    thread::with(|thread| thread.is_forking.set(false));
+    let is_confined = confined::is_confined();
+    if let Some(heir) = thread::with(|thread| thread.heir.take()) {
+        if is_confined {
+            family::goes_astray();
+        }
+        if is_confined || !family::born(Heir::unpack(heir)) {
+            table::disown_all();
+        }
+    }
+    if !is_confined {
+        signal::settle_in();
+        arena::join_family(alive::me());
+    }
+    alive::after_fork();
+    doorbell::after_fork();
+    rendezvous::after_fork();
+    if thread::with(|thread| thread.is_prepared.replace(false)) {
+        locks().for_each(Lock::let_go);
+        epoll::after_fork();
+        if thread::with(|thread| thread.handlers.get()) == 0 {
+            epoll::count_again();
+            count_users();
+        }
+    } else {
+        locks().for_each(Lock::reset);
+    }
+    forks::in_child();
+    table::each(0, usize::MAX, |fd| {
+        if let Some(slot) = table::socket(fd) {
+            crate::transport::datagram::after_fork(&slot);
+        }
+    });
+}
+
+/// In a child just forked, where the only thread is in the midst of nothing: what others were using is
+/// used by descriptors and registrations alone. What those others were about to give back is given back.
+fn count_users() {
+    slot::forget_users();
+    slot::each(crate::transport::datagram::forget_threads);
+    table::each_slot(Slot::count_user);
+    // Those that another thread was closing, and that no descriptor stands for any more.
+    let mut orphans: Vec<&'static Slot> = Vec::new();
+    epoll::each_slot(|slot| {
+        if !slot.has_users() && !orphans.iter().any(|known| std::ptr::eq(*known, slot)) {
+            orphans.push(slot);
+        }
+    });
+    epoll::each_slot(Slot::count_user);
+    for slot in orphans {
+        // This process was not counted for it, and must not give it back.
+        slot.count_user();
+        epoll::forget(slot);
+        slot.forget_user();
+    }
+    slot::forget_unused();
+}
+
+/// A program that has just taken this process over may have got connections with rings: from the
+/// one before it, or from whoever started it.
+fn adopt_descriptors() {
+    for fd in raw::descriptors_of("self").unwrap_or_default() {
+        if table::socket(fd).is_none() {
+            adopt(fd);
+        }
+    }
+}
+
+/// A descriptor that came from elsewhere: if it is a connection with rings, so it stays.
+pub(crate) fn adopt(fd: c_int) {
+    if policy::is_over() {
+        return;
+    }
+    let get = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name);
+    let (Ok(domain), Ok(kind)) = (get(libc::SO_DOMAIN), get(libc::SO_TYPE)) else { return };
+    if ![libc::AF_INET, libc::AF_INET6].contains(&domain) || !config::get().is_on {
+        return;
+    }
+    let is_listener = get(libc::SO_ACCEPTCONN).unwrap_or(0) != 0;
+    let kind = match kind {
+        libc::SOCK_STREAM if is_listener => Kind::Listener,
+        libc::SOCK_STREAM => Kind::Stream,
+        libc::SOCK_DGRAM => Kind::Datagram,
+        _ => return,
+    };
+    let Some(slot) = family::create(kind) else { return };
+    let nonblocking = raw::file_flags(fd).unwrap_or(0) & libc::O_NONBLOCK != 0;
+    slot.is_nonblocking.store(nonblocking, Ordering::Relaxed);
+    policy::read_limits(slot, fd);
+    slot.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
+    slot.paced.learn(fd);
+    if kind == Kind::Stream && !offer::inherit(slot, fd) {
+        // Whoever had it before may have sent and received without our counting.
+        slot.leave_to_kernel(slot::Why::HandedOver);
+    }
+    if kind == Kind::Datagram {
+        slot.leave_to_kernel(slot::Why::Spin);
+        crate::transport::datagram::adopted(slot, fd);
+    }
+    table::set_socket(fd, slot);
+}

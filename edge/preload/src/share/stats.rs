@@ -1,0 +1,170 @@
+//! Counters that others may look at while the program runs.
+//!
+//! They lie in the slots themselves, and the arena of slots is a file: publishing costs nothing.
+//! The file begins with a text that says how to read it, so that a reader of another version sees
+//! what it knows and nothing wrong.
+//!
+//! # Safety
+//!
+//! The file's mapping becomes the arena of slots, under the rules of `slot.rs`. The text at its
+//! start is written before anybody else can know the file, and never again.
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use adverb_sockconf::Level;
+
+use crate::base::shelter::Mapping;
+use crate::base::{alive, config, log, raw};
+use crate::socket::arena::{self, Mapped};
+use crate::socket::slot::{self, Kind, Slot};
+use crate::socket::table;
+use crate::transport::{datagram, offer, rendezvous, ring};
+
+/// Sees to it that there is memory for slots. Returns whether there is.
+pub(crate) fn provide() -> bool {
+    arena::is_there() || set_up()
+}
+
+#[cold]
+fn set_up() -> bool {
+    let is_ours = arena::set_up(map, |fd, level| _ = describe(fd, Level::of(level)));
+    if is_ours == Some(true) {
+        arena::hold(MAKER.load(Ordering::Relaxed));
+        arena::join_family(alive::me());
+    }
+    is_ours.is_some()
+}
+
+/// Maps the memory that slots lie in: a file that others can look at, or nameless memory if there
+/// cannot be one.
+fn map(len: usize) -> Option<Mapped> {
+    let nameless = || Some(Mapped::Nameless { base: raw::map_zeros(len, true).ok()?, len });
+    file(len).map(Mapped::File).or_else(nameless)
+}
+
+/// Where the file of a process is; `None` if there is to be none.
+fn path(pid: u32) -> Option<CString> {
+    match config::get().stats_dir.as_deref() {
+        None => rendezvous::path(&format!("stat.{pid}")),
+        Some("") => None,
+        Some(dir) => CString::new(format!("{dir}/adverb-sockets.{pid}")).ok(),
+    }
+}
+
+/// The process that has made the file.
+static MAKER: AtomicU32 = AtomicU32::new(0);
+
+/// This process ends. If the file is named after it, another one that has it too gives it its name, as
+/// the child of a program that goes into the background does, or it is removed. Returns whether it has
+/// been, and lay where rings meet.
+pub(crate) fn remove() -> bool {
+    let pid = raw::process_id();
+    arena::leave_family();
+    if arena::holder() != Some(pid) {
+        return false;
+    }
+    let Some(here) = path(pid) else { return config::get().stats_dir.is_none() };
+    if let Some(heir) = arena::heir()
+        && let Some(there) = path(heir)
+        && raw::link(&here, &there).is_ok()
+    {
+        arena::hold(heir);
+        raw::unlink(&here);
+        return false;
+    }
+    raw::unlink(&here);
+    config::get().stats_dir.is_none()
+}
+
+fn file(len: usize) -> Option<Mapping> {
+    let pid = raw::process_id();
+    tidy_up();
+    let path = path(pid)?;
+    MAKER.store(pid, Ordering::Relaxed);
+    raw::unlink(&path);
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+    let fd = raw::open(&path, flags).ok()?;
+    let mapped = raw::set_size(fd, len)
+        .and_then(|_| raw::reserve(fd, 0, arena::HEAD_PAGES))
+        .and_then(|()| Mapping::new(fd, len));
+    raw::close(fd);
+    let Ok(mapping) = mapped else {
+        raw::unlink(&path);
+        return None;
+    };
+    let base = mapping.base().as_ptr();
+    let list = |places: &[usize]| places.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let text = format!(
+        "adverb-sockets 1 pid={pid} fds={} ring={} box={} layout={} why={} command={}\0",
+        config::get().stats_fds,
+        list(&ring::cursors()),
+        list(&datagram::counts()),
+        arena::layout(),
+        slot::Why::ALL.map(|(_, text)| text).join(";"),
+        config::command(),
+    );
+    let count = text.len().min(arena::ABOUT_BYTES - 1);
+    // SAFETY: the mapping is longer than the text, and nobody else has seen it yet.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), base, count) };
+    Some(mapping)
+}
+
+/// Removes what processes have left behind that were killed.
+fn tidy_up() {
+    for name in rendezvous::names() {
+        let Some(name) = name.to_str() else { continue };
+        datagram::tidy_up(name);
+        offer::tidy_up(name);
+        let maker = name.strip_prefix("stat.").and_then(|pid| pid.parse().ok());
+        if maker.is_some_and(alive::has_ended) {
+            rendezvous::path(name).iter().for_each(|path| raw::unlink(path));
+        }
+    }
+}
+
+/// Fills in what only others know: the kernel, and those who sent in vain.
+pub(crate) fn sum_up(slot: &Slot, fd: i32) {
+    let counters = &slot.counters;
+    let number = |name| raw::option::<i32>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
+    let mut limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);
+    if slot.mapped().is_some() {
+        limit = slot.ring_bytes.load(Ordering::Relaxed);
+    }
+    counters.rx_limit_bytes.store(limit, Ordering::Relaxed);
+    if slot.kind() == Kind::Datagram {
+        let (packets, bytes) = datagram::dropped(slot, fd);
+        counters.rx_dropped_packets.store(packets, Ordering::Relaxed);
+        counters.rx_dropped_bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Adds what a socket has counted to the file that `VMA_STATS_FILE` names.
+pub(crate) fn dump(fd: i32, slot: &Slot) {
+    if let Some(path) = &config::get().stats_file {
+        sum_up(slot, fd);
+        let report = slot.counters.report(fd);
+        log::append(path, &report);
+    }
+}
+
+/// Describes a socket in the log, or all of them for descriptor 0. Returns whether there is one.
+pub(crate) fn describe(fd: i32, level: Level) -> bool {
+    let mut is_there = false;
+    let mut describe = |fd: i32| {
+        if let Some(slot) = table::socket(fd) {
+            is_there = true;
+            log::print(level, || {
+                sum_up(&slot, fd);
+                let text = slot.counters.report(fd);
+                format!("[fd={fd}] {:?}, {}\n{text}", slot.kind(), slot.why().text())
+            });
+        }
+    };
+    if fd == 0 {
+        table::each(0, usize::MAX, describe);
+    } else {
+        describe(fd);
+    }
+    is_there
+}

@@ -1,0 +1,386 @@
+//! Which program will have our connections next: one with this library, or one without.
+//!
+//! A program that takes this process over, or is started with its descriptors, finds rings where they
+//! met if this library is in front of it too, and if both mean the same place. Whoever cannot be seen
+//! to be such a program is none: then connections go back to the kernel before it starts.
+//!
+//! # Safety
+//!
+//! Environments are arrays of C strings that end with a null pointer, as the C library's functions
+//! want them. The one call into the loader asks what file a function of ours came from.
+
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use crate::base::lock::Lazy;
+use crate::base::{alive, config, raw, signal};
+use crate::share::family;
+use crate::socket::slot::{Carrier, Kind, Slot, Why};
+use crate::socket::table::{self, Pin};
+use crate::socket::{arena, policy};
+use crate::transport::ring::ACCEPTED;
+use crate::transport::{datagram, offer, rendezvous, retreat};
+
+/// What has been done for a program that is about to take this process over.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared {
+    /// Slots of which this process has descriptors, and for those that others have too what it takes to
+    /// have them again.
+    unnamed: Vec<(&'static Slot, Option<u32>)>,
+    /// Those among them that the next program will have.
+    passed_on: Vec<&'static Slot>,
+}
+
+/// Whether any socket of this process uses shared memory.
+fn has_rings() -> bool {
+    let mut found = false;
+    table::each(0, usize::MAX, |fd| {
+        found |= table::socket(fd).is_some_and(|slot| shares_memory(&slot));
+    });
+    found
+}
+
+fn shares_memory(slot: &Slot) -> bool {
+    datagram::has_post(slot)
+        || matches!(slot.carrier(), Carrier::Offered | Carrier::Rings | Carrier::Leaving)
+}
+
+/// The socket in shared memory that a descriptor of the calling process stands for. A guest in our
+/// memory may have given it another number than we know.
+pub(crate) fn ringed(fd: c_int) -> Option<Pin> {
+    let is_it = |slot: &Pin, cookie: Option<u64>| {
+        shares_memory(slot)
+            && cookie.is_none_or(|cookie| slot.cookie.load(Ordering::Relaxed) == cookie)
+    };
+    if !signal::is_guest() {
+        return table::socket(fd).filter(|slot| is_it(slot, None));
+    }
+    let cookie = Some(rendezvous::cookie(fd)).filter(|cookie| *cookie != 0)?;
+    let mut found = None;
+    table::each(0, usize::MAX, |known| {
+        if found.is_none() {
+            found = table::socket(known).filter(|slot| is_it(slot, Some(cookie)));
+        }
+    });
+    found
+}
+
+/// This process is about to become `program`: connections that it will find are left where it looks
+/// for them.
+///
+/// # Safety
+///
+/// `environment` is null or an environment.
+pub(crate) unsafe fn prepare(
+    program: Option<&Path>,
+    environment: *const *const c_char,
+) -> Prepared {
+    let errno = raw::errno();
+    let mut prepared = Prepared::default();
+    if has_rings() {
+        // SAFETY: the caller's promise.
+        let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
+        for fd in table::open_descriptors() {
+            let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
+            if !knows_us {
+                give_up(&slot, fd);
+                continue;
+            }
+            datagram::hide_groups(&slot, fd);
+            if signal::is_guest() {
+                // Whose memory this is has not counted its guest.
+                pass_on(&slot, fd);
+            }
+        }
+    }
+    if !signal::is_guest() {
+        table::each(0, usize::MAX, |fd| prepared.unname(fd));
+        arena::leave_family();
+        // What it has besides descriptors goes when others see that it is another program.
+        family::leaves(true);
+    }
+    raw::set_errno(errno);
+    prepared
+}
+
+impl Prepared {
+    /// A descriptor counts no longer: this process is about to lose it, or to give it to whom we do not
+    /// know.
+    fn unname(&mut self, fd: c_int) {
+        let Some(slot) = table::socket(fd).map(|pin| pin.slot()) else { return };
+        // A program that takes the rings over keeps the connection open.
+        let stays = slot.segment().is_some() && !raw::ends_with_program(fd);
+        if stays && !self.passed_on.iter().any(|known| std::ptr::eq(*known, slot)) {
+            slot.strangers.fetch_add(1, Ordering::AcqRel);
+            self.passed_on.push(slot);
+        }
+        if !self.unnamed.iter().any(|(known, _)| std::ptr::eq(*known, slot)) {
+            slot.hide_name();
+            self.unnamed.push((slot, family::lend(slot)));
+        }
+    }
+
+    /// It has not come to that, and `errno` says why.
+    pub(crate) fn undo(self) {
+        if signal::is_guest() {
+            return;
+        }
+        arena::join_family(alive::me());
+        family::leaves(false);
+        for (slot, lent) in self.unnamed {
+            if lent.is_none_or(|since| family::regain(slot, since)) {
+                table::unchanged(|| slot.note_name());
+            } else {
+                table::disown(slot);
+            }
+        }
+        for slot in self.passed_on {
+            slot.strangers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// A program is about to be started that finds our descriptors, and this one goes on.
+///
+/// # Safety
+///
+/// `environment` is null or an environment.
+pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *const c_char) {
+    let errno = raw::errno();
+    if has_rings() {
+        // SAFETY: the caller's promise.
+        let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
+        for fd in table::open_descriptors() {
+            let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
+            if knows_us {
+                datagram::hide_groups(&slot, fd);
+                pass_on(&slot, fd);
+            } else {
+                give_up(&slot, fd);
+            }
+        }
+    }
+    raw::set_errno(errno);
+}
+
+/// A connection is put where programs expect their terminal: it may be used by the C library's own
+/// streams, and by whatever program comes next.
+pub(crate) fn prepare_standard(fd: c_int) {
+    if let Some(slot) = ringed(fd) {
+        let errno = raw::errno();
+        give_up(&slot, fd);
+        raw::set_errno(errno);
+    }
+}
+
+/// The program is about to use sockets in a way that cannot be seen: all of them are the kernel's from
+/// now on, and those that it makes.
+pub(crate) fn give_up_all() {
+    let errno = raw::errno();
+    policy::end_acceleration();
+    table::each(0, usize::MAX, |fd| {
+        if let Some(slot) = table::socket(fd) {
+            policy::leave_alone(&slot);
+            give_up(&slot, fd);
+        }
+    });
+    raw::set_errno(errno);
+}
+
+/// What travelled through shared memory travels through the kernel from now on.
+fn give_up(slot: &Slot, fd: c_int) {
+    match slot.kind() {
+        Kind::Datagram => datagram::give_up(slot, fd),
+        Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => retreat::leave(slot, fd),
+    }
+}
+
+/// A descriptor is about to be passed to another process over `over`. If that one can take the rings
+/// over, it finds them where they met, and closing the descriptor here does not end the connection any
+/// more; if not, the connection goes back to the kernel.
+pub(crate) fn hand_over(over: c_int, fd: c_int) {
+    let Some(slot) = table::socket(fd) else { return };
+    datagram::give_up(&slot, fd);
+    if takes_over(over) {
+        pass_on(&slot, fd);
+    } else {
+        retreat::leave(&slot, fd);
+    }
+}
+
+/// Another program will have the connection too, and knows of rings.
+fn pass_on(slot: &Slot, fd: c_int) {
+    slot.leave_to_kernel(Why::HandedOver);
+    if let Some(segment) = slot.segment()
+        && (segment.header().state.load(Ordering::Acquire) == ACCEPTED
+            || !offer::take_back(slot, segment, fd))
+    {
+        segment.share(slot.end());
+        slot.strangers.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Whether whoever receives descriptors over a UNIX socket can take rings over. If the two ends were
+/// made by one process, nobody knows who has the other one.
+fn takes_over(over: c_int) -> bool {
+    let peer = raw::option::<[u32; 3]>(over, libc::SOL_SOCKET, libc::SO_PEERCRED);
+    let Ok([process, user, _]) = peer else { return false };
+    // SAFETY: the function has no preconditions.
+    let parent = u32::try_from(unsafe { libc::getppid() }).unwrap_or(0);
+    if process == 0 || process == raw::process_id() || process == parent || user != raw::user_id() {
+        return false;
+    }
+    let read = |name| {
+        let path = format!("/proc/{process}/{name}");
+        raw::read_file(path.as_ref(), PROC_MAX).unwrap_or_default()
+    };
+    let (maps, environment) = (read("maps"), read("environ"));
+    let variables = environment.split(|byte| *byte == 0);
+    let place = variables.filter_map(|line| line.strip_prefix(PLACE)).next().unwrap_or(b"");
+    let name = library().as_bytes();
+    is_our_place(place) && maps.windows(name.len()).any(|window| window == name)
+}
+
+const PLACE: &[u8] = b"ADVERB_SOCKETS_SHM_DIR=";
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+
+fn is_our_place(place: &[u8]) -> bool {
+    let default = config::default_place();
+    let place = if place.is_empty() { default.as_bytes() } else { place };
+    place == rendezvous::directory().as_bytes()
+}
+
+/// The file name of this library.
+fn library() -> &'static OsStr {
+    static NAME: Lazy<PathBuf> = Lazy::new();
+    let path = NAME.get_or_init(|| {
+        // SAFETY: all zeros is a legal value of this structure of pointers.
+        let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+        // SAFETY: an address within this library, and room for an answer.
+        let found = unsafe { libc::dladdr((&raw const NAME).cast(), &raw mut info) };
+        if found == 0 || info.dli_fname.is_null() {
+            return PathBuf::from("libadverb_sockets.so");
+        }
+        // SAFETY: the loader's own C string, which lives as long as the library.
+        let name = unsafe { CStr::from_ptr(info.dli_fname) };
+        PathBuf::from(OsStr::from_bytes(name.to_bytes()))
+    });
+    path.file_name().unwrap_or(OsStr::new("libadverb_sockets.so"))
+}
+
+/// Whether a program with that environment loads this library, and finds rings where we have them.
+///
+/// # Safety
+///
+/// `environment` is null or an environment.
+unsafe fn is_one_of_us(program: &Path, environment: *const *const c_char) -> bool {
+    if environment.is_null() || !config::get().is_on {
+        return false;
+    }
+    let (mut loads, mut place) = (false, &b""[..]);
+    let mut at = environment;
+    loop {
+        // SAFETY: within the array, which ends with a null pointer.
+        let entry = unsafe { at.read() };
+        if entry.is_null() {
+            break;
+        }
+        // SAFETY: a C string of the environment.
+        let line = unsafe { CStr::from_ptr(entry) }.to_bytes();
+        if let Some(libraries) = line.strip_prefix(PRELOAD) {
+            let mut files = libraries.split(|byte| [b':', b' '].contains(byte));
+            loads |=
+                files.any(|file| Path::new(OsStr::from_bytes(file)).file_name() == Some(library()));
+        } else if let Some(given) = line.strip_prefix(PLACE) {
+            place = given;
+        }
+        at = at.wrapping_add(1);
+    }
+    loads && is_our_place(place) && is_dynamic(program, 0)
+}
+
+/// Whether the loader starts a program, and heeds the environment.
+fn is_dynamic(program: &Path, depth: u32) -> bool {
+    let is_plain =
+        program.metadata().is_ok_and(|meta| meta.mode() & (libc::S_ISUID | libc::S_ISGID) == 0);
+    if !is_plain || has_capabilities(program) {
+        return false;
+    }
+    let Some(head) = raw::read_file(program, HEAD_BYTES) else { return false };
+    if let Some(script) = head.strip_prefix(b"#!") {
+        let line = script.split(|byte| *byte == b'\n').next().unwrap_or(b"").trim_ascii();
+        let interpreter = line.split(|byte| [b' ', b'\t'].contains(byte)).next().unwrap_or(b"");
+        return depth < SCRIPTS_MAX
+            && is_dynamic(Path::new(OsStr::from_bytes(interpreter)), depth + 1);
+    }
+    // Another C library has another loader, and cannot load this one.
+    interpreter(&head).is_some_and(|loader| is_our_loader(&loader))
+}
+
+/// Scripts that are run by scripts, at most.
+const SCRIPTS_MAX: u32 = 4;
+
+fn has_capabilities(program: &Path) -> bool {
+    let Ok(path) = std::ffi::CString::new(program.as_os_str().as_bytes()) else { return true };
+    // SAFETY: two C strings; no room for an answer, whose length is all that is wanted.
+    unsafe {
+        libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0
+    }
+}
+
+/// Whether that is the loader by which this process was started, or could have been.
+fn is_our_loader(loader: &[u8]) -> bool {
+    let name = loader.rsplit(|byte| *byte == b'/').next().unwrap_or(b"");
+    name.starts_with(if cfg!(target_arch = "x86_64") {
+        b"ld-linux-x86-64"
+    } else {
+        b"ld-linux-aarch64"
+    })
+}
+
+/// The loader that an ELF file of 64 bits names, of which this is the beginning.
+fn interpreter(head: &[u8]) -> Option<Vec<u8>> {
+    let number = |at: usize, len: usize| -> Option<u64> {
+        let mut bytes = [0; 8];
+        bytes.get_mut(..len)?.copy_from_slice(head.get(at..at.checked_add(len)?)?);
+        Some(u64::from_le_bytes(bytes))
+    };
+    if head.get(..6)? != b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let (start, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    for index in 0..count.min(HEADERS_MAX) {
+        let at = usize::try_from(start.checked_add(index.checked_mul(size)?)?).ok()?;
+        if number(at, 4)? == PT_INTERP {
+            let from = usize::try_from(number(at.checked_add(8)?, 8)?).ok()?;
+            let len = usize::try_from(number(at.checked_add(32)?, 8)?).ok()?;
+            let mut name = head.get(from..from.checked_add(len)?)?.to_vec();
+            name.retain(|byte| *byte != 0);
+            return Some(name);
+        }
+    }
+    None
+}
+
+const PT_INTERP: u64 = 3;
+/// So much of a program is read: its headers, and the loader's name, which lies behind them.
+const HEAD_BYTES: usize = 16_384;
+/// So much of what the kernel says about a process.
+const PROC_MAX: usize = 1 << 20;
+/// Program headers that are looked at.
+const HEADERS_MAX: u64 = 64;
+
+/// The file that `execvp` would run.
+pub(crate) fn find(file: &CStr) -> Option<PathBuf> {
+    let name = OsStr::from_bytes(file.to_bytes());
+    if file.to_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&path)
+        .map(|place| place.join(name))
+        .find(|path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0))
+}

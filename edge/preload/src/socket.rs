@@ -1,0 +1,25 @@
+//! Sockets: what is known of each, whatever carries its bytes.
+//!
+//! ```text
+//! slot, arena     one socket, and the memory that all lie in      table   which descriptor is which
+//! policy          what rules allow            habit       connections that were too short
+//! counters, memberships, changes      for statistics, and for epoll
+//! holders, own    which process has which socket, and which of them this one is
+//! patience        how long a wait spins       pacing      rates that sends keep
+//! stamps          time stamps                 loans       bytes that the program reads where they lie
+//! ```
+
+pub(crate) mod arena;
+pub(crate) mod changes;
+pub(crate) mod counters;
+pub(crate) mod habit;
+pub(crate) mod holders;
+pub(crate) mod loans;
+pub(crate) mod memberships;
+pub(crate) mod own;
+pub(crate) mod pacing;
+pub(crate) mod patience;
+pub(crate) mod policy;
+pub(crate) mod slot;
+pub(crate) mod stamps;
+pub(crate) mod table;

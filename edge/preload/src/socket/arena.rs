@@ -1,0 +1,307 @@
+//! The arena: the memory that the slots of a family lie in, which its processes share.
+//!
+//! It is a file that others may look at, or nameless memory; which, and what the file says first, is in
+//! `stats.rs`. Behind a head lie the slots, the memberships, and who has which slots.
+//!
+//! # Safety
+//!
+//! 1. The arena is mapped once, by the first process, and never unmapped. It holds atomics alone,
+//!    for which every bit pattern, zeros above all, is legal.
+
+use std::ffi::c_int;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::base::lock::Lazy;
+use crate::base::shelter::Mapping;
+use crate::base::{alive, log, raw};
+use crate::socket::holders::{self, Bits, Holders, Places, Vacancies};
+use crate::socket::memberships::{self, Membership};
+use crate::socket::own;
+use crate::socket::slot::{self, Local, Slot};
+
+/// The most sockets that are known at a time; others are the kernel's.
+pub(crate) const SLOTS_MAX: usize = 1 << 18;
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Arena {
+    /// What the file is, how to read it, and whose it is; see `stats.rs`.
+    about: About,
+    /// Slots from here on have never been used.
+    fresh: AtomicU32,
+    /// Below this word no other is free.
+    low: AtomicU32,
+    wanted_log: log::Wanted,
+    /// The socket that they want described in the log: its descriptor and one, and above it the level and
+    /// one. 0: none.
+    subject: AtomicU64,
+    /// The process after which the file is named, and some of those that have it.
+    holder: AtomicU32,
+    family: [AtomicU32; FAMILY_MAX],
+    /// Who has which slots. What a child of few touches is on one page with all of the above.
+    places: Places,
+    free: [AtomicU64; SLOTS_MAX / u64::BITS as usize],
+}
+
+/// Processes of a family that can go on with its file when the one ends that has made it.
+const FAMILY_MAX: usize = 16;
+
+/// What lies in front of who has which slots: the arena's head, the slots, and the memberships behind them.
+const HEAD_BYTES: usize = size_of::<Arena>()
+    + SLOTS_MAX * size_of::<Slot>()
+    + memberships::COUNT * size_of::<Membership>();
+const _: () = assert!(HEAD_BYTES.is_multiple_of(align_of::<Bits>()));
+/// What of the arena is put aside from the start: its head, and the first slots.
+pub(crate) const HEAD_PAGES: usize = size_of::<Arena>() + 64 * size_of::<Slot>();
+/// Length of the arena. Only what has been touched is there.
+const ARENA_BYTES: usize = HEAD_BYTES + BITS_COUNT * size_of::<Bits>();
+const BITS_COUNT: usize = (holders::WORDS - 1) * SLOTS_MAX;
+static ARENA: AtomicPtr<Arena> = AtomicPtr::new(ptr::null_mut());
+static LOCALS: AtomicPtr<Local> = AtomicPtr::new(ptr::null_mut());
+
+/// Length of the text in front of the file.
+pub(crate) const ABOUT_BYTES: usize = 4096;
+
+/// The text in front of the file: version, process, layout, command. Zeros behind it.
+#[repr(C, align(64))]
+pub(crate) struct About([u8; ABOUT_BYTES]);
+
+impl std::fmt::Debug for About {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("About").finish_non_exhaustive()
+    }
+}
+
+/// Memory for slots: unmapped if it is dropped, and there for good once it is kept.
+#[derive(Debug)]
+pub(crate) enum Mapped {
+    File(Mapping),
+    Nameless { base: *mut u8, len: usize },
+}
+
+impl Mapped {
+    pub(crate) fn base(&self) -> *mut u8 {
+        match self {
+            Self::File(mapping) => mapping.base().as_ptr(),
+            Self::Nameless { base, .. } => *base,
+        }
+    }
+
+    /// It stays for good.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if let Self::Nameless { base, len } = *self {
+            // SAFETY: mapped by `map_arena`; it was not kept, so nobody uses it.
+            unsafe { raw::unmap(base, len) };
+        }
+    }
+}
+
+/// The arena, if there is one.
+#[inline]
+fn existing() -> Option<&'static Arena> {
+    let at = NonNull::new(ARENA.load(Ordering::Acquire))?;
+    // SAFETY: mapped for good, zeros are legal (rule 1).
+    Some(unsafe { at.as_ref() })
+}
+
+/// Whether there is an arena.
+#[inline]
+pub(crate) fn is_there() -> bool {
+    existing().is_some()
+}
+
+/// Makes the arena of memory that `map` gives, which is told its length, unless another thread is faster.
+/// Returns whether it is that memory; `None` if there is none. `describe` is called by [`heed`].
+#[cold]
+pub(crate) fn set_up(
+    map: impl FnOnce(usize) -> Option<Mapped>,
+    describe: fn(c_int, i64),
+) -> Option<bool> {
+    let _errno = raw::KeptErrno::new();
+    let locals_len = SLOTS_MAX * size_of::<Local>();
+    let locals = raw::map_zeros(locals_len, false).ok()?;
+    let mapped = map(ARENA_BYTES)?;
+    let base = mapped.base();
+    // SAFETY: mapped for good unless another thread is faster, and zeros are legal (rule 1).
+    own::found(&holders_of(unsafe { &*base.cast::<Arena>() }));
+    let null = ptr::null_mut();
+    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+    if let Err(other) = LOCALS.compare_exchange(null, locals.cast(), o, r) {
+        // SAFETY: the mapping lost the race, and nobody has seen it.
+        unsafe { raw::unmap(locals, locals_len) };
+        debug_assert!(!other.is_null());
+    }
+    DESCRIBE.get_or_init(|| describe);
+    let is_ours = ARENA.compare_exchange(ptr::null_mut(), base.cast(), o, r).is_ok();
+    if is_ours {
+        mapped.keep();
+        log::follow(&existing()?.wanted_log);
+    }
+    Some(is_ours) // If not, nobody has seen ours, which goes.
+}
+
+static DESCRIBE: Lazy<fn(c_int, i64)> = Lazy::new();
+
+/// Describes what readers of statistics want described. Called by who waits, and where connections come and
+/// go.
+#[inline]
+pub(crate) fn heed() {
+    if let Some((fd, level)) = wanted_subject()
+        && let Some(describe) = DESCRIBE.get()
+    {
+        let errno = raw::errno();
+        describe(fd, level);
+        raw::set_errno(errno);
+    }
+}
+
+/// What this process alone knows about a slot.
+#[inline]
+pub(crate) fn local(slot: &Slot) -> Option<&'static Local> {
+    let locals = NonNull::new(LOCALS.load(Ordering::Acquire))?;
+    let at = locals.as_ptr().wrapping_add(usize::try_from(index_of(slot)).ok()?);
+    // SAFETY: as many as slots, mapped for good, and zeros are legal (rule 1).
+    Some(unsafe { &*at })
+}
+
+/// The number of a slot.
+#[inline]
+pub(crate) fn index_of(slot: &Slot) -> u32 {
+    let Some(arena) = existing() else { return 0 };
+    let first = ptr::from_ref(arena).wrapping_add(1).addr();
+    u32::try_from((ptr::from_ref(slot).addr() - first) / size_of::<Slot>()).unwrap_or(0)
+}
+
+/// Where the fields of a slot lie, and slots, the log's settings and memberships, for readers of statistics.
+pub(crate) fn layout() -> String {
+    use std::mem::offset_of;
+    let text = slot::fields();
+    let fresh = offset_of!(Arena, fresh);
+    let (level, details) =
+        (offset_of!(Arena, wanted_log.level), offset_of!(Arena, wanted_log.details));
+    let (arena, slot) = (size_of::<Arena>(), size_of::<Slot>());
+    let (members, member) = (arena + SLOTS_MAX * slot, size_of::<Membership>());
+    let (count, subject) = (memberships::COUNT, offset_of!(Arena, subject));
+    format!("{text}| {arena} {slot} {fresh} {level} {details} {members} {member} {count} {subject}")
+}
+
+/// The descriptor of which readers of statistics want a description in the log, 0 for all, and at which
+/// level. It is asked for once, of the process after which the file is named.
+#[inline]
+fn wanted_subject() -> Option<(c_int, i64)> {
+    let subject = &existing()?.subject;
+    if subject.load(Ordering::Relaxed) == 0 || holder() != Some(raw::process_id()) {
+        return None;
+    }
+    let (fd, level) = holders::halves(subject.swap(0, Ordering::AcqRel));
+    Some((c_int::try_from(fd.checked_sub(1)?).ok()?, i64::from(level.checked_sub(1)?)))
+}
+
+/// The file is named after that process.
+pub(crate) fn hold(process: u32) {
+    if let Some(arena) = existing() {
+        arena.holder.store(process, Ordering::Release);
+    }
+}
+
+/// The process after which the file is named.
+pub(crate) fn holder() -> Option<u32> {
+    existing().map(|arena| arena.holder.load(Ordering::Acquire)).filter(|holder| *holder != 0)
+}
+
+/// That process has the arena too.
+pub(crate) fn join_family(process: u32) {
+    let Some(arena) = existing() else { return };
+    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+    if let Some((place, known)) = known_as(arena, process) {
+        // Its parent knows its number only.
+        if alive::number(process) != process {
+            let _ = place.compare_exchange(known, process, o, r);
+        }
+        return;
+    }
+    let _ = arena.family.iter().any(|place| {
+        let known = place.load(Ordering::Acquire);
+        let is_free = known == 0 || alive::has_ended(known);
+        is_free && place.compare_exchange(known, process, o, r).is_ok()
+    });
+}
+
+/// It has it no longer.
+pub(crate) fn leave_family() {
+    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+    if let Some(arena) = existing()
+        && let Some((place, known)) = known_as(arena, raw::process_id())
+    {
+        let _ = place.compare_exchange(known, 0, o, r);
+    }
+}
+
+/// The place of a process of that number.
+fn known_as(arena: &Arena, process: u32) -> Option<(&AtomicU32, u32)> {
+    let mut known = arena.family.iter().map(|place| (place, place.load(Ordering::Acquire)));
+    known.find(|(_, known)| alive::number(*known) == alive::number(process))
+}
+
+/// The number of another process that has it.
+pub(crate) fn heir() -> Option<u32> {
+    let me = raw::process_id();
+    let mut family = existing()?.family.iter().map(|place| place.load(Ordering::Acquire));
+    let is_other = |other: &u32| ![0, me].contains(&alive::number(*other));
+    family.find(|other| is_other(other) && !alive::has_ended(*other)).map(alive::number)
+}
+
+/// The memberships of all sockets.
+pub(crate) fn memberships() -> Option<&'static [Membership; memberships::COUNT]> {
+    let slots = ptr::from_ref(existing()?).wrapping_add(1).cast::<Slot>();
+    let at = slots.wrapping_add(SLOTS_MAX).cast::<[Membership; memberships::COUNT]>();
+    // SAFETY: behind the slots, inside of the mapping, which is for good, and made of atomics (rule 1).
+    Some(unsafe { &*at })
+}
+
+/// Who has which slots, if there is an arena.
+pub(crate) fn holders() -> Option<Holders<'static>> {
+    existing().map(holders_of)
+}
+
+fn holders_of(arena: &Arena) -> Holders<'_> {
+    let at = ptr::from_ref(arena).cast::<u8>().wrapping_add(HEAD_BYTES).cast::<Bits>();
+    // SAFETY: behind the memberships, inside of the mapping, and made of atomics (rule 1).
+    let bits = unsafe { std::slice::from_raw_parts(at, BITS_COUNT) };
+    let vacancies = Vacancies { bits: &arena.free, low: &arena.low };
+    let slot = |index| slot(index).map(|slot| &slot.holding);
+    Holders { places: &arena.places, slot, bits, slots_max: SLOTS_MAX, vacancies }
+}
+
+/// Slots from here on have never been used.
+pub(crate) fn fresh() -> u32 {
+    existing().map_or(0, |arena| arena.fresh.load(Ordering::Acquire))
+}
+
+/// Where the arena is mapped.
+pub(crate) fn arena_address() -> Option<usize> {
+    existing().map(|arena| ptr::from_ref(arena).addr())
+}
+
+/// The slot of that number.
+pub(crate) fn slot(index: u32) -> Option<&'static Slot> {
+    let arena = existing()?;
+    let index = usize::try_from(index).ok().filter(|index| *index < SLOTS_MAX)?;
+    let slots = ptr::from_ref(arena).wrapping_add(1).cast::<Slot>();
+    // SAFETY: inside of the mapping, which is for good, and made of atomics (rule 1).
+    Some(unsafe { &*slots.wrapping_add(index) })
+}
+
+/// The number of a slot that has never been used, unless there are `SLOTS_MAX` already.
+pub(crate) fn take_fresh() -> Option<u32> {
+    let (o, r) = (Ordering::Relaxed, Ordering::Relaxed);
+    let more = |count| usize::try_from(count).is_ok_and(|count| count < SLOTS_MAX);
+    existing()?.fresh.fetch_update(o, r, |count| more(count).then(|| count + 1)).ok()
+}

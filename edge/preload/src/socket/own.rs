@@ -1,0 +1,47 @@
+//! This process among those that share its sockets: its place in their list, its number, and the namespace
+//! of that.
+//!
+//! Not here: the others (`family.rs`), and which sockets each of them has (`holders.rs`).
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::base::raw;
+use crate::socket::holders::{Holders, Place};
+
+/// What this process knows of itself. A guest in our memory finds what its host does, for which it acts.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) place: AtomicU32,
+    /// Its number, and the namespace of that; 0 if that cannot be seen.
+    pub(crate) process: AtomicU32,
+    pub(crate) space: AtomicU64,
+}
+
+/// In one piece: a child writes to it, and gets a page of its own for that.
+pub(crate) static OWN: Own =
+    Own { place: AtomicU32::new(NOWHERE), process: AtomicU32::new(0), space: AtomicU64::new(0) };
+const NOWHERE: u32 = u32::MAX;
+
+/// The place of this process, if it knows of any sockets.
+#[inline]
+pub(crate) fn me() -> Option<Place> {
+    Some(OWN.place.load(Ordering::Relaxed)).filter(|place| *place != NOWHERE).map(Place)
+}
+
+/// The namespace of this process's number; 0 if that cannot be seen.
+pub(crate) fn space() -> u64 {
+    let mut link = [0_u8; 64];
+    let len = raw::read_link(c"/proc/self/ns/pid", &mut link).unwrap_or(0);
+    let digits = link.iter().take(len).filter(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number: u64, digit| {
+        number.wrapping_mul(10).wrapping_add(u64::from(digit.wrapping_sub(b'0')))
+    })
+}
+
+/// This process is the first of a family, and nobody else knows of it yet.
+pub(crate) fn found(holders: &Holders<'_>) {
+    OWN.space.store(space(), Ordering::Relaxed);
+    OWN.process.store(raw::process_id(), Ordering::Relaxed);
+    holders.places.found(raw::process_id(), OWN.space.load(Ordering::Relaxed));
+    OWN.place.store(Place::FOUNDER.0, Ordering::Release);
+}

@@ -1,0 +1,258 @@
+//! Packet pacing: `SO_MAX_PACING_RATE` for what does not go through the kernel's own pacing.
+//!
+//! A send waits until its bytes are due. So does one that does not wait otherwise, for as long as a small part
+//! of a burst takes (`DONTWAIT_NS` at most): it can then go on where it would have to be told when to come
+//! back, which no event does. What is due is decided in `adverb_sockconf::Pace`; the bucket lies with the
+//! socket, so that a parent and its children keep the rate together.
+//!
+//! # Safety
+//!
+//! Values of options are read with copies that fail where there is nothing.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use adverb_sockconf::{Grant, Load, Pace};
+
+use crate::base::copy;
+use crate::base::raw::{self, Errno};
+use crate::base::thread::{self, Interrupts};
+
+/// The rate of a socket, and its bucket.
+#[derive(Debug, Default)]
+pub(crate) struct Paced {
+    /// Bytes per second; 0 is no limit.
+    rate: AtomicU64,
+    burst: AtomicU64,
+    least: AtomicU64,
+    full_at: AtomicU64,
+}
+
+impl Paced {
+    pub(crate) fn reset(&self) {
+        self.set(&Wanted::default());
+    }
+
+    /// What a socket that was accepted has of its listener.
+    pub(crate) fn inherit(&self, from: &Self) {
+        for (to, from) in
+            [(&self.burst, &from.burst), (&self.least, &from.least), (&self.rate, &from.rate)]
+        {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    fn set(&self, wanted: &Wanted) {
+        self.burst.store(wanted.burst, Ordering::Relaxed);
+        self.least.store(wanted.least, Ordering::Relaxed);
+        self.full_at.store(0, Ordering::Relaxed);
+        self.rate.store(wanted.rate, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.rate.load(Ordering::Relaxed) != 0
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        let [rate, burst, least] =
+            [&self.rate, &self.burst, &self.least].map(|word| word.load(Ordering::Relaxed));
+        Pace::new(rate, burst, least)
+    }
+
+    /// Takes what is due now.
+    fn take(&self, load: Load) -> Grant {
+        let Some(pace) = self.pace() else {
+            let (Load::Stream(all) | Load::Datagram(all)) = load;
+            return Grant::Bytes(all, 0);
+        };
+        let mut full_at = self.full_at.load(Ordering::Acquire);
+        loop {
+            let Grant::Bytes(granted, next) = pace.take(full_at, raw::now_ns(), load) else {
+                return pace.take(full_at, raw::now_ns(), load);
+            };
+            let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+            match self.full_at.compare_exchange_weak(full_at, next, o, r) {
+                Ok(_) => return Grant::Bytes(granted, next),
+                Err(changed) => full_at = changed,
+            }
+        }
+    }
+
+    /// A socket has come with its descriptor: has it a rate?
+    pub(crate) fn learn(&self, fd: c_int) {
+        let rate = raw::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
+        let rate = rate.unwrap_or(0);
+        let is_limit = ![0, u64::MAX, u64::from(u32::MAX)].contains(&rate);
+        if is_limit && !self.is_on() {
+            self.set(&Wanted { rate, burst: 0, least: 0 });
+        }
+    }
+
+    /// Waits until bytes are due, and takes them: how many, of a stream. `limit_ns` is the time limit of the
+    /// socket's sends, 0 for none, and `is_still` says after each wait whether to go on.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if they are not due in time, `EINTR` after a signal handler, or what `is_still` says; nothing has
+    /// been taken.
+    #[cold]
+    pub(crate) fn admit(
+        &self,
+        load: Load,
+        patience: Patience,
+        limit_ns: u64,
+        is_still: impl Fn() -> Result<(), Errno>,
+    ) -> Result<u64, Errno> {
+        let start_ns = raw::now_ns();
+        let limit_ns = match patience {
+            Patience::Never => Some(0),
+            Patience::DontWait => Some(DONTWAIT_NS),
+            Patience::Wait => Some(limit_ns).filter(|ns| *ns > 0),
+        };
+        let kind = if limit_ns.is_none() { Interrupts::Hard } else { Interrupts::All };
+        let interrupts = thread::interrupts(kind);
+        loop {
+            let wait_ns = match self.take(load) {
+                Grant::Bytes(granted, _) => return Ok(granted),
+                Grant::Wait(wait_ns) => wait_ns,
+            };
+            let spent_ns = raw::now_ns().saturating_sub(start_ns);
+            if limit_ns.is_some_and(|limit| spent_ns >= limit) {
+                return Err(Errno::AGAIN);
+            }
+            if patience == Patience::Wait && thread::interrupts(kind) != interrupts {
+                return Err(Errno::INTR);
+            }
+            raw::cancellation_point();
+            let left_ns = limit_ns.map_or(u64::MAX, |limit| limit - spent_ns);
+            pause(wait_ns.min(left_ns));
+            is_still()?;
+        }
+    }
+
+    /// Gives back what was taken and could not be sent.
+    pub(crate) fn give_back(&self, bytes: u64) {
+        let (Some(pace), true) = (self.pace(), bytes > 0) else { return };
+        let back = |full_at| Some(pace.give_back(full_at, bytes));
+        let _ = self.full_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, back);
+    }
+}
+
+/// What an option asks for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Wanted {
+    rate: u64,
+    burst: u64,
+    least: u64,
+}
+
+/// `struct vma_rate_limit_t` of `vma_extra.h`: kilobits per second, bytes, bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct RateLimit {
+    rate: u32,
+    max_burst_sz: u32,
+    typical_pkt_sz: u16,
+}
+
+const RATE_LIMIT_BYTES: usize = size_of::<RateLimit>();
+
+/// What the program has set `SO_MAX_PACING_RATE` to; `None` if it is for the kernel to refuse.
+///
+/// # Safety
+///
+/// `value` is what the program has passed: `len` bytes, if anything is there.
+unsafe fn wanted(value: *const c_void, len: usize) -> Option<Wanted> {
+    if len == RATE_LIMIT_BYTES {
+        // SAFETY: integers, of which any are legal.
+        let limit = unsafe { copy::read(value.cast::<RateLimit>()) }?;
+        return Some(Wanted {
+            rate: u64::from(limit.rate) * 1000 / 8,
+            burst: limit.max_burst_sz.into(),
+            least: limit.typical_pkt_sz.into(),
+        });
+    }
+    let rate = match len {
+        // SAFETY: as above.
+        8.. => unsafe { copy::read(value.cast::<u64>()) }?,
+        // SAFETY: as above.
+        4.. => match unsafe { copy::read(value.cast::<u32>()) }? {
+            u32::MAX => u64::MAX,
+            rate => rate.into(),
+        },
+        _ => return None,
+    };
+    Some(Wanted { rate: if rate == u64::MAX { 0 } else { rate }, burst: 0, least: 0 })
+}
+
+/// The program sets `SO_MAX_PACING_RATE`. `call` sets it for the kernel to the value and length given.
+///
+/// # Safety
+///
+/// `value` is what the program has passed: `len` bytes, if anything is there.
+pub(crate) unsafe fn set(
+    paced: &Paced,
+    value: *const c_void,
+    len: usize,
+    call: impl FnOnce(*const c_void, libc::socklen_t) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let wanted = unsafe { wanted(value, len) };
+    let given = libc::socklen_t::try_from(len).unwrap_or(libc::socklen_t::MAX);
+    let answer = match wanted {
+        // The kernel knows nothing of this form.
+        Some(Wanted { rate, .. }) if len == RATE_LIMIT_BYTES => {
+            let rate = if rate == 0 { u64::MAX } else { rate };
+            call((&raw const rate).cast(), RATE_BYTES)
+        }
+        Some(_) | None => call(value, given),
+    };
+    if let Some(wanted) = wanted.filter(|_| answer == 0) {
+        paced.set(&wanted);
+    }
+    answer
+}
+
+const RATE_BYTES: libc::socklen_t = 8;
+
+/// How a send waits for bytes to be due.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Patience {
+    /// As the socket's options say.
+    Wait,
+    /// For a moment: the call does not wait.
+    DontWait,
+    /// Not at all: it has sent something.
+    Never,
+}
+
+impl Patience {
+    /// What a call has that does not wait, or does, and has sent something, or nothing yet.
+    pub(crate) fn of(now: bool, has_sent: bool) -> Self {
+        match (now, has_sent) {
+            (false, _) => Self::Wait,
+            (true, false) => Self::DontWait,
+            (true, true) => Self::Never,
+        }
+    }
+}
+
+/// Waits, for so long at most. A sleeper wakes late: the last of it is spun.
+fn pause(wait_ns: u64) {
+    let nap_ns = wait_ns.saturating_sub(SPIN_NS).min(NAP_MAX_NS);
+    if nap_ns > 0 {
+        return raw::nap(i64::try_from(nap_ns).unwrap_or(0));
+    }
+    let until = raw::now_ns().saturating_add(wait_ns);
+    while raw::now_ns() < until {
+        std::hint::spin_loop();
+    }
+}
+
+/// How long a call that does not wait waits for its bytes to be due.
+const DONTWAIT_NS: u64 = 10_000_000;
+/// A nap takes longer than it was asked for by up to about so much.
+const SPIN_NS: u64 = 100_000;
+/// A nap is no longer than this, so that closed descriptors and handlers are noticed.
+const NAP_MAX_NS: u64 = 20_000_000;

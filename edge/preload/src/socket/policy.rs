@@ -1,0 +1,161 @@
+//! Policy: what the program, its rules and its threads allow a socket to be.
+//!
+//! Not here: what calls of the program make of it (`sockets.rs`).
+//!
+//! # Safety
+//!
+//! One call asks for the name of the calling thread; it takes nothing.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use adverb_sockconf::{Level, Role, Socket, Transport};
+
+use crate::base::lock::{Guarded, Lock};
+use crate::base::{address, config, log, raw};
+use crate::socket::arena;
+use crate::socket::slot::{Carrier, Kind, Slot, Why};
+
+/// Sockets of the calling thread: as everybody's, accelerated, or not.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wish {
+    Default,
+    On,
+    Off,
+}
+
+static WISHES: Guarded<Vec<(u64, Wish)>> = Guarded::new(Vec::new());
+static WISH_COUNT: AtomicI32 = AtomicI32::new(0);
+
+/// What one thread wishes for the sockets it makes from now on.
+pub(crate) fn wish(thread: u64, wish: Wish) {
+    WISHES.with(|wishes| {
+        wishes.retain(|(known, _)| *known != thread);
+        if wish != Wish::Default {
+            wishes.push((thread, wish));
+        }
+        WISH_COUNT.store(i32::try_from(wishes.len()).unwrap_or(i32::MAX), Ordering::Release);
+    });
+}
+
+/// The lock on them, for a fork.
+pub(crate) fn wishes() -> &'static Lock {
+    WISHES.lock()
+}
+
+/// The program wants none of its sockets accelerated any more.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Sockets that are made from now on are the kernel's.
+pub(crate) fn end_acceleration() {
+    IS_OVER.store(true, Ordering::Release);
+}
+
+/// Whether they are.
+pub(crate) fn is_over() -> bool {
+    IS_OVER.load(Ordering::Acquire)
+}
+
+/// A socket that has no peer yet will not be accelerated, nor what it accepts.
+pub(crate) fn leave_alone(slot: &Slot) {
+    if matches!(slot.kind(), Kind::Fresh | Kind::Listener) {
+        slot.allowed.store(OS, Ordering::Relaxed);
+        slot.leave_to_kernel(Why::Feature);
+    }
+}
+
+pub(crate) fn is_wanted() -> bool {
+    if is_over() {
+        return false;
+    }
+    if WISH_COUNT.load(Ordering::Acquire) > 0 {
+        // SAFETY: the function has no preconditions.
+        let me = unsafe { libc::pthread_self() };
+        let is_me = |(thread, _): &&(u64, Wish)| *thread == me;
+        if let Some((_, wish)) = WISHES.with(|wishes| wishes.iter().find(is_me).copied()) {
+            return wish == Wish::On;
+        }
+    }
+    config::get().is_on
+}
+
+/// Asks the rules about a socket, and remembers the answer.
+pub(crate) fn judge(slot: &Slot, fd: c_int, role: Role, peer: Option<SocketAddr>) {
+    let local = address::name(fd, false).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let remote = peer.map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let transport = config::get().allowed(&Socket { role, local, remote });
+    allow(slot, transport);
+}
+
+fn allow(slot: &Slot, transport: Transport) {
+    let (number, reason) = match transport {
+        Transport::Best => (BEST, None),
+        Transport::SharedMemory => (SHARED, None),
+        Transport::Spin => (SPIN, Some(Why::Spin)),
+        Transport::Os => (OS, Some(Why::Rule)),
+    };
+    slot.allowed.store(number, Ordering::Relaxed);
+    if let Some(why) = reason {
+        slot.leave_to_kernel(why);
+        slot.set_why(why);
+    }
+}
+
+const BEST: u8 = 0;
+pub(crate) const OS: u8 = 1;
+pub(crate) const SPIN: u8 = 2;
+const SHARED: u8 = 3;
+
+/// Whether a socket is to be left entirely alone.
+#[inline]
+pub(crate) fn is_plain(slot: &Slot) -> bool {
+    slot.allowed.load(Ordering::Relaxed) == OS
+}
+
+/// Whether what rules have said so far allows shared memory.
+#[inline]
+pub(crate) fn may_share(slot: &Slot) -> bool {
+    [BEST, SHARED].contains(&slot.allowed.load(Ordering::Relaxed))
+}
+
+/// Whether rules want shared memory, and nothing less, where there can be some.
+pub(crate) fn insists(slot: &Slot) -> bool {
+    slot.allowed.load(Ordering::Relaxed) == SHARED
+}
+
+/// Whether the kernel's own call is all there is to it: for good, and without spinning.
+#[inline]
+pub(crate) fn may_ring(slot: &Slot) -> bool {
+    slot.carrier() != Carrier::Kernel && matches!(slot.kind(), Kind::Stream | Kind::Connecting)
+}
+
+/// Reads the time limits of a socket that came from elsewhere.
+pub(crate) fn read_limits(slot: &Slot, fd: c_int) {
+    for (name, limit) in
+        [(libc::SO_RCVTIMEO, &slot.receive_limit_ns), (libc::SO_SNDTIMEO, &slot.send_limit_ns)]
+    {
+        if let Ok([seconds, micros]) = raw::option::<[i64; 2]>(fd, libc::SOL_SOCKET, name) {
+            let ns = seconds.saturating_mul(1_000_000_000).saturating_add(micros * 1000);
+            limit.store(u64::try_from(ns).unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+    if let Ok([on, seconds]) = raw::option::<[c_int; 2]>(fd, libc::SOL_SOCKET, libc::SO_LINGER) {
+        slot.is_abortive.store(on != 0 && seconds == 0, Ordering::Relaxed);
+    }
+}
+
+/// Says what has become of a socket, if somebody wants to know.
+pub(crate) fn explain(slot: &Slot, fd: c_int, event: &str) {
+    arena::heed();
+    let text = || {
+        let name =
+            |of_peer| address::name(fd, of_peer).map_or("-".to_owned(), |addr| addr.to_string());
+        format!("fd {fd} {event} {} <- {}: {}", name(false), name(true), slot.why().text())
+    };
+    if config::get().explain {
+        config::get().log.print(Level::Info, &text());
+    } else {
+        log::print(Level::Debug, text);
+    }
+}

@@ -1,0 +1,664 @@
+//! Sockets: what we know about each open one.
+//!
+//! A slot is a socket, however many descriptors in however many processes stand for it: slots lie
+//! in memory that children inherit as shared, so that parent and child agree about what has been
+//! read and written. What differs between processes is where they have mapped the rings
+//! ([`Slot::attached`]).
+//!
+//! # Safety
+//!
+//! 1. The arena is mapped once, by the first process, and never unmapped. It holds atomics alone,
+//!    for which every bit pattern, zeros above all, is legal.
+//! 2. What has been attached to a slot is freed when the last user of the slot in this process has
+//!    gone ([`Slot::release`]), and nobody holds a reference to it for longer than it holds the slot.
+//! 3. Each type has a place of its own ([`Attached`]), where nothing else is, and what lies there begins
+//!    with the function that frees this type.
+
+#![expect(clippy::as_conversions, reason = "enumerations are stored as their numbers")]
+
+use std::ffi::c_int;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::base::lock::Lock;
+use crate::socket::counters::Counters;
+use crate::socket::holders::{Holders, Holding, Place};
+use crate::socket::pacing::Paced;
+use crate::socket::{arena, changes, memberships, own};
+
+/// What a socket is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A TCP socket that has not done anything yet.
+    Fresh = 1,
+    /// It listens.
+    Listener = 2,
+    /// It is on its way to a peer, and has not been looked at since.
+    Connecting = 3,
+    /// It has a peer.
+    Stream = 4,
+    /// UDP.
+    Datagram = 5,
+}
+
+/// How the bytes of a connection travel.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Carrier {
+    /// Through the kernel; that may change.
+    Open = 0,
+    /// Through the kernel, for good.
+    Kernel = 1,
+    /// Rings have been offered to the peer.
+    Offered = 2,
+    /// Through the rings, once what was sent before has arrived.
+    Rings = 3,
+    /// Back to the kernel, once what is in the rings has arrived.
+    Leaving = 4,
+}
+
+/// Why a socket is treated as it is; shown to whoever asks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Why {
+    Undecided = 0,
+    Rule = 1,
+    Off = 2,
+    PeerElsewhere = 3,
+    PeerSilent = 4,
+    Rings = 5,
+    NoRoom = 6,
+    Feature = 7,
+    Spin = 8,
+    HandedOver = 9,
+    Offered = 10,
+    Listening = 11,
+    Left = 12,
+    Unproven = 13,
+    ShortLived = 14,
+    NoPlace = 15,
+    Broken = 16,
+    Spoilt = 17,
+}
+
+impl Why {
+    pub(crate) const ALL: [(Self, &'static str); 18] = [
+        (Self::Undecided, "not decided yet"),
+        (Self::Rule, "a rule says os"),
+        (Self::Off, "acceleration is off"),
+        (Self::PeerElsewhere, "the peer is not on this host, or listens elsewhere unseen"),
+        (Self::PeerSilent, "the peer does not offer shared memory"),
+        (Self::Rings, "shared memory with the peer"),
+        (Self::NoRoom, "shared memory could not be set up"),
+        (Self::Feature, "the program uses a feature that only the kernel has"),
+        (Self::Spin, "the kernel's socket, with spinning waits"),
+        (Self::HandedOver, "came from or went to a program that may not be accelerated"),
+        (Self::Offered, "shared memory is offered, the peer has not taken it"),
+        (Self::Listening, "listens, and looks for offers"),
+        (Self::Left, "back from shared memory, for a program without the library"),
+        (Self::Unproven, "nothing shows that the peer is in another namespace of this host"),
+        (Self::ShortLived, "connections to there are too short for shared memory to pay"),
+        (Self::NoPlace, "there is no directory of this user alone where shared memory could be"),
+        (
+            Self::Broken,
+            "the peer has written nonsense to shared memory, and the connection is reset",
+        ),
+        (Self::Spoilt, "the mailbox held nonsense, or was cut off: the kernel brings everything"),
+    ];
+
+    pub(crate) fn text(self) -> &'static str {
+        Self::ALL.iter().find(|(why, _)| *why == self).map_or("", |(_, text)| text)
+    }
+}
+
+/// Which end of a connection: the one that connected, or the one that accepted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    Client,
+    Server,
+}
+
+/// One socket.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    /// Whether it is free, and who has it otherwise.
+    pub(crate) holding: Holding,
+    /// Other programs that have it, or may have.
+    pub(crate) strangers: AtomicU32,
+    /// The process that made it or accepted it, and the descriptor's number there.
+    owner: AtomicU32,
+    owner_fd: AtomicU32,
+    kind: AtomicU8,
+    carrier: AtomicU8,
+    why: AtomicU8,
+    /// It accepted the connection, rather than make it.
+    is_server: AtomicBool,
+    /// Calls do not wait.
+    pub(crate) is_nonblocking: AtomicBool,
+    /// The program will not read any more.
+    pub(crate) is_read_shut: AtomicBool,
+    /// The program will not write any more.
+    pub(crate) is_write_shut: AtomicBool,
+    /// The kernel has said that the peer is gone.
+    pub(crate) is_peer_gone: AtomicBool,
+    /// Closing means a reset, by `SO_LINGER`.
+    pub(crate) is_abortive: AtomicBool,
+    /// It came with its descriptor from another program, which may have it still.
+    pub(crate) is_adopted: AtomicBool,
+    /// What the program thinks `TCP_NODELAY` is.
+    pub(crate) nodelay: AtomicBool,
+    /// The transport that rules allow: `adverb_sockconf::Transport` as a number.
+    pub(crate) allowed: AtomicU8,
+    /// An error that the next call reports.
+    pub(crate) pending_error: AtomicU8,
+    pub(crate) receiving: Lock,
+    pub(crate) sending: Lock,
+    /// Threads that sleep, or are about to, until something happens here.
+    pub(crate) sleepers: AtomicU32,
+    /// Those among them that wait for room.
+    pub(crate) writers: AtomicU32,
+    /// When the kernel was last asked whether the peer is still there.
+    pub(crate) looked_ns: AtomicU64,
+    /// Since when the peer is about to go back to the kernel; 0 if it is not.
+    pub(crate) leaving_since_ns: AtomicU64,
+    /// How often there was no room for all that was to be sent.
+    pub(crate) fulls: AtomicU32,
+    /// Bytes sent on rings since something was last received.
+    pub(crate) streamed: AtomicU64,
+    /// Receptions since something was last sent.
+    pub(crate) run: AtomicU32,
+    /// Epoll instances of this process that know it.
+    pub(crate) watchers: AtomicU32,
+    /// Sends through the kernel since the last look for an offer; for datagrams, receptions.
+    pub(crate) sends: AtomicU32,
+    /// Receptions through the kernel of a connection whose other end may be in another namespace, and
+    /// have rings; 0 if it is not to be expected.
+    pub(crate) looks: AtomicU32,
+    /// Bytes taken from the kernel before the rings were there.
+    pub(crate) taken: AtomicU64,
+    /// Bytes given to the kernel.
+    pub(crate) given: AtomicU64,
+    /// The port that a UDP socket is known to have; the one that a listener announces, and to which a connection's offer
+    /// counts, made or expected; 0 if there is none.
+    pub(crate) port: AtomicU32,
+    /// Where a connection goes that this end has made: see `habit.rs`.
+    pub(crate) destination: AtomicU32,
+    /// How often a UDP socket has been connected.
+    pub(crate) turns: AtomicU32,
+    /// A UDP socket has a mailbox.
+    pub(crate) has_inbox: AtomicBool,
+    /// A UDP socket is not to get one.
+    pub(crate) is_kernel_only: AtomicBool,
+    /// The kernel tells us of its datagrams to which group they were sent; the program knows nothing
+    /// of that.
+    pub(crate) shows_groups: AtomicBool,
+    /// What it sends to groups does not come back to this host.
+    pub(crate) is_loop_off: AtomicBool,
+    /// By which interface it sends to groups, if the program has said so: an address, and an index
+    /// above it.
+    pub(crate) multicast_by: AtomicU64,
+    /// The rings' name in the meeting place.
+    pub(crate) meeting: [AtomicU64; 2],
+    /// What else it takes to know its file there from others: for rings, the number of the socket for which
+    /// they were made; for a mailbox, that of its network namespace. 0 if there has been none.
+    pub(crate) meeting_key: AtomicU64,
+    /// The size of the rings.
+    pub(crate) ring_bytes: AtomicU64,
+    /// The kernel's number for this socket, once it has rings.
+    pub(crate) cookie: AtomicU64,
+    /// Time limits of receiving and sending, in nanoseconds; 0 is none.
+    pub(crate) receive_limit_ns: AtomicU64,
+    pub(crate) send_limit_ns: AtomicU64,
+    /// What the program has said of it for completions, if it has.
+    pub(crate) user_data: AtomicU64,
+    pub(crate) has_user_data: AtomicBool,
+    /// How often the slot has become a new socket: tells one from the next.
+    pub(crate) life: AtomicU32,
+    /// The descriptor of its ring and one, once it has one; and by what logic it is to have one, or 0: see
+    /// `rings.rs`.
+    pub(crate) ring: AtomicU32,
+    pub(crate) ring_logic: AtomicU64,
+    /// Time stamps that the program wants of what it receives; see `stamps.rs`.
+    pub(crate) stamps: AtomicU32,
+    /// The rate that sends keep.
+    pub(crate) paced: Paced,
+    pub(crate) counters: Counters,
+}
+
+/// From so many slots on it is worth looking for those of dead processes, whenever there are twice as many.
+const SWEEP_MIN: u32 = 1024;
+
+/// What this process alone knows about a slot.
+#[derive(Debug)]
+pub(crate) struct Local {
+    /// Descriptors that stand for it here, and calls that are using it. 0: this process has not got
+    /// it.
+    users: AtomicU32,
+    /// Those descriptors alone.
+    names: AtomicU32,
+    /// What it has of it besides: rings, or what belongs to a mailbox.
+    attached: [AtomicPtr<Head>; PLACES],
+}
+
+/// What a process can have of a socket. Only what carries its bytes knows that type.
+///
+/// # Safety
+///
+/// No two types have the same place.
+pub(crate) unsafe trait Attached {
+    /// Below [`PLACES`].
+    const PLACE: usize;
+}
+
+const PLACES: usize = 2;
+
+/// Something attached, and in front of it how to free it.
+#[derive(Debug)]
+#[repr(C)]
+struct Boxed<T> {
+    head: Head,
+    value: T,
+}
+
+#[derive(Debug)]
+struct Head {
+    free: unsafe fn(*mut Head),
+}
+
+/// # Safety
+///
+/// `at` came from a box with this type, and nobody uses it any more.
+unsafe fn free<T>(at: *mut Head) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(at.cast::<Boxed<T>>()) });
+}
+
+/// Where a field of a slot lies: its name, offset and size in bytes, for readers of statistics.
+pub(crate) fn fields() -> String {
+    use std::mem::offset_of;
+    let counters = offset_of!(Slot, counters);
+    let mut text = String::new();
+    for (name, offset, size) in [
+        ("refs", offset_of!(Slot, holding), 4),
+        ("pid", offset_of!(Slot, owner), 4),
+        ("fd", offset_of!(Slot, owner_fd), 4),
+        ("kind", offset_of!(Slot, kind), 1),
+        ("carrier", offset_of!(Slot, carrier), 1),
+        ("why", offset_of!(Slot, why), 1),
+        ("nonblocking", offset_of!(Slot, is_nonblocking), 1),
+        ("ring_bytes", offset_of!(Slot, ring_bytes), 8),
+        ("is_server", offset_of!(Slot, is_server), 1),
+        ("has_inbox", offset_of!(Slot, has_inbox), 1),
+        ("loop_off", offset_of!(Slot, is_loop_off), 1),
+        ("meeting_a", offset_of!(Slot, meeting), 8),
+        ("meeting_b", offset_of!(Slot, meeting) + 8, 8),
+        ("cookie", offset_of!(Slot, cookie), 8),
+    ] {
+        text.push_str(&format!("{name}:{offset}:{size} "));
+    }
+    for (name, offset) in Counters::FIELDS {
+        text.push_str(&format!("{name}:{}:8 ", counters + offset));
+    }
+    text
+}
+
+/// Calls `f` with all slots that have been used.
+pub(crate) fn each(f: impl Fn(&'static Slot)) {
+    each_local(|slot, _| f(slot));
+}
+
+/// Calls `f` with all slots that have been used, and what this process knows of them.
+fn each_local(f: impl Fn(&'static Slot, &Local)) {
+    for slot in (0..arena::fresh()).map_while(arena::slot) {
+        slot.local().into_iter().for_each(|local| f(slot, local));
+    }
+}
+
+/// In a child just forked: no socket has users, until they are counted again.
+pub(crate) fn forget_users() {
+    each_local(|_, local| {
+        if local.users.load(Ordering::Relaxed) != 0 {
+            local.users.store(0, Ordering::Relaxed);
+        }
+    });
+}
+
+/// The same, once they have been counted: gives back what no user needs.
+pub(crate) fn forget_unused() {
+    each_local(|slot, local| {
+        if local.users.load(Ordering::Relaxed) == 0 {
+            slot.detach();
+        }
+    });
+}
+
+impl Slot {
+    /// A new socket, with one user; `None` if there are too many. `make_room` may take from the dead what
+    /// they had, if there are many, and says whether it has.
+    pub(crate) fn create(kind: Kind, make_room: fn() -> bool) -> Option<&'static Self> {
+        let (holders, me) = (arena::holders()?, own::me().filter(|me| *me != Place::STRAYS)?);
+        holders.places.more(me);
+        let Some(slot) = Self::take_free(&holders, me, make_room) else {
+            holders.places.fewer(me);
+            return None;
+        };
+        // Left by the other threads of a parent, in a child that was forked in a handler.
+        slot.detach();
+        slot.reset(kind);
+        holders.get_in_hand(me, slot.index());
+        slot.holding.settle(me);
+        slot.local()?.users.store(1, Ordering::Release);
+        Some(slot)
+    }
+
+    fn take_free(
+        holders: &Holders<'_>,
+        me: Place,
+        make_room: fn() -> bool,
+    ) -> Option<&'static Self> {
+        loop {
+            let index = holders
+                .vacancies
+                .take(arena::fresh())
+                .or_else(|| Self::take_fresh(holders, make_room))?;
+            let slot = arena::slot(index)?;
+            if slot.holding.claim(me) {
+                return Some(slot);
+            }
+        }
+    }
+
+    /// One that has never been used; or one that a dead process had, if there are many.
+    fn take_fresh(holders: &Holders<'_>, make_room: fn() -> bool) -> Option<u32> {
+        let before = arena::fresh();
+        let is_over = usize::try_from(before).ok()? >= arena::SLOTS_MAX;
+        if before >= SWEEP_MIN && (before.is_power_of_two() || is_over) && make_room() {
+            if let Some(index) = holders.vacancies.take(before) {
+                return Some(index);
+            }
+        }
+        arena::take_fresh()
+    }
+
+    fn reset(&self, kind: Kind) {
+        let o = Ordering::Relaxed;
+        if self.kind() == Kind::Datagram {
+            memberships::forget(self);
+        }
+        self.set_kind(kind);
+        // Nobody watches it yet.
+        self.carrier.store(number(Carrier::Open as u32), o);
+        self.set_why(Why::Undecided);
+        for flag in [
+            &self.is_server,
+            &self.is_nonblocking,
+            &self.is_read_shut,
+            &self.is_write_shut,
+            &self.is_peer_gone,
+            &self.is_abortive,
+            &self.is_adopted,
+            &self.nodelay,
+            &self.has_inbox,
+            &self.is_kernel_only,
+            &self.shows_groups,
+            &self.is_loop_off,
+            &self.has_user_data,
+        ] {
+            flag.store(false, o);
+        }
+        self.allowed.store(0, o);
+        self.pending_error.store(0, o);
+        self.receiving.reset();
+        self.sending.reset();
+        for count in
+            [&self.sleepers, &self.writers, &self.sends, &self.fulls, &self.run, &self.watchers]
+        {
+            count.store(0, o);
+        }
+        self.looks.store(0, o);
+        self.stamps.store(0, o);
+        self.life.fetch_add(1, o);
+        self.ring.store(0, o);
+        self.ring_logic.store(0, o);
+        self.paced.reset();
+        self.port.store(0, o);
+        self.destination.store(0, o);
+        self.turns.store(0, o);
+        self.multicast_by.store(0, o);
+        for count in
+            [&self.looked_ns, &self.taken, &self.given, &self.receive_limit_ns, &self.send_limit_ns]
+                .into_iter()
+                .chain([&self.leaving_since_ns])
+        {
+            count.store(0, o);
+        }
+        self.streamed.store(0, o);
+        self.strangers.store(0, o);
+        self.cookie.store(0, o);
+        self.meeting_key.store(0, o);
+        self.counters.reset();
+    }
+
+    /// Remembers for statistics who uses it, and under which number.
+    pub(crate) fn set_owner(&self, process: u32, fd: c_int) {
+        self.owner.store(process, Ordering::Relaxed);
+        self.owner_fd.store(u32::try_from(fd).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Its number.
+    pub(crate) fn index(&self) -> u32 {
+        arena::index_of(self)
+    }
+
+    /// In a child just forked: counts a user.
+    pub(crate) fn count_user(&self) {
+        if let Some(Local { users, .. }) = self.local() {
+            users.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// In a child just forked: whether a user has been counted.
+    pub(crate) fn has_users(&self) -> bool {
+        self.local().is_some_and(|local| local.users.load(Ordering::Relaxed) != 0)
+    }
+
+    /// In a child just forked: it has no user after all.
+    pub(crate) fn forget_user(&self) {
+        if let Some(Local { users, .. }) = self.local() {
+            users.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// One more user in this process, unless it has none.
+    #[inline]
+    pub(crate) fn retain(&self) -> bool {
+        let Some(Local { users, .. }) = self.local() else { return false };
+        let mut count = users.load(Ordering::Relaxed);
+        while count != 0 {
+            let (o, r) = (Ordering::Acquire, Ordering::Relaxed);
+            match users.compare_exchange_weak(count, count.wrapping_add(1), o, r) {
+                Ok(_) => return true,
+                Err(changed) => count = changed,
+            }
+        }
+        false
+    }
+
+    /// One user less. The last one of this process unmaps the rings, and the last process gives the
+    /// slot back.
+    #[inline]
+    pub(crate) fn release(&'static self) {
+        let Some(Local { users, .. }) = self.local() else { return };
+        if users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.detach();
+            self.release_process();
+        }
+    }
+
+    fn release_process(&self) {
+        if let (Some(holders), Some(me)) = (arena::holders(), own::me()) {
+            holders.give_back(me, self.index());
+        }
+    }
+
+    /// One more descriptor of this process stands for it.
+    pub(crate) fn name(&self) {
+        let Some(Local { names, .. }) = self.local() else { return };
+        if names.fetch_add(1, Ordering::AcqRel) == 0
+            && let (Some(holders), Some(me)) = (arena::holders(), own::me())
+        {
+            holders.name(me, self.index());
+        }
+    }
+
+    /// One less.
+    pub(crate) fn unname(&self) {
+        let Some(Local { names, .. }) = self.local() else { return };
+        if names.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.hide_name();
+        }
+    }
+
+    /// Others see that this process has descriptors for it, if it has any.
+    pub(crate) fn note_name(&self) {
+        if let (Some(holders), Some(me)) = (arena::holders(), own::me())
+            && self.is_named_here()
+        {
+            holders.name(me, self.index());
+        }
+    }
+
+    /// Others see none, whatever there is.
+    pub(crate) fn hide_name(&self) {
+        if let (Some(holders), Some(me)) = (arena::holders(), own::me()) {
+            holders.unname(me, self.index());
+        }
+    }
+
+    /// Whether a descriptor of this process does.
+    pub(crate) fn is_named_here(&self) -> bool {
+        self.local().is_some_and(|local| local.names.load(Ordering::Acquire) != 0)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self.kind.load(Ordering::Acquire) {
+            2 => Kind::Listener,
+            3 => Kind::Connecting,
+            4 => Kind::Stream,
+            5 => Kind::Datagram,
+            _ => Kind::Fresh,
+        }
+    }
+
+    pub(crate) fn set_kind(&self, kind: Kind) {
+        self.kind.store(number(kind as u32), Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn carrier(&self) -> Carrier {
+        match self.carrier.load(Ordering::Acquire) {
+            0 => Carrier::Open,
+            2 => Carrier::Offered,
+            3 => Carrier::Rings,
+            4 => Carrier::Leaving,
+            _ => Carrier::Kernel,
+        }
+    }
+
+    pub(crate) fn set_carrier(&self, carrier: Carrier) {
+        self.carrier.store(number(carrier as u32), Ordering::Release);
+        changes::note(self.index());
+    }
+
+    /// Leaves the socket to the kernel, for a reason, unless rings are there already.
+    pub(crate) fn leave_to_kernel(&self, why: Why) {
+        let (open, kernel) = (number(Carrier::Open as u32), number(Carrier::Kernel as u32));
+        let o = Ordering::AcqRel;
+        if self.carrier.compare_exchange(open, kernel, o, Ordering::Acquire).is_ok() {
+            self.set_why(why);
+        }
+    }
+
+    pub(crate) fn why(&self) -> Why {
+        let why = self.why.load(Ordering::Relaxed);
+        let found = Why::ALL.iter().find(|(known, _)| number(*known as u32) == why);
+        found.map_or(Why::Undecided, |(known, _)| *known)
+    }
+
+    pub(crate) fn set_why(&self, why: Why) {
+        self.why.store(number(why as u32), Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) -> End {
+        if self.is_server.load(Ordering::Relaxed) { End::Server } else { End::Client }
+    }
+
+    pub(crate) fn set_end(&self, end: End) {
+        self.is_server.store(end == End::Server, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn local(&self) -> Option<&'static Local> {
+        arena::local(self)
+    }
+
+    /// What this process has of it. The slot must be in use by the caller.
+    #[inline]
+    pub(crate) fn attached<T: Attached>(&self) -> Option<&T> {
+        let at = NonNull::new(self.local()?.attached.get(T::PLACE)?.load(Ordering::Acquire))?;
+        // SAFETY: published, with this type (rule 3), and not freed while the slot is in use (rule 2).
+        Some(unsafe { &at.cast::<Boxed<T>>().as_ref().value })
+    }
+
+    /// Publishes what this process has of it. Whoever comes second loses, and uses the first's.
+    pub(crate) fn attach<T: Attached>(&self, value: T) {
+        let Some(place) = self.local().and_then(|local| local.attached.get(T::PLACE)) else {
+            return;
+        };
+        let head = Head { free: free::<T> };
+        let new = Box::into_raw(Box::new(Boxed { head, value })).cast::<Head>();
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        if place.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
+            // SAFETY: it came from a box of this type just now, and nobody has seen it.
+            unsafe { free::<T>(new) };
+        }
+    }
+
+    /// Frees all of that. The caller is the last user here.
+    fn detach(&self) {
+        for place in self.local().iter().flat_map(|local| &local.attached) {
+            let old = place.swap(ptr::null_mut(), Ordering::AcqRel);
+            if let Some(at) = NonNull::new(old) {
+                // SAFETY: published, and nobody uses it any more (rule 2).
+                let Head { free } = unsafe { at.as_ref() };
+                // SAFETY: it is what this function is for (rule 3).
+                unsafe { free(old) };
+            }
+        }
+    }
+
+    /// What the program has said of it for completions: by default its descriptor.
+    pub(crate) fn user_data_or(&self, fd: c_int) -> u64 {
+        match self.has_user_data.load(Ordering::Acquire) {
+            true => self.user_data.load(Ordering::Relaxed),
+            false => u64::try_from(fd).unwrap_or(0),
+        }
+    }
+
+    /// An error that the next call reports, once.
+    pub(crate) fn take_error(&self) -> Option<c_int> {
+        if self.pending_error.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        match self.pending_error.swap(0, Ordering::Relaxed) {
+            0 => None,
+            error => Some(c_int::from(error)),
+        }
+    }
+}
+
+fn number(small: u32) -> u8 {
+    u8::try_from(small).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,294 @@
+//! Descriptors: which socket, or which epoll instance, each stands for in this process.
+//!
+//! Two levels, of which only what is touched exists: a limit of a thousand million descriptors
+//! costs nothing. An entry is one word, so that looking at it takes no lock. A socket found there
+//! is held by a reference and the entry looked at again, since another thread may have closed the
+//! descriptor in between.
+//!
+//! # Safety
+//!
+//! An entry is 0, the address of a slot with the last bit set, or what it was set to with the second last
+//! bit set: the address of an epoll instance, of which nothing is known here. Slots are never unmapped.
+
+use std::any::Any;
+use std::ffi::c_int;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use crate::base::lock::{Lazy, Lock};
+use crate::base::raw::{self, Errno};
+use crate::base::thread;
+use crate::socket::loans::Keep;
+use crate::socket::slot::Slot;
+
+const PAGE_ENTRIES: usize = 1024;
+const PAGES: usize = 1 << 20;
+const SLOT: usize = 1;
+const OTHER: usize = 2;
+
+/// Held while an entry changes, and across a fork: a child is counted for what it gets, neither more nor
+/// less.
+static CHANGES: Lock = Lock::new();
+
+/// The lock on changes, for a fork.
+pub(crate) fn changes() -> &'static Lock {
+    &CHANGES
+}
+
+/// Makes an entry another one, and returns what it was.
+fn change(entry: &AtomicUsize, word: usize) -> usize {
+    unchanged(|| {
+        if let Some(slot) = slot_of(word) {
+            slot.name();
+        }
+        let old = entry.swap(word, Ordering::AcqRel);
+        if let Some(slot) = slot_of(old) {
+            slot.unname();
+        }
+        old
+    })
+}
+
+/// The slot that an entry says.
+fn slot_of(word: usize) -> Option<&'static Slot> {
+    let at = (word & SLOT != 0).then(|| ptr::with_exposed_provenance::<Slot>(word & !SLOT))?;
+    // SAFETY: the entry holds, or held, the address of a slot, which is never unmapped.
+    Some(unsafe { &*at })
+}
+
+/// Calls `f` while nobody else changes an entry.
+pub(crate) fn unchanged<T>(f: impl FnOnce() -> T) -> T {
+    // Handlers of the program's that run in the midst of a fork have the lock already.
+    let _held = (!thread::with(|thread| thread.is_prepared.get())).then(|| CHANGES.hold());
+    f()
+}
+
+/// Nothing stands for a slot any more, which is somebody else's: nobody is told.
+pub(crate) fn disown(slot: &Slot) {
+    disown_those(|word| slot_of(word).is_some_and(|known| ptr::eq(known, slot)));
+}
+
+/// In a child that is no heir: nothing stands for any.
+pub(crate) fn disown_all() {
+    disown_those(|word| word & SLOT != 0);
+}
+
+fn disown_those(is_it: impl Fn(usize) -> bool) {
+    each(0, usize::MAX, |fd| {
+        if let Some(entry) = entry(fd)
+            && is_it(entry.load(Ordering::Acquire))
+        {
+            entry.store(0, Ordering::Release);
+        }
+    });
+}
+
+/// One more than the highest page that exists.
+static HIGH: AtomicUsize = AtomicUsize::new(0);
+static TABLE: [AtomicPtr<AtomicUsize>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
+
+/// The entry of a descriptor, if its page exists.
+#[inline]
+fn entry(fd: c_int) -> Option<&'static AtomicUsize> {
+    let fd = usize::try_from(fd).ok()?;
+    let page = NonNull::new(TABLE.get(fd / PAGE_ENTRIES)?.load(Ordering::Acquire))?;
+    // SAFETY: a page has this many entries, is never unmapped, and holds atomics.
+    Some(unsafe { &*page.as_ptr().wrapping_add(fd % PAGE_ENTRIES) })
+}
+
+/// The entry of a descriptor; its page comes into being if need be.
+fn entry_or_new(fd: c_int) -> Option<&'static AtomicUsize> {
+    if let Some(entry) = entry(fd) {
+        return Some(entry);
+    }
+    let place = TABLE.get(usize::try_from(fd).ok()? / PAGE_ENTRIES)?;
+    let len = PAGE_ENTRIES * size_of::<AtomicUsize>();
+    let page = raw::map_zeros(len, false).ok()?;
+    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+    if place.compare_exchange(ptr::null_mut(), page.cast(), o, r).is_err() {
+        // SAFETY: another thread was faster, and nobody has seen this page.
+        unsafe { raw::unmap(page, len) };
+    }
+    HIGH.fetch_max(usize::try_from(fd).ok()? / PAGE_ENTRIES + 1, Ordering::AcqRel);
+    entry(fd)
+}
+
+/// A socket in use: it stays what it is until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Pin(&'static Slot);
+
+impl Pin {
+    pub(crate) fn slot(&self) -> &'static Slot {
+        self.0
+    }
+}
+
+impl Clone for Pin {
+    fn clone(&self) -> Self {
+        // It is in use, so it can be used once more.
+        self.0.retain();
+        Self(self.0)
+    }
+}
+
+impl Keep for Pin {
+    fn key(&self) -> usize {
+        ptr::from_ref(self.0).addr()
+    }
+
+    fn keep(&self) -> Box<dyn Any + Send> {
+        Box::new(self.clone())
+    }
+}
+
+impl Deref for Pin {
+    type Target = Slot;
+
+    #[inline]
+    fn deref(&self) -> &Slot {
+        self.0
+    }
+}
+
+impl Drop for Pin {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+/// The socket that a descriptor stands for.
+#[inline]
+pub(crate) fn socket(fd: c_int) -> Option<Pin> {
+    let entry = entry(fd)?;
+    loop {
+        let found = entry.load(Ordering::Acquire);
+        let slot = slot_of(found)?;
+        if slot.retain() {
+            let pin = Pin(slot);
+            if entry.load(Ordering::Acquire) == found {
+                return Some(pin);
+            }
+        }
+    }
+}
+
+/// Whether a descriptor stands for this socket.
+pub(crate) fn is_socket(fd: c_int, slot: &Slot) -> bool {
+    is_entry(fd, ptr::from_ref(slot).addr() | SLOT)
+}
+
+/// For whoever has waited: another thread may have closed the descriptor meanwhile, and its number may be
+/// somebody else's, whose bytes are not for us.
+#[inline]
+pub(crate) fn still(fd: c_int, slot: &Slot) -> Result<(), Errno> {
+    is_socket(fd, slot).then_some(()).ok_or(Errno(libc::EBADF))
+}
+
+/// Whether a descriptor stands for what lies there, and is no socket.
+pub(crate) fn is_other(fd: c_int, at: usize) -> bool {
+    is_entry(fd, at | OTHER)
+}
+
+fn is_entry(fd: c_int, word: usize) -> bool {
+    entry(fd).is_some_and(|entry| entry.load(Ordering::Acquire) == word)
+}
+
+/// A descriptor of which this is so, if there is one: looks at all that stand for something.
+pub(crate) fn find(is_it: impl Fn(c_int) -> bool) -> Option<c_int> {
+    entries(0, usize::MAX).find(|fd| is_it(*fd))
+}
+
+/// What a descriptor stands for that is no socket, kept from where it lies.
+#[inline]
+pub(crate) fn other<T>(fd: c_int, keep: impl Fn(usize) -> Option<T>) -> Option<T> {
+    let entry = entry(fd)?;
+    loop {
+        let found = entry.load(Ordering::Acquire);
+        let kept = keep(other_of(found)?);
+        if kept.is_some() && entry.load(Ordering::Acquire) == found {
+            return kept;
+        }
+    }
+}
+
+/// Where that lies, by an entry.
+fn other_of(word: usize) -> Option<usize> {
+    (word & OTHER != 0).then_some(word & !OTHER)
+}
+
+/// Makes `fd` stand for `slot`, whose reference the entry takes over. What it stood for before was
+/// closed behind our back, and is let go.
+pub(crate) fn set_socket(fd: c_int, slot: &'static Slot) {
+    match entry_or_new(fd) {
+        Some(entry) => {
+            let word = ptr::from_ref(slot).expose_provenance() | SLOT;
+            slot.set_owner(raw::process_id(), fd);
+            let_go(change(entry, word));
+        }
+        None => slot.release(),
+    }
+}
+
+/// Makes `fd` stand for what lies `at`, and is no socket. `let_go_of` is told when it does so no longer: one
+/// function for all. Returns false if it cannot.
+pub(crate) fn set_other(fd: c_int, at: usize, let_go_of: fn(usize)) -> bool {
+    LET_GO_OF.get_or_init(|| let_go_of);
+    let entry = entry_or_new(fd);
+    entry.map(|entry| let_go(change(entry, at | OTHER))).is_some()
+}
+
+static LET_GO_OF: Lazy<fn(usize)> = Lazy::new();
+
+/// Makes `fd` stand for nothing, and returns the socket whose reference the caller now has.
+pub(crate) fn clear(fd: c_int) -> Option<&'static Slot> {
+    let old = change(entry(fd)?, 0);
+    let slot = slot_of(old);
+    if slot.is_none() {
+        let_go(old);
+    }
+    slot
+}
+
+fn let_go(old: usize) {
+    if let Some(slot) = slot_of(old) {
+        slot.release();
+    } else if let (Some(at), Some(let_go_of)) = (other_of(old), LET_GO_OF.get()) {
+        let_go_of(at);
+    }
+}
+
+/// Calls `f` with every descriptor between two, both included, that stands for something.
+pub(crate) fn each(first: usize, last: usize, f: impl FnMut(c_int)) {
+    entries(first, last).for_each(f);
+}
+
+/// Those descriptors.
+fn entries(first: usize, last: usize) -> impl Iterator<Item = c_int> {
+    let high = HIGH.load(Ordering::Acquire).min((last / PAGE_ENTRIES).saturating_add(1));
+    let pages = TABLE.iter().enumerate().take(high).skip(first / PAGE_ENTRIES);
+    let pages = pages.filter(|(_, page)| !page.load(Ordering::Acquire).is_null());
+    pages
+        .flat_map(|(number, _)| number * PAGE_ENTRIES..(number + 1) * PAGE_ENTRIES)
+        .filter(move |fd| (first..=last).contains(fd))
+        .filter_map(|fd| c_int::try_from(fd).ok())
+        .filter(|fd| entry(*fd).is_some_and(|entry| entry.load(Ordering::Acquire) != 0))
+}
+
+/// The descriptors that are open in this process.
+pub(crate) fn open_descriptors() -> Vec<c_int> {
+    raw::descriptors_of("self").unwrap_or_else(|| {
+        let mut known = Vec::new();
+        each(0, usize::MAX, |fd| known.push(fd));
+        known
+    })
+}
+
+/// Calls `f` with the socket of every descriptor that stands for one, though nobody may hold it.
+pub(crate) fn each_slot(mut f: impl FnMut(&'static Slot)) {
+    each(0, usize::MAX, |fd| {
+        let found = entry(fd).map_or(0, |entry| entry.load(Ordering::Acquire));
+        slot_of(found).into_iter().for_each(&mut f);
+    });
+}

@@ -1,0 +1,23 @@
+//! Transports: how the bytes of a socket travel, without waiting.
+//!
+//! ```text
+//! stream      connections, in and out         kernel      receiving from the kernel, spinning first
+//! ring        bytes in shared memory          rendezvous, ports, offer    how two ends find one another
+//! doors       ends in other namespaces        retreat     back to the kernel
+//! park, bell, doorbell        ends that sleep, and what wakes them        streak  receptions in a row
+//! datagram    UDP, and its mailboxes
+//! ```
+
+pub(crate) mod bell;
+pub(crate) mod datagram;
+pub(crate) mod doorbell;
+pub(crate) mod doors;
+pub(crate) mod kernel;
+pub(crate) mod offer;
+pub(crate) mod park;
+pub(crate) mod ports;
+pub(crate) mod rendezvous;
+pub(crate) mod retreat;
+pub(crate) mod ring;
+pub(crate) mod streak;
+pub(crate) mod stream;

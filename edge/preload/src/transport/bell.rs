@@ -1,0 +1,168 @@
+//! Bells of a connection: bytes in the kernel's stream that wake an end that sleeps, rung and taken out again.
+//!
+//! Who sleeps says so in memory first, and on what (`park.rs`). An end that sleeps on many connections is woken
+//! by its doorbell instead (`doorbell.rs`).
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use crate::base::{raw, thread};
+use crate::socket::counters::add;
+use crate::socket::slot::{Carrier, Slot, Why};
+use crate::transport::doorbell;
+use crate::transport::ring::{Direction, NEVER, ON_WORD, Ring, Segment, TOGETHER};
+
+/// After reading: rings for a writer that waits for room, once there is a good deal of it.
+pub(crate) fn ring_for_room(slot: &Slot, ring: Ring<'_>, fd: c_int) {
+    fence(Ordering::SeqCst);
+    let writer = &ring.direction.writer;
+    if writer.armed.load(Ordering::Relaxed) == 0
+        || !ring.leaves_much_room()
+        || !wants_bell(&writer.armed)
+    {
+        return;
+    }
+    let Some(segment) = slot.mapped() else { return };
+    let outgoing = segment.outgoing(slot.end()).direction;
+    if outgoing.producer.switched_at.load(Ordering::Relaxed) == NEVER {
+        // From here on bytes in the kernel's stream are bells.
+        let _held = slot.sending.hold();
+        switch(slot, segment);
+    }
+    ring_once(slot, segment, fd);
+}
+
+/// Wakes a sleeper who has armed `bell` and sleeps on that very word. Returns whether there is one who has to
+/// be rung for, by the caller.
+pub(crate) fn wants_bell(bell: &AtomicU32) -> bool {
+    match bell.swap(0, Ordering::AcqRel) {
+        0 => false,
+        ON_WORD => {
+            raw::wake(bell);
+            thread::note_woken();
+            false
+        }
+        _ => true,
+    }
+}
+
+/// Rings, unless the other end has closed or leaves: both wait for whoever is about to.
+pub(crate) fn ring_once(slot: &Slot, segment: &Segment, fd: c_int) {
+    ring_unless(slot, segment, fd, || false);
+}
+
+/// The same, unless at the last moment it `is_done` or needless.
+pub(crate) fn ring_unless(
+    slot: &Slot,
+    segment: &Segment,
+    fd: c_int,
+    is_done: impl FnOnce() -> bool,
+) {
+    let outgoing = segment.outgoing(slot.end()).direction;
+    outgoing.producer.ringing.fetch_add(1, Ordering::SeqCst);
+    let is_heard =
+        outgoing.consumer.sleep.gone.load(Ordering::SeqCst) == 0 && !segment.is_leaving();
+    if is_heard && !is_done() {
+        outgoing.producer.bells.fetch_add(1, Ordering::SeqCst);
+        if raw::send(fd, &[0]).is_err() {
+            outgoing.producer.bells.fetch_sub(1, Ordering::AcqRel);
+        }
+        add(&slot.counters.bells_rung, 1);
+        thread::note_woken();
+    }
+    outgoing.producer.ringing.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// From here on this end's bytes travel through its ring. The lock for sending is held.
+pub(crate) fn switch(slot: &Slot, segment: &Segment) {
+    if segment.outgoing(slot.end()).switch() {
+        slot.set_why(Why::Rings);
+        slot.set_carrier(Carrier::Rings);
+    }
+}
+
+/// Takes the bells out of the kernel's queue that have been rung and not been heard, unless
+/// somebody else may be waiting for them.
+pub(crate) fn hear(slot: &Slot, ring: Ring<'_>, fd: c_int) {
+    let unheard = ring.unheard();
+    if unheard > 0
+        && slot.sleepers.load(Ordering::SeqCst) == 0
+        && slot.watchers.load(Ordering::SeqCst) == 0
+    {
+        take_bells(ring, fd, unheard);
+    }
+}
+
+/// Receives bells, and nothing but bells: the lock for receiving is held, and everything that was
+/// sent through the kernel has been read. Returns false if there were fewer.
+fn take_bells(ring: Ring<'_>, fd: c_int, count: usize) -> bool {
+    let mut left = count;
+    let mut bells = [0_u8; 64];
+    while left > 0 {
+        let most = left.min(bells.len());
+        let Ok(got @ 1..) = raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) else {
+            return false;
+        };
+        left -= got;
+        let heard = &ring.direction.consumer.heard;
+        heard.fetch_add(got.try_into().unwrap_or(0), Ordering::AcqRel);
+    }
+    true
+}
+
+/// Takes bells out of the kernel's queue, so that a sleeper sleeps. Returns whether the queue is
+/// empty now.
+///
+/// Only bells whose bytes have been read: whoever else sleeps on this connection must find the
+/// others. So they are counted first, and the ring looked at after that. A bell may also be for one
+/// who waits for room: as long as there is another than the caller, all are left.
+pub(crate) fn drain(slot: &Slot, segment: &Segment, fd: c_int, is_writer: bool) -> bool {
+    let ring = segment.incoming(slot.end());
+    let is_past = || {
+        let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
+        switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched
+    };
+    if is_past() && ring.unheard() == 0 {
+        return true;
+    }
+    if slot.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
+        return false;
+    }
+    let _held = slot.receiving.hold();
+    if !is_past() {
+        return raw::waiting(fd).unwrap_or(0) == 0;
+    }
+    // Between the count of bells and the look at the ring lies all that makes this right.
+    let unheard = ring.unheard();
+    if ring.has_bytes() {
+        return false;
+    }
+    take_bells(ring, fd, unheard)
+}
+
+/// Wakes whoever sleeps to read in this direction, and not on the kernel's stream: it has come to an end.
+pub(crate) fn wake_at_end(direction: &Direction) {
+    let armed = &direction.consumer.sleep.armed;
+    let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
+    match armed.compare_exchange(ON_WORD, 0, o, r) {
+        Ok(_) => raw::wake(armed),
+        Err(TOGETHER) => doorbell::ring_alone(armed_by(direction)),
+        Err(_) => {}
+    }
+}
+
+/// The doorbell of who sleeps to read in this direction.
+pub(crate) fn armed_by(direction: &Direction) -> u32 {
+    direction.consumer.sleep.doorbell.load(Ordering::Acquire)
+}
+
+/// After a sleep: takes the bell out of the kernel's queue at once. A program that ends with a bell
+/// unheard would reset the connection where it should end it.
+pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
+    let _held = slot.receiving.hold();
+    let ring = segment.incoming(slot.end());
+    let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
+    if switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched {
+        hear(slot, ring, fd);
+    }
+}

@@ -1,0 +1,283 @@
+//! Datagrams, and receiving from the kernel's sockets, spinning before sleeping.
+//!
+//! A UDP socket that has received from another one of ours has a *mailbox* in shared memory:
+//!
+//! ```text
+//! mailbox     the memory                      directory   who has one
+//! inbox       out of it, or the kernel        outbox      into others', or the kernel
+//! post        what this process has of both   group       into those of a multicast group
+//! listing     what the kernel says of sockets   evacuation   out of it, into the kernel's queue
+//! ```
+
+mod directory;
+mod evacuation;
+mod group;
+mod inbox;
+mod listing;
+mod mailbox;
+mod outbox;
+mod post;
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use crate::base::{address, raw};
+use crate::socket::slot::{Kind, Slot, Why};
+use crate::socket::{policy, stamps};
+
+pub(crate) use directory::{tidy_up, withdraw_of_dead};
+use group::BY_UNKNOWN;
+pub(crate) use inbox::{
+    Arrival, Content, Request, Sleeper, content, dropped, next_len, receive as receive_one,
+};
+use inbox::{IPV6_MULTICAST_ALL, MCAST_MSFILTER};
+pub(crate) use mailbox::{Mailbox, counts};
+pub(crate) use outbox::{mind, send, warm};
+pub(crate) use post::forget_threads;
+
+/// Whether a socket is one whose datagrams may go into, or come out of, a mailbox.
+#[inline]
+pub(crate) fn has_post(slot: &Slot) -> bool {
+    slot.kind() == Kind::Datagram
+        && (slot.has_inbox.load(Ordering::Relaxed)
+            || !slot.is_kernel_only.load(Ordering::Relaxed) && policy::may_share(slot))
+}
+
+/// Its mailbox, if it has one.
+#[inline]
+pub(crate) fn mailbox(slot: &Slot, fd: c_int) -> Option<&Mailbox> {
+    post::inbox(slot, fd).map(post::Inbox::mailbox)
+}
+
+/// Its mailbox, if this process has mapped it.
+#[inline]
+pub(crate) fn mapped(slot: &Slot) -> Option<&Mailbox> {
+    post::mapped(slot).map(post::Inbox::mailbox)
+}
+
+/// The program wants what only the kernel has: whatever comes from now on comes from there.
+pub(crate) fn keep_to_kernel(slot: &Slot, fd: c_int) {
+    hide_groups(slot, fd);
+    if slot.kind() == Kind::Datagram && !slot.is_kernel_only.swap(true, Ordering::AcqRel) {
+        if let Some(mailbox) = mapped(slot) {
+            mailbox.hold();
+        }
+        outbox::forget(slot);
+        slot.set_why(Why::Feature);
+    }
+}
+
+/// Another program is about to have the socket: what comes from now on comes through the kernel, and so
+/// does what is here already.
+pub(crate) fn give_up(slot: &Slot, fd: c_int) {
+    keep_to_kernel(slot, fd);
+    if slot.kind() == Kind::Datagram
+        && let Some(mailbox) = mailbox(slot, fd)
+    {
+        evacuation::empty(mailbox, fd);
+    }
+}
+
+/// After a `bind`: the kernel may bring to this socket what it brought to another one.
+pub(crate) fn bound(slot: &Slot, fd: c_int) {
+    let Some(own) = address::name(fd, false) else { return };
+    slot.port.store(own.port().into(), Ordering::Relaxed);
+    if let Some(directory) = directory::of(fd)
+        && directory.generation(own.port()) > 0
+    {
+        directory.change(own.port());
+    }
+}
+
+/// After a `connect`, whatever has come of it.
+pub(crate) fn connected(slot: &Slot, fd: c_int) {
+    slot.turns.fetch_add(1, Ordering::AcqRel);
+    if let Some(mailbox) = mapped(slot) {
+        mailbox.turn();
+        inbox::expect_groups(fd, mailbox);
+        if address::name(fd, false).is_none_or(|own| own.port() != mailbox.port()) {
+            // Disconnected, and without the port that it had.
+            keep_to_kernel(slot, fd);
+        }
+    }
+    slot.port.store(0, Ordering::Relaxed);
+    bound(slot, fd);
+}
+
+/// The last descriptor is about to be closed.
+pub(crate) fn closing(slot: &Slot) {
+    if slot.kind() == Kind::Datagram
+        && let Some(directory) = slot.post().and_then(|post| post.directory)
+        && let Ok(port @ 1..) = u16::try_from(slot.port.load(Ordering::Relaxed))
+    {
+        directory.change(port);
+    }
+}
+
+/// A socket that came with its descriptor.
+pub(crate) fn adopted(slot: &Slot, fd: c_int) {
+    slot.multicast_by.store(BY_UNKNOWN, Ordering::Relaxed);
+    post::inherit(slot, fd);
+    if let Some(own) = address::name(fd, false) {
+        slot.port.store(own.port().into(), Ordering::Relaxed);
+    }
+}
+
+/// In a child just forked.
+pub(crate) fn after_fork(slot: &Slot) {
+    if let Some(mailbox) = mapped(slot) {
+        mailbox.own();
+    }
+}
+
+/// What the kernel brings comes as the program wants it: without saying to which group it was sent.
+pub(crate) fn hide_groups(slot: &Slot, fd: c_int) {
+    if slot.shows_groups.swap(false, Ordering::AcqRel) {
+        let (level, name) = inbox::shows_option(fd);
+        let _ = raw::set_option(fd, level, name, 0);
+        if let Some(mailbox) = mapped(slot) {
+            mailbox.show_never();
+        }
+    }
+}
+
+/// Whether the program asks for an option that is on because of us.
+pub(crate) fn is_hidden(slot: &Slot, fd: c_int, level: c_int, name: c_int) -> bool {
+    slot.shows_groups.load(Ordering::Acquire) && (level, name) == inbox::shows_option(fd)
+}
+
+/// The socket has joined a group, or left it, or its filters have changed.
+fn membership_changed(slot: &Slot, fd: c_int) {
+    if let Some(mailbox) = mapped(slot) {
+        mailbox.turn();
+        inbox::expect_groups(fd, mailbox);
+    }
+    bound(slot, fd);
+}
+
+/// The program has set an option. What is not known to be harmless needs the kernel.
+pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
+    let is_harmless = match level {
+        libc::SOL_SOCKET => HARMLESS_ANY.contains(&name) || stamps::is_known(fd, name),
+        libc::IPPROTO_IP => {
+            [&HARMLESS_V4[..], &MEMBERSHIP_V4, &WAY_V4].iter().any(|some| some.contains(&name))
+        }
+        libc::IPPROTO_IPV6 => {
+            [&HARMLESS_V6[..], &MEMBERSHIP_V6, &WAY_V6].iter().any(|some| some.contains(&name))
+        }
+        _ => false,
+    };
+    let is_about_errors =
+        [(libc::IPPROTO_IP, libc::IP_RECVERR), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)];
+    if is_about_errors.contains(&(level, name)) {
+        hide_groups(slot, fd);
+    }
+    if !is_harmless {
+        if is_hidden(slot, fd, level, name) {
+            slot.shows_groups.store(false, Ordering::Release);
+        }
+        return keep_to_kernel(slot, fd);
+    }
+    let (memberships, ways) = match level {
+        libc::IPPROTO_IP => (&MEMBERSHIP_V4[..], &WAY_V4[..]),
+        libc::IPPROTO_IPV6 => (&MEMBERSHIP_V6[..], &WAY_V6[..]),
+        _ => (&[][..], &[][..]),
+    };
+    if memberships.contains(&name) {
+        membership_changed(slot, fd);
+    }
+    if [
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP),
+        (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
+    ]
+    .contains(&(level, name))
+    {
+        let is_off = raw::option::<c_int>(fd, level, name) == Ok(0);
+        slot.is_loop_off.store(is_off, Ordering::Relaxed);
+    }
+    if ways.contains(&name) {
+        slot.turns.fetch_add(1, Ordering::AcqRel);
+    }
+    if level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name) {
+        slot.counters.note_limit(fd);
+        let Some(mailbox) = mapped(slot) else { return };
+        let limit = raw::option::<c_int>(fd, level, name.min(libc::SO_RCVBUF)).unwrap_or(0);
+        mailbox.set_limit(u64::try_from(limit).unwrap_or(0));
+    }
+}
+
+const HARMLESS_ANY: [c_int; 16] = [
+    libc::SO_REUSEADDR,
+    libc::SO_REUSEPORT,
+    libc::SO_RCVBUF,
+    libc::SO_RCVBUFFORCE,
+    libc::SO_SNDBUF,
+    libc::SO_SNDBUFFORCE,
+    libc::SO_RCVTIMEO,
+    libc::SO_SNDTIMEO,
+    libc::SO_BROADCAST,
+    libc::SO_KEEPALIVE,
+    libc::SO_LINGER,
+    libc::SO_PRIORITY,
+    libc::SO_BUSY_POLL,
+    libc::SO_NO_CHECK,
+    libc::SO_INCOMING_CPU,
+    libc::SO_MAX_PACING_RATE,
+];
+const HARMLESS_V4: [c_int; 7] = [
+    libc::IP_TTL,
+    libc::IP_TOS,
+    libc::IP_MTU_DISCOVER,
+    libc::IP_RECVERR,
+    libc::IP_FREEBIND,
+    libc::IP_MULTICAST_TTL,
+    libc::IP_BIND_ADDRESS_NO_PORT,
+];
+/// What a socket gets of which groups.
+const MEMBERSHIP_V4: [c_int; 15] = [
+    libc::IP_MULTICAST_ALL,
+    libc::IP_ADD_MEMBERSHIP,
+    libc::IP_DROP_MEMBERSHIP,
+    libc::IP_ADD_SOURCE_MEMBERSHIP,
+    libc::IP_DROP_SOURCE_MEMBERSHIP,
+    libc::IP_BLOCK_SOURCE,
+    libc::IP_UNBLOCK_SOURCE,
+    libc::IP_MSFILTER,
+    MCAST_JOIN_GROUP,
+    MCAST_BLOCK_SOURCE,
+    MCAST_UNBLOCK_SOURCE,
+    MCAST_LEAVE_GROUP,
+    MCAST_JOIN_SOURCE_GROUP,
+    MCAST_LEAVE_SOURCE_GROUP,
+    MCAST_MSFILTER,
+];
+const MEMBERSHIP_V6: [c_int; 10] = [
+    libc::IPV6_ADD_MEMBERSHIP,
+    libc::IPV6_DROP_MEMBERSHIP,
+    IPV6_MULTICAST_ALL,
+    MCAST_JOIN_GROUP,
+    MCAST_BLOCK_SOURCE,
+    MCAST_UNBLOCK_SOURCE,
+    MCAST_LEAVE_GROUP,
+    MCAST_JOIN_SOURCE_GROUP,
+    MCAST_LEAVE_SOURCE_GROUP,
+    MCAST_MSFILTER,
+];
+const MCAST_JOIN_GROUP: c_int = 42;
+const MCAST_BLOCK_SOURCE: c_int = 43;
+const MCAST_UNBLOCK_SOURCE: c_int = 44;
+const MCAST_LEAVE_GROUP: c_int = 45;
+const MCAST_JOIN_SOURCE_GROUP: c_int = 46;
+const MCAST_LEAVE_SOURCE_GROUP: c_int = 47;
+/// How a socket sends to groups.
+const WAY_V4: [c_int; 2] = [libc::IP_MULTICAST_LOOP, libc::IP_MULTICAST_IF];
+const WAY_V6: [c_int; 2] = [libc::IPV6_MULTICAST_LOOP, libc::IPV6_MULTICAST_IF];
+const HARMLESS_V6: [c_int; 7] = [
+    libc::IPV6_V6ONLY,
+    libc::IPV6_UNICAST_HOPS,
+    libc::IPV6_MULTICAST_HOPS,
+    libc::IPV6_MTU_DISCOVER,
+    libc::IPV6_RECVERR,
+    libc::IPV6_TCLASS,
+    libc::IPV6_FREEBIND,
+];

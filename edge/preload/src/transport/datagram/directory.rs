@@ -1,0 +1,228 @@
+//! Who has a mailbox: a table in shared memory for each user, network namespace and process
+//! namespace.
+//!
+//! For each UDP port it has a number that changes whenever something happens to sockets of ours on
+//! that port, so that whoever has looked once need not look again; and a list of mailboxes. Nothing
+//! in it is taken on trust: a mailbox that is found is a candidate, and whether datagrams would reach
+//! it through the kernel, by routes, firewall and other sockets on the port, is found out by sending
+//! them there.
+//!
+//! # Safety
+//!
+//! The table is mapped once for each process and never unmapped. It is made of atomics, for which
+//! every bit pattern is legal.
+
+use std::ffi::{CString, c_int};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use super::mailbox::{About, Mailbox};
+use crate::base::lock::Lazy;
+use crate::base::raw;
+use crate::socket::own;
+use crate::transport::rendezvous;
+
+const PORTS: usize = 65_536;
+/// Mailboxes of one namespace and user; others stay with the kernel.
+const LISTED_MAX: usize = 4096;
+/// Places that are looked at for one port.
+const PROBES: usize = 32;
+/// A place that somebody is about to fill.
+const BUSY: u64 = 1;
+
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Directory {
+    generations: [AtomicU32; PORTS],
+    listed: [Listed; LISTED_MAX],
+}
+
+/// One mailbox.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Listed {
+    /// The kernel's number for its socket; 0 if the place is free.
+    cookie: AtomicU64,
+    /// Port, and process above it.
+    about: AtomicU64,
+}
+
+/// The number of the network namespace that a socket is in.
+pub(super) fn network(fd: c_int) -> Option<u64> {
+    raw::option::<u64>(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()
+}
+
+/// The namespaces that a socket is in, as a part of file names.
+fn spaces(network: u64) -> String {
+    static PROCESSES: Lazy<u64> = Lazy::new();
+    let processes = PROCESSES.get_or_init(own::space);
+    format!("{network:x}.{processes}")
+}
+
+const SO_NETNS_COOKIE: c_int = 71;
+
+/// The kernel's number for a socket.
+pub(super) fn cookie(fd: c_int) -> Option<u64> {
+    let cookie = raw::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok()?;
+    (cookie > BUSY).then_some(cookie)
+}
+
+/// The table of the namespaces that a socket is in; mapped if need be. A process knows one.
+pub(super) fn of(fd: c_int) -> Option<&'static Directory> {
+    static MAP: AtomicPtr<Directory> = AtomicPtr::new(std::ptr::null_mut());
+    static SPACE: Lazy<u64> = Lazy::new();
+    let here = network(fd)?;
+    if *SPACE.get_or_init(|| here) != here {
+        return None;
+    }
+    if MAP.load(Ordering::Acquire).is_null() {
+        let path = rendezvous::path(&format!("udp.{}", spaces(here)))?;
+        let file = rendezvous::open_own(&path, libc::O_CREAT)?;
+        let len = size_of::<Directory>();
+        let mapped = rendezvous::map_whole(file, len);
+        raw::close(file);
+        MAP.store(mapped?.keep().cast(), Ordering::Release);
+    }
+    // SAFETY: mapped for good, of this length, and made of atomics.
+    Some(unsafe { &*MAP.load(Ordering::Acquire) })
+}
+
+fn path(network: u64, cookie: u64) -> Option<CString> {
+    rendezvous::path(&format!("udp.{}.{cookie:016x}", spaces(network)))
+}
+
+impl Directory {
+    /// What has happened on a port: 0 if nothing ever has.
+    #[inline]
+    pub(super) fn generation(&self, port: u16) -> u32 {
+        let generation = self.generations.get(usize::from(port));
+        generation.map_or(0, |generation| generation.load(Ordering::Acquire))
+    }
+
+    /// A socket of ours sends from that port.
+    pub(super) fn announce(&self, port: u16) {
+        if self.generation(port) == 0 {
+            self.change(port);
+        }
+    }
+
+    /// Something has happened on that port.
+    pub(super) fn change(&self, port: u16) {
+        if let Some(generation) = self.generations.get(usize::from(port))
+            && generation.fetch_add(1, Ordering::AcqRel) == u32::MAX
+        {
+            generation.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn places(&self, port: u16) -> impl Iterator<Item = &Listed> {
+        let first = usize::from(port).wrapping_mul(61) % LISTED_MAX;
+        (0..PROBES).filter_map(move |step| self.listed.get((first + step) % LISTED_MAX))
+    }
+
+    /// Enters a mailbox.
+    fn enter(&self, port: u16, cookie: u64) -> bool {
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        let about = u64::from(port) | u64::from(crate::base::alive::me()) << 32;
+        for place in self.places(port) {
+            let known = place.cookie.load(Ordering::Acquire);
+            let process = u32::try_from(place.about.load(Ordering::Acquire) >> 32).unwrap_or(0);
+            let is_free = known == 0 || known != BUSY && crate::base::alive::has_ended(process);
+            if is_free && place.cookie.compare_exchange(known, BUSY, o, r).is_ok() {
+                place.about.store(about, Ordering::Release);
+                place.cookie.store(cookie, Ordering::Release);
+                self.change(port);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Removes a mailbox.
+    pub(super) fn remove(&self, port: u16, cookie: u64) {
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        for place in self.places(port) {
+            let _ = place.cookie.compare_exchange(cookie, 0, o, r);
+        }
+        self.change(port);
+    }
+
+    /// Mailboxes of a port; `None` if there are more than `MOST`.
+    pub(super) fn find<const MOST: usize>(&self, port: u16) -> Option<([u64; MOST], usize)> {
+        let (mut found, mut count) = ([0; MOST], 0);
+        for place in self.places(port) {
+            let cookie = place.cookie.load(Ordering::Acquire);
+            let of_port = place.about.load(Ordering::Acquire) & 0xffff == u64::from(port);
+            if cookie > BUSY && of_port {
+                *found.get_mut(count)? = cookie;
+                count += 1;
+            }
+        }
+        Some((found, count))
+    }
+}
+
+/// Makes a mailbox for a socket, and enters it.
+pub(super) fn make(
+    directory: &Directory,
+    fd: c_int,
+    port: u16,
+    domain: c_int,
+    limit: u64,
+) -> Option<(Mailbox, CString)> {
+    let (cookie, inode) = (cookie(fd)?, raw::inode(fd)?);
+    let only = raw::option::<c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).unwrap_or(0);
+    let about = About { cookie, inode, port, domain, is_v6_only: only != 0 };
+    if !rendezvous::has_room(rendezvous::MAKE_SHARE) {
+        return None;
+    }
+    let path = path(network(fd)?, cookie)?;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+    let file = raw::open(&path, flags).ok()?;
+    let made = Mailbox::make(file, &about, limit);
+    raw::close(file);
+    let made = made.filter(|_| directory.enter(port, cookie));
+    match made {
+        Some(mailbox) => Some((mailbox, path)),
+        None => {
+            raw::unlink(&path);
+            None
+        }
+    }
+}
+
+/// Opens a mailbox in the namespaces of a socket.
+pub(super) fn open(fd: c_int, cookie: u64) -> Option<(Mailbox, CString)> {
+    let path = path(network(fd)?, cookie)?;
+    let file = rendezvous::open_own(&path, 0)?;
+    let mailbox = Mailbox::open(file, cookie);
+    raw::close(file);
+    Some((mailbox?, path))
+}
+
+/// Removes the mailbox of a socket that only dead processes had, of the family. Whoever was killed while
+/// it made one has not got far.
+pub(crate) fn withdraw_of_dead(network: u64, cookie: u64) {
+    let Some(path) = path(network, cookie) else { return };
+    let Some(file) = rendezvous::open_own(&path, 0) else { return };
+    let mailbox = Mailbox::open(file, cookie);
+    raw::close(file);
+    if mailbox.map_or_else(|| rendezvous::is_blank(&path), |mailbox| mailbox.is_dead()) {
+        raw::unlink(&path);
+    }
+}
+
+/// Removes a mailbox that processes have left behind that were killed.
+pub(crate) fn tidy_up(name: &str) {
+    let Some((_, cookie)) = name.strip_prefix("udp.").and_then(|rest| rest.rsplit_once('.')) else {
+        return;
+    };
+    let (Ok(cookie), Some(path)) = (u64::from_str_radix(cookie, 16), rendezvous::path(name)) else {
+        return;
+    };
+    let Some(file) = rendezvous::open_own(&path, 0) else { return };
+    let mailbox = Mailbox::open(file, cookie);
+    raw::close(file);
+    if mailbox.map_or_else(|| rendezvous::is_stillborn(&path), |mailbox| mailbox.is_dead()) {
+        raw::unlink(&path);
+    }
+}

@@ -1,0 +1,460 @@
+//! Sending to a multicast group: into the mailboxes of all its members, or to all of them through the
+//! kernel.
+//!
+//! Never both, so that each gets every datagram once. The mailboxes are used if everybody on this host
+//! who could get the datagram has one, is awake, and has been seen to get the group's datagrams from
+//! this very socket through the kernel, by way of the loopback device, beyond which nobody is. Whether
+//! there are others the kernel's list of sockets says (`listing.rs`), which is read again every so
+//! often, and after every datagram that has gone through the kernel; of joins and ends of our own
+//! sockets we hear at once. So a member that is not ours gets everything from the first that it gets.
+//!
+//! All mailboxes get a datagram, or none: first each is reserved, in the order of their numbers, so
+//! that nobody goes to sleep; then all are written, then all published.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use adverb_sockconf::Level;
+
+use super::directory::{self, Directory};
+use super::listing::Listing;
+use super::mailbox::{Expects, LOOPBACK, Pushed, Reserved, Sender, Shows};
+use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, Plan, VERIFY, Way, source_of};
+use crate::base::parts::Cursor;
+use crate::base::{config, raw};
+use crate::socket::slot::Slot;
+
+/// Groups to which one socket sends through mailboxes, at a time.
+const GROUPS_MAX: usize = 16;
+/// Members of one group; if there are more, it stays with the kernel.
+const MEMBERS_MAX: usize = 16;
+/// How long what the kernel's list says is believed.
+const BELIEVED_NS: u64 = 20_000_000;
+/// Nor is it read more often than this, in times of what reading it has taken, which may have been long
+/// because somebody else had the processor.
+const READ_SHARE: u64 = 64;
+const PAUSE_MAX_NS: u64 = 200_000_000;
+
+/// Who sends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Socket<'a> {
+    pub(super) slot: &'a Slot,
+    pub(super) fd: c_int,
+    /// The kernel's number for it.
+    pub(super) me: u64,
+}
+
+/// The groups of one socket.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    groups: Vec<Group>,
+    listing: Listing,
+}
+
+/// What is known of those who could get a group's datagrams.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Audience {
+    Unknown,
+    /// Somebody has no mailbox.
+    Mixed,
+    /// The members all have.
+    Known,
+}
+
+#[derive(Debug)]
+struct Member {
+    way: Way,
+    /// Our entry there about this group.
+    entry: usize,
+    /// It could get the group's datagrams, as far as the kernel's list says.
+    is_listed: bool,
+    /// And it expects them.
+    is_open: bool,
+    /// Datagrams that were given to the kernel before it was known whether it expects them.
+    guessed: u32,
+}
+
+impl Member {
+    fn entry(&self) -> Option<&Sender> {
+        self.way.mailbox.sender(self.entry)
+    }
+
+    fn expects(&self) -> Expects {
+        self.entry().map_or(Expects::Nothing, Sender::expects)
+    }
+
+    /// Whether it has been seen to get the group's datagrams by loopback.
+    fn is_reached(&self, me: u64) -> bool {
+        self.way.mailbox.is_confirmed(self.entry, me)
+            && self.entry().is_some_and(|entry| entry.interface() == LOOPBACK)
+    }
+
+    /// What the kernel brings here of the group does not come by loopback: nobody counts that.
+    fn is_by_network(&self) -> bool {
+        self.entry().is_some_and(|entry| entry.interface() > LOOPBACK)
+    }
+
+    /// Finds out whether what the kernel was given was for this one. Returns false if that is not known yet.
+    fn settle(&mut self) -> bool {
+        if self.guessed == 0 {
+            return true;
+        }
+        let Some(sender) = self.way.mailbox.sender(self.way.sender) else { return true };
+        match self.expects() {
+            Expects::Unknown if !self.is_by_network() => return false,
+            Expects::Unknown | Expects::Nothing => sender.gave_not(self.guessed),
+            Expects::All if self.is_by_network() => sender.gave_not(self.guessed),
+            Expects::All => {}
+        }
+        self.guessed = 0;
+        true
+    }
+
+    /// One datagram more is about to go through the kernel.
+    fn count(&mut self) {
+        self.settle();
+        let Some(sender) = self.way.mailbox.sender(self.way.sender) else { return };
+        let expects = self.expects();
+        if expects == Expects::Nothing || self.is_by_network() {
+            return;
+        }
+        self.guessed += u32::from(expects == Expects::Unknown);
+        sender.gives();
+    }
+
+    /// It has not.
+    fn uncount(&mut self) {
+        let Some(sender) = self.way.mailbox.sender(self.way.sender) else { return };
+        match self.expects() {
+            Expects::Nothing => {}
+            Expects::All => sender.gave_not(1),
+            Expects::Unknown => {
+                self.guessed = self.guessed.saturating_sub(1);
+                sender.gave_not(1);
+            }
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.settle();
+        self.way.mailbox.leave(self.entry);
+    }
+}
+
+/// One group.
+#[derive(Debug)]
+struct Group {
+    to: SocketAddr,
+    source: Option<SocketAddr>,
+    /// What the directory said of the port when it was last searched.
+    generation: u32,
+    /// In the order of their numbers.
+    members: Vec<Member>,
+    audience: Audience,
+    /// Until when that is believed, and from when on the kernel may be asked again.
+    until_ns: u64,
+    next_ns: u64,
+    /// Datagrams so far, and those since one went through the kernel.
+    looks: u32,
+    unverified: u32,
+    /// It has been said that it goes by shared memory.
+    is_explained: bool,
+}
+
+/// Lets a socket of ours send to groups by the interface by which the program's does.
+pub(super) fn send_by_same(slot: &Slot, fd: c_int, probe: c_int, is_v4: bool) {
+    if is_v4 {
+        let by = slot.multicast_by.load(Ordering::Relaxed);
+        let addr = u32::try_from(by & u64::from(u32::MAX)).unwrap_or(0);
+        let index = c_int::try_from(by >> 32).unwrap_or(0);
+        let (level, name) = (libc::IPPROTO_IP, libc::IP_MULTICAST_IF);
+        let _ = raw::set_option_as(probe, level, name, &[0, addr, index.cast_unsigned()]);
+    } else {
+        let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF);
+        let index = raw::option::<c_int>(fd, level, name).unwrap_or(0);
+        let _ = raw::set_option(probe, level, name, index);
+    }
+}
+
+impl Groups {
+    /// How the socket sends may have changed: everything is found out again.
+    pub(super) fn clear(&mut self) {
+        self.groups.clear();
+    }
+
+    /// Finds out for whom what was sent to groups on a port has been. Returns false if that is not known yet:
+    /// mailboxes would wait for it that do not get it.
+    pub(super) fn settle(&mut self, port: u16) -> bool {
+        let groups = self.groups.iter_mut().filter(|group| group.to.port() == port);
+        let members = groups.flat_map(|group| &mut group.members);
+        members.map(Member::settle).filter(|is_settled| !is_settled).count() == 0
+    }
+
+    /// A datagram that was counted has not gone through the kernel.
+    pub(super) fn uncount(&mut self, to: SocketAddr) {
+        if let Some(group) = self.groups.iter_mut().find(|group| group.to == to) {
+            group.members.iter_mut().for_each(Member::uncount);
+        }
+    }
+
+    /// Decides about one datagram, and delivers it if it can.
+    pub(super) fn plan(
+        &mut self,
+        socket: &Socket<'_>,
+        parts: &[libc::iovec],
+        to: SocketAddr,
+        is_special: bool,
+        directory: &Directory,
+    ) -> Plan {
+        let kernel = |is_counted| Plan::Kernel { is_counted, to: Some(to) };
+        let is_known = socket.slot.multicast_by.load(Ordering::Relaxed) != BY_UNKNOWN;
+        if !is_known {
+            return kernel(false);
+        }
+        let Some(at) = self.find_or_new(to) else { return kernel(false) };
+        let Self { groups, listing } = self;
+        let Some(group) = groups.get_mut(at) else { return kernel(false) };
+        let generation = directory.generation(to.port());
+        if group.generation != generation {
+            group.search(directory, generation, socket);
+        }
+        if group.members.is_empty() {
+            return kernel(false);
+        }
+        if !is_special
+            && Cursor::new(parts).remaining() <= LEN_MAX
+            && group.is_ready(socket.me, listing)
+        {
+            group.explain(socket.fd);
+            match group.transmit(parts) {
+                Pushed::At(_) | Pushed::Full => return Plan::Done,
+                Pushed::Asleep => {}
+                Pushed::Gone => group.generation = 0,
+            }
+        }
+        group.members.iter_mut().for_each(Member::count);
+        // Whoever gets this one, and has not been there so far, is not to miss the next.
+        group.until_ns = 0;
+        kernel(true)
+    }
+
+    fn find_or_new(&mut self, to: SocketAddr) -> Option<usize> {
+        let at = self.groups.iter().position(|group| group.to == to);
+        at.or_else(|| {
+            let is_unused = |group: &Group| group.members.is_empty();
+            let at = match self.groups.len() {
+                GROUPS_MAX => self.groups.iter().position(is_unused)?,
+                len => len,
+            };
+            if at < self.groups.len() {
+                self.groups.remove(at);
+            }
+            self.groups.push(Group::new(to));
+            Some(self.groups.len() - 1)
+        })
+    }
+}
+
+impl Group {
+    fn new(to: SocketAddr) -> Self {
+        Self {
+            to,
+            source: None,
+            generation: 0,
+            members: Vec::new(),
+            audience: Audience::Unknown,
+            until_ns: 0,
+            next_ns: 0,
+            looks: 0,
+            unverified: 0,
+            is_explained: false,
+        }
+    }
+
+    /// Looks for mailboxes on the group's port.
+    fn search(&mut self, directory: &Directory, generation: u32, socket: &Socket<'_>) {
+        let Socket { slot, fd, me } = *socket;
+        if slot.port.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.generation = generation;
+        self.audience = Audience::Unknown;
+        self.until_ns = 0;
+        let Some((cookies, count)) = directory.find::<MEMBERS_MAX>(self.to.port()) else {
+            return self.members.clear();
+        };
+        let cookies = cookies.get(..count).unwrap_or(&[]);
+        self.members.retain(|Member { way, .. }| {
+            let sender = way.mailbox.sender(way.sender);
+            cookies.contains(&way.mailbox.cookie()) && sender.is_some_and(|sender| sender.is(me))
+        });
+        for cookie in cookies {
+            if self.members.iter().any(|member| member.way.mailbox.cookie() == *cookie) {
+                continue;
+            }
+            self.source = self.source.or_else(|| source_of(slot, fd, self.to));
+            let Some(source) = self.source else { return self.members.clear() };
+            let Some((mailbox, _)) = directory::open(fd, *cookie) else { continue };
+            let is_v6 = mailbox.domain() == libc::AF_INET6;
+            let is_fit = if self.to.is_ipv6() { is_v6 } else { !mailbox.is_v6_only() };
+            if !is_fit || mailbox.port() != self.to.port() {
+                continue;
+            }
+            let sent = slot.counters.tx_os_packets.load(Ordering::Relaxed);
+            let Some(way) = Way::new(mailbox, me, source, sent) else { continue };
+            let group = Some(self.to.ip());
+            let Some(entry) = way.mailbox.enter(me, source, group, sent) else { continue };
+            for from in [Shows::Nothing, Shows::Groups] {
+                way.mailbox.set_shows(from, Shows::Wanted);
+            }
+            self.members.push(Member { way, entry, is_listed: false, is_open: false, guessed: 0 });
+        }
+        self.members.sort_by_key(|member| member.way.mailbox.cookie());
+    }
+
+    /// Whether everybody who could get a datagram has a mailbox that may be used.
+    fn is_ready(&mut self, me: u64, listing: &mut Listing) -> bool {
+        let now = raw::now_ns();
+        if now >= self.until_ns {
+            if now < self.next_ns || !self.members.iter().any(|member| member.is_reached(me)) {
+                return false;
+            }
+            self.ask_kernel(listing);
+        }
+        let mut count = 0;
+        for member in &mut self.members {
+            let expects = member.expects();
+            member.is_open = member.is_listed && expects == Expects::All;
+            let is_right = match expects {
+                Expects::Nothing => true,
+                Expects::Unknown => !member.is_listed,
+                Expects::All => !member.is_listed || member.is_reached(me),
+            };
+            if !is_right {
+                return false;
+            }
+            count += usize::from(member.is_open);
+        }
+        self.audience == Audience::Known && count > 0
+    }
+
+    /// Asks the kernel who could get the group's datagrams.
+    fn ask_kernel(&mut self, listing: &mut Listing) {
+        let start = raw::now_ns();
+        self.members.iter_mut().for_each(|member| member.is_listed = false);
+        let Self { members, .. } = self;
+        let mut is_mixed = false;
+        let is_read = self.source.and_then(|source| {
+            listing.each_candidate(self.to, source, |inode| {
+                let mut members = members.iter_mut();
+                match members.find(|member| member.way.mailbox.inode() == inode) {
+                    Some(member) => member.is_listed = true,
+                    None => is_mixed = true,
+                }
+            })
+        });
+        self.audience = match is_read {
+            Some(()) if !is_mixed => Audience::Known,
+            Some(()) | None => Audience::Mixed,
+        };
+        let pause = raw::now_ns().saturating_sub(start).saturating_mul(READ_SHARE);
+        let pause = pause.min(PAUSE_MAX_NS);
+        self.next_ns = start.saturating_add(pause);
+        self.until_ns = start.saturating_add(BELIEVED_NS.max(pause));
+    }
+
+    /// Says once that the mailboxes are used, if somebody wants to know.
+    fn explain(&mut self, fd: c_int) {
+        if !self.is_explained && config::get().explain {
+            let count = self.members.iter().filter(|member| member.is_open).count();
+            let text =
+                format!("fd {fd} sends to {}: {count} members, all by shared memory", self.to);
+            config::get().log.print(Level::Info, &text);
+        }
+        self.is_explained = true;
+    }
+
+    /// Puts a datagram into all mailboxes, or into none: `Asleep` and `Gone` if it is to go through
+    /// the kernel.
+    fn transmit(&mut self, parts: &[libc::iovec]) -> Pushed {
+        let mut open = self.members.iter_mut().filter(|member| member.is_open);
+        if let (Some(only), None) = (open.next(), open.next()) {
+            return only.way.send(parts);
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOK) {
+            let is_read = |way: &Way| way.mailbox.is_read(way.pushed_to);
+            let is_open = |member: &&Member| member.is_open;
+            let mut ways = self.members.iter().filter(is_open).map(|member| &member.way);
+            if ways.clone().all(is_read) {
+                if self.unverified >= VERIFY {
+                    self.unverified = 0;
+                    return Pushed::Asleep;
+                }
+            } else if ways.any(|way| !is_read(way) && way.is_dead()) {
+                return Pushed::Gone;
+            }
+        }
+        let mut rounds = 0;
+        loop {
+            let pushed = self.put(parts, rounds < FULL_ROUNDS);
+            match pushed {
+                Pushed::Full => {
+                    rounds += 1;
+                    std::hint::spin_loop();
+                }
+                Pushed::At(_) => {
+                    self.unverified = self.unverified.saturating_add(1);
+                    return pushed;
+                }
+                Pushed::Asleep | Pushed::Gone => return pushed,
+            }
+        }
+    }
+
+    /// One attempt. `Full` if it is worth trying again, since one that is full is being read.
+    fn put(&mut self, parts: &[libc::iovec], waits: bool) -> Pushed {
+        let from = Cursor::new(parts);
+        let len = from.remaining();
+        let mut ends = [None; MEMBERS_MAX];
+        {
+            let mut reserved = [const { None::<Reserved<'_>> }; MEMBERS_MAX];
+            let open = self.members.iter().filter(|member| member.is_open);
+            for (Member { way, .. }, place) in open.clone().zip(&mut reserved) {
+                match way.mailbox.reserve(len) {
+                    Ok(here) if here.is_full() && waits && way.mailbox.moves() => {
+                        return Pushed::Full;
+                    }
+                    Ok(here) => *place = Some(here),
+                    Err(refused) => return refused,
+                }
+            }
+            for (Member { way, .. }, here) in open.clone().zip(&reserved) {
+                let (Some(here), Some(sender)) = (here, way.mailbox.sender(way.sender)) else {
+                    return Pushed::Gone;
+                };
+                if here.is_full() {
+                    way.mailbox.stalls(len);
+                }
+                // The kernel says what there is to say about a buffer that is none.
+                if !here.fill(way.sender, sender.given(), from.clone()) {
+                    return Pushed::Asleep;
+                }
+            }
+            for (here, end) in reserved.into_iter().zip(&mut ends) {
+                *end = here.and_then(Reserved::publish);
+            }
+        }
+        let open = self.members.iter_mut().filter(|member| member.is_open);
+        for (member, end) in open.zip(ends) {
+            member.way.pushed_to = end.unwrap_or(member.way.pushed_to);
+        }
+        Pushed::At(0)
+    }
+}
+
+/// By which interface a socket sends to groups is not known.
+pub(super) const BY_UNKNOWN: u64 = u64::MAX;

@@ -1,0 +1,656 @@
+//! Receiving datagrams: out of the mailbox, and out of the kernel's queue.
+//!
+//! # Safety
+//!
+//! Message headers passed to the kernel point to locals and to the program's buffers, which it has
+//! promised for the length of the call (see `parts.rs`).
+
+#![expect(clippy::as_conversions, reason = "lengths of the C library have other widths")]
+
+use std::convert::Infallible;
+use std::ffi::{c_int, c_void};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{Ordering, fence};
+
+use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
+use super::post::Inbox;
+use super::{outbox, post};
+use crate::base::parts::Cursor;
+use crate::base::raw::{self, Errno};
+use crate::base::real::real;
+use crate::base::thread::Interrupts;
+use crate::base::{address, config};
+use crate::socket::counters::{add, rise};
+use crate::socket::loans::{Loan, NO_PIECE, PIECES_MAX};
+use crate::socket::patience::{Patience, Spin};
+use crate::socket::slot::Slot;
+use crate::socket::stamps::Control;
+use crate::socket::table::{self, Pin};
+use crate::transport::kernel;
+
+/// What the program wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) parts: &'a [libc::iovec],
+    pub(crate) control: *mut c_void,
+    pub(crate) control_len: usize,
+    pub(crate) flags: c_int,
+    /// What comes out of a mailbox may be lent where it lies, rather than copied.
+    pub(crate) loan: Option<&'a Loan<'a>>,
+}
+
+impl Request<'_> {
+    fn peeks(&self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+}
+
+/// A datagram that has come.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
+    /// What the call returns.
+    pub(crate) len: usize,
+    pub(crate) from: libc::sockaddr_storage,
+    pub(crate) from_len: libc::socklen_t,
+    pub(crate) flags: c_int,
+    pub(crate) control_len: usize,
+    is_from_ring: bool,
+    sent: Sent,
+}
+
+type Outcome = Result<Arrival, Errno>;
+
+/// Receives one datagram, waiting as the socket's options and `request` say.
+pub(crate) fn receive(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+    raw::cancellation_point();
+    let errno = raw::errno();
+    let outcome = wait(slot, fd, request);
+    match &outcome {
+        Ok(arrival) if arrival.is_from_ring => {
+            add(&slot.counters.rx_packets, 1);
+            add(&slot.counters.rx_bytes, arrival.len);
+        }
+        Ok(arrival) => {
+            add(&slot.counters.rx_os_packets, 1);
+            add(&slot.counters.rx_os_bytes, arrival.len);
+        }
+        Err(Errno::AGAIN) => add(&slot.counters.rx_eagain, 1),
+        Err(_) => add(&slot.counters.rx_errors, 1),
+    }
+    if outcome.is_ok() {
+        raw::set_errno(errno);
+    }
+    outcome
+}
+
+fn wait(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+    let now =
+        request.flags & libc::MSG_DONTWAIT != 0 || slot.is_nonblocking.load(Ordering::Relaxed);
+    // With a mailbox, one who waits anyway looks there first, and asks the kernel a little later.
+    let mailbox = post::inbox(slot, fd).map(Inbox::mailbox);
+    if now || mailbox.is_none_or(Mailbox::has_record) {
+        let first = attempt(slot, fd, request);
+        if !matches!(first, Err(Errno::AGAIN)) {
+            return first;
+        }
+    }
+    if now {
+        return last_look(slot, fd, request);
+    }
+    let (limit, kind) = match slot.receive_limit_ns.load(Ordering::Relaxed) {
+        0 => (None, Interrupts::Hard),
+        limit => (Some(limit), Interrupts::All),
+    };
+    let most_ns = config::get().receive_spin_ns;
+    let mut patience = Patience::start(most_ns, limit, kind);
+    loop {
+        if let Some(outcome) = spin(slot, fd, request, &mut patience, most_ns) {
+            return outcome;
+        }
+        add(&slot.counters.rx_poll_miss, 1);
+        outbox::mind(slot, fd);
+        let Some(sleeper) = Sleeper::new(slot, fd) else {
+            let outcome = attempt(slot, fd, request);
+            if !matches!(outcome, Err(Errno::AGAIN)) {
+                return outcome;
+            }
+            // A record waits for a datagram that the kernel is about to bring, or has lost.
+            raw::nap(BLOCKED_NAP_NS);
+            patience.again(most_ns);
+            continue;
+        };
+        let since = raw::now_ns();
+        let outcome = kernel::sleep_until_readable(slot, fd, &patience)
+            .and_then(|()| from_kernel(slot, fd, request, request.flags, true));
+        drop(sleeper);
+        patience.miss(since, most_ns);
+        if let Ok(arrival) = &outcome {
+            take_note(slot, fd, request, arrival);
+        }
+        return outcome;
+    }
+}
+
+/// Spins; `None` if it is time to sleep.
+fn spin(
+    slot: &Pin,
+    fd: c_int,
+    request: Request<'_>,
+    patience: &mut Patience,
+    most_ns: u64,
+) -> Option<Outcome> {
+    let mut rounds = 0_u32;
+    let mut mailbox = post::inbox(slot, fd).map(Inbox::mailbox);
+    loop {
+        match patience.goes_on(mailbox.is_some()) {
+            Spin::Look => {}
+            Spin::Sleep => return None,
+            Spin::Interrupted => return Some(Err(Errno::INTR)),
+            Spin::TimedOut => return Some(Err(Errno::AGAIN)),
+        }
+        rounds = rounds.wrapping_add(1);
+        let is_worth_a_look =
+            mailbox.is_none_or(Mailbox::has_record) || rounds.is_multiple_of(KERNEL_LOOK_ROUNDS);
+        if is_worth_a_look {
+            if let Err(error) = table::still(fd, slot) {
+                return Some(Err(error));
+            }
+            mailbox = mailbox.or_else(|| post::inbox(slot, fd).map(Inbox::mailbox));
+            let outcome = attempt(slot, fd, request);
+            if !matches!(outcome, Err(Errno::AGAIN)) {
+                patience.hit(most_ns);
+                add(&slot.counters.rx_poll_hit, 1);
+                return Some(outcome);
+            }
+        }
+    }
+}
+
+/// Nothing was there, and the program does not wait: now and then it is looked whether somebody
+/// has died to whom this socket has sent.
+fn last_look(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+    let now = raw::now_ns();
+    if slot.post().is_none() || now.saturating_sub(slot.looked_ns.load(Ordering::Relaxed)) < LOOK_NS
+    {
+        return Err(Errno::AGAIN);
+    }
+    slot.looked_ns.store(now, Ordering::Relaxed);
+    outbox::mind(slot, fd);
+    attempt(slot, fd, request)
+}
+
+/// A thread that sleeps, or is about to.
+#[derive(Debug)]
+pub(crate) struct Sleeper<'a> {
+    slot: &'a Slot,
+    mailbox: Option<&'a Mailbox>,
+}
+
+impl<'a> Sleeper<'a> {
+    /// Refused if there is something in the mailbox.
+    pub(crate) fn new(slot: &'a Slot, fd: c_int) -> Option<Self> {
+        if let Some(inbox) = post::inbox(slot, fd) {
+            let mailbox = Some(&inbox.mailbox);
+            return inbox.mailbox.doze().then_some(Self { slot, mailbox });
+        }
+        slot.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let sleeper = Self { slot, mailbox: None };
+        // Whoever makes a mailbox now has seen that we sleep, or is seen here.
+        (!slot.has_inbox.load(Ordering::SeqCst)).then_some(sleeper)
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        match self.mailbox {
+            Some(mailbox) => mailbox.rouse(),
+            None => _ = self.slot.sleepers.fetch_sub(1, Ordering::SeqCst),
+        }
+    }
+}
+
+/// Receives what is there.
+fn attempt(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+    let now = request.flags | libc::MSG_DONTWAIT;
+    match post::inbox(slot, fd) {
+        None => {
+            let arrival = from_kernel(slot, fd, request, now, false)?;
+            take_note(slot, fd, request, &arrival);
+            Ok(arrival)
+        }
+        Some(inbox) => from_both(slot, fd, &inbox.mailbox, request),
+    }
+}
+
+/// The mailbox first, the kernel's queue when it is empty, or has to wait for what is there.
+fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
+    let Some(_held) = mailbox.hold_readers() else {
+        post::give_up(slot, fd);
+        return from_kernel(slot, fd, request, request.flags | libc::MSG_DONTWAIT, false);
+    };
+    mailbox.let_senders(slot.sleepers.load(Ordering::SeqCst), slot.watchers.load(Ordering::SeqCst));
+    show_groups(slot, fd, mailbox);
+    let front = mailbox.front();
+    let peeked = mailbox.peeked();
+    let kernel_first = peeked == Peeked::Kernel;
+    if let Some(front) = &front
+        && !kernel_first
+        && !mailbox.is_blocked(front)
+    {
+        let is_promised = request.peeks() || peeked == Peeked::Ring;
+        if is_promised || !mailbox.is_others_turn() || !has_stranger(slot, fd, mailbox) {
+            return from_ring(slot, mailbox, front, request);
+        }
+    }
+    match from_kernel(slot, fd, request, request.flags | libc::MSG_DONTWAIT, false) {
+        Ok(arrival) => {
+            count(mailbox, request, &arrival);
+            return Ok(arrival);
+        }
+        Err(Errno::AGAIN) => {}
+        Err(error) => return Err(error),
+    }
+    if kernel_first {
+        // Somebody else has taken what was peeked at.
+        mailbox.set_peeked(Peeked::Nothing);
+    }
+    let Some(front) = mailbox.front() else { return Err(Errno::AGAIN) };
+    if !mailbox.is_blocked(&front) || mailbox.unblock(&front, drops(fd), raw::now_ns()) {
+        return from_ring(slot, mailbox, &front, request);
+    }
+    Err(Errno::AGAIN)
+}
+
+/// Datagrams for which there was no room, here or in the kernel's queue, and bytes of those here.
+pub(crate) fn dropped(slot: &Slot, fd: c_int) -> (u64, u64) {
+    let (packets, bytes) = post::mapped(slot).map(Inbox::mailbox).map_or((0, 0), Mailbox::dropped);
+    (packets.saturating_add(drops(fd).into()), bytes)
+}
+
+/// How many datagrams the kernel has dropped for want of room.
+fn drops(fd: c_int) -> u32 {
+    let [.., drops] =
+        raw::option::<[u32; 9]>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO).unwrap_or([0; 9]);
+    drops
+}
+
+/// Whether the kernel's queue begins with a datagram of a sender that does not use the mailbox.
+fn has_stranger(slot: &Slot, fd: c_int, mailbox: &Mailbox) -> bool {
+    if raw::poll_now(fd, libc::POLLIN) != Ok(libc::POLLIN) {
+        return false;
+    }
+    let request =
+        Request { parts: &[], control: std::ptr::null_mut(), control_len: 0, flags: 0, loan: None };
+    match from_kernel(slot, fd, request, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) {
+        Ok(arrival) => address::read(&arrival.from).is_some_and(|from| !mailbox.knows(from)),
+        // An error that is pending is the program's to see, and this call has taken it.
+        Err(_) => false,
+    }
+}
+
+/// Takes the first record. The readers' lock is held, and it is there and may go.
+fn from_ring(
+    slot: &Slot,
+    mailbox: &Mailbox,
+    front: &Front,
+    request: Request<'_>,
+) -> Result<Arrival, Errno> {
+    let counters = &slot.counters;
+    if rise(&counters.rx_waiting_bytes_max, mailbox.waiting_bytes(front)) {
+        rise(&counters.rx_waiting_packets_max, mailbox.waiting());
+    }
+    let from = mailbox.address(front);
+    if let Some(loan) = request.loan.filter(|loan| loan.shows == request.peeks()) {
+        let mut pieces = [NO_PIECE; PIECES_MAX];
+        let count = mailbox.pieces(front, &mut pieces);
+        let take = |into: &mut _| {
+            *into = pieces;
+            let start = if loan.shows { front.start() } else { mailbox.lend(front) };
+            Ok::<_, Infallible>((count, front.len, start))
+        };
+        if count <= loan.pieces && front.len >= loan.least {
+            let _ = loan.lend(true, take);
+            mailbox.set_peeked(if loan.shows { Peeked::Ring } else { Peeked::Nothing });
+            let (from, from_len) = sender_of(mailbox, from);
+            return Ok(Arrival { len: front.len, from, from_len, ..Arrival::empty() });
+        }
+    }
+    let Ok(copied) = mailbox.copy(front, &mut Cursor::new(request.parts)) else {
+        if mailbox.is_spoilt() {
+            return Err(Errno::AGAIN); // A page of the mailbox is missing, which is given up.
+        }
+        // As the kernel has it: what could not be delivered is gone.
+        if !request.peeks() {
+            mailbox.advance(front);
+        }
+        return Err(Errno::FAULT);
+    };
+    let is_cut = copied < front.len;
+    let (from, from_len) = sender_of(mailbox, from);
+    if request.peeks() {
+        mailbox.set_peeked(Peeked::Ring);
+    } else {
+        mailbox.advance(front);
+        mailbox.set_peeked(Peeked::Nothing);
+    }
+    let cut = if is_cut { libc::MSG_TRUNC } else { 0 };
+    let mut control = Control::new(request.control, request.control_len);
+    control.stamp(slot.stamps.load(Ordering::Relaxed));
+    Ok(Arrival {
+        len: if request.flags & libc::MSG_TRUNC != 0 { front.len } else { copied },
+        from,
+        from_len,
+        flags: request.flags & libc::MSG_CMSG_CLOEXEC | cut | control.flags,
+        control_len: control.len,
+        is_from_ring: true,
+        sent: Sent::Somewhere,
+    })
+}
+
+/// The address of a sender as the program gets it, and its length.
+fn sender_of(
+    mailbox: &Mailbox,
+    from: Option<SocketAddr>,
+) -> (libc::sockaddr_storage, libc::socklen_t) {
+    match from {
+        Some(from) => address::write(from, mailbox.domain()),
+        None => (Arrival::empty().from, 0),
+    }
+}
+
+impl Arrival {
+    /// Nothing, from nowhere.
+    pub(crate) fn empty() -> Self {
+        // SAFETY: all zeros is a legal value of this structure of integers.
+        let from = unsafe { std::mem::zeroed() };
+        Self {
+            len: 0,
+            from,
+            from_len: 0,
+            flags: 0,
+            control_len: 0,
+            is_from_ring: true,
+            sent: Sent::Somewhere,
+        }
+    }
+}
+
+/// Receives from the kernel's queue; `waits`: through the C library, so that the thread can be
+/// cancelled. What it says of groups is for us: sockets that have asked for control data themselves
+/// are the kernel's alone.
+fn from_kernel(slot: &Slot, fd: c_int, request: Request<'_>, flags: c_int, waits: bool) -> Outcome {
+    let is_ours =
+        slot.has_inbox.load(Ordering::Relaxed) && !slot.is_kernel_only.load(Ordering::Relaxed);
+    let mut control = Room([0; CONTROL_BYTES]);
+    let mut arrival = Arrival { is_from_ring: false, ..Arrival::empty() };
+    // SAFETY: all zeros is a legal value of this structure of integers and pointers.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = (&raw mut arrival.from).cast();
+    message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    message.msg_iov = request.parts.as_ptr().cast_mut();
+    message.msg_iovlen = request.parts.len();
+    message.msg_control = if is_ours { control.0.as_mut_ptr().cast() } else { request.control };
+    message.msg_controllen = if is_ours { CONTROL_BYTES } else { request.control_len };
+    arrival.len = if waits {
+        let got = real!(
+            c"recvmsg" as fn(c_int, *mut libc::msghdr, c_int) -> libc::ssize_t,
+            fd,
+            &raw mut message,
+            flags
+        );
+        usize::try_from(got).map_err(|_| raw::errno())?
+    } else {
+        // SAFETY: the header points to a local and to the program's buffers.
+        unsafe { raw::recvmsg(fd, &raw mut message, flags) }?
+    };
+    arrival.from_len = message.msg_namelen;
+    arrival.flags = message.msg_flags;
+    if is_ours {
+        arrival.sent = sent_to(&message);
+        let mut control = Control::new(request.control, request.control_len);
+        if slot.stamps.load(Ordering::Relaxed) != 0 {
+            // SAFETY: the kernel has just filled it in, and the buffer is on this stack.
+            unsafe { control.pass_on(&message) };
+        }
+        (arrival.control_len, arrival.flags) = (control.len, arrival.flags | control.flags);
+    } else {
+        arrival.control_len = message.msg_controllen;
+    }
+    Ok(arrival)
+}
+
+/// Room for what the kernel says of a datagram.
+#[repr(align(8))]
+struct Room([u8; CONTROL_BYTES]);
+
+const CONTROL_BYTES: usize = 256;
+
+/// Where a datagram was sent to, if the kernel has said so.
+fn sent_to(message: &libc::msghdr) -> Sent {
+    // SAFETY: the header is the kernel's answer about a buffer of ours, which is still there.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !control.is_null() {
+        // SAFETY: not null, and within the control data.
+        let header = unsafe { control.read() };
+        // SAFETY: as above.
+        let data = unsafe { libc::CMSG_DATA(control) };
+        match destination(&header, data) {
+            Sent::Somewhere => {}
+            sent @ (Sent::Here | Sent::Group(..)) => return sent,
+        }
+        // SAFETY: the header and one of its control messages.
+        control = unsafe { libc::CMSG_NXTHDR(message, control) };
+    }
+    Sent::Somewhere
+}
+
+/// Where a datagram was sent to, if that is what a control message says: its header, and where its data lies.
+fn destination(header: &libc::cmsghdr, data: *const u8) -> Sent {
+    let (group, interface) = match (header.cmsg_level, header.cmsg_type) {
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+            // SAFETY: that is what a message of this type carries; any bits are legal.
+            let info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
+            let group = Ipv4Addr::from_bits(u32::from_be(info.ipi_addr.s_addr));
+            (IpAddr::V4(group), info.ipi_ifindex.cast_unsigned())
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+            // SAFETY: as above.
+            let info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
+            let group = IpAddr::V6(Ipv6Addr::from(info.ipi6_addr.s6_addr)).to_canonical();
+            (group, info.ipi6_ifindex)
+        }
+        _ => return Sent::Somewhere,
+    };
+    if group.is_multicast() { Sent::Group(group, interface) } else { Sent::Here }
+}
+
+/// The option by which the kernel says where datagrams were sent to.
+pub(super) fn shows_option(fd: c_int) -> (c_int, c_int) {
+    match raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) {
+        Ok(libc::AF_INET6) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+        Ok(_) | Err(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+    }
+}
+
+/// Somebody who sends to a group wants to know what comes of it: from now on the kernel says so,
+/// unless the program could see that, and we say which groups' datagrams are for this socket. The
+/// readers' lock is held.
+fn show_groups(slot: &Slot, fd: c_int, mailbox: &Mailbox) {
+    if mailbox.shows() != Shows::Wanted
+        || mailbox.is_held()
+        || slot.is_kernel_only.load(Ordering::Relaxed)
+    {
+        return;
+    }
+    let (level, name) = shows_option(fd);
+    let errors = if level == libc::IPPROTO_IP { libc::IP_RECVERR } else { libc::IPV6_RECVERR };
+    let is_off = |name| raw::option::<c_int>(fd, level, name) == Ok(0);
+    let is_on = slot.shows_groups.load(Ordering::Acquire);
+    let may_be_on = is_on || is_off(name) && is_off(errors);
+    if !may_be_on {
+        mailbox.set_shows(Shows::Wanted, Shows::Never);
+    } else if mailbox.set_shows(Shows::Wanted, Shows::Groups) {
+        if !is_on {
+            slot.shows_groups.store(true, Ordering::Release);
+            let _ = raw::set_option(fd, level, name, 1);
+        }
+        expect_groups(fd, mailbox);
+    }
+}
+
+/// Says for every group to which somebody sends whether its datagrams are for this socket.
+pub(super) fn expect_groups(fd: c_int, mailbox: &Mailbox) {
+    let (own, peer) = (address::name(fd, false), address::name(fd, true));
+    mailbox.expect(|from, group| {
+        let is_bound = own.is_some_and(|own| own.ip().is_unspecified() || own.ip() == group);
+        if !is_bound || peer.is_some_and(|peer| peer != from) {
+            return Some(false);
+        }
+        membership(fd, group, from.ip())
+    });
+}
+
+/// Whether a socket gets from `source` what is sent to `group` by way of the loopback device, by its
+/// memberships and filters as the kernel has them. `None` if there are more filters than we read.
+fn membership(fd: c_int, group: IpAddr, source: IpAddr) -> Option<bool> {
+    let (level, all) = match group {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL),
+    };
+    let domain = if group.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let nowhere = address::write(SocketAddr::new(group, 0), domain).0;
+    let mut filter = Filter {
+        interface: LOOPBACK,
+        group: nowhere,
+        mode: 0,
+        count: SOURCES_MAX,
+        sources: [nowhere; SOURCES_MAX as usize],
+    };
+    match raw::read_option(fd, level, MCAST_MSFILTER, &mut filter) {
+        Err(Errno(libc::EADDRNOTAVAIL)) => {
+            // No membership of its own: then it gets what others have joined, or nothing.
+            return Some(raw::option::<c_int>(fd, level, all).unwrap_or(1) != 0);
+        }
+        Err(_) => return None,
+        Ok(()) => {}
+    }
+    let sources = filter.sources.get(..filter.count as usize)?;
+    let is_named = sources.iter().filter_map(address::read).any(|named| named.ip() == source);
+    Some(is_named == (filter.mode == MCAST_INCLUDE))
+}
+
+/// A filter of sources, as the kernel has it.
+#[repr(C)]
+struct Filter {
+    interface: u32,
+    group: libc::sockaddr_storage,
+    mode: u32,
+    count: u32,
+    sources: [libc::sockaddr_storage; SOURCES_MAX as usize],
+}
+
+const SOURCES_MAX: u32 = 32;
+const MCAST_INCLUDE: u32 = 1;
+
+/// The kernel has brought a datagram to a socket that may have a mailbox by now.
+fn take_note(slot: &Pin, fd: c_int, request: Request<'_>, arrival: &Arrival) {
+    match post::inbox(slot, fd) {
+        Some(inbox) => {
+            let Some(_held) = inbox.mailbox.hold_readers() else { return };
+            show_groups(slot, fd, &inbox.mailbox);
+            count(&inbox.mailbox, request, arrival);
+        }
+        None if !request.peeks() => meet(slot, fd, arrival),
+        None => {}
+    }
+}
+
+/// Counts a datagram of the kernel's for its sender. The readers' lock is held.
+fn count(mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
+    if request.peeks() {
+        return mailbox.set_peeked(Peeked::Kernel);
+    }
+    mailbox.set_peeked(Peeked::Nothing);
+    if let Some(from) = address::read(&arrival.from) {
+        mailbox.note(from, arrival.sent);
+    }
+}
+
+/// Now and then, as long as there is no mailbox: is the sender one who would use it?
+fn meet(slot: &Pin, fd: c_int, arrival: &Arrival) {
+    let count = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if !count.is_power_of_two() || slot.is_kernel_only.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(from) = address::read(&arrival.from) else { return };
+    let post = slot.post_or_new(|| post::Post::new(slot, fd));
+    let Some(directory) = post.and_then(|post| post.directory) else { return };
+    if directory.generation(from.port()) > 0 && is_here(fd, from) {
+        let errno = raw::errno();
+        post::set_up(slot, fd);
+        raw::set_errno(errno);
+    }
+}
+
+/// Whether an address is one of this host's.
+fn is_here(fd: c_int, from: SocketAddr) -> bool {
+    if from.ip().is_loopback() || address::name(fd, false).is_some_and(|own| own.ip() == from.ip())
+    {
+        return true;
+    }
+    let domain = if from.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let Ok(probe) = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) else {
+        return false;
+    };
+    let (storage, len) = address::write(SocketAddr::new(from.ip(), 0), domain);
+    let is_here = raw::bind(probe, &storage, len).is_ok();
+    raw::close(probe);
+    is_here
+}
+
+/// The size of the next datagram, as `FIONREAD` has it; `None` if the kernel is to be asked.
+pub(crate) fn next_len(slot: &Pin, fd: c_int) -> Option<usize> {
+    let mailbox = &post::inbox(slot, fd)?.mailbox;
+    let _held = mailbox.hold_readers()?;
+    if mailbox.peeked() == Peeked::Kernel {
+        return None;
+    }
+    let front = mailbox.front().filter(|front| !mailbox.is_blocked(front))?;
+    mailbox.set_peeked(Peeked::Ring);
+    Some(front.len)
+}
+
+/// What there is to read in a mailbox. The kernel knows of its own.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Content {
+    Nothing,
+    /// A datagram that has to wait for another, which the kernel is about to bring.
+    Blocked,
+    Datagram,
+}
+
+/// What there is to read in the mailbox of a socket.
+pub(crate) fn content(mailbox: &Mailbox, fd: c_int) -> Content {
+    if !mailbox.has_record() {
+        return Content::Nothing;
+    }
+    let Some(_held) = mailbox.hold_readers() else { return Content::Nothing };
+    let Some(front) = mailbox.front() else { return Content::Nothing };
+    // What is waited for may have been dropped.
+    let goes = !mailbox.is_blocked(&front)
+        || raw::poll_now(fd, libc::POLLIN) == Ok(0)
+            && (!mailbox.is_blocked(&front) || mailbox.unblock(&front, drops(fd), raw::now_ns()));
+    if goes { Content::Datagram } else { Content::Blocked }
+}
+
+/// Spinning waits look at the kernel once in so many rounds.
+const KERNEL_LOOK_ROUNDS: u32 = 64;
+/// Reads that find nothing and do not wait look after receivers no more often than this.
+const LOOK_NS: u64 = 2_000_000;
+/// How long a reader sleeps that waits for what the kernel has not brought yet.
+const BLOCKED_NAP_NS: i64 = 50_000;
+
+pub(super) const MCAST_MSFILTER: c_int = 48;
+
+pub(super) const IPV6_MULTICAST_ALL: c_int = 29;

@@ -1,0 +1,493 @@
+//! A mailbox: shared memory into which others of this host put datagrams for one socket.
+//!
+//! It is an addition to the kernel's queue, never a replacement: senders use it only while the
+//! socket's owners are awake, and have been seen to receive from that very sender through the
+//! kernel. One word says how far senders have got and how many of the owners are asleep, so that a
+//! datagram is published, or found to have to go through the kernel, in one step: nobody ever has to
+//! be rung for. Each record says how many datagrams its sender has given to the kernel before, and
+//! waits until as many have been received.
+//!
+//! # Safety
+//!
+//! 1. A mailbox is mapped from `base` for `size(ring_bytes)` bytes until it is dropped. Its header
+//!    is made of atomics, for which every bit pattern is legal, so a shared reference to it is
+//!    sound whatever another process writes there.
+//! 2. Bytes of the ring are never seen through references. They are copied, between bounds that are
+//!    computed from cursors masked by this process's own idea of the size; what a record claims is
+//!    checked first.
+//! 3. Records are written under the senders' lock, and read and released under the readers' lock.
+
+mod records;
+mod senders;
+
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::base::lock::{Held, Lock};
+use crate::base::raw;
+use crate::base::shelter::Mapping;
+use crate::transport::rendezvous;
+
+pub(super) use records::{Front, Peeked, Pushed, Reserved};
+pub(super) use senders::{Expects, Origin, Sender, Sent};
+
+const MAGIC: u64 = 0x0005_7872_626d_6b73;
+/// Senders that one mailbox knows at a time; others use the kernel.
+const SENDERS_MAX: usize = 64;
+/// Processes of one family that own a mailbox; if there are more, nobody asks whether they live.
+const OWNERS_MAX: usize = 8;
+/// Bytes in front of the ring.
+const HEADER_BYTES: usize = 16_384;
+const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
+/// Cursors have so many bits; the others of the word count sleepers.
+const CURSOR_BITS: u32 = 48;
+const CURSOR_MASK: u64 = (1 << CURSOR_BITS) - 1;
+const SLEEPERS_SHIFT: u32 = 16;
+const SLEEPERS: u64 = 0x3fff;
+/// In the word: a datagram for several mailboxes is about to be published, and nobody goes to sleep.
+const COMING: u64 = 0x4000;
+/// How long a datagram may be about to be published, and how long to nap meanwhile: giving way alone would keep a
+/// sender of lower real-time priority from its processor.
+const COMING_NS: u64 = 100_000_000;
+const NAP_NS: i64 = 50_000;
+/// How long to wait for the lock of those who read, which are of one program and its children, and for that of those
+/// who send, which may be anybody of this user.
+const READERS_NS: u64 = 200_000_000;
+const SENDERS_NS: u64 = 50_000_000;
+/// In the word: the socket is closed.
+const GONE: u64 = 0x8000;
+/// The loopback device, in every network namespace.
+pub(super) const LOOPBACK: u32 = 1;
+
+/// The start of a mailbox.
+#[derive(Debug)]
+#[repr(C, align(128))]
+struct Header {
+    magic: AtomicU64,
+    ring_bytes: AtomicU64,
+    cookie: AtomicU64,
+    port: AtomicU32,
+    domain: AtomicU32,
+    /// The kernel's other number for the socket, by which it lists it.
+    inode: AtomicU64,
+    /// An IPv6 socket that gets nothing of IPv4.
+    is_v6_only: AtomicU32,
+    /// Whether it is known of what the kernel brings to which address it was sent: [`Shows`].
+    shows: AtomicU32,
+    /// What may wait, in bytes as the kernel counts them: `SO_RCVBUF`.
+    limit: AtomicU64,
+    /// Changes when the kernel's choice of senders may have changed.
+    epoch: AtomicU32,
+    /// Epoll instances that know of the mailbox.
+    seen: AtomicU32,
+    owners: [AtomicU32; OWNERS_MAX],
+    is_crowded: AtomicU32,
+    /// Entries of `senders` from here on have never been used.
+    used: AtomicU32,
+    word: Line<AtomicU64>,
+    producer: Producer,
+    consumer: Consumer,
+    senders: [Sender; SENDERS_MAX],
+}
+
+/// A value that has its cache lines for itself.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct Line<T>(T);
+
+/// Touched by senders alone.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct Producer {
+    lock: Lock,
+    /// How far senders have got, as the word says it, or is about to: readers look at that all the time, and
+    /// who sends need not wait until it is here. Never behind.
+    head: AtomicU64,
+    /// What was last known of the readers' cursor, and of what they have released.
+    tail_seen: AtomicU64,
+    released_seen: AtomicU64,
+    /// From where to where senders have skipped when they last began again at the start of the ring.
+    skip_from: AtomicU64,
+    skip_to: AtomicU64,
+    /// Bytes charged so far.
+    charged: AtomicU64,
+    /// Where the readers' cursor was when somebody last waited for room in vain.
+    stalled_at: AtomicU64,
+    /// Datagrams so far, and those there was no room for.
+    pushed: AtomicU64,
+    dropped: AtomicU64,
+    dropped_bytes: AtomicU64,
+}
+
+/// Touched by readers; senders look at it now and then.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct Consumer {
+    tail: AtomicU64,
+    /// So much behind it, as cursors count, the program still has where it lies: no room for senders.
+    held: AtomicU64,
+    released: AtomicU64,
+    /// Datagrams so far.
+    taken: AtomicU64,
+    lock: Lock,
+    /// From where the datagram came that was last peeked at.
+    peeked: AtomicU32,
+    /// Taken from the ring since the kernel was last looked at for the sake of others.
+    turns: AtomicU32,
+    /// The first record waits since then for what its sender gave to the kernel.
+    blocked_ns: AtomicU64,
+    /// Datagrams that the kernel had dropped when that was last looked at.
+    drops: AtomicU32,
+    /// The maker's own hold; see [`Mailbox::let_senders`].
+    hold: AtomicU32,
+}
+
+/// Whether it is known of what the kernel brings to which address it was sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub(super) enum Shows {
+    Nothing = 0,
+    /// Somebody who sends to a group wants it known.
+    Wanted = 1,
+    Groups = 2,
+    /// It is not to be.
+    Never = 3,
+}
+
+/// The socket of a mailbox.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct About {
+    /// The kernel's numbers for it.
+    pub(super) cookie: u64,
+    pub(super) inode: u64,
+    pub(super) port: u16,
+    pub(super) domain: c_int,
+    pub(super) is_v6_only: bool,
+}
+
+/// A mapped mailbox.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    mapping: Mapping,
+    ring_bytes: usize,
+}
+
+/// Length of a mailbox with a ring of that size.
+pub(super) const fn size(ring_bytes: usize) -> usize {
+    HEADER_BYTES + ring_bytes
+}
+
+/// Where a mailbox's counts lie in its file, for readers of statistics: datagrams put in and taken out,
+/// and bytes of both, as the kernel would count them; datagrams there was no room for, and their bytes.
+pub(crate) fn counts() -> [usize; 6] {
+    let (producer, consumer) = (offset_of!(Header, producer), offset_of!(Header, consumer));
+    [
+        producer + offset_of!(Producer, pushed),
+        consumer + offset_of!(Consumer, taken),
+        producer + offset_of!(Producer, charged),
+        consumer + offset_of!(Consumer, released),
+        producer + offset_of!(Producer, dropped),
+        producer + offset_of!(Producer, dropped_bytes),
+    ]
+}
+
+/// The ring's size for a receive buffer of `limit` bytes.
+pub(super) fn ring_bytes_for(limit: u64) -> usize {
+    let wanted = usize::try_from(limit).unwrap_or(RING_MAX);
+    wanted.clamp(RING_MIN, RING_MAX).next_power_of_two()
+}
+
+const RING_MIN: usize = 1 << 17;
+const RING_MAX: usize = 1 << 23;
+
+#[expect(clippy::as_conversions, reason = "an enumeration is stored as its number")]
+fn shows_number(shows: Shows) -> u32 {
+    shows as u32
+}
+
+impl Mailbox {
+    /// Makes a mailbox in a file that nobody has seen yet. Its maker holds senders off until it
+    /// says otherwise.
+    pub(super) fn make(file: c_int, about: &About, limit: u64) -> Option<Self> {
+        let About { cookie, inode, port, domain, is_v6_only } = *about;
+        let ring_bytes = ring_bytes_for(limit);
+        let mailbox = Self { mapping: rendezvous::map_whole(file, size(ring_bytes))?, ring_bytes };
+        let header = mailbox.header();
+        header.ring_bytes.store(ring_bytes.try_into().unwrap_or(0), Ordering::Relaxed);
+        header.cookie.store(cookie, Ordering::Relaxed);
+        header.port.store(port.into(), Ordering::Relaxed);
+        header.domain.store(domain.try_into().unwrap_or(0), Ordering::Relaxed);
+        header.inode.store(inode, Ordering::Relaxed);
+        header.is_v6_only.store(is_v6_only.into(), Ordering::Relaxed);
+        header.limit.store(limit, Ordering::Relaxed);
+        header.consumer.hold.store(1, Ordering::Relaxed);
+        header.word.0.store(1, Ordering::Relaxed);
+        header.producer.stalled_at.store(u64::MAX, Ordering::Relaxed);
+        header.producer.skip_from.store(u64::MAX, Ordering::Relaxed);
+        mailbox.own();
+        header.magic.store(MAGIC, Ordering::Release);
+        Some(mailbox)
+    }
+
+    /// Maps the mailbox in a file, if it is what it should be.
+    pub(super) fn open(file: c_int, cookie: u64) -> Option<Self> {
+        let len = raw::file_size(file).ok()?;
+        let ring_bytes = len.checked_sub(size(0))?;
+        if !ring_bytes.is_power_of_two() || !(RING_MIN..=RING_MAX).contains(&ring_bytes) {
+            return None;
+        }
+        let mailbox = Self { mapping: Mapping::new(file, len).ok()?, ring_bytes };
+        let header = mailbox.header();
+        let is_it = header.magic.load(Ordering::Acquire) == MAGIC
+            && header.cookie.load(Ordering::Relaxed) == cookie
+            && usize::try_from(header.ring_bytes.load(Ordering::Relaxed)) == Ok(ring_bytes);
+        is_it.then_some(mailbox)
+    }
+
+    /// A page of it has been missing, or one of its locks was not let go of: it is not used any more, and the kernel
+    /// brings everything.
+    #[inline]
+    pub(super) fn is_spoilt(&self) -> bool {
+        self.mapping.is_spoilt().load(Ordering::Relaxed)
+    }
+
+    pub(super) fn spoil(&self) {
+        self.mapping.is_spoilt().store(true, Ordering::Relaxed);
+    }
+
+    /// The readers' lock; `None` if the mailbox is spoilt.
+    #[inline]
+    pub(crate) fn hold_readers(&self) -> Option<Held<'_>> {
+        self.hold_readers_for(READERS_NS)
+    }
+
+    fn hold_readers_for(&self, most_ns: u64) -> Option<Held<'_>> {
+        let held = self.header().consumer.lock.hold_within(most_ns);
+        if held.is_none() {
+            self.spoil();
+        }
+        held.filter(|_| !self.is_spoilt())
+    }
+
+    /// The senders' lock; `None` if the mailbox is spoilt.
+    #[inline]
+    fn hold_senders(&self) -> Option<Held<'_>> {
+        let held = self.header().producer.lock.hold_within(SENDERS_NS);
+        if held.is_none() {
+            self.spoil();
+        }
+        held.filter(|_| !self.is_spoilt())
+    }
+
+    /// Its owner does not read it any more: nobody sends here.
+    pub(super) fn give_up(&self) {
+        self.header().word.0.fetch_or(GONE, Ordering::AcqRel);
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: mapped, aligned to a page, and made of atomics (rule 1).
+        unsafe { self.mapping.base().cast::<Header>().as_ref() }
+    }
+
+    pub(super) fn cookie(&self) -> u64 {
+        self.header().cookie.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        u16::try_from(self.header().port.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    pub(super) fn domain(&self) -> c_int {
+        c_int::try_from(self.header().domain.load(Ordering::Relaxed)).unwrap_or(libc::AF_INET)
+    }
+
+    pub(super) fn inode(&self) -> u64 {
+        self.header().inode.load(Ordering::Relaxed)
+    }
+
+    /// Whether the socket gets nothing of IPv4.
+    pub(super) fn is_v6_only(&self) -> bool {
+        self.header().is_v6_only.load(Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn shows(&self) -> Shows {
+        match self.header().shows.load(Ordering::Acquire) {
+            0 => Shows::Nothing,
+            1 => Shows::Wanted,
+            2 => Shows::Groups,
+            _ => Shows::Never,
+        }
+    }
+
+    /// Goes over from `from` to `to`, and returns whether it was `from`.
+    pub(super) fn set_shows(&self, from: Shows, to: Shows) -> bool {
+        let (from, to) = (shows_number(from), shows_number(to));
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        self.header().shows.compare_exchange(from, to, o, r).is_ok()
+    }
+
+    /// Datagrams to groups come through the kernel from now on.
+    pub(super) fn show_never(&self) {
+        self.header().shows.store(shows_number(Shows::Never), Ordering::Release);
+        self.turn();
+    }
+
+    /// Whether the maker still holds senders off.
+    pub(super) fn is_held(&self) -> bool {
+        self.header().consumer.hold.load(Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn set_limit(&self, limit: u64) {
+        self.header().limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// What the kernel brings here may have changed: every sender has to be seen again.
+    pub(super) fn turn(&self) {
+        self.header().epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    // Owners.
+
+    /// This process has the socket.
+    pub(super) fn own(&self) {
+        let (me, header) = (crate::base::alive::me(), self.header());
+        if header.owners.iter().any(|owner| owner.load(Ordering::Acquire) == me) {
+            return;
+        }
+        let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+        let take = |owner: &AtomicU32, old| owner.compare_exchange(old, me, o, r).is_ok();
+        let of_dead = |owner: &AtomicU32| {
+            let old = owner.load(Ordering::Acquire);
+            crate::base::alive::has_ended(old) && take(owner, old)
+        };
+        let mut owners = header.owners.iter();
+        if !owners.any(|owner| take(owner, 0)) && !header.owners.iter().any(of_dead) {
+            header.is_crowded.store(1, Ordering::Release);
+        }
+    }
+
+    /// This process has the socket no longer. Returns whether nobody has.
+    pub(super) fn disown(&self) -> bool {
+        let (me, header) = (crate::base::alive::me(), self.header());
+        let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+        for owner in &header.owners {
+            let _ = owner.compare_exchange(me, 0, o, r);
+        }
+        let mut owners = header.owners.iter().map(|owner| owner.load(Ordering::Acquire));
+        let is_free = owners.all(|owner| owner == 0 || crate::base::alive::has_ended(owner));
+        let is_last = is_free && header.is_crowded.load(Ordering::Acquire) == 0;
+        if is_last {
+            header.word.0.fetch_or(GONE, Ordering::AcqRel);
+        }
+        is_last
+    }
+
+    /// Whether every process that had the socket has ended.
+    pub(super) fn is_dead(&self) -> bool {
+        let header = self.header();
+        let word = header.word.0.load(Ordering::Acquire);
+        let mut owners = header.owners.iter().map(|owner| owner.load(Ordering::Acquire));
+        word & GONE != 0
+            || header.is_crowded.load(Ordering::Acquire) == 0
+                && owners.all(|owner| owner == 0 || crate::base::alive::has_ended(owner))
+    }
+
+    // Sleep.
+
+    /// Whether there is a record, blocked or not.
+    #[inline]
+    pub(crate) fn has_record(&self) -> bool {
+        self.head() != self.header().consumer.tail.load(Ordering::Relaxed)
+    }
+
+    /// How far senders have got: changes with every datagram.
+    #[inline]
+    pub(crate) fn head(&self) -> u64 {
+        self.header().word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT
+    }
+
+    /// The caller is about to sleep: from now on the kernel brings what comes. Refused if there is
+    /// a record already, or about to be one.
+    pub(crate) fn doze(&self) -> bool {
+        let Header { word, consumer, .. } = self.header();
+        let mut now = word.0.load(Ordering::Acquire);
+        loop {
+            if now & COMING != 0 {
+                self.forget_the_dead();
+                return false;
+            }
+            let is_empty = now >> SLEEPERS_SHIFT == consumer.tail.load(Ordering::Acquire);
+            if !is_empty || now & SLEEPERS == SLEEPERS {
+                return false;
+            }
+            let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+            match word.0.compare_exchange_weak(now, now + 1, o, r) {
+                Ok(_) => return true,
+                Err(changed) => now = changed,
+            }
+        }
+    }
+
+    /// From now on the kernel brings what comes, whatever is here already. What is about to be here
+    /// is waited for, but not for ever: a sender may be stopped, or have written nonsense.
+    pub(crate) fn hold(&self) {
+        let up = |now: u64| (now & (SLEEPERS | COMING) < SLEEPERS).then_some(now + 1);
+        let word = &self.header().word.0;
+        let until = raw::now_ns() + COMING_NS;
+        let mut rounds = 0_u32;
+        while let Err(now) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, up) {
+            if now & COMING == 0 {
+                return;
+            }
+            rounds = rounds.wrapping_add(1);
+            if raw::now_ns() > until {
+                word.fetch_and(!COMING, Ordering::AcqRel);
+            } else if rounds < 64 {
+                raw::give_way();
+            } else {
+                self.forget_the_dead();
+                raw::nap(NAP_NS);
+            }
+        }
+    }
+
+    /// A sender has died between two steps, or none is about to publish: what was to come does not come.
+    fn forget_the_dead(&self) {
+        let Header { word, producer, .. } = self.header();
+        let held = producer.lock.try_hold();
+        if held.is_some() || producer.lock.is_abandoned() {
+            word.0.fetch_and(!COMING, Ordering::AcqRel);
+        }
+    }
+
+    /// A sleeper has woken up, or a hold has ended.
+    pub(crate) fn rouse(&self) {
+        let down = |now: u64| (now & SLEEPERS > 0).then(|| now - 1);
+        let _ = self.header().word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
+    }
+
+    /// Ends the maker's hold, once nobody can be asleep who does not know of the mailbox:
+    /// `strangers` of them sleep in calls, and `watchers` epoll instances know the socket.
+    pub(super) fn let_senders(&self, strangers: u32, watchers: u32) {
+        let header = self.header();
+        if header.consumer.hold.load(Ordering::Relaxed) != 0
+            && strangers == 0
+            && header.seen.load(Ordering::SeqCst) >= watchers
+            && header.consumer.hold.swap(0, Ordering::AcqRel) != 0
+        {
+            self.rouse();
+        }
+    }
+
+    /// An epoll instance has got to know of the mailbox, or knows of it no longer.
+    pub(crate) fn seen(&self, is_new: bool) {
+        let seen = &self.header().seen;
+        if is_new {
+            seen.fetch_add(1, Ordering::SeqCst);
+        } else {
+            let down = |count: u32| count.checked_sub(1);
+            let _ = seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, down);
+        }
+    }
+}

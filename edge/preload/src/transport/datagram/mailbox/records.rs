@@ -1,0 +1,574 @@
+//! Records: datagrams in the ring of a mailbox, put there by senders and taken out by readers.
+//!
+//! # Safety
+//!
+//! Rules 2 and 3 of `mailbox.rs`: bytes of the ring are copied between bounds that are computed here, and
+//! records written under the senders' lock, read and released under the readers'.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use super::{
+    COMING, CURSOR_MASK, GONE, HEADER_BYTES, Header, Mailbox, Origin, Producer, SENDERS_NS,
+    SLEEPERS, SLEEPERS_SHIFT, Sender,
+};
+use crate::base::lock::Held;
+use crate::base::parts::{Cursor, Fault};
+use crate::base::raw;
+use crate::socket::loans::PIECES_MAX;
+
+/// From where the datagram came that was last peeked at.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Peeked {
+    Nothing,
+    Ring,
+    Kernel,
+}
+
+/// What has become of a datagram.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Pushed {
+    /// It is there; the record ends at this position.
+    At(u64),
+    /// There is no room, as a full receive buffer has none.
+    Full,
+    /// An owner sleeps: the kernel has to bring it.
+    Asleep,
+    /// The socket is closed.
+    Gone,
+}
+
+/// The first record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Front {
+    sender: usize,
+    before: u32,
+    pub(crate) len: usize,
+    at: u64,
+    next: u64,
+    charge: u32,
+}
+
+impl Front {
+    /// Where the record begins.
+    pub(crate) fn start(&self) -> u64 {
+        self.at.wrapping_sub(1) & CURSOR_MASK
+    }
+}
+
+/// What the kernel charges to a receive buffer for a datagram, about.
+fn charge_of(len: usize) -> u32 {
+    let block = len.saturating_add(384).next_power_of_two().saturating_add(256);
+    u32::try_from(block).unwrap_or(u32::MAX)
+}
+
+fn distance(to: u64, from: u64) -> u64 {
+    to.wrapping_sub(from) & CURSOR_MASK
+}
+
+/// The earlier of two counts that wrap.
+fn earlier(a: u32, b: u32) -> u32 {
+    if a.wrapping_sub(b).cast_signed() < 0 { a } else { b }
+}
+
+fn units(len: usize) -> u64 {
+    u64::try_from(len.div_ceil(UNIT)).unwrap_or(u64::MAX)
+}
+
+/// Where a record is going to be.
+#[derive(Clone, Copy, Debug)]
+struct Space {
+    head: u64,
+    end: u64,
+    len: usize,
+    charge: u32,
+}
+
+/// A mailbox in which nobody goes to sleep, nor sends, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Reserved<'a> {
+    mailbox: &'a Mailbox,
+    /// `None`: it is full.
+    space: Option<Space>,
+    _held: Held<'a>,
+}
+
+impl Reserved<'_> {
+    pub(crate) fn is_full(&self) -> bool {
+        self.space.is_none()
+    }
+
+    /// Writes the datagram, if there is room for it. Returns false if it is not where the program
+    /// has said.
+    pub(crate) fn fill(&self, sender: usize, before: u32, mut from: Cursor<'_>) -> bool {
+        let space = self.space.as_ref();
+        space.is_none_or(|space| self.mailbox.fill(space, sender, before, &mut from))
+    }
+
+    /// Publishes what has been written, and returns where it ends.
+    pub(crate) fn publish(self) -> Option<u64> {
+        let space = self.space?;
+        let put = |now: u64| Some(space.end << SLEEPERS_SHIFT | now & (GONE | SLEEPERS));
+        let Header { word, producer, .. } = self.mailbox.header();
+        producer.head.store(space.end, Ordering::Release);
+        let _ = word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, put);
+        self.mailbox.charge(&space);
+        Some(space.end)
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let word = &self.mailbox.header().word.0;
+        if word.load(Ordering::Acquire) & COMING != 0 {
+            word.fetch_and(!COMING, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Why nothing may be put into a mailbox whose word is that; `None` if it may.
+fn refusal(word: u64) -> Option<Pushed> {
+    match word & (GONE | SLEEPERS) {
+        0 => None,
+        flags if flags & GONE != 0 => Some(Pushed::Gone),
+        _ => Some(Pushed::Asleep),
+    }
+}
+
+impl Mailbox {
+    fn total(&self) -> u64 {
+        units(self.ring_bytes)
+    }
+
+    fn at(&self, cursor: u64) -> (*mut u8, usize) {
+        let offset = usize::try_from(cursor & (self.total() - 1)).unwrap_or(0) * UNIT;
+        // In bounds: the offset is masked by our own idea of the size (rule 2).
+        (self.mapping.base().as_ptr().wrapping_add(HEADER_BYTES + offset), self.ring_bytes - offset)
+    }
+
+    fn write_head(&self, cursor: u64, words: [u32; 4]) {
+        let (target, _) = self.at(cursor);
+        // SAFETY: one unit at a unit's boundary inside of the ring (rule 2); the page is mapped and
+        // aligned, and the senders' lock is held (rule 3).
+        unsafe { target.cast::<[u32; 4]>().write(words) };
+    }
+
+    fn read_head(&self, cursor: u64) -> [u32; 4] {
+        let (source, _) = self.at(cursor);
+        // SAFETY: one unit at a unit's boundary inside of the ring (rule 2), published before the
+        // cursor that the caller has read; any bits are legal.
+        unsafe { source.cast::<[u32; 4]>().read() }
+    }
+
+    /// A record is about to be written, most likely at this position.
+    #[inline]
+    pub(crate) fn prepare(&self, cursor: u64) {
+        raw::claim(self.at(cursor).0);
+    }
+
+    /// Puts a datagram of `len` bytes there. `is_eager`: the readers are awake, most likely, so it is
+    /// written before it is looked whether that is so.
+    pub(crate) fn push(
+        &self,
+        sender: usize,
+        before: u32,
+        from: &mut Cursor<'_>,
+        len: usize,
+        is_eager: bool,
+    ) -> Pushed {
+        let Header { word, producer, .. } = self.header();
+        if !is_eager && let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
+            return refused;
+        }
+        let Some(_held) = self.hold_senders() else { return Pushed::Gone };
+        let start = match is_eager {
+            true => producer.head.load(Ordering::Relaxed),
+            false => word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT,
+        };
+        let Some(space) = self.space(start, len) else {
+            return refusal(word.0.load(Ordering::Acquire)).unwrap_or(Pushed::Full);
+        };
+        // The kernel says what there is to say about a buffer that is none.
+        if !self.fill(&space, sender, before, from) {
+            return Pushed::Asleep;
+        }
+        let end = space.end;
+        let mut now = start << SLEEPERS_SHIFT;
+        // First, so that nobody writes over what has been published if this sender is killed in between.
+        producer.head.store(end, Ordering::Release);
+        loop {
+            let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+            match word.0.compare_exchange_weak(now, end << SLEEPERS_SHIFT, o, r) {
+                Ok(_) => break,
+                Err(changed) => now = changed,
+            }
+            let reached = now >> SLEEPERS_SHIFT;
+            // If it is not where it has been: somebody was killed in between.
+            let missed = (reached != start).then_some(Pushed::Asleep);
+            if let Some(refused) = refusal(now).or(missed) {
+                producer.head.store(reached, Ordering::Release);
+                return refused;
+            }
+        }
+        self.charge(&space);
+        Pushed::At(end)
+    }
+
+    /// Where a datagram of `len` bytes goes, if senders have got as far as `start`; `None` if there is no
+    /// room for it. The senders' lock is held.
+    fn space(&self, start: u64, len: usize) -> Option<Space> {
+        let Header { producer, consumer, limit, .. } = self.header();
+        let (total, charge) = (self.total(), charge_of(len));
+        let needed = 1 + units(len);
+        let limit = limit.load(Ordering::Relaxed);
+        let charged = producer.charged.load(Ordering::Relaxed);
+        let fits = |tail: u64, released: u64| {
+            distance(start, tail).saturating_add(needed) <= total
+                && charged.wrapping_sub(released) <= limit
+        };
+        let mut tail = producer.tail_seen.load(Ordering::Relaxed);
+        let released = producer.released_seen.load(Ordering::Relaxed);
+        let offset = start & (total - 1);
+        if offset >= RESTART_UNITS || !fits(tail, released) {
+            tail = consumer.tail.load(Ordering::Acquire);
+            // What was skipped is empty, also before readers have got there.
+            let skip_to = producer.skip_to.load(Ordering::Relaxed);
+            if tail == producer.skip_from.load(Ordering::Relaxed)
+                && distance(skip_to, tail) < distance(start, tail)
+            {
+                tail = skip_to;
+            }
+            tail = tail.wrapping_sub(consumer.held.load(Ordering::Acquire)) & CURSOR_MASK;
+            let released = consumer.released.load(Ordering::Acquire);
+            producer.tail_seen.store(tail, Ordering::Relaxed);
+            producer.released_seen.store(released, Ordering::Relaxed);
+            if !fits(tail, released) {
+                return None;
+            }
+        }
+        let mut head = start;
+        let rest = total - offset;
+        if offset >= RESTART_UNITS && tail == start && rest + needed <= total {
+            head = start.wrapping_add(rest) & CURSOR_MASK;
+            producer.skip_from.store(start, Ordering::Relaxed);
+            producer.skip_to.store(head, Ordering::Relaxed);
+        }
+        let end = head.wrapping_add(needed) & CURSOR_MASK;
+        Some(Space { head, end, len, charge })
+    }
+
+    /// Writes a record. Returns false if the datagram is not where the program has said. The senders'
+    /// lock is held.
+    fn fill(&self, space: &Space, sender: usize, before: u32, from: &mut Cursor<'_>) -> bool {
+        let Space { head, len, charge, .. } = *space;
+        let index = u32::try_from(sender).unwrap_or(0);
+        self.write_head(head, [u32::try_from(len).unwrap_or(0), index, before, charge]);
+        let (mut at, mut left) = (head.wrapping_add(1), len);
+        while left > 0 {
+            let (target, room) = self.at(at);
+            let Ok(copied) = from.drain(target, room.min(left)) else { return false };
+            if copied == 0 {
+                break;
+            }
+            left -= copied;
+            at = at.wrapping_add(units(copied));
+        }
+        true
+    }
+
+    fn charge(&self, space: &Space) {
+        let Producer { charged, pushed, .. } = &self.header().producer;
+        let now = charged.load(Ordering::Relaxed);
+        charged.store(now.wrapping_add(space.charge.into()), Ordering::Relaxed);
+        pushed.store(pushed.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The same in steps, for a datagram that several mailboxes get, or none: nobody goes to sleep
+    /// here until the answer is dropped. Refused if somebody sleeps, or nobody is there.
+    pub(crate) fn reserve(&self, len: usize) -> Result<Reserved<'_>, Pushed> {
+        let Header { word, .. } = self.header();
+        if let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
+            return Err(refused);
+        }
+        let held = self.hold_senders().ok_or(Pushed::Gone)?;
+        let mut now = word.0.load(Ordering::Acquire);
+        loop {
+            if let Some(refused) = refusal(now) {
+                return Err(refused);
+            }
+            let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+            match word.0.compare_exchange_weak(now, now | COMING, o, r) {
+                Ok(_) => break,
+                Err(changed) => now = changed,
+            }
+        }
+        let space = self.space(now >> SLEEPERS_SHIFT, len);
+        Ok(Reserved { mailbox: self, space, _held: held })
+    }
+
+    /// Whether a full ring is worth waiting for: its readers have read since the last wait in vain.
+    pub(crate) fn moves(&self) -> bool {
+        let Header { producer, consumer, .. } = self.header();
+        let tail = consumer.tail.load(Ordering::Acquire);
+        let was = producer.stalled_at.load(Ordering::Relaxed);
+        was != tail
+    }
+
+    /// Waiting has been in vain, and a datagram of `len` bytes is dropped.
+    pub(crate) fn stalls(&self, len: usize) {
+        let Header { producer, consumer, .. } = self.header();
+        producer.dropped.fetch_add(1, Ordering::Relaxed);
+        producer.dropped_bytes.fetch_add(len.try_into().unwrap_or(0), Ordering::Relaxed);
+        let tail = consumer.tail.load(Ordering::Acquire);
+        producer.stalled_at.store(tail, Ordering::Relaxed);
+    }
+
+    /// Datagrams that were dropped for want of room, and their bytes.
+    pub(crate) fn dropped(&self) -> (u64, u64) {
+        let Producer { dropped, dropped_bytes, .. } = &self.header().producer;
+        (dropped.load(Ordering::Relaxed), dropped_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that wait from a record on, as they lie here.
+    #[inline]
+    pub(crate) fn waiting_bytes(&self, front: &Front) -> usize {
+        let units = distance(self.head(), front.at.wrapping_sub(1) & CURSOR_MASK);
+        usize::try_from(units).unwrap_or(0).saturating_mul(UNIT)
+    }
+
+    /// Datagrams that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        let Header { producer, consumer, .. } = self.header();
+        let taken = consumer.taken.load(Ordering::Relaxed);
+        let waiting = producer.pushed.load(Ordering::Relaxed).wrapping_sub(taken);
+        usize::try_from(waiting).unwrap_or(0)
+    }
+
+    /// Whether everything up to a position has been read.
+    pub(crate) fn is_read(&self, position: u64) -> bool {
+        let tail = self.header().consumer.tail.load(Ordering::Acquire);
+        distance(tail, position) <= CURSOR_MASK / 2
+    }
+
+    /// The first record. The readers' lock is held.
+    pub(crate) fn front(&self) -> Option<Front> {
+        let Header { word, producer, consumer, .. } = self.header();
+        let head = word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT;
+        let mut tail = consumer.tail.load(Ordering::Relaxed);
+        if head == tail {
+            return None;
+        }
+        let available = distance(head, tail);
+        // What is skipped comes in addition.
+        if available > 2 * self.total() || tail > CURSOR_MASK {
+            self.spoil();
+            return None;
+        }
+        if tail == producer.skip_from.load(Ordering::Relaxed) {
+            let to = producer.skip_to.load(Ordering::Relaxed) & CURSOR_MASK;
+            if distance(to, tail) < available {
+                self.move_on(tail, to, false);
+                tail = to;
+            }
+        }
+        let words = self.read_head(tail);
+        let [len, sender, before, charge] = words;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let needed = units(len).saturating_add(1);
+        let sender = usize::try_from(sender).unwrap_or(usize::MAX);
+        let available = distance(head, tail);
+        if available > self.total() || needed > available || self.sender(sender).is_none() {
+            // Nonsense, which only a process of this user can have written.
+            self.spoil();
+            return None;
+        }
+        let next = tail.wrapping_add(needed) & CURSOR_MASK;
+        Some(Front { sender, before, len, at: tail.wrapping_add(1), next, charge })
+    }
+
+    /// Whether a record has to wait for what its sender gave to the kernel before.
+    pub(crate) fn is_blocked(&self, front: &Front) -> bool {
+        let Some(sender) = self.sender(front.sender) else { return false };
+        let due = earlier(front.before, sender.given());
+        let missing = due.wrapping_sub(sender.taken.load(Ordering::Acquire)).cast_signed();
+        if missing <= 0 && self.header().consumer.blocked_ns.load(Ordering::Relaxed) != 0 {
+            self.header().consumer.blocked_ns.store(0, Ordering::Relaxed);
+        }
+        missing > 0
+    }
+
+    /// A record is blocked, and the kernel has nothing: it goes on if what is missing was dropped,
+    /// or has not come for a long time. `drops` is the kernel's count for this socket.
+    pub(crate) fn unblock(&self, front: &Front, drops: u32, now_ns: u64) -> bool {
+        let consumer = &self.header().consumer;
+        let since = consumer.blocked_ns.load(Ordering::Relaxed);
+        if since == 0 {
+            consumer.blocked_ns.store(now_ns.max(1), Ordering::Relaxed);
+        }
+        // A time that is still to come was never written by a reader.
+        let is_old = since != 0 && (since > now_ns || now_ns - since > BLOCKED_MAX_NS);
+        let is_dropped = consumer.drops.swap(drops, Ordering::Relaxed) != drops;
+        if !is_old && !is_dropped {
+            return false;
+        }
+        if let Some(sender) = self.sender(front.sender) {
+            sender.taken.store(earlier(front.before, sender.given()), Ordering::Release);
+        }
+        consumer.blocked_ns.store(0, Ordering::Relaxed);
+        true
+    }
+
+    /// Who sent a record.
+    pub(crate) fn address(&self, front: &Front) -> Option<SocketAddr> {
+        self.sender(front.sender).map(Sender::address)
+    }
+
+    /// Copies a record, as much of it as there is room for. Returns how many bytes.
+    pub(crate) fn copy(&self, front: &Front, into: &mut Cursor<'_>) -> Result<usize, Fault> {
+        let (mut at, mut left, mut done) = (front.at, front.len, 0);
+        while left > 0 {
+            let (source, room) = self.at(at);
+            let run = room.min(left);
+            let copied = into.fill(source, run)?;
+            done += copied;
+            left -= copied;
+            at = at.wrapping_add(units(copied));
+            if copied < run {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// The first record has been read. The readers' lock is held.
+    pub(crate) fn advance(&self, front: &Front) {
+        self.leave_behind(front, false);
+    }
+
+    fn leave_behind(&self, front: &Front, is_lent: bool) {
+        let consumer = &self.header().consumer;
+        let released = consumer.released.load(Ordering::Relaxed);
+        consumer.released.store(released.wrapping_add(front.charge.into()), Ordering::Relaxed);
+        let taken = consumer.taken.load(Ordering::Relaxed).wrapping_add(1);
+        consumer.taken.store(taken, Ordering::Relaxed);
+        self.move_on(front.start(), front.next, is_lent);
+    }
+
+    /// Readers have got from one position to another. The program may have some of what lies behind, or be
+    /// lent it now. In this order: senders look at the cursor first.
+    fn move_on(&self, from: u64, to: u64, is_lent: bool) {
+        let consumer = &self.header().consumer;
+        let before = consumer.held.load(Ordering::Relaxed);
+        if is_lent || before != 0 {
+            let held = before.wrapping_add(distance(to, from)) & CURSOR_MASK;
+            consumer.held.store(held, Ordering::Release);
+        }
+        consumer.tail.store(to, Ordering::Release);
+    }
+
+    /// Where the first record lies, in two pieces at most. Returns how many. The readers' lock is held.
+    pub(crate) fn pieces(&self, front: &Front, parts: &mut [libc::iovec; PIECES_MAX]) -> usize {
+        let (mut at, mut left, mut count) = (front.at, front.len, 0);
+        for part in parts.iter_mut() {
+            let (source, room) = self.at(at);
+            let run = room.min(left);
+            if run == 0 {
+                break;
+            }
+            *part = libc::iovec { iov_base: source.cast(), iov_len: run };
+            (count, left, at) = (count + 1, left - run, at.wrapping_add(units(run)));
+        }
+        count
+    }
+
+    /// Lends the first record where it lies. Returns its position. The readers' lock is held. Senders can change
+    /// what is lent.
+    pub(crate) fn lend(&self, front: &Front) -> u64 {
+        self.leave_behind(front, true);
+        front.start()
+    }
+
+    /// The program has given back what it had before `oldest`, or everything. The readers' lock is held.
+    pub(crate) fn take_back_loans(&self, oldest: Option<u64>) {
+        let consumer = &self.header().consumer;
+        let tail = consumer.tail.load(Ordering::Relaxed);
+        let held = oldest.map_or(0, |oldest| distance(tail, oldest));
+        consumer.held.store(held, Ordering::Release);
+    }
+
+    /// Whether it is the others' turn, who send through the kernel.
+    pub(crate) fn is_others_turn(&self) -> bool {
+        let turns = &self.header().consumer.turns;
+        let now = turns.load(Ordering::Relaxed).wrapping_add(1);
+        turns.store(now, Ordering::Relaxed);
+        now.is_multiple_of(OTHERS_TURN)
+    }
+
+    pub(crate) fn peeked(&self) -> Peeked {
+        match self.header().consumer.peeked.load(Ordering::Relaxed) {
+            1 => Peeked::Ring,
+            2 => Peeked::Kernel,
+            _ => Peeked::Nothing,
+        }
+    }
+
+    pub(crate) fn set_peeked(&self, peeked: Peeked) {
+        let number = match peeked {
+            Peeked::Nothing => 0,
+            Peeked::Ring => 1,
+            Peeked::Kernel => 2,
+        };
+        let place = &self.header().consumer.peeked;
+        if place.load(Ordering::Relaxed) != number {
+            place.store(number, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes out everything, for a socket whose mailbox nobody is going to read: calls `f` with whence
+    /// each datagram is, and its bytes; those of which it returns false are dropped.
+    pub(crate) fn take_all(&self, mut f: impl FnMut(Origin, &[u8]) -> bool) {
+        let Some(_held) = self.hold_readers() else { return };
+        for _ in 0..self.total() {
+            let Some(front) = self.front() else { return };
+            let mut bytes = vec![0_u8; front.len];
+            let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            let _ = self.copy(&front, &mut Cursor::new(&[part]));
+            let origin = self.sender(front.sender).map(Sender::origin);
+            if !origin.is_some_and(|origin| f(origin, &bytes)) {
+                let Producer { dropped, dropped_bytes, .. } = &self.header().producer;
+                dropped.fetch_add(1, Ordering::Relaxed);
+                dropped_bytes.fetch_add(front.len.try_into().unwrap_or(0), Ordering::Relaxed);
+            }
+            self.advance(&front);
+        }
+    }
+
+    /// Takes out what a sender has put here, for a mailbox whose owners are dead: calls `f` with
+    /// each datagram of its.
+    pub(crate) fn take_back(&self, sender: usize, mut f: impl FnMut(&[u8])) {
+        let Some(_held) = self.hold_readers_for(SENDERS_NS) else { return };
+        for _ in 0..self.total() {
+            let Some(front) = self.front() else { return };
+            if front.sender == sender {
+                let mut bytes = vec![0_u8; front.len];
+                let part =
+                    libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+                let _ = self.copy(&front, &mut Cursor::new(&[part]));
+                f(&bytes);
+            }
+            self.advance(&front);
+        }
+    }
+}
+
+/// Cursors count units of so many bytes.
+const UNIT: usize = 16;
+
+/// Where an empty ring begins again rather than go on, in units from its start.
+const RESTART_UNITS: u64 = 512;
+
+/// How long a record waits for what the kernel does not bring.
+const BLOCKED_MAX_NS: u64 = 20_000_000;
+
+/// After so many datagrams from the ring those in the kernel's queue have their turn.
+const OTHERS_TURN: u32 = 128;

@@ -1,0 +1,326 @@
+//! Senders, as one mailbox knows them: who may use it, and how the order of their datagrams holds across
+//! the mailbox and the kernel.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use super::{LOOPBACK, Mailbox};
+use crate::base::alive;
+
+/// One sender, as this socket sees it; and further entries for the groups to which it sends, which say
+/// what is known of those, while what is counted is counted in the first.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Sender {
+    /// The kernel's number for its socket; 0 if the entry is free.
+    cookie: AtomicU64,
+    process: AtomicU32,
+    /// Family and port of its address.
+    port: AtomicU32,
+    addr: [AtomicU64; 2],
+    /// Datagrams it has given to the kernel for this socket, and how many have come of them.
+    given: AtomicU32,
+    pub(super) taken: AtomicU32,
+    /// One more than the epoch in which the kernel was last seen to bring its datagrams here.
+    confirmed: AtomicU32,
+    /// Datagrams that have come beyond those; below 0 as long as they may have been sent before it was entered.
+    excess: AtomicI32,
+    /// The multicast group that this entry is about; zeros if it is about the socket's own address.
+    group: [AtomicU64; 2],
+    /// The interface by which the group's datagrams were last seen to come.
+    interface: AtomicU32,
+    /// Whether the group's datagrams that come by loopback are for this socket: [`Expects`].
+    expects: AtomicU32,
+    /// How many of the sender's ways lead here.
+    users: AtomicU32,
+}
+
+impl Sender {
+    fn matches(&self, from: SocketAddr) -> bool {
+        let (port, [a, b]) = split(from);
+        self.port.load(Ordering::Relaxed) == port
+            && self.addr[0].load(Ordering::Relaxed) == a
+            && self.addr[1].load(Ordering::Relaxed) == b
+            && self.cookie.load(Ordering::Acquire) != 0
+    }
+
+    fn is_about(&self, group: Option<IpAddr>) -> bool {
+        let [a, b] = group.map_or([0, 0], |group| split(SocketAddr::new(group, 0)).1);
+        self.group[0].load(Ordering::Relaxed) == a && self.group[1].load(Ordering::Relaxed) == b
+    }
+
+    /// Whether this entry is that socket's.
+    pub(crate) fn is(&self, cookie: u64) -> bool {
+        self.cookie.load(Ordering::Relaxed) == cookie
+    }
+
+    /// The interface by which the group's datagrams were last seen to come.
+    pub(crate) fn interface(&self) -> u32 {
+        self.interface.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        let port = self.port.load(Ordering::Relaxed);
+        let [a, b] = &self.addr;
+        let (a, b) = (a.load(Ordering::Relaxed), b.load(Ordering::Relaxed));
+        let number = u16::try_from(port & 0xffff).unwrap_or(0);
+        let ip = if port & V6 != 0 {
+            IpAddr::V6(Ipv6Addr::from_bits(u128::from(a) << 64 | u128::from(b)))
+        } else {
+            IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(b).unwrap_or(0)))
+        };
+        SocketAddr::new(ip, number)
+    }
+
+    pub(super) fn origin(&self) -> Origin {
+        Origin {
+            cookie: self.cookie.load(Ordering::Relaxed),
+            process: self.process.load(Ordering::Relaxed),
+            from: self.address(),
+        }
+    }
+
+    /// The sender is about to give a datagram to the kernel.
+    pub(crate) fn gives(&self) {
+        self.given.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The kernel has not taken so many, or they were not for this socket.
+    pub(crate) fn gave_not(&self, count: u32) {
+        if count > 0 {
+            self.given.fetch_sub(count, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn expects(&self) -> Expects {
+        match self.expects.load(Ordering::Acquire) {
+            1 => Expects::Nothing,
+            2 => Expects::All,
+            _ => Expects::Unknown,
+        }
+    }
+
+    pub(crate) fn given(&self) -> u32 {
+        self.given.load(Ordering::Acquire)
+    }
+
+    /// The sender no longer trusts that the kernel brings its datagrams here.
+    pub(crate) fn doubt(&self) {
+        if self.confirmed.load(Ordering::Relaxed) != AMBIGUOUS {
+            self.confirmed.store(0, Ordering::Release);
+        }
+    }
+}
+
+const V6: u32 = 1 << 16;
+
+fn split(addr: SocketAddr) -> (u32, [u64; 2]) {
+    let port = u32::from(addr.port());
+    match addr.ip() {
+        IpAddr::V4(ip) => (port, [0, u64::from(ip.to_bits())]),
+        IpAddr::V6(ip) => {
+            let [a, b, c, d, e, f, g, h, rest @ ..] = ip.octets();
+            let high = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+            (port | V6, [high, u64::from_be_bytes(rest)])
+        }
+    }
+}
+
+/// Where the kernel says that a datagram was sent to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Sent {
+    /// It does not say.
+    Somewhere,
+    /// To an address of this socket's.
+    Here,
+    /// To a group, by way of an interface.
+    Group(IpAddr, u32),
+}
+
+/// Whether a group's datagrams are for a socket, as its owner says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub(crate) enum Expects {
+    Unknown = 0,
+    Nothing = 1,
+    All = 2,
+}
+
+/// Whence a datagram is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// The kernel's number for the socket that sent it, and the process that has it; 0 if it is closed.
+    pub(crate) cookie: u64,
+    pub(crate) process: u32,
+    pub(crate) from: SocketAddr,
+}
+
+#[expect(clippy::as_conversions, reason = "an enumeration is stored as its number")]
+fn expects_number(expects: Expects) -> u32 {
+    expects as u32
+}
+
+impl Mailbox {
+    pub(crate) fn sender(&self, index: usize) -> Option<&Sender> {
+        self.header().senders.get(index)
+    }
+
+    /// Enters a sender; finds it if it is there already. Refused if another one uses the same
+    /// address, or if there are too many. `backlog`: datagrams that it has sent through the kernel so far, and that
+    /// may still come.
+    pub(crate) fn enter(
+        &self,
+        cookie: u64,
+        from: SocketAddr,
+        group: Option<IpAddr>,
+        backlog: u64,
+    ) -> Option<usize> {
+        let header = self.header();
+        let _held = self.hold_senders()?;
+        let is_empty = !self.has_record();
+        let mut free = None;
+        for (index, sender) in header.senders.iter().enumerate() {
+            let known = sender.cookie.load(Ordering::Acquire);
+            let is_same = sender.matches(from) && sender.is_about(group);
+            if known == cookie && is_same {
+                sender.process.store(alive::me(), Ordering::Relaxed);
+                sender.users.fetch_add(1, Ordering::Relaxed);
+                return Some(index);
+            }
+            let process = sender.process.load(Ordering::Relaxed);
+            let is_free = known == 0 || is_empty && (process == 0 || alive::has_ended(process));
+            if !is_free && is_same {
+                return None;
+            }
+            if is_free {
+                sender.cookie.store(0, Ordering::Release);
+                free = free.or(Some(index));
+            }
+            if known == 0 && index >= usize::try_from(header.used.load(Ordering::Relaxed)).ok()? {
+                break;
+            }
+        }
+        let index = free?;
+        let sender = header.senders.get(index)?;
+        let (port, [a, b]) = split(from);
+        sender.port.store(port, Ordering::Relaxed);
+        sender.addr[0].store(a, Ordering::Relaxed);
+        sender.addr[1].store(b, Ordering::Relaxed);
+        let [a, b] = group.map_or([0, 0], |group| split(SocketAddr::new(group, 0)).1);
+        sender.group[0].store(a, Ordering::Relaxed);
+        sender.group[1].store(b, Ordering::Relaxed);
+        let Sender { given, taken, confirmed, excess, interface, .. } = sender;
+        for count in [given, taken, confirmed, interface, &sender.expects] {
+            count.store(0, Ordering::Relaxed);
+        }
+        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX).min(BACKLOG_MAX);
+        excess.store(-backlog, Ordering::Relaxed);
+        sender.users.store(1, Ordering::Relaxed);
+        sender.process.store(alive::me(), Ordering::Relaxed);
+        header.used.fetch_max(u32::try_from(index + 1).unwrap_or(0), Ordering::AcqRel);
+        sender.cookie.store(cookie, Ordering::Release);
+        Some(index)
+    }
+
+    /// A sender has closed its socket. Its address is needed for as long as records are here.
+    pub(crate) fn leave(&self, index: usize) {
+        let Some(_held) = self.hold_senders() else { return };
+        if let Some(sender) = self.sender(index) {
+            let users = sender.users.load(Ordering::Relaxed).saturating_sub(1);
+            sender.users.store(users, Ordering::Relaxed);
+            if users > 0 {
+                return;
+            }
+            sender.process.store(0, Ordering::Relaxed);
+            if !self.has_record() {
+                sender.cookie.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Whether the kernel has been seen to bring this sender's datagrams to this socket.
+    #[inline]
+    pub(crate) fn is_confirmed(&self, index: usize, cookie: u64) -> bool {
+        let Some(sender) = self.sender(index) else { return false };
+        sender.confirmed.load(Ordering::Acquire)
+            == self.header().epoch.load(Ordering::Relaxed).wrapping_add(1)
+            && sender.cookie.load(Ordering::Relaxed) == cookie
+    }
+
+    /// The kernel has brought a datagram. Returns whether it came from a sender that is known here.
+    pub(crate) fn note(&self, from: SocketAddr, sent: Sent) -> bool {
+        let header = self.header();
+        let used = usize::try_from(header.used.load(Ordering::Acquire)).unwrap_or(0);
+        let known = header.senders.iter().take(used).filter(|sender| sender.matches(from));
+        let about = |group| known.clone().find(|sender| sender.is_about(group));
+        let Some(sender) = about(None) else { return known.clone().next().is_some() };
+        let (proven, interface) = match sent {
+            Sent::Here => (Some(sender), 0),
+            // If it sends to groups too, it is not known what this proves.
+            Sent::Somewhere if known.clone().nth(1).is_some() => (None, 0),
+            Sent::Somewhere => (Some(sender), 0),
+            Sent::Group(group, interface) => (about(Some(group)), interface),
+        };
+        if let (Some(proven), Sent::Group(..)) = (proven, sent) {
+            proven.interface.store(interface, Ordering::Relaxed);
+        }
+        if interface > LOOPBACK {
+            // Senders do not count what goes by way of the network.
+            return true;
+        }
+        let (given, taken) = (sender.given(), sender.taken.load(Ordering::Relaxed));
+        if taken == given {
+            // More than it has sent: somebody else sends under the same address, or it is late.
+            if sender.excess.fetch_add(1, Ordering::Relaxed) > EXCESS_MAX {
+                sender.confirmed.store(AMBIGUOUS, Ordering::Release);
+            }
+            return true;
+        }
+        sender.taken.store(taken.wrapping_add(1), Ordering::Release);
+        let is_ambiguous = sender.confirmed.load(Ordering::Relaxed) == AMBIGUOUS;
+        if let Some(proven) = proven.filter(|_| !is_ambiguous) {
+            let now = header.epoch.load(Ordering::Acquire).wrapping_add(1);
+            proven.confirmed.store(now, Ordering::Release);
+        }
+        true
+    }
+
+    /// Remembers of every group that senders send to what `f` says of a sender and a group: whether
+    /// its datagrams are for this socket; `None` if that is not known.
+    pub(crate) fn expect(&self, f: impl Fn(SocketAddr, IpAddr) -> Option<bool>) {
+        let used = usize::try_from(self.header().used.load(Ordering::Acquire)).unwrap_or(0);
+        for sender in self.header().senders.iter().take(used) {
+            let is_used = sender.cookie.load(Ordering::Acquire) != 0;
+            let (from, [a, b]) = (sender.address(), &sender.group);
+            let (a, b) = (a.load(Ordering::Relaxed), b.load(Ordering::Relaxed));
+            if !is_used || (a, b) == (0, 0) {
+                continue;
+            }
+            let group = if from.is_ipv6() {
+                IpAddr::V6(Ipv6Addr::from_bits(u128::from(a) << 64 | u128::from(b)))
+            } else {
+                IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(b).unwrap_or(0)))
+            };
+            let expects = match f(from, group) {
+                None => Expects::Unknown,
+                Some(false) => Expects::Nothing,
+                Some(true) => Expects::All,
+            };
+            sender.expects.store(expects_number(expects), Ordering::Release);
+        }
+    }
+
+    /// Whether a sender of that address is known here.
+    pub(crate) fn knows(&self, from: SocketAddr) -> bool {
+        let used = usize::try_from(self.header().used.load(Ordering::Acquire)).unwrap_or(0);
+        self.header().senders.iter().take(used).any(|sender| sender.matches(from))
+    }
+}
+
+/// A sender's name for which nothing can be told.
+const AMBIGUOUS: u32 = u32::MAX;
+
+/// More datagrams than were sent, before that counts as ambiguous.
+const EXCESS_MAX: i32 = 16;
+/// More datagrams do not wait in the kernel's queue when a sender is entered.
+const BACKLOG_MAX: i32 = 1 << 16;

@@ -1,0 +1,540 @@
+//! Sending datagrams: into the receiver's mailbox, or through the kernel.
+//!
+//! Everything goes through the kernel until the receiver has been seen to get it. From then on the
+//! mailbox is used while the receiver is awake; every so often a datagram goes through the kernel
+//! nevertheless, so that changes of which we hear nothing (a firewall, another socket on the port)
+//! take effect here as well.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+
+use super::directory::{self, Directory};
+use super::group::{self, Groups};
+use super::mailbox::{Mailbox, Pushed};
+use super::post::Post;
+use crate::base::parts::Cursor;
+use crate::base::raw::{self, Answer};
+use crate::base::{address, thread};
+use crate::socket::counters::add;
+use crate::socket::slot::Slot;
+use crate::socket::table::Pin;
+
+/// Candidates for one destination; if there are more, it stays with the kernel.
+const CANDIDATES_MAX: usize = 4;
+/// Destinations that one socket knows mailboxes of, at a time.
+const ROUTES: usize = 64;
+/// Places where one destination may be.
+const PROBES: usize = 4;
+/// The most that a datagram of IPv4 carries.
+pub(super) const LEN_MAX: usize = 65_507;
+/// What is written before it is looked whether the readers are awake: copying more in vain costs more.
+const EAGER_LEN: usize = 2048;
+/// After so many datagrams one goes through the kernel.
+pub(super) const VERIFY: u32 = 4096;
+/// Datagrams that are sent between two looks at whether the receiver reads them.
+pub(super) const LOOK: u32 = 64;
+/// How often a full mailbox is tried again while its owner reads.
+pub(super) const FULL_ROUNDS: u32 = 512;
+
+/// The way to one mailbox.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) mailbox: Mailbox,
+    /// Our entry there.
+    pub(super) sender: usize,
+    /// Datagrams since one went through the kernel.
+    unverified: u32,
+    /// Datagrams that were given to the kernel while nobody knew whom it brings them to.
+    guessed: u32,
+    /// The end of the last one.
+    pub(super) pushed_to: u64,
+    /// Datagrams so far.
+    looks: u32,
+    /// The readers were awake for the last one.
+    is_awake: bool,
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.mailbox.leave(self.sender);
+    }
+}
+
+/// What is known about one destination.
+#[derive(Debug)]
+struct Route {
+    to: SocketAddr,
+    /// What the directory said of the port when it was last searched.
+    generation: u32,
+    ways: Vec<Way>,
+}
+
+/// The ways of one socket.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    pub(super) cookie: u64,
+    routes: Vec<Option<Box<Route>>>,
+    groups: Groups,
+    /// Where it is connected to, as of the given turn.
+    peer: Option<SocketAddr>,
+    peer_turn: u32,
+}
+
+/// What is to be done with a datagram.
+pub(super) enum Plan {
+    /// Nothing more: it has been taken care of.
+    Done,
+    /// Through the kernel; there are candidates which have been told of it, or none.
+    Kernel { is_counted: bool, to: Option<SocketAddr> },
+}
+
+impl Route {
+    /// Looks for mailboxes of the destination.
+    fn search(&mut self, directory: &Directory, generation: u32, slot: &Slot, fd: c_int, me: u64) {
+        if slot.port.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.generation = generation;
+        let Some((cookies, count)) = directory.find::<CANDIDATES_MAX>(self.to.port()) else {
+            self.ways.clear();
+            return;
+        };
+        let cookies = cookies.get(..count).unwrap_or(&[]);
+        self.ways.retain(|way| cookies.contains(&way.mailbox.cookie()));
+        for way in &self.ways {
+            if let Some(sender) = way.mailbox.sender(way.sender) {
+                sender.doubt();
+            }
+        }
+        let mut source = None;
+        for cookie in cookies {
+            if self.ways.iter().any(|way| way.mailbox.cookie() == *cookie) {
+                continue;
+            }
+            source = source.or_else(|| source_of(slot, fd, self.to));
+            let (Some(source), Some((mailbox, _))) = (source, directory::open(fd, *cookie)) else {
+                continue;
+            };
+            if mailbox.port() != self.to.port() {
+                continue;
+            }
+            let sent = slot.counters.tx_os_packets.load(Ordering::Relaxed);
+            self.ways.extend(Way::new(mailbox, me, source, sent));
+        }
+    }
+
+    /// The way that the kernel has been seen to take, if it is one.
+    fn confirmed(&mut self, me: u64) -> Option<&mut Way> {
+        let mut confirmed = self.ways.iter_mut().filter(|w| w.mailbox.is_confirmed(w.sender, me));
+        let first = confirmed.next()?;
+        match confirmed.next() {
+            None => Some(first),
+            Some(second) => {
+                // The kernel has changed its mind: which of them is it now?
+                for way in [first, second] {
+                    if let Some(sender) = way.mailbox.sender(way.sender) {
+                        sender.doubt();
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// What was given to the kernel while nobody knew for whom was for the one that it has been seen
+    /// to bring it to. Returns false if there is none.
+    fn settle(&mut self, me: u64) -> bool {
+        if self.confirmed(me).is_none() {
+            return false;
+        }
+        for way in self.ways.iter_mut().filter(|way| way.guessed > 0) {
+            let guessed = std::mem::take(&mut way.guessed);
+            if let Some(sender) = way.mailbox.sender(way.sender)
+                && !way.mailbox.is_confirmed(way.sender, me)
+            {
+                sender.gave_not(guessed);
+            }
+        }
+        true
+    }
+
+    /// One datagram more is about to go through the kernel: to the one that it was last seen to bring
+    /// them to, or to whichever.
+    fn count(&mut self, me: u64) {
+        let is_known = self.settle(me);
+        for way in &mut self.ways {
+            if let Some(sender) = way.mailbox.sender(way.sender)
+                && (!is_known || way.mailbox.is_confirmed(way.sender, me))
+            {
+                way.guessed += u32::from(!is_known);
+                sender.gives();
+            }
+        }
+    }
+
+    /// It has not.
+    fn uncount(&mut self, me: u64) {
+        let is_known = self.confirmed(me).is_some();
+        for way in &mut self.ways {
+            let Some(sender) = way.mailbox.sender(way.sender) else { continue };
+            if !is_known || way.mailbox.is_confirmed(way.sender, me) {
+                way.guessed = way.guessed.saturating_sub(1);
+                sender.gave_not(1);
+            }
+        }
+    }
+}
+
+/// The address that a socket's datagrams to `to` come from.
+pub(super) fn source_of(slot: &Slot, fd: c_int, to: SocketAddr) -> Option<SocketAddr> {
+    let own = address::name(fd, false)?;
+    let port = u16::try_from(slot.port.load(Ordering::Relaxed)).ok()?;
+    // Nothing comes from the address of a group, though sockets may be bound to one.
+    if !own.ip().is_unspecified() && !own.ip().is_multicast() {
+        return Some(SocketAddr::new(own.ip(), port));
+    }
+    let domain = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let probe = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC).ok()?;
+    if to.ip().is_multicast() {
+        group::send_by_same(slot, fd, probe, to.is_ipv4());
+    }
+    let (storage, len) = address::write(to, domain);
+    let source = raw::connect(probe, &storage, len).ok().and_then(|_| address::name(probe, false));
+    raw::close(probe);
+    Some(SocketAddr::new(source?.ip(), port))
+}
+
+/// Whether datagrams to an address may go into the mailboxes of a group. Groups of one link are
+/// addresses only together with the link.
+fn is_group(to: SocketAddr) -> bool {
+    let is_one = match to.ip() {
+        IpAddr::V4(ip) => ip.is_multicast(),
+        IpAddr::V6(ip) => ip.is_multicast() && ip.octets()[1] & 0xf > LINK_SCOPE,
+    };
+    is_one && to.port() != 0
+}
+
+const LINK_SCOPE: u8 = 2;
+
+/// Whether datagrams to an address may ever go into a mailbox.
+fn is_unicast(to: SocketAddr) -> bool {
+    let is_one = match to.ip() {
+        IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified(),
+        IpAddr::V6(ip) => !ip.is_multicast() && !ip.is_unspecified() && !ip.is_unicast_link_local(),
+    };
+    is_one && to.port() != 0
+}
+
+impl Outbox {
+    pub(super) fn new(fd: c_int) -> Self {
+        Self::again(directory::cookie(fd).unwrap_or(0))
+    }
+
+    /// The same, for the socket of that number.
+    pub(super) fn again(cookie: u64) -> Self {
+        Self {
+            cookie,
+            routes: Vec::new(),
+            groups: Groups::default(),
+            peer: None,
+            peer_turn: u32::MAX,
+        }
+    }
+
+    /// Where the socket is connected to.
+    #[inline]
+    fn peer(&mut self, slot: &Slot, fd: c_int) -> Option<SocketAddr> {
+        let turn = slot.turns.load(Ordering::Acquire);
+        if turn != self.peer_turn {
+            self.peer = address::name(fd, true);
+            self.peer_turn = turn;
+            self.groups.clear();
+        }
+        self.peer
+    }
+
+    fn places(to: SocketAddr) -> impl Iterator<Item = usize> {
+        let first = usize::from(to.port());
+        (0..PROBES).map(move |step| (first + step) % ROUTES)
+    }
+
+    /// What is known about a destination.
+    #[inline]
+    fn find(&mut self, to: SocketAddr) -> Option<&mut Route> {
+        let is_it = |index: &usize| {
+            let route = self.routes.get(*index).and_then(Option::as_ref);
+            route.is_some_and(|route| route.to == to)
+        };
+        let index = Self::places(to).find(is_it)?;
+        self.routes.get_mut(index)?.as_deref_mut()
+    }
+
+    /// Finds out whom what was sent to single sockets on a port has been for. Returns false if that is
+    /// not known yet: mailboxes would wait for it that do not get it.
+    fn settle(&mut self, port: u16, me: u64) -> bool {
+        let places = Self::places(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+        let mut is_settled = true;
+        for index in places {
+            if let Some(Some(route)) = self.routes.get_mut(index)
+                && route.to.port() == port
+                && route.ways.len() > 1
+                && route.ways.iter().any(|way| way.guessed > 0)
+            {
+                is_settled &= route.settle(me);
+            }
+        }
+        is_settled
+    }
+
+    /// The same, and made if need be and if there is room for it.
+    fn find_or_new(&mut self, to: SocketAddr) -> Option<&mut Route> {
+        if self.find(to).is_none() {
+            if self.routes.is_empty() {
+                self.routes.resize_with(ROUTES, || None);
+            }
+            let is_free = |index: &usize| match self.routes.get(*index) {
+                Some(Some(route)) => route.ways.iter().all(|way| way.mailbox.is_dead()),
+                Some(None) => true,
+                None => false,
+            };
+            let index = Self::places(to).find(is_free)?;
+            let route = Route { to, generation: 0, ways: Vec::new() };
+            *self.routes.get_mut(index)? = Some(Box::new(route));
+        }
+        self.find(to)
+    }
+
+    /// Decides about one datagram, and delivers it if it can.
+    fn plan(
+        &mut self,
+        slot: &Slot,
+        fd: c_int,
+        parts: &[libc::iovec],
+        to: Option<SocketAddr>,
+        is_special: bool,
+        directory: &Directory,
+    ) -> Plan {
+        let peer = self.peer(slot, fd);
+        let to = to.or(peer).filter(|to| is_unicast(*to) || is_group(*to));
+        let kernel = Plan::Kernel { is_counted: false, to };
+        let Some(to) = to else { return kernel };
+        let generation = directory.generation(to.port());
+        if generation == 0 {
+            return kernel;
+        }
+        let me = self.cookie;
+        if is_group(to) {
+            let is_settled = self.settle(to.port(), me) && self.groups.settle(to.port());
+            let is_special = is_special || !is_settled;
+            let socket = group::Socket { slot, fd, me };
+            return self.groups.plan(&socket, parts, to, is_special, directory);
+        }
+        let is_special = is_special || !self.groups.settle(to.port());
+        let Some(route) = self.find_or_new(to) else { return kernel };
+        if route.generation != generation {
+            route.search(directory, generation, slot, fd, me);
+        }
+        if !is_special && let Some(way) = route.confirmed(me) {
+            match way.send(parts) {
+                Pushed::At(_) | Pushed::Full => return Plan::Done,
+                Pushed::Asleep => {}
+                Pushed::Gone => {
+                    if way.is_dead() {
+                        way.resend(fd, to);
+                    }
+                    route.ways.clear();
+                    route.generation = 0;
+                    return kernel;
+                }
+            }
+        }
+        route.count(me);
+        Plan::Kernel { is_counted: true, to: Some(to) }
+    }
+}
+
+impl Way {
+    /// Enters a socket as a sender, from `source`, that has sent so many datagrams through the kernel.
+    pub(super) fn new(mailbox: Mailbox, me: u64, source: SocketAddr, sent: u64) -> Option<Self> {
+        let sender = mailbox.enter(me, source, None, sent)?;
+        let pushed_to = mailbox.head();
+        let (unverified, guessed, looks) = (0, 0, 0);
+        Some(Self { mailbox, sender, unverified, guessed, pushed_to, looks, is_awake: false })
+    }
+
+    /// Puts a datagram into the mailbox; `Asleep` if it is to go through the kernel for any reason.
+    pub(super) fn send(&mut self, parts: &[libc::iovec]) -> Pushed {
+        self.mailbox.prepare(self.pushed_to);
+        let mut cursor = Cursor::new(parts);
+        let len = cursor.remaining();
+        let Some(sender) = self.mailbox.sender(self.sender) else { return Pushed::Gone };
+        if self.mailbox.is_spoilt() {
+            return Pushed::Gone;
+        }
+        if len > LEN_MAX {
+            return Pushed::Asleep;
+        }
+        // The readers' cursor is in their cache: it is looked at now and then.
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOK) {
+            if self.mailbox.is_read(self.pushed_to) {
+                if self.unverified >= VERIFY {
+                    self.unverified = 0;
+                    return Pushed::Asleep;
+                }
+            } else if self.is_dead() {
+                return Pushed::Gone;
+            }
+        }
+        let mut rounds = 0;
+        loop {
+            let is_eager = self.is_awake && len <= EAGER_LEN;
+            let given = sender.given();
+            let pushed = self.mailbox.push(self.sender, given, &mut cursor, len, is_eager);
+            self.is_awake = matches!(pushed, Pushed::At(_));
+            match pushed {
+                Pushed::At(end) => {
+                    self.pushed_to = end;
+                    self.unverified = self.unverified.saturating_add(1);
+                }
+                Pushed::Full if rounds < FULL_ROUNDS && self.mailbox.moves() => {
+                    rounds += 1;
+                    std::hint::spin_loop();
+                    continue;
+                }
+                Pushed::Full => self.mailbox.stalls(len),
+                Pushed::Asleep | Pushed::Gone => {}
+            }
+            return pushed;
+        }
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.mailbox.is_dead()
+    }
+
+    /// Sends again, through the kernel, what nobody will read here: whoever has the port now gets
+    /// it, or nobody does, and the kernel says so.
+    fn resend(&self, fd: c_int, to: SocketAddr) {
+        let domain = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(0);
+        let (storage, len) = address::write(to, domain);
+        self.mailbox.take_back(self.sender, |bytes| {
+            let _ = raw::send_to(fd, bytes, &storage, len);
+        });
+    }
+}
+
+/// Sends one datagram: `to` is where the call says, if it says so. `is_special`: it asks for what
+/// only the kernel has. `kernel` is the real call.
+pub(crate) fn send(
+    slot: &Pin,
+    fd: c_int,
+    parts: &[libc::iovec],
+    to: Option<SocketAddr>,
+    is_special: bool,
+    kernel: impl FnOnce() -> Answer,
+) -> Answer {
+    raw::cancellation_point();
+    if slot.is_kernel_only.load(Ordering::Acquire) {
+        return through_kernel(slot, kernel);
+    }
+    let post = slot.post_or_new(|| Post::new(slot, fd));
+    let Some((post, directory)) = post.and_then(|post| Some((post, post.directory?))) else {
+        return through_kernel(slot, kernel);
+    };
+    let held = slot.sending.hold();
+    let plan = post.outbox(&held, |outbox| outbox.plan(slot, fd, parts, to, is_special, directory));
+    drop(held);
+    let (is_counted, to) = match plan {
+        Plan::Done => {
+            let len = Cursor::new(parts).remaining();
+            add(&slot.counters.tx_packets, 1);
+            add(&slot.counters.tx_bytes, len);
+            return Ok(len);
+        }
+        Plan::Kernel { is_counted, to } => (is_counted, to),
+    };
+    let answer = through_kernel(slot, kernel);
+    let errno = raw::errno();
+    if answer.is_err() && is_counted {
+        let held = slot.sending.hold();
+        post.outbox(&held, |outbox| {
+            let (me, Some(to)) = (outbox.cookie, to) else { return };
+            match outbox.find(to) {
+                Some(route) => route.uncount(me),
+                None => outbox.groups.uncount(to),
+            }
+        });
+    }
+    if answer.is_ok() {
+        let port = u16::try_from(slot.port.load(Ordering::Relaxed)).unwrap_or(0);
+        if port == 0 || directory.generation(port) == 0 {
+            announce(slot, fd, directory);
+        }
+    }
+    raw::set_errno(errno);
+    answer
+}
+
+/// Goes the way of a send as far as the mailbox that it would write to. Returns whether there is one.
+pub(crate) fn warm(slot: &Pin, fd: c_int, to: Option<SocketAddr>) -> bool {
+    let Some(post) = slot.post() else { return false };
+    let held = slot.sending.hold();
+    post.outbox(&held, |outbox| {
+        let (me, peer) = (outbox.cookie, outbox.peer(slot, fd));
+        let way = to.or(peer).and_then(|to| outbox.find(to)?.confirmed(me));
+        way.is_some_and(|way| {
+            way.mailbox.prepare(way.pushed_to);
+            std::hint::black_box(way.mailbox.head());
+            true
+        })
+    })
+}
+
+fn through_kernel(slot: &Slot, kernel: impl FnOnce() -> Answer) -> Answer {
+    let answer = kernel();
+    if let Ok(len) = answer {
+        thread::note_woken();
+        add(&slot.counters.tx_os_packets, 1);
+        add(&slot.counters.tx_os_bytes, len);
+    }
+    answer
+}
+
+/// The socket has got a port: receivers may look for it there.
+#[cold]
+fn announce(slot: &Slot, fd: c_int, directory: &Directory) {
+    if let Some(own) = address::name(fd, false).filter(|own| own.port() != 0) {
+        slot.port.store(own.port().into(), Ordering::Relaxed);
+        directory.announce(own.port());
+    }
+}
+
+/// Before a sleep, or when there is nothing to read: has a receiver died that has not read what was
+/// sent? Then the kernel gets it, and may have something to say about it.
+pub(crate) fn mind(slot: &Slot, fd: c_int) {
+    let Some(post) = slot.post().filter(|post| post.directory.is_some()) else { return };
+    let held = slot.sending.hold();
+    post.outbox(&held, |outbox| {
+        for route in outbox.routes.iter_mut().flatten() {
+            let to = route.to;
+            let is_lost = |way: &Way| !way.mailbox.is_read(way.pushed_to) && way.mailbox.is_dead();
+            if route.ways.iter().any(is_lost) {
+                route.ways.iter().filter(|way| is_lost(way)).for_each(|way| way.resend(fd, to));
+                route.ways.clear();
+                route.generation = 0;
+            }
+        }
+    });
+}
+
+/// The socket will not send through mailboxes any more: they are told so.
+pub(super) fn forget(slot: &Slot) {
+    let Some(post) = slot.post() else { return };
+    let held = slot.sending.hold();
+    post.outbox(&held, |outbox| {
+        outbox.routes.clear();
+        outbox.groups.clear();
+    });
+}

@@ -1,0 +1,241 @@
+//! What this process has of a UDP socket: its mailbox, and the ways to those of others.
+//!
+//! # Safety
+//!
+//! 1. An inbox that has been published is freed with its post, when the last user of the socket in
+//!    this process has gone, and nobody holds a reference to it for longer than it holds the slot.
+//! 2. The outbox is touched only while the slot's lock for sending is held, or by the only thread there is.
+//!    The cookie in there never changes.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CString, c_int};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence};
+
+use adverb_sockconf::{Level, Role, Socket, Transport};
+
+use super::directory::{self, Directory};
+use super::mailbox::Mailbox;
+use super::outbox::Outbox;
+use crate::base::lock::Held;
+use crate::base::{address, config, log, raw};
+use crate::socket::counters::add;
+use crate::socket::slot::{Attached, Slot, Why};
+use crate::socket::{changes, policy};
+
+/// The mailbox of a socket.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    pub(super) mailbox: Mailbox,
+    path: CString,
+}
+
+impl Inbox {
+    pub(super) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+}
+
+/// What this process has of a socket.
+#[derive(Debug)]
+pub(crate) struct Post {
+    inbox: AtomicPtr<Inbox>,
+    outbox: UnsafeCell<Outbox>,
+    /// Somebody touches the outbox.
+    is_busy: AtomicBool,
+    /// `None`: this socket is not to have a mailbox, nor to use others'.
+    pub(super) directory: Option<&'static Directory>,
+}
+
+// SAFETY: nothing else has this place.
+unsafe impl Attached for Post {
+    const PLACE: usize = 1;
+}
+
+impl Slot {
+    /// What this process has of a UDP socket. The slot must be in use by the caller.
+    #[inline]
+    pub(crate) fn post(&self) -> Option<&Post> {
+        self.attached()
+    }
+
+    /// The same, and made if need be. Whoever comes second loses, and uses the first's.
+    #[inline]
+    pub(super) fn post_or_new(&self, new: impl FnOnce() -> Post) -> Option<&Post> {
+        self.post().or_else(|| {
+            self.attach(new());
+            self.post()
+        })
+    }
+}
+
+// SAFETY: the outbox is touched only while a lock is held (rule 2); the rest is atomics.
+unsafe impl Sync for Post {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Post {}
+
+impl Post {
+    pub(super) fn new(slot: &Slot, fd: c_int) -> Self {
+        let directory = is_allowed(slot, fd).then(|| directory::of(fd)).flatten();
+        Self {
+            inbox: AtomicPtr::new(ptr::null_mut()),
+            outbox: UnsafeCell::new(Outbox::new(fd)),
+            is_busy: AtomicBool::new(false),
+            directory,
+        }
+    }
+
+    /// The mailbox, if this process has mapped it.
+    #[inline]
+    pub(super) fn inbox(&self) -> Option<&Inbox> {
+        let at = NonNull::new(self.inbox.load(Ordering::Acquire))?;
+        // SAFETY: published, and not freed while the slot is in use (rule 1).
+        Some(unsafe { at.as_ref() })
+    }
+
+    /// Publishes the mailbox for this process. Whoever comes second loses.
+    fn publish(&self, mailbox: Mailbox, path: CString) {
+        let new = Box::into_raw(Box::new(Inbox { mailbox, path }));
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        if self.inbox.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
+            // SAFETY: it came from a box just now, and nobody has seen it.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+
+    /// Calls `f` with the ways to others' mailboxes.
+    pub(super) fn outbox<T>(&self, _held: &Held<'_>, f: impl FnOnce(&mut Outbox) -> T) -> T {
+        self.is_busy.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: the lock is held (rule 2), and `f` does not come back here.
+        let result = f(unsafe { &mut *self.outbox.get() });
+        compiler_fence(Ordering::SeqCst);
+        self.is_busy.store(false, Ordering::Relaxed);
+        result
+    }
+
+    /// In a child just forked: if the parent's threads were in the middle of the outbox, this process gets
+    /// a new one. The lock is shared with the parent, and says nothing about that.
+    fn after_fork(&self) {
+        if self.is_busy.swap(false, Ordering::Relaxed) {
+            let at = self.outbox.get();
+            // SAFETY: there is no other thread, and the cookie has been there from the start (rule 2).
+            let cookie = unsafe { (*at).cookie };
+            // SAFETY: there is no other thread; what was in there is left as it is.
+            unsafe { at.write(Outbox::again(cookie)) };
+        }
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        let Some(inbox) = NonNull::new(self.inbox.swap(ptr::null_mut(), Ordering::AcqRel)) else {
+            return;
+        };
+        // SAFETY: it came from a box in `publish`, and nobody uses it any more (rule 1).
+        let inbox = unsafe { Box::from_raw(inbox.as_ptr()) };
+        if inbox.mailbox.disown() {
+            if let Some(directory) = self.directory {
+                directory.remove(inbox.mailbox.port(), inbox.mailbox.cookie());
+            }
+            raw::unlink(&inbox.path);
+        }
+    }
+}
+
+/// Whether rules let a socket use shared memory that may have done nothing that they were asked
+/// about.
+fn is_allowed(slot: &Slot, fd: c_int) -> bool {
+    let local = address::name(fd, false).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let remote = address::name(fd, true).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let socket = Socket { role: Role::UdpSender, local, remote };
+    match config::get().allowed(&socket) {
+        Transport::Best | Transport::SharedMemory => policy::may_share(slot),
+        Transport::Os | Transport::Spin => false,
+    }
+}
+
+/// The mailbox of a socket: mapped now if another process of this family has made it.
+#[inline]
+pub(super) fn inbox(slot: &Slot, fd: c_int) -> Option<&Inbox> {
+    if !slot.has_inbox.load(Ordering::Acquire) {
+        return None;
+    }
+    match slot.post().and_then(Post::inbox) {
+        Some(inbox) if inbox.mailbox.is_spoilt() => give_up(slot, fd),
+        Some(inbox) => Some(inbox),
+        None => join(slot, fd),
+    }
+}
+
+/// The mailbox is spoilt: from now on the kernel brings everything, and senders are told.
+#[cold]
+pub(super) fn give_up(slot: &Slot, fd: c_int) -> Option<&Inbox> {
+    if slot.has_inbox.swap(false, Ordering::SeqCst) {
+        if let Some(inbox) = mapped(slot) {
+            inbox.mailbox.give_up();
+        }
+        slot.set_why(Why::Spoilt);
+        add(&slot.counters.rings_broken, 1);
+        changes::note(slot.index());
+        log::print(Level::Warning, || format!("fd {fd}: {}", Why::Spoilt.text()));
+    }
+    None
+}
+
+/// The mailbox of a socket, if this process has mapped it.
+#[inline]
+pub(crate) fn mapped(slot: &Slot) -> Option<&Inbox> {
+    slot.post()?.inbox()
+}
+
+#[cold]
+fn join(slot: &Slot, fd: c_int) -> Option<&Inbox> {
+    let post = slot.post_or_new(|| Post::new(slot, fd))?;
+    let (mailbox, path) = directory::open(fd, directory::cookie(fd)?)?;
+    mailbox.own();
+    post.publish(mailbox, path);
+    changes::note(slot.index());
+    post.inbox()
+}
+
+/// In a child just forked: nothing of a socket is in the hands of the parent's threads.
+pub(crate) fn forget_threads(slot: &Slot) {
+    slot.post().into_iter().for_each(Post::after_fork);
+}
+
+/// A socket that came from another program: if it has a mailbox, so it stays.
+pub(crate) fn inherit(slot: &Slot, fd: c_int) {
+    slot.has_inbox.store(true, Ordering::Release);
+    if join(slot, fd).is_none() {
+        slot.has_inbox.store(false, Ordering::Release);
+    }
+}
+
+/// Makes a mailbox for a socket that has received something from a port on which there are sockets
+/// of ours.
+#[cold]
+pub(super) fn set_up(slot: &Slot, fd: c_int) {
+    let Some(post) = slot.post_or_new(|| Post::new(slot, fd)) else { return };
+    if post.inbox().is_some() {
+        return; // It was given up.
+    }
+    let (Some(directory), Some(own)) = (post.directory, address::name(fd, false)) else { return };
+    let number = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
+    let limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);
+    // If this process is killed while it makes the mailbox, others know where it is.
+    let (cookie, network) = (directory::cookie(fd), directory::network(fd));
+    slot.cookie.store(cookie.unwrap_or(0), Ordering::Relaxed);
+    slot.meeting_key.store(network.unwrap_or(0), Ordering::Relaxed);
+    let Some((mailbox, path)) =
+        directory::make(directory, fd, own.port(), number(libc::SO_DOMAIN), limit)
+    else {
+        return;
+    };
+    slot.port.store(own.port().into(), Ordering::Relaxed);
+    post.publish(mailbox, path);
+    slot.has_inbox.store(true, Ordering::SeqCst);
+    slot.set_why(Why::Rings);
+    policy::explain(slot, fd, "mailbox");
+    changes::note(slot.index());
+}

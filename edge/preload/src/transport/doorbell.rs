@@ -1,0 +1,408 @@
+//! Doorbells: one word for each epoll instance or thread that sleeps, for all of its connections.
+//!
+//! A sleeper that looks at many connections when it wakes needs one bell, however many of them have
+//! something for it by then. So it says of each only that it is armed together with others, and here
+//! that it sleeps; the first who has something for it takes that word back and rings, and everybody
+//! else, knowing that it is awake or about to be, does not. On a crowded machine that makes one call
+//! of a whole batch.
+//!
+//! A bell is an empty datagram to a socket that the sleeper has for nothing else, by a name that no file
+//! has: that takes the kernel a third less than a byte by TCP, which is answered besides. Where there is
+//! no such socket, as in another network namespace, the byte is what rings. A program that closes
+//! descriptors which it has not opened may close these as well, and have something else by their
+//! numbers: who receives there looks first what it is, and an empty datagram with an address does
+//! nothing to whatever else it may be.
+//!
+//! Who waits for nothing but bytes in rings sleeps on the bell alone, for a moment, and is rung for when a
+//! connection ends, too: the kernel has one descriptor to look at rather than all of them.
+//!
+//! The words lie in the meeting place, in memory that all processes of a user share, in whatever network
+//! namespace they are.
+//! Nobody has to be believed: a word that is wrong costs a bell too many, or the slice of time after
+//! which every sleeper looks for itself.
+//!
+//! # Safety
+//!
+//! The file is mapped once, for good, for its whole length. It is made of atomics, for which every
+//! bit pattern is legal.
+
+use std::ffi::c_int;
+use std::ops::RangeInclusive;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::base::lock::Lock;
+use crate::base::{address, alive, confined, raw, signal, thread};
+use crate::transport::rendezvous::{self, Reach};
+
+/// One doorbell, with a cache line for itself.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Entry {
+    /// The process that has it; 0 if nobody has.
+    owner: AtomicU32,
+    /// The number of a [`Sleeping`].
+    sleeper: AtomicU32,
+    /// The name of the socket that is rung; 0 if there is none.
+    bell: AtomicU64,
+    /// The network namespace that it is in.
+    space: AtomicU64,
+}
+
+/// Whether somebody sleeps there, and on what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sleeping {
+    Nobody,
+    /// On the bell, and on all that the kernel knows of.
+    InKernel,
+    /// On the bell alone: the end of a connection is to be rung for as well.
+    OnBell,
+}
+
+impl Sleeping {
+    const fn number(self) -> u32 {
+        match self {
+            Self::Nobody => 0,
+            Self::InKernel => 1,
+            Self::OnBell => 2,
+        }
+    }
+}
+
+/// Doorbells of one user. Who gets none is rung for by each connection.
+const COUNT: usize = 1 << 14;
+/// Places that are looked at for a free one.
+const PROBES: u32 = 64;
+/// Bells that are left in the kernel's queue, where there may be no room for more than ten.
+const LEFT_MAX: u32 = 4;
+/// Bells that are taken out of it at once.
+const BELLS_MAX: usize = 16;
+/// Sockets of ours have numbers that programs rarely use.
+const FD_MIN: c_int = 1000;
+
+fn entry(number: u32) -> Option<&'static Entry> {
+    static MAP: AtomicPtr<[Entry; COUNT]> = AtomicPtr::new(ptr::null_mut());
+    let mut at = MAP.load(Ordering::Acquire);
+    if at.is_null() {
+        at = rendezvous::map_shared("doorbells", Reach::Host, size_of::<[Entry; COUNT]>())?.cast();
+        MAP.store(at, Ordering::Release);
+    }
+    // SAFETY: mapped for good, of this length, and made of atomics.
+    let all = unsafe { &*at };
+    all.get(usize::try_from(number).ok().filter(|number| *number != 0)?)
+}
+
+/// A socket of this process for bells.
+#[derive(Debug)]
+struct Socket {
+    /// -1 if there is none.
+    fd: AtomicI32,
+    /// The kernel's number for what must lie behind the descriptor.
+    cookie: AtomicU64,
+}
+
+impl Socket {
+    const fn new() -> Self {
+        Self { fd: AtomicI32::new(-1), cookie: AtomicU64::new(0) }
+    }
+
+    /// The descriptor, if there is one, and it has not become something else's.
+    fn get(&self) -> Option<c_int> {
+        let fd = self.fd.load(Ordering::Acquire);
+        (fd >= 0 && rendezvous::cookie(fd) == self.cookie.load(Ordering::Acquire)).then_some(fd)
+    }
+
+    /// The same, if it is looked at for the so many-th time: what lies there is asked for now and then only,
+    /// as most of those who close it say so.
+    fn get_at(&self, turn: u32) -> Option<c_int> {
+        if turn.is_multiple_of(LOOK_EVERY) {
+            return self.get();
+        }
+        Some(self.fd.load(Ordering::Acquire)).filter(|fd| *fd >= 0)
+    }
+
+    /// These descriptors are being closed, or become something else.
+    fn closes(&self, fds: &RangeInclusive<c_int>) {
+        let fd = self.fd.load(Ordering::Relaxed);
+        if fds.contains(&fd) {
+            let _ = self.fd.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    fn set(&self, fd: c_int) {
+        self.cookie.store(rendezvous::cookie(fd), Ordering::Release);
+        self.fd.store(fd, Ordering::Release);
+    }
+
+    fn close(&self) {
+        self.get().map(raw::close).unwrap_or(());
+        self.fd.store(-1, Ordering::Release);
+    }
+
+    /// Opens one, with a number that programs rarely use, or none.
+    fn open() -> Option<c_int> {
+        if confined::is_confined() {
+            return None;
+        }
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let made = raw::socket(libc::AF_UNIX, kind).ok()?;
+        let fd = raw::copy_above(made, FD_MIN);
+        raw::close(made);
+        fd.ok()
+    }
+}
+
+/// What a sleeper has to be rung: nothing at first.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    number: AtomicU32,
+    socket: Socket,
+    /// Bells that have been heard.
+    heard: AtomicU32,
+}
+
+impl Default for Doorbell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Doorbell {
+    pub(crate) const fn new() -> Self {
+        Self { number: AtomicU32::new(0), socket: Socket::new(), heard: AtomicU32::new(0) }
+    }
+
+    /// The number by which others find it; 0 if there is none.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// The descriptor that becomes readable when it is rung.
+    #[inline]
+    pub(crate) fn fd(&self) -> Option<c_int> {
+        let fd = self.socket.fd.load(Ordering::Relaxed);
+        (fd >= 0).then_some(fd)
+    }
+
+    /// Takes one for this process, if there is one that is free. Nobody else does so for the same sleeper.
+    pub(crate) fn take(&self) {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let me = alive::me();
+        let turn = NEXT.fetch_add(1, Ordering::Relaxed);
+        let first = me.wrapping_mul(0x9e37_79b9).wrapping_add(turn);
+        let count = u32::try_from(COUNT).unwrap_or(1);
+        let is_mine = |entry: &Entry, has_ended: fn(u32) -> bool| {
+            let owner = entry.owner.load(Ordering::Acquire);
+            let is_free = owner == 0 || owner != me && has_ended(owner);
+            let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+            is_free && entry.owner.compare_exchange(owner, me, o, r).is_ok()
+        };
+        let find = |has_ended| {
+            let mut numbers = (0..PROBES).map(|step| first.wrapping_add(step) % count);
+            numbers.find_map(|number| {
+                let entry = entry(number)?;
+                is_mine(entry, has_ended).then_some((number, entry))
+            })
+        };
+        let found = find(alive::is_missing).or_else(|| find(alive::has_ended));
+        let Some((number, entry)) = found else { return };
+        entry.sleeper.store(Sleeping::Nobody.number(), Ordering::Relaxed);
+        entry.bell.store(0, Ordering::Relaxed);
+        self.number.store(number, Ordering::Relaxed);
+        let Some(fd) = Socket::open() else { return };
+        let name = raw::secret();
+        let (at, len) = address::unfiled(name);
+        if name == 0 || raw::bind(fd, &at, len).is_err() {
+            return raw::close(fd);
+        }
+        self.socket.set(fd);
+        entry.space.store(rendezvous::space(fd).unwrap_or(0), Ordering::Relaxed);
+        entry.bell.store(name, Ordering::Release);
+    }
+
+    /// Says who sleeps and wants to be rung for. Before it sleeps, a full fence follows, and a look at
+    /// everything.
+    #[inline]
+    pub(crate) fn set(&self, sleeper: Sleeping) {
+        if let Some(entry) = entry(self.number()) {
+            entry.sleeper.store(sleeper.number(), Ordering::Relaxed);
+        }
+    }
+
+    /// It has been rung. Takes the bell out of the kernel's queue.
+    pub(crate) fn hear(&self) {
+        let turn = self.heard.fetch_add(1, Ordering::Relaxed);
+        self.take_out(self.socket.get_at(turn), 1);
+    }
+
+    /// The same for who is told of each bell once, whether it is taken out or not: some are left.
+    pub(crate) fn hear_by_and_by(&self) {
+        let heard = self.heard.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if heard.is_multiple_of(LEFT_MAX) {
+            self.take_out(self.socket.get(), BELLS_MAX);
+        }
+    }
+
+    fn take_out(&self, fd: Option<c_int>, most: usize) {
+        let Some(fd) = fd else {
+            // It has been closed: from now on connections ring.
+            if let Some(entry) = entry(self.number()) {
+                entry.bell.store(0, Ordering::Relaxed);
+            }
+            return self.socket.fd.store(-1, Ordering::Release);
+        };
+        let _ = (0..most).try_for_each(|_| raw::recv(fd, &mut [], 0).map(|_| ()));
+    }
+
+    /// Gives it back.
+    pub(crate) fn give_back(&self) {
+        if let Some(entry) = entry(self.number.swap(0, Ordering::Relaxed)) {
+            entry.bell.store(0, Ordering::Relaxed);
+            let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = entry.owner.compare_exchange(alive::me(), 0, o, r);
+        }
+        self.socket.close();
+    }
+
+    /// It is the parent's, in a child just forked.
+    pub(crate) fn after_fork(&self) {
+        self.number.store(0, Ordering::Relaxed);
+        self.socket.close();
+    }
+}
+
+/// Whether somebody sleeps there. A full fence lies between what there is to be seen and this.
+#[inline]
+pub(crate) fn is_asleep(number: u32) -> bool {
+    let nobody = Sleeping::Nobody.number();
+    entry(number).is_none_or(|entry| entry.sleeper.load(Ordering::Relaxed) != nobody)
+}
+
+/// Rings for who sleeps on the bell alone, if anybody does.
+pub(crate) fn ring_alone(number: u32) {
+    let Some(entry) = entry(number) else { return };
+    let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+    let (alone, nobody) = (Sleeping::OnBell.number(), Sleeping::Nobody.number());
+    if entry.sleeper.compare_exchange(alone, nobody, o, r).is_ok() {
+        ring(number);
+    }
+}
+
+/// The caller is about to ring. Returns false if somebody else has, or is about to.
+#[inline]
+pub(crate) fn rouse(number: u32) -> bool {
+    let nobody = Sleeping::Nobody.number();
+    entry(number).is_none_or(|entry| entry.sleeper.swap(nobody, Ordering::AcqRel) != nobody)
+}
+
+/// The socket that this process rings by.
+static RINGER: Socket = Socket::new();
+/// The network namespace that it is in.
+static RINGER_SPACE: AtomicU64 = AtomicU64::new(0);
+/// How often it has rung.
+static RUNG: AtomicU32 = AtomicU32::new(0);
+/// Only each so many times it is looked whether a socket of ours is still there.
+const LOOK_EVERY: u32 = 16;
+
+/// Rings. Returns false if there is nothing to ring there, or no way to.
+pub(crate) fn ring(number: u32) -> bool {
+    let Some(entry) = entry(number) else { return false };
+    let name = entry.bell.load(Ordering::Acquire);
+    if name == 0 {
+        return false;
+    }
+    let turn = RUNG.fetch_add(1, Ordering::Relaxed);
+    let fd = RINGER.get_at(turn).or_else(|| turn.is_multiple_of(LOOK_EVERY).then(open_ringer)?);
+    if entry.space.load(Ordering::Relaxed) != RINGER_SPACE.load(Ordering::Relaxed) {
+        return false;
+    }
+    let (at, len) = address::unfiled(name);
+    thread::note_woken();
+    fd.is_some_and(|fd| raw::send_to(fd, &[], &at, len).is_ok())
+}
+
+/// These descriptors are being closed, or become something else: perhaps the one that this process rings
+/// by, or is rung by.
+#[inline]
+pub(crate) fn closes(fds: RangeInclusive<c_int>) {
+    if *fds.end() >= FD_MIN && !signal::is_guest() {
+        RINGER.closes(&fds);
+        SPARES.iter().for_each(|spare| spare.bell.socket.closes(&fds));
+    }
+}
+
+#[cold]
+fn open_ringer() -> Option<c_int> {
+    let _held = OPENING.try_hold()?;
+    let fd = Socket::open()?;
+    RINGER_SPACE.store(rendezvous::space(fd).unwrap_or(1), Ordering::Relaxed);
+    RINGER.set(fd);
+    Some(fd)
+}
+
+static OPENING: Lock = Lock::new();
+
+/// Held by who opens the socket to ring by; for a fork.
+pub(crate) fn opening() -> &'static Lock {
+    &OPENING
+}
+
+/// A doorbell of nobody in particular, for who sleeps in `poll`.
+#[derive(Debug)]
+struct Spare {
+    is_taken: AtomicBool,
+    bell: Doorbell,
+}
+
+static SPARES: [Spare; SPARES_MAX] =
+    [const { Spare { is_taken: AtomicBool::new(false), bell: Doorbell::new() } }; SPARES_MAX];
+/// Threads of one process that sleep in `poll` at once and have a doorbell.
+const SPARES_MAX: usize = 64;
+
+/// A doorbell for as long as one sleeps.
+#[derive(Debug)]
+pub(crate) struct Borrowed(&'static Spare);
+
+impl Borrowed {
+    /// The one that the calling thread had last, if it is free, so that connections know it.
+    pub(crate) fn take() -> Option<Self> {
+        let hint = thread::with(|thread| thread.doorbell.get());
+        let is_free = |spare: &Spare| {
+            !spare.is_taken.load(Ordering::Relaxed) && !spare.is_taken.swap(true, Ordering::AcqRel)
+        };
+        let found = (hint..SPARES_MAX).chain(0..hint).find_map(|at| {
+            let spare = SPARES.get(at)?;
+            is_free(spare).then_some((at, spare))
+        });
+        let (at, spare) = found?;
+        thread::with(|thread| thread.doorbell.set(at));
+        if spare.bell.number() == 0 {
+            spare.bell.take();
+        }
+        Some(Self(spare))
+    }
+}
+
+impl std::ops::Deref for Borrowed {
+    type Target = Doorbell;
+
+    fn deref(&self) -> &Doorbell {
+        &self.0.bell
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        self.0.bell.set(Sleeping::Nobody);
+        self.0.is_taken.store(false, Ordering::Release);
+    }
+}
+
+/// In a child just forked: whoever sleeps is in the parent.
+pub(crate) fn after_fork() {
+    for spare in &SPARES {
+        spare.bell.after_fork();
+        spare.is_taken.store(false, Ordering::Release);
+    }
+}

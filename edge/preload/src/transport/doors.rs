@@ -1,0 +1,288 @@
+//! Doors: how the end that connected shows that it is the one, from another network namespace.
+//!
+//! Addresses mean something in one namespace alone. Two pairs of namespaces may have the same ones, so
+//! an offer that is found by addresses may be of another connection, whose bytes would end in the
+//! wrong program. So an offer is not found from elsewhere, it is brought. Whoever listens says on which
+//! addresses in a table that all namespaces of a user share. Who connects to one of them asks there for
+//! a *door*, a UDP socket of the listener, and *knocks*: sends a datagram with the name of its offer,
+//! and a number that only readers of the offer know, to the address that it has connected to. If it
+//! arrives from the address that the connection comes from, packets from there to here arrive here; and
+//! in one namespace both addresses and ports of a connection name one connection. Then the offer gets a
+//! second name, that of the connection in this namespace, by which the end that accepted looks for it.
+//! NAT between the ends changes the addresses that one of them sees: nothing is found, and the
+//! connection stays the kernel's.
+//!
+//! A door is not opened before somebody has asked for it: programs of one namespace have none.
+//!
+//! # Safety
+//!
+//! The table is mapped once, for good, for its whole length. It is made of atomics, for which every
+//! bit pattern is legal.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::base::address::{self, ip_words};
+use crate::base::lock::Lock;
+use crate::base::{alive, config, locals, raw};
+use crate::transport::rendezvous::{self, Reach};
+
+/// One port on which a process listens.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Entry {
+    /// The process that listens; 0 if nobody does.
+    owner: AtomicU32,
+    /// The port on which it listens; 0 as long as the rest is not there.
+    port: AtomicU32,
+    /// The network namespace.
+    space: AtomicU64,
+    /// The port of its door; 0 if it has none.
+    door: AtomicU32,
+    /// Somebody has asked for one.
+    is_wanted: AtomicU32,
+    addresses: [[AtomicU64; 2]; ADDRESSES_MAX],
+}
+
+/// Ports of one user and process namespace; who listens on others is not found from elsewhere.
+const ENTRIES: usize = 1024;
+/// Places that are looked at for one port: so many processes may listen on it.
+const PROBES: usize = 16;
+/// Addresses of a listener by which it is found from elsewhere.
+const ADDRESSES_MAX: usize = 8;
+/// Entries of one process.
+const OWN_MAX: usize = 16;
+
+/// What a knock says first.
+const KNOCK: [u8; 8] = *b"adverb/1";
+/// Length of a knock: that, a name of 16 bytes, and a number of 8.
+const KNOCK_BYTES: usize = 32;
+/// Knocks that are heard with one look.
+const KNOCKS_MAX: usize = 64;
+/// Doors have numbers that programs rarely use.
+const FD_MIN: c_int = 1000;
+
+/// This process's entries, each by its number and one, and the owner's number above it; and its door: a
+/// descriptor, and the kernel's number for what must lie behind it. Children have them too.
+static OWN: [AtomicU64; OWN_MAX] = [const { AtomicU64::new(0) }; OWN_MAX];
+static DOOR: AtomicI32 = AtomicI32::new(-1);
+static DOOR_COOKIE: AtomicU64 = AtomicU64::new(0);
+static OPENING: Lock = Lock::new();
+
+/// Held by who opens the door; for a fork.
+pub(crate) fn opening() -> &'static Lock {
+    &OPENING
+}
+
+fn table() -> Option<&'static [Entry; ENTRIES]> {
+    static MAP: AtomicPtr<[Entry; ENTRIES]> = AtomicPtr::new(ptr::null_mut());
+    let mut at = MAP.load(Ordering::Acquire);
+    if at.is_null() {
+        at = rendezvous::map_shared("doors", Reach::Host, size_of::<[Entry; ENTRIES]>())?.cast();
+        MAP.store(at, Ordering::Release);
+    }
+    // SAFETY: mapped for good, of this length, and made of atomics.
+    Some(unsafe { &*at })
+}
+
+/// The places where listeners on a port are.
+fn places(port: u16) -> impl Iterator<Item = (u32, &'static Entry)> {
+    let first = usize::from(port).wrapping_mul(61) % ENTRIES;
+    let table = table();
+    (0..PROBES).filter_map(move |step| {
+        let number = (first + step) % ENTRIES;
+        Some((u32::try_from(number).ok()?, table?.get(number)?))
+    })
+}
+
+impl Entry {
+    fn is_at(&self, wanted: SocketAddr) -> bool {
+        let wanted_words = ip_words(wanted.ip());
+        self.port.load(Ordering::Acquire) == u32::from(wanted.port())
+            && self.addresses.iter().any(|[a, b]| {
+                [a.load(Ordering::Relaxed), b.load(Ordering::Relaxed)] == wanted_words
+            })
+    }
+
+    /// Takes a place that is free, or whose process has ended.
+    fn seize(&self, has_ended: fn(u32) -> bool) -> bool {
+        let (owner, me) = (self.owner.load(Ordering::Acquire), alive::me());
+        let is_free = owner == 0 || owner != me && has_ended(owner);
+        let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+        is_free && self.owner.compare_exchange(owner, me, o, r).is_ok()
+    }
+
+    fn fill(&self, port: u16, space: u64, addresses: &[IpAddr]) {
+        self.port.store(0, Ordering::Release);
+        self.door.store(0, Ordering::Relaxed);
+        self.is_wanted.store(0, Ordering::Relaxed);
+        self.space.store(space, Ordering::Relaxed);
+        let mut addresses = addresses.iter().map(|ip| ip_words(*ip));
+        for place in &self.addresses {
+            for (place, word) in place.iter().zip(addresses.next().unwrap_or_default()) {
+                place.store(word, Ordering::Relaxed);
+            }
+        }
+        self.port.store(port.into(), Ordering::Release);
+    }
+}
+
+/// This program listens on `at`: says so to those elsewhere.
+pub(crate) fn announce(fd: c_int, at: SocketAddr) {
+    if at.ip().is_loopback() || !config::get().reaches_across {
+        return;
+    }
+    let Some(space) = rendezvous::space(fd) else { return };
+    let addresses =
+        if at.ip().is_unspecified() { locals::addresses(ADDRESSES_MAX) } else { vec![at.ip()] };
+    let is_known = |entry: &Entry| {
+        addresses.iter().all(|ip| entry.is_at(SocketAddr::new(*ip, at.port())))
+            && entry.space.load(Ordering::Relaxed) == space
+    };
+    if addresses.is_empty() || mine().any(is_known) {
+        return;
+    }
+    let Some(place) = OWN.iter().find(|place| place.load(Ordering::Acquire) == 0) else { return };
+    let seize = |has_ended| places(at.port()).find(|(_, entry)| entry.seize(has_ended));
+    if let Some((number, entry)) = seize(alive::is_missing).or_else(|| seize(alive::has_ended)) {
+        entry.fill(at.port(), space, &addresses);
+        let own = u64::from(alive::me()) << 32 | u64::from(number + 1);
+        place.store(own, Ordering::Release);
+    }
+}
+
+/// This process's entries, and those that it has from a parent.
+fn mine() -> impl Iterator<Item = &'static Entry> {
+    OWN.iter().filter_map(|own| {
+        let own = own.load(Ordering::Acquire);
+        let number = usize::try_from(own & u64::from(u32::MAX)).ok()?.checked_sub(1)?;
+        let entry = table()?.get(number)?;
+        // Somebody else may have it by now, if the process that made it has ended.
+        (u64::from(entry.owner.load(Ordering::Acquire)) == own >> 32).then_some(entry)
+    })
+}
+
+/// Whether a program of this user says that it listens there, and asks for its door if so. An address
+/// that is another's as well costs a datagram in vain.
+pub(crate) fn ask(at: SocketAddr) -> bool {
+    let mut is_there = false;
+    if config::get().reaches_across {
+        for (_, entry) in places(at.port()).filter(|(_, entry)| entry.is_at(at)) {
+            entry.is_wanted.store(1, Ordering::Release);
+            is_there = true;
+        }
+    }
+    is_there
+}
+
+/// Brings an offer of that name to all doors there may be at `there`. Whether one is the right one, the
+/// network decides: nothing else than an address is theirs alone.
+pub(crate) fn knock(here: SocketAddr, there: SocketAddr, [a, b]: [u64; 2], secret: u64) {
+    let mut knock = [0; KNOCK_BYTES];
+    let parts = [KNOCK, a.to_le_bytes(), b.to_le_bytes(), secret.to_le_bytes()];
+    for (place, byte) in knock.iter_mut().zip(parts.as_flattened()) {
+        *place = *byte;
+    }
+    let mut doors: Vec<u16> = places(there.port())
+        .filter(|(_, entry)| entry.is_at(there))
+        .filter_map(|(_, entry)| entry.door.load(Ordering::Acquire).try_into().ok())
+        .filter(|door| *door != 0)
+        .collect();
+    doors.sort_unstable();
+    doors.dedup();
+    if doors.is_empty() {
+        return;
+    }
+    let domain = if there.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let Ok(fd) = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) else { return };
+    let (from, from_len) = address::write(SocketAddr::new(here.ip(), 0), domain);
+    if raw::bind(fd, &from, from_len).is_ok() {
+        for door in doors {
+            let (to, to_len) = address::write(SocketAddr::new(there.ip(), door), domain);
+            let _ = raw::send_to(fd, &knock, &to, to_len);
+        }
+    }
+    raw::close(fd);
+}
+
+/// Whether this process can be found from elsewhere.
+pub(crate) fn is_announced() -> bool {
+    mine().next().is_some()
+}
+
+/// Whether somebody from elsewhere has asked for this process's door.
+pub(crate) fn is_wanted() -> bool {
+    mine().any(|entry| entry.is_wanted.load(Ordering::Acquire) != 0)
+}
+
+/// Opens the door if it is wanted, and hands whoever has knocked to `open_for`: the door, the name of
+/// the offer, the secret, and where it came from.
+pub(crate) fn answer(mut open_for: impl FnMut(c_int, [u64; 2], u64, IpAddr)) {
+    let Some(door) = door() else { return };
+    let mut knock = [0; KNOCK_BYTES + 1];
+    for _ in 0..KNOCKS_MAX {
+        let Some((got, from)) = raw::receive_from(door, &mut knock) else { return };
+        let [words @ .., _] = &knock;
+        let (words, _) = words.as_chunks::<8>();
+        if got == KNOCK_BYTES
+            && let [KNOCK, a, b, secret] = words
+            && let Some(from) = address::read(&from)
+        {
+            let name = [u64::from_le_bytes(*a), u64::from_le_bytes(*b)];
+            open_for(door, name, u64::from_le_bytes(*secret), from.ip());
+        }
+    }
+}
+
+/// The door of this process, opened if need be; `None` if nobody wants it, or there can be none.
+fn door() -> Option<c_int> {
+    if !is_wanted() {
+        return None;
+    }
+    // A program may have closed it, and have something else there.
+    let known = || {
+        let (fd, cookie) = (DOOR.load(Ordering::Acquire), DOOR_COOKIE.load(Ordering::Acquire));
+        (fd >= 0 && cookie != 0 && rendezvous::cookie(fd) == cookie).then_some(fd)
+    };
+    if let Some(fd) = known() {
+        return Some(fd);
+    }
+    // Whoever finds somebody else at it looks again later.
+    let _held = OPENING.try_hold()?;
+    if let Some(fd) = known() {
+        return Some(fd);
+    }
+    let (fd, port) = open()?;
+    DOOR_COOKIE.store(rendezvous::cookie(fd), Ordering::Release);
+    DOOR.store(fd, Ordering::Release);
+    for entry in mine() {
+        entry.door.store(port.into(), Ordering::Release);
+    }
+    Some(fd)
+}
+
+/// A UDP socket for both families, if there are two, on any port.
+fn open() -> Option<(c_int, u16)> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    for (domain, any) in [
+        (libc::AF_INET6, IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)),
+        (libc::AF_INET, IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)),
+    ] {
+        let Ok(made) = raw::socket(domain, kind) else { continue };
+        // Where so few descriptors are allowed, it has a number that programs may use.
+        let fd = raw::copy_above(made, FD_MIN).inspect(|_| raw::close(made)).unwrap_or(made);
+        if domain == libc::AF_INET6 {
+            let _ = raw::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0);
+        }
+        let (at, len) = address::write(SocketAddr::new(any, 0), domain);
+        if raw::bind(fd, &at, len).is_ok()
+            && let Some(at) = address::name(fd, false)
+        {
+            return Some((fd, at.port()));
+        }
+        raw::close(fd);
+    }
+    None
+}

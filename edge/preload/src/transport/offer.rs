@@ -1,0 +1,389 @@
+//! Offers: how the two ends of a connection come to have rings in common.
+//!
+//! The end that connected makes a file with the rings, named after the network namespace and both
+//! addresses, as soon as the kernel's connection stands; the end that accepted finds it there. If
+//! either is not one of us, there is no file, or nobody takes it, and the connection stays the
+//! kernel's. To another namespace, where addresses mean something else, the file is brought: see `doors.rs`.
+//! Where files lie is `rendezvous.rs`.
+//!
+//! # Safety
+//!
+//! A file that is found is mapped for as long as it is, its header is checked before it
+//! is used, and its length is compared with what the header says.
+
+use std::ffi::{CStr, CString, c_int};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+
+use crate::base::raw::{self, Errno};
+use crate::base::shelter::Mapping;
+use crate::base::{address, alive, config};
+use crate::socket::slot::{Carrier, End, Slot, Why};
+use crate::socket::{changes, habit, policy};
+use crate::transport::rendezvous::{self, Name};
+use crate::transport::ring::{ACCEPTED, Leaver, OFFERED, Segment, WITHDRAWN};
+use crate::transport::{doors, ports};
+
+/// A name for a connection: both addresses, and the namespaces they are addresses in.
+fn name(space: u64, client: SocketAddr, server: SocketAddr) -> [u64; 2] {
+    let mut name = Name::of_processes().and(&space.to_le_bytes());
+    for end in [client, server] {
+        name = match end.ip() {
+            IpAddr::V4(addr) => name.and(&addr.octets()),
+            IpAddr::V6(addr) => name.and(&addr.octets()),
+        };
+        name = name.and(&end.port().to_be_bytes());
+    }
+    name.0
+}
+
+fn file(name: [u64; 2]) -> Option<CString> {
+    let [a, b] = name;
+    rendezvous::path(&format!("{a:016x}{b:016x}"))
+}
+
+/// The addresses of a connection, its own first.
+fn ends(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
+    Some((address::name(fd, false)?, address::name(fd, true)?))
+}
+
+/// Whether both ends of a connection with these addresses are in one namespace: if not, what says so is
+/// a knock at a door.
+fn is_near(ours: SocketAddr, theirs: SocketAddr) -> bool {
+    ours.ip() == theirs.ip() || theirs.ip().is_loopback()
+}
+
+/// The end that connected, to `theirs`: offers rings, if the peer is one that looks for them.
+pub(crate) fn offer(slot: &Slot, fd: c_int, theirs: SocketAddr) {
+    if rendezvous::place().is_none() {
+        return slot.leave_to_kernel(Why::NoPlace);
+    }
+    let ours = || address::name(fd, false);
+    let is_near = theirs.ip().is_loopback() || ours().is_some_and(|ours| is_near(ours, theirs));
+    if is_near && !ports::listens(theirs.port()) {
+        return slot.leave_to_kernel(Why::PeerSilent);
+    }
+    if !is_near && !doors::ask(theirs) {
+        return slot.leave_to_kernel(Why::PeerElsewhere);
+    }
+    slot.set_end(End::Client);
+    let destination = habit::destination(theirs);
+    slot.destination.store(destination, Ordering::Relaxed);
+    if !policy::insists(slot) && !habit::is_worth(destination, raw::now_ns()) {
+        return slot.leave_to_kernel(Why::ShortLived);
+    }
+    let (Some(ours), Some(space)) = (ours(), rendezvous::space(fd)) else {
+        return slot.leave_to_kernel(Why::PeerElsewhere);
+    };
+    let name = name(space, ours, theirs);
+    // If this process is killed while it makes them, others know where they are.
+    store_name(slot, name);
+    slot.meeting_key.store(rendezvous::cookie(fd), Ordering::Relaxed);
+    if is_near {
+        ports::count_offer(slot, theirs.port());
+    }
+    match make(name, fd) {
+        Some(segment) => {
+            if !is_near {
+                segment.address(raw::secret(), ours, theirs);
+                knock(&segment, ours, theirs);
+            }
+            remember(slot, fd, name, &segment);
+            slot.attach(segment);
+            slot.sends.store(0, Ordering::Relaxed);
+            slot.set_why(Why::Offered);
+            slot.set_carrier(Carrier::Offered);
+            prepare_kernel_socket(slot, fd);
+        }
+        None => {
+            ports::discount_offer(slot);
+            slot.leave_to_kernel(Why::NoRoom);
+        }
+    }
+}
+
+/// Tells the other end of an offer that it cannot find.
+fn knock(segment: &Segment, ours: SocketAddr, theirs: SocketAddr) {
+    let secret = segment.header().secret.load(Ordering::Relaxed);
+    if secret != 0 && segment.header().state.load(Ordering::Acquire) == OFFERED {
+        doors::knock(ours, theirs, segment.name(), secret);
+    }
+}
+
+/// The same, later: the door may have been opened since, or a knock been lost. Returns whether the offer
+/// is one that has to be brought.
+pub(crate) fn knock_again(segment: &Segment, fd: c_int) -> bool {
+    let has_to_be_brought = segment.header().secret.load(Ordering::Relaxed) != 0;
+    if has_to_be_brought && let Some((ours, theirs)) = ends(fd) {
+        knock(segment, ours, theirs);
+    }
+    has_to_be_brought
+}
+
+/// Somebody has knocked: what it has sent has come from `from` to this namespace, that of `door`. If it
+/// is what the offer says, the connection of these addresses is the one that the offer is for.
+fn let_in(door: c_int, offered: [u64; 2], secret: u64, from: IpAddr) {
+    let Some((path, segment)) = file(offered).and_then(|path| {
+        let opened = open(&path)?;
+        Some((path, opened))
+    }) else {
+        return;
+    };
+    let header = segment.header();
+    let (client, server) = segment.addresses();
+    let is_right = secret != 0
+        && header.secret.load(Ordering::Relaxed) == secret
+        && header.state.load(Ordering::Acquire) == OFFERED
+        && segment.name() == offered
+        && client.ip() == from;
+    let Some(space) = rendezvous::space(door).filter(|_| is_right) else { return };
+    let alias = name(space, client, server);
+    let Some(second) = file(alias).filter(|_| alias != offered) else { return };
+    if raw::link(&path, &second) == Err(Errno(libc::EEXIST)) {
+        // Left behind, unless the same has been let in already: there is no second connection of these
+        // addresses here.
+        if segment.alias() != alias {
+            raw::unlink(&second);
+            let _ = raw::link(&path, &second);
+        }
+    }
+    segment.set_alias(alias);
+}
+
+fn store_name(slot: &Slot, [a, b]: [u64; 2]) {
+    let [first, second] = &slot.meeting;
+    first.store(a, Ordering::Relaxed);
+    second.store(b, Ordering::Relaxed);
+}
+
+fn remember(slot: &Slot, fd: c_int, name: [u64; 2], segment: &Segment) {
+    slot.cookie.store(rendezvous::cookie(fd), Ordering::Relaxed);
+    store_name(slot, name);
+    let key = segment.header().cookie.load(Ordering::Relaxed);
+    slot.meeting_key.store(key, Ordering::Relaxed);
+    slot.ring_bytes.store(segment.first_bytes().try_into().unwrap_or(0), Ordering::Relaxed);
+}
+
+fn remembered(slot: &Slot) -> [u64; 2] {
+    let [first, second] = &slot.meeting;
+    [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]
+}
+
+/// Where the bytes are that the end that left had to take out of the kernel's queue.
+pub(crate) fn refund(slot: &Slot) -> Option<CString> {
+    let [a, b] = remembered(slot);
+    rendezvous::path(&format!("{a:016x}{b:016x}.back"))
+}
+
+/// Bells are single bytes, which Nagle's algorithm would hold back.
+fn prepare_kernel_socket(slot: &Slot, fd: c_int) {
+    let was = raw::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(0);
+    slot.nodelay.store(was != 0, Ordering::Relaxed);
+    let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+}
+
+fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
+    let path = file(name)?;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+    let opened = raw::open(&path, flags).or_else(|_| {
+        // Left behind by a process that was killed: the kernel has just given us these addresses.
+        raw::unlink(&path);
+        raw::open(&path, flags)
+    });
+    let file = opened.ok()?;
+    let sizes = config::get().rings;
+    let made =
+        rendezvous::has_room(rendezvous::MAKE_SHARE).then(|| Segment::make(file, sizes)).flatten();
+    raw::close(file);
+    let Some(segment) = made else {
+        raw::unlink(&path);
+        return None;
+    };
+    segment.prepare(rendezvous::cookie(fd), name);
+    Some(segment)
+}
+
+/// Maps the rings of that name, if they are there and what they should be.
+fn open(path: &CStr) -> Option<Segment> {
+    let file = rendezvous::open_own(path, 0)?;
+    let mapped = raw::file_size(file).and_then(|len| Mapping::new(file, len));
+    raw::close(file);
+    Segment::open(mapped.ok()?)
+}
+
+/// The end that accepted: takes the rings that the peer has offered, if it has. Nobody else may be
+/// sending or receiving on the socket.
+pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
+    let port = slot.port.load(Ordering::Relaxed);
+    if port != 0 && !ports::has_offers(port) {
+        return false;
+    }
+    let (Some((ours, theirs)), Some(space)) = (ends(fd), rendezvous::space(fd)) else {
+        slot.leave_to_kernel(Why::PeerElsewhere);
+        return false;
+    };
+    if rendezvous::place().is_none() {
+        slot.leave_to_kernel(Why::NoPlace);
+        return false;
+    }
+    if !is_near(ours, theirs) {
+        // Who asks for the door does so as soon as it has connected: about now.
+        let is_early = slot.looks.load(Ordering::Relaxed) <= LOOKS_EARLY && doors::is_announced();
+        if !is_early && !doors::is_wanted() {
+            slot.leave_to_kernel(Why::PeerElsewhere);
+            return false;
+        }
+        doors::answer(let_in);
+        let _ = slot.looks.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    let name = name(space, theirs, ours);
+    let Some(segment) = file(name).and_then(|path| open(&path)) else {
+        return false;
+    };
+    let header = segment.header();
+    if alive::is_missing(header.maker.load(Ordering::Relaxed)) {
+        return false;
+    }
+    slot.set_end(End::Server);
+    let incoming = segment.incoming(End::Server);
+    incoming.direction.consumer.taken.store(slot.taken.load(Ordering::Relaxed), Ordering::Release);
+    let outgoing = segment.outgoing(End::Server);
+    outgoing.direction.producer.given.store(slot.given.load(Ordering::Relaxed), Ordering::Release);
+    prepare_kernel_socket(slot, fd);
+    segment.own(End::Server);
+    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+    if header.state.compare_exchange(OFFERED, ACCEPTED, o, r).is_err() {
+        return false;
+    }
+    if is_near(ours, theirs) {
+        ports::discount(ours.port());
+    }
+    remember(slot, fd, segment.name(), &segment);
+    slot.attach(segment);
+    slot.set_why(Why::Rings);
+    slot.set_carrier(Carrier::Rings);
+    true
+}
+
+/// Looks for rings from elsewhere by which the other end must have asked for the door.
+const LOOKS_EARLY: u32 = 3;
+
+/// A connection that came from another program with its descriptor: looks whether it has rings.
+pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
+    let (Some((ours, theirs)), Some(space)) = (ends(fd), rendezvous::space(fd)) else {
+        return false;
+    };
+    let both = [(End::Client, ours, theirs), (End::Server, theirs, ours)];
+    for (end, client, server) in both {
+        let name = name(space, client, server);
+        let Some(segment) = file(name).and_then(|path| open(&path)) else { continue };
+        if segment.header().state.load(Ordering::Acquire) != ACCEPTED {
+            continue;
+        }
+        slot.set_end(end);
+        slot.nodelay.store(true, Ordering::Relaxed);
+        segment.share(end);
+        if matches!(segment.leaver(), Ok(Leaver::Leaves(who) | Leaver::Left(who)) if who == end) {
+            continue;
+        }
+        slot.is_adopted.store(true, Ordering::Relaxed);
+        remember(slot, fd, segment.name(), &segment);
+        slot.attach(segment);
+        slot.set_why(Why::Rings);
+        slot.set_carrier(Carrier::Rings);
+        return true;
+    }
+    false
+}
+
+impl Slot {
+    /// The rings: mapped now if another process of this family has set them up.
+    #[inline]
+    pub(crate) fn segment(&self) -> Option<&Segment> {
+        match self.carrier() {
+            Carrier::Open | Carrier::Kernel => None,
+            Carrier::Offered | Carrier::Rings | Carrier::Leaving => {
+                self.mapped().or_else(|| map_again(self))
+            }
+        }
+    }
+}
+
+/// Maps the rings that another process of this family has set up.
+#[cold]
+#[inline(never)]
+fn map_again(slot: &Slot) -> Option<&Segment> {
+    let segment = open(&file(remembered(slot))?)?;
+    slot.attach(segment);
+    // Instances of this process have not heard of it.
+    changes::note(slot.index());
+    slot.mapped()
+}
+
+/// Gives up rings that nobody has taken. Returns false if the peer was faster.
+pub(crate) fn take_back(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
+    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+    let header = segment.header();
+    let is_ours = header.state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok();
+    if is_ours {
+        ports::discount_offer(slot);
+        let nodelay = c_int::from(slot.nodelay.load(Ordering::Relaxed));
+        let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
+        slot.set_carrier(Carrier::Kernel);
+        withdraw(slot);
+    }
+    is_ours
+}
+
+/// The last descriptor has been closed: nobody will look for the rings any more.
+pub(crate) fn withdraw(slot: &Slot) {
+    if let Some(segment) = slot.mapped() {
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        if segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok() {
+            ports::discount_offer(slot);
+        }
+        if let Some(path) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
+            raw::unlink(&path);
+        }
+    }
+    if let Some(path) = file(remembered(slot)) {
+        raw::unlink(&path);
+    }
+}
+
+/// The same for a connection that only dead processes had. A later one may have its name by now.
+pub(crate) fn withdraw_of_dead(slot: &Slot, key: u64) {
+    let name = remembered(slot);
+    let Some(path) = file(name) else { return };
+    let Some(segment) = open(&path) else {
+        // Whoever was killed while it made them has not got far.
+        if rendezvous::is_blank(&path) {
+            ports::discount_offer(slot);
+            raw::unlink(&path);
+        }
+        return;
+    };
+    if segment.name() == name && segment.header().cookie.load(Ordering::Relaxed) == key {
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        if segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok() {
+            ports::discount_offer(slot);
+        }
+        if let Some(alias) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
+            raw::unlink(&alias);
+        }
+        raw::unlink(&path);
+    }
+}
+
+/// Removes the file of that name, if it is one of rings that processes have left behind that were killed.
+pub(crate) fn tidy_up(name: &str) {
+    let Some(path) = rendezvous::path(name).filter(|_| name.len() == NAME_LEN) else { return };
+    let segment = open(&path);
+    let maker = segment.as_ref().map(|segment| segment.header().maker.load(Ordering::Relaxed));
+    if maker.map_or_else(|| rendezvous::is_stillborn(&path), alive::has_ended) {
+        raw::unlink(&path);
+    }
+}
+
+/// Letters in the name of a file of rings.
+const NAME_LEN: usize = 32;

@@ -1,0 +1,299 @@
+//! The rendezvous: a directory in shared memory, of one user, in which processes find one another's files.
+//!
+//! The directory is the user's own, so that only processes of one user meet. Names in it are made of all that
+//! has to be the same for both. Rings are offered there (`offer.rs`), and mailboxes; tables that many share,
+//! such as doorbells, lie there as well.
+//!
+//! # Safety
+//!
+//! A file that is found may be anything. It is used only if it is this user's alone ([`open_own`]), as
+//! the directory has to be ([`Trust`]).
+
+use std::ffi::{CStr, CString, OsString, c_int};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use adverb_sockconf::Level;
+
+use crate::base::lock::Lazy;
+use crate::base::shelter::Mapping;
+use crate::base::{config, log, raw};
+
+/// The directory, and whether it may be used.
+#[derive(Debug)]
+struct Place {
+    path: String,
+    trust: Trust,
+}
+
+/// Whether nobody but this user can put files into the directory, or take any away.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Trust {
+    Own,
+    /// It belongs to another user, or others may write to it.
+    Foreign,
+    /// It is not there, cannot be opened, or is no directory.
+    Absent,
+    /// Its path is not absolute: each process would mean another one.
+    Relative,
+}
+
+impl Trust {
+    /// A link in the place of the directory is not followed.
+    fn of(path: &CStr) -> Self {
+        if path.to_bytes().first() != Some(&b'/') {
+            return Self::Relative;
+        }
+        raw::make_dir(path);
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let Ok(directory) = raw::open(path, flags) else { return Self::Absent };
+        let about = raw::about(directory);
+        raw::close(directory);
+        let others = libc::S_IWGRP | libc::S_IWOTH;
+        let is_own =
+            |about: libc::stat| about.st_uid == raw::user_id() && about.st_mode & others == 0;
+        if about.is_some_and(is_own) { Self::Own } else { Self::Foreign }
+    }
+}
+
+fn whole_place() -> &'static Place {
+    static PLACE: Lazy<Place> = Lazy::new();
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    let is_new = PLACE.get().is_none();
+    let place = PLACE.get_or_init(|| {
+        let path = config::meeting_place();
+        let trust = CString::new(path.as_str()).map_or(Trust::Absent, |path| Trust::of(&path));
+        Place { path, trust }
+    });
+    if is_new && place.trust != Trust::Own && !IS_SAID.swap(true, Ordering::Relaxed) {
+        complain(place);
+    }
+    place
+}
+
+/// Says why there is no meeting place. A system without one for anybody is no reason for a warning.
+fn complain(place: &Place) {
+    let is_usual = place.trust == Trust::Absent && place.path == config::default_place();
+    let level = if is_usual { Level::Debug } else { Level::Warning };
+    let what = match place.trust {
+        Trust::Own => return,
+        Trust::Foreign => "belongs to another user, or others may write to it",
+        Trust::Absent => "cannot be opened as a directory, or is a symbolic link",
+        Trust::Relative => "is not an absolute path",
+    };
+    log::print(level, || {
+        let Place { path, .. } = place;
+        format!(
+            "{path} {what}: all sockets stay with the kernel. Shared memory needs a directory of user {} \
+             with mode 0700; ADVERB_SOCKETS_SHM_DIR names one",
+            raw::user_id()
+        )
+    });
+}
+
+/// The directory, if it may be used.
+pub(crate) fn place() -> Option<&'static str> {
+    let place = whole_place();
+    (place.trust == Trust::Own).then_some(place.path.as_str())
+}
+
+/// The path of a file in the meeting place, if that may be used.
+pub(crate) fn path(name: &str) -> Option<CString> {
+    CString::new(format!("{}/{name}", place()?)).ok()
+}
+
+/// Opens a file in the meeting place, to read and write, with more flags; one that is there already has
+/// to be a file of this user that no other may open, and with no other name than doors give it.
+pub(crate) fn open_own(path: &CStr, more: c_int) -> Option<c_int> {
+    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | more;
+    let file = raw::open(path, flags).ok()?;
+    let others = libc::S_IRWXG | libc::S_IRWXO;
+    let is_own = raw::about(file).is_some_and(|about| {
+        about.st_mode & libc::S_IFMT == libc::S_IFREG
+            && about.st_uid == raw::user_id()
+            && about.st_mode & others == 0
+            && about.st_nlink <= NAMES_MAX
+    });
+    if !is_own {
+        raw::close(file);
+    }
+    is_own.then_some(file)
+}
+
+/// Names of one file: the one under which it was made, and that of a door (`doors.rs`).
+const NAMES_MAX: libc::nlink_t = 2;
+
+/// A name of 128 bits, made of everything that has to be the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Name(pub(crate) [u64; 2]);
+
+impl Name {
+    const EMPTY: Self = Self([0xcbf2_9ce4_8422_2325, 0x6c62_272e_07bb_0142]);
+
+    pub(crate) fn and(self, bytes: &[u8]) -> Self {
+        let Self([mut a, mut b]) = self;
+        for byte in bytes {
+            a = (a ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            b = (b ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        }
+        Self([a, b])
+    }
+
+    /// What a link of the kernel's says.
+    fn and_link(self, path: &CStr) -> Self {
+        let mut space = [0_u8; 64];
+        let len = raw::read_link(path, &mut space).unwrap_or(0);
+        self.and(space.get(..len).unwrap_or(&[]))
+    }
+
+    /// Ends are asked by their numbers whether they live: they must mean the same to both. What they
+    /// mean to a process stays so: it looks once.
+    pub(crate) fn of_processes() -> Self {
+        let (o, me) = (Ordering::Relaxed, raw::process_id());
+        let [a, b] = &SEEN;
+        if SEEN_BY.load(Ordering::Acquire) == me {
+            return Self([a.load(o), b.load(o)]);
+        }
+        let seen = Self::EMPTY.and(&FORMAT).and_link(c"/proc/self/ns/pid");
+        let Self([first, second]) = seen;
+        a.store(first, o);
+        b.store(second, o);
+        SEEN_BY.store(me, Ordering::Release);
+        seen
+    }
+}
+
+/// Another one, where what lies in the meeting place has come to mean something else.
+const FORMAT: [u8; 1] = [3];
+
+static SEEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+static SEEN_BY: AtomicU32 = AtomicU32::new(0);
+
+/// In the child: it may be in another namespace, and have its parent's number there.
+pub(crate) fn after_fork() {
+    SEEN_BY.store(0, Ordering::Relaxed);
+}
+
+/// The network namespace that a socket is in.
+pub(crate) fn space(fd: c_int) -> Option<u64> {
+    let cookie = raw::option::<u64>(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).ok();
+    cookie.or_else(|| {
+        let Name([a, _]) = Name::EMPTY.and_link(c"/proc/thread-self/ns/net");
+        Some(a)
+    })
+}
+
+const SO_NETNS_COOKIE: c_int = 71;
+
+/// The kernel's number for a socket, the same in every process that has it.
+pub(crate) fn cookie(fd: c_int) -> u64 {
+    raw::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0)
+}
+
+/// The directory.
+pub(crate) fn directory() -> &'static str {
+    &whole_place().path
+}
+
+/// Whether there is memory for rings that grow: most of what the meeting place may have is free.
+pub(crate) fn is_roomy() -> bool {
+    has_room(2)
+}
+
+/// Whether at least one of so many parts of what the meeting place may hold is free.
+pub(crate) fn has_room(parts: u64) -> bool {
+    let Some(path) = place().and_then(|place| CString::new(place).ok()) else { return false };
+    raw::free_share(&path).is_ok_and(|(free, all)| free >= all / parts)
+}
+
+/// Whether nobody has written what a file is.
+pub(crate) fn is_blank(path: &CStr) -> bool {
+    read_own(path, size_of::<u64>()).is_some_and(|head| head.iter().all(|byte| *byte == 0))
+}
+
+/// Whether a file is blank that its process would have written to long ago: it was killed before.
+pub(crate) fn is_stillborn(path: &CStr) -> bool {
+    let Ok(file) = raw::open(path, libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC) else {
+        return false;
+    };
+    let about = raw::about(file);
+    raw::close(file);
+    let age = about.map_or(0, |about| raw::real_time().0.saturating_sub(about.st_ctime));
+    age > STILLBORN_S && is_blank(path)
+}
+
+/// A file that is still blank after so many seconds will be for ever.
+const STILLBORN_S: i64 = 2;
+
+/// The first bytes of a file in the meeting place, `most` at most, if it is one that [`open_own`] opens.
+pub(crate) fn read_own(path: &CStr, most: usize) -> Option<Vec<u8>> {
+    let file = open_own(path, 0)?;
+    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+    raw::read_open(file, raw::PIECE_BYTES, most, &mut bytes, &mut ends);
+    raw::close(file);
+    Some(bytes)
+}
+
+/// This process ends: if nobody else has anything here, what all of them shared goes, and the
+/// directory. Whoever starts at this very moment makes its own.
+pub(crate) fn clear_away() {
+    let Some(place) = place() else { return };
+    let Some(names) = raw::names(Path::new(place), TIDY_MAX) else { return };
+    let names = names.into_iter().map(OsString::into_string);
+    let Ok(names) = names.collect::<Result<Vec<String>, _>>() else { return };
+    let is_shared = |name: &String| {
+        let (kind, rest) = name.split_once('.').unwrap_or((name, "."));
+        let parts = rest.split('.').count();
+        matches!((kind, parts), ("ports" | "doorbells" | "doors", 1)) || (kind, parts) == ("udp", 2)
+    };
+    if !names.iter().all(is_shared) {
+        return;
+    }
+    for name in names {
+        if let Some(path) = path(&name) {
+            raw::unlink(&path);
+        }
+    }
+    // A directory that somebody has named may be there for other reasons too.
+    if place == config::default_place() {
+        let _ = std::fs::remove_dir(place);
+    }
+}
+
+/// The names of the files there, as far as they are looked at.
+pub(crate) fn names() -> Vec<OsString> {
+    place().and_then(|place| raw::names(Path::new(place), TIDY_MAX)).unwrap_or_default()
+}
+
+/// Files that one process looks at when it starts, at most.
+const TIDY_MAX: usize = 256;
+/// Who shares a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Reach {
+    /// All of a network namespace.
+    Network,
+    /// All that know each other's processes by the same numbers.
+    Host,
+}
+
+/// A file that many share, of zeros at first: maps it, for good.
+pub(crate) fn map_shared(kind: &str, reach: Reach, len: usize) -> Option<*mut u8> {
+    let Name([a, _]) = match reach {
+        Reach::Network => Name::of_processes().and_link(c"/proc/self/ns/net"),
+        Reach::Host => Name::of_processes(),
+    };
+    let file = open_own(&path(&format!("{kind}.{a:016x}"))?, libc::O_CREAT)?;
+    let mapped = map_whole(file, len);
+    raw::close(file);
+    mapped.map(Mapping::keep)
+}
+
+/// Maps a file of that length whose memory is put aside from the start.
+pub(crate) fn map_whole(file: c_int, len: usize) -> Option<Mapping> {
+    raw::set_size(file, len).ok()?;
+    raw::reserve(file, 0, len).ok()?;
+    Mapping::new(file, len).ok()
+}
+
+/// Connections get rings, and sockets mailboxes, while more than this part of what the file system may hold is free.
+pub(crate) const MAKE_SHARE: u64 = 4;

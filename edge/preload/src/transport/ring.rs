@@ -1,0 +1,965 @@
+//! Shared memory between the two ends of a connection: one ring of bytes each way.
+//!
+//! The connection itself stays the kernel's. Its bytes travel here from a position on that the
+//! sender chooses and publishes ([`Producer::switched_at`]): so many bytes have gone through the
+//! kernel, and no more will. A byte in the kernel's stream behind that position is a bell, rung for
+//! an end that has said it sleeps.
+//!
+//! Cursors count bytes from the start and never go back. A ring that is found empty well away from
+//! its start may begin again there ([`Producer::skip_from`]), so that conversations stay in the
+//! same few cache lines, and touch no more memory than they need. A ring that carries a
+//! stream, or stays full, *grows*, once: from a position on that the sender publishes ([`Producer::grown_at`])
+//! its bytes lie in a larger one behind it.
+//!
+//! # Safety
+//!
+//! 1. A segment is mapped for [`Sizes::file`] bytes until it is dropped. Its header
+//!    is made of atomics, for which every bit pattern is legal, so a shared reference to it is
+//!    sound whatever the other process writes there.
+//! 2. Bytes of a ring are never seen through references. They are copied, between bounds that are
+//!    computed from this end's own cursor and masked by this end's own idea of the sizes; what the
+//!    other end claims is checked first ([`Broken`]), or cannot lead out of the ring
+//!    ([`Ring::place`]).
+//!
+//! Positions that make no sense count as something to look at: whoever looks finds the ring broken, and no
+//! waiter waits for a word that means nothing.
+
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::base::config::Sizes;
+use crate::base::parts::Cursor;
+use crate::base::shelter::Mapping;
+use crate::base::{address, alive, raw};
+use crate::socket::slot::{Attached, End, Slot};
+use crate::transport::rendezvous;
+
+/// What the header says first.
+pub(crate) const MAGIC: u64 = 0x0009_6264_615f_6b73;
+/// The segment has been offered, and nobody has taken it.
+pub(crate) const OFFERED: u32 = 1;
+/// Both ends have it.
+pub(crate) const ACCEPTED: u32 = 2;
+/// The end that offered it has closed first.
+pub(crate) const WITHDRAWN: u32 = 3;
+/// An armed bell is for this connection alone.
+pub(crate) const ALONE: u32 = 1;
+/// Whoever sleeps looks at all of its connections when it wakes: one bell is enough for all.
+pub(crate) const TOGETHER: u32 = 2;
+/// The sleeper sleeps on this very word.
+pub(crate) const ON_WORD: u32 = 3;
+/// Nothing has been switched yet.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// The start of a segment.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Header {
+    pub(crate) magic: AtomicU64,
+    /// What rings have at first, and what each may grow to besides, or 0.
+    first_bytes: AtomicU64,
+    large_bytes: AtomicU64,
+    /// The process that made it.
+    pub(crate) maker: AtomicU32,
+    pub(crate) state: AtomicU32,
+    /// The kernel's number for the maker's socket.
+    pub(crate) cookie: AtomicU64,
+    /// The name under which it was made, and the one that a door has given it elsewhere.
+    pub(crate) name: [AtomicU64; 2],
+    pub(crate) alias: [AtomicU64; 2],
+    /// What only those know who can read this; 0 if the other end finds it by addresses. See
+    /// `doors.rs`.
+    pub(crate) secret: AtomicU64,
+    /// The addresses of both ends as IPv6 has them, and their ports, the one that connected first.
+    pub(crate) addresses: [[AtomicU64; 2]; 2],
+    pub(crate) ports: [AtomicU32; 2],
+    /// The processes at both ends, the one that connected first.
+    owners: [Owner; 2],
+    /// Who goes back to the kernel, and how far it is; see `retreat.rs`.
+    leaver: AtomicU32,
+    /// Bytes that whoever left had to take out of the kernel's queue, and that are sent again, and
+    /// how many of them have been.
+    pub(crate) refund: AtomicU64,
+    pub(crate) refunded: AtomicU64,
+    directions: [Direction; 2],
+}
+
+/// The process at one end.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Owner {
+    pub(crate) process: AtomicU32,
+    /// Others may have it as well: children, or whoever it was passed to.
+    pub(crate) is_shared: AtomicU32,
+}
+
+/// What belongs to one ring.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Direction {
+    pub(crate) producer: Producer,
+    sender: Sender,
+    pub(crate) consumer: Consumer,
+    pub(crate) writer: Writer,
+}
+
+/// Written by the end that sends.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Producer {
+    head: AtomicU64,
+    skip_from: AtomicU64,
+    skip_to: AtomicU64,
+    /// How many bytes have gone through the kernel; [`NEVER`] before they go through the ring.
+    pub(crate) switched_at: AtomicU64,
+    /// How many bytes it has given to the kernel before.
+    pub(crate) given: AtomicU64,
+    /// It will send no more.
+    pub(crate) fin: AtomicU32,
+    /// How many threads are about to ring.
+    pub(crate) ringing: AtomicU32,
+    /// How many bells this end has rung, each a byte in the kernel's stream.
+    pub(crate) bells: AtomicU64,
+    /// From here on bytes lie in the larger ring; [`NEVER`] before it has grown.
+    grown_at: AtomicU64,
+}
+
+/// What the end that sends has for itself. The other end does not look at it, so who sends need not wait
+/// until it has got back what the other end looks at all the time.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct Sender {
+    /// As in [`Producer`], from before bytes are published.
+    head: AtomicU64,
+    grown_at: AtomicU64,
+    is_switched: AtomicU32,
+    /// What it last knew of the other end's cursor.
+    tail_seen: AtomicU64,
+    /// How much has gone through it while a larger one was wanted, and where the reader was when it was
+    /// last found full.
+    wanted: AtomicU64,
+    full_at: AtomicU64,
+    /// So many bytes from the start of the ring have memory, and of the larger one.
+    reserved: AtomicU64,
+    reserved_large: AtomicU64,
+}
+
+/// Written by the end that receives.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Consumer {
+    tail: AtomicU64,
+    /// So many bytes behind it the program still has, where they lie: no room for the sender.
+    held: AtomicU64,
+    /// How many bytes it has taken from the kernel.
+    pub(crate) taken: AtomicU64,
+    /// How many bells it has taken from the kernel.
+    pub(crate) heard: AtomicU64,
+    /// What the sender looks at with every message.
+    pub(crate) sleep: Sleep,
+}
+
+/// Whether the end that receives sleeps: written when it does so, and not with what it reads.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Sleep {
+    /// It sleeps, and wants to be woken: [`ALONE`], [`TOGETHER`] or [`ON_WORD`].
+    pub(crate) armed: AtomicU32,
+    /// The doorbell of who sleeps together; see `doorbell.rs`.
+    pub(crate) doorbell: AtomicU32,
+    /// It is closed, and will read no more.
+    pub(crate) gone: AtomicU32,
+}
+
+/// Written by a sender that waits for room.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Writer {
+    pub(crate) armed: AtomicU32,
+}
+
+/// The other end has written nonsense into the header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Broken;
+
+/// Why nothing has been read or written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trouble {
+    /// The other end has written nonsense.
+    Broken,
+    /// The program's buffer is none.
+    Fault,
+    /// There is no more memory for the ring.
+    NoMemory,
+}
+
+impl From<Broken> for Trouble {
+    fn from(_: Broken) -> Self {
+        Self::Broken
+    }
+}
+
+impl Sizes {
+    /// Length of a file with such rings.
+    pub(crate) const fn file(self) -> usize {
+        HEADER_BYTES + 2 * (self.first + self.large)
+    }
+
+    /// What a header says of a file of that length, if it may be so.
+    fn of(header: &Header, len: usize) -> Option<Self> {
+        let size = |word: &AtomicU64| usize::try_from(word.load(Ordering::Relaxed)).ok();
+        let (first, large) = (size(&header.first_bytes)?, size(&header.large_bytes)?);
+        let is_legal = first < len
+            && large < len
+            && first.is_power_of_two()
+            && (large == 0 || large.is_power_of_two());
+        let sizes = Self { first, large };
+        (is_legal && sizes.file() == len).then_some(sizes)
+    }
+}
+
+/// A mapped segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    mapping: Mapping,
+    sizes: Sizes,
+    /// Where in each of the rings this process is going to write next, most likely.
+    next: [AtomicUsize; 2],
+}
+
+// SAFETY: nothing else has this place.
+unsafe impl Attached for Segment {
+    const PLACE: usize = 0;
+}
+
+impl Slot {
+    /// The rings, if this process has mapped them. The slot must be in use by the caller.
+    #[inline]
+    pub(crate) fn mapped(&self) -> Option<&Segment> {
+        self.attached()
+    }
+}
+
+/// Bytes in front of the rings.
+const HEADER_BYTES: usize = 4096;
+const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
+
+/// More bells than this are not waiting at once.
+const BELLS_MAX: usize = 1 << 16;
+
+/// Where an empty ring begins again rather than go on, in bytes from its start.
+const RESTART_BYTES: u64 = 8192;
+
+/// Whether one end goes back to the kernel, and how far it is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Leaver {
+    Nobody,
+    /// It uses the rings no more, and empties its kernel's queue of bells.
+    Leaves(End),
+    /// It has left: what is in its ring is to be sent through the kernel.
+    Left(End),
+}
+
+impl Leaver {
+    fn word(self) -> u32 {
+        match self {
+            Self::Nobody => 0,
+            Self::Leaves(End::Client) => 1,
+            Self::Leaves(End::Server) => 2,
+            Self::Left(End::Client) => 3,
+            Self::Left(End::Server) => 4,
+        }
+    }
+}
+
+/// Where the sender's and the reader's cursors of both rings lie in a file of rings, the ring of the end
+/// that connected first, for readers of statistics.
+pub(crate) fn cursors() -> [usize; 4] {
+    let first = offset_of!(Header, directions);
+    let head = offset_of!(Direction, producer) + offset_of!(Producer, head);
+    let tail = offset_of!(Direction, consumer) + offset_of!(Consumer, tail);
+    let second = first + size_of::<Direction>();
+    [first + head, first + tail, second + head, second + tail]
+}
+
+fn store(words: &[AtomicU64; 2], values: [u64; 2]) {
+    for (word, value) in words.iter().zip(values) {
+        word.store(value, Ordering::Relaxed);
+    }
+}
+
+fn load([a, b]: &[AtomicU64; 2]) -> [u64; 2] {
+    [a.load(Ordering::Acquire), b.load(Ordering::Acquire)]
+}
+
+impl Segment {
+    /// Takes over a mapping of a file of [`Sizes::file`] bytes that somebody has just made, and puts memory
+    /// aside for what every connection needs of it; `None` if there is not enough.
+    pub(crate) fn make(file: c_int, sizes: Sizes) -> Option<Self> {
+        debug_assert!(sizes.first.is_power_of_two());
+        let len = sizes.file();
+        raw::set_size(file, len).ok()?;
+        let least = if can_populate() { LEAST_BYTES.min(sizes.first) } else { sizes.first };
+        raw::reserve(file, 0, HEADER_BYTES + least).ok()?;
+        raw::reserve(file, HEADER_BYTES + sizes.first + sizes.large, least).ok()?;
+        let segment =
+            Self { mapping: Mapping::new(file, len).ok()?, sizes, next: Default::default() };
+        for direction in &segment.header().directions {
+            direction.sender.reserved.store(word(least), Ordering::Relaxed);
+        }
+        Some(segment)
+    }
+
+    /// Takes over a mapping that somebody else has made; it is gone if its header does not say that it is a
+    /// segment of this length.
+    pub(crate) fn open(mapping: Mapping) -> Option<Self> {
+        if mapping.len() < HEADER_BYTES {
+            return None;
+        }
+        // SAFETY: mapped, aligned to a page, made of atomics, and as long as that (rule 1).
+        let header = unsafe { mapping.base().cast::<Header>().as_ref() };
+        let is_segment = header.magic.load(Ordering::Acquire) == MAGIC;
+        let sizes = is_segment.then(|| Sizes::of(header, mapping.len())).flatten()?;
+        Some(Self { mapping, sizes, next: Default::default() })
+    }
+
+    /// What a ring has at first.
+    pub(crate) fn first_bytes(&self) -> usize {
+        self.sizes.first
+    }
+
+    /// Fills in the header of a segment that nobody else has seen yet.
+    pub(crate) fn prepare(&self, cookie: u64, name: [u64; 2]) {
+        let header = self.header();
+        store(&header.name, name);
+        for direction in &header.directions {
+            direction.producer.switched_at.store(NEVER, Ordering::Relaxed);
+            direction.producer.grown_at.store(NEVER, Ordering::Relaxed);
+            direction.sender.grown_at.store(NEVER, Ordering::Relaxed);
+            // Whoever sleeps in the kernel without having heard of us has to be rung for.
+            direction.consumer.sleep.armed.store(ALONE, Ordering::Relaxed);
+        }
+        let Sizes { first, large } = self.sizes;
+        header.first_bytes.store(first.try_into().unwrap_or(0), Ordering::Relaxed);
+        header.large_bytes.store(large.try_into().unwrap_or(0), Ordering::Relaxed);
+        header.maker.store(alive::me(), Ordering::Relaxed);
+        header.cookie.store(cookie, Ordering::Relaxed);
+        self.own(End::Client);
+        header.state.store(OFFERED, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: mapped, aligned to a page, and made of atomics (rule 1).
+        unsafe { self.mapping.base().cast::<Header>().as_ref() }
+    }
+
+    /// Says which connection it is for, to those who do not find it by its name, before anybody can know
+    /// it.
+    pub(crate) fn address(&self, secret: u64, client: SocketAddr, server: SocketAddr) {
+        let Header { addresses, ports, .. } = self.header();
+        for ((words, port), end) in addresses.iter().zip(ports).zip([client, server]) {
+            store(words, address::ip_words(end.ip()));
+            port.store(end.port().into(), Ordering::Relaxed);
+        }
+        self.header().secret.store(secret, Ordering::Release);
+    }
+
+    /// The addresses that it is for, the one that connected first.
+    pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        let Header { addresses: [a, b], ports: [p, q], .. } = self.header();
+        let end = |words, port: &AtomicU32| {
+            let [high, low] = load(words);
+            let bits = u128::from(high) << 64 | u128::from(low);
+            let ip = IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical();
+            SocketAddr::new(ip, u16::try_from(port.load(Ordering::Relaxed)).unwrap_or(0))
+        };
+        (end(a, p), end(b, q))
+    }
+
+    /// The name under which it was made.
+    pub(crate) fn name(&self) -> [u64; 2] {
+        load(&self.header().name)
+    }
+
+    /// The name that it has elsewhere; zeros if it has none.
+    pub(crate) fn alias(&self) -> [u64; 2] {
+        load(&self.header().alias)
+    }
+
+    pub(crate) fn set_alias(&self, alias: [u64; 2]) {
+        store(&self.header().alias, alias);
+    }
+
+    /// Who goes back to the kernel.
+    #[inline]
+    pub(crate) fn leaver(&self) -> Result<Leaver, Broken> {
+        if self.is_spoilt() {
+            return Err(Broken);
+        }
+        match self.header().leaver.load(Ordering::SeqCst) {
+            0 => Ok(Leaver::Nobody),
+            1 => Ok(Leaver::Leaves(End::Client)),
+            2 => Ok(Leaver::Leaves(End::Server)),
+            3 => Ok(Leaver::Left(End::Client)),
+            4 => Ok(Leaver::Left(End::Server)),
+            _ => Err(Broken),
+        }
+    }
+
+    /// Whether a page of it has been missing.
+    pub(crate) fn is_spoilt(&self) -> bool {
+        self.mapping.is_spoilt().load(Ordering::Relaxed)
+    }
+
+    /// Whether either end goes back to the kernel, or the word for that means nothing: then whoever
+    /// follows finds that out.
+    #[inline]
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.header().leaver.load(Ordering::SeqCst) != 0
+    }
+
+    /// This end goes back to the kernel, unless the other does so already.
+    pub(crate) fn begin_to_leave(&self, end: End) -> bool {
+        let (o, word) = (Ordering::SeqCst, Leaver::Leaves(end).word());
+        self.header().leaver.compare_exchange(0, word, o, o).is_ok()
+    }
+
+    /// This end has gone.
+    pub(crate) fn has_left(&self, end: End) {
+        self.header().leaver.store(Leaver::Left(end).word(), Ordering::SeqCst);
+    }
+
+    /// The process at an end.
+    pub(crate) fn owner(&self, end: End) -> &Owner {
+        let [client, server] = &self.header().owners;
+        match end {
+            End::Client => client,
+            End::Server => server,
+        }
+    }
+
+    /// Whether the process at the other end has died and nobody has inherited its end. The kernel
+    /// would say so with a FIN; but that may be stuck behind bytes that nobody reads.
+    pub(crate) fn is_abandoned(&self, end: End) -> bool {
+        let other = match end {
+            End::Client => End::Server,
+            End::Server => End::Client,
+        };
+        let Owner { process, is_shared } = self.owner(other);
+        let process = process.load(Ordering::Acquire);
+        process != 0 && is_shared.load(Ordering::Acquire) == 0 && alive::has_ended(process)
+    }
+
+    /// This process, and no other, has this end.
+    pub(crate) fn own(&self, end: End) {
+        self.owner(end).process.store(alive::me(), Ordering::Release);
+    }
+
+    /// Others may have this end from now on.
+    pub(crate) fn share(&self, end: End) {
+        self.owner(end).is_shared.store(1, Ordering::Release);
+    }
+
+    /// The ring that this end sends on.
+    #[inline]
+    pub(crate) fn outgoing(&self, end: End) -> Ring<'_> {
+        self.ring(end == End::Server)
+    }
+
+    /// The ring that this end receives from.
+    #[inline]
+    pub(crate) fn incoming(&self, end: End) -> Ring<'_> {
+        self.ring(end == End::Client)
+    }
+
+    #[inline]
+    fn ring(&self, second: bool) -> Ring<'_> {
+        let [a, b] = &self.header().directions;
+        let Sizes { first, large } = self.sizes;
+        let at = HEADER_BYTES + if second { first + large } else { 0 };
+        let bytes = self.mapping.base().as_ptr().wrapping_add(at);
+        let ([of_a, of_b], sizes) = (&self.next, self.sizes);
+        let is_spoilt = self.mapping.is_spoilt();
+        match second {
+            false => Ring { direction: a, bytes, sizes, next: of_a, is_spoilt },
+            true => Ring { direction: b, bytes, sizes, next: of_b, is_spoilt },
+        }
+    }
+}
+
+/// One of the two rings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring<'a> {
+    pub(crate) direction: &'a Direction,
+    bytes: *mut u8,
+    sizes: Sizes,
+    next: &'a AtomicUsize,
+    /// A page has been missing.
+    is_spoilt: &'a AtomicBool,
+}
+
+/// Whether the kernel makes pages ahead of their use (Linux 5.14). If not, rings have all of their memory from
+/// the start, and do not grow.
+fn can_populate() -> bool {
+    static KNOWN: AtomicU32 = AtomicU32::new(0);
+    if KNOWN.load(Ordering::Relaxed) == 0 {
+        // SAFETY: of no page, so nothing is touched.
+        let answer = unsafe { raw::populate(std::ptr::null_mut(), 0) };
+        KNOWN.store(if answer.is_ok() { 1 } else { 2 }, Ordering::Relaxed);
+    }
+    KNOWN.load(Ordering::Relaxed) == 1
+}
+
+fn word(len: usize) -> u64 {
+    len.try_into().unwrap_or(0)
+}
+
+impl Ring<'_> {
+    /// From where on bytes lie in the larger ring, for the reader.
+    #[inline]
+    fn grown_at(&self) -> u64 {
+        self.growth(&self.direction.producer.grown_at)
+    }
+
+    /// The same for the sender.
+    #[inline]
+    fn grows_at(&self) -> u64 {
+        self.growth(&self.direction.sender.grown_at)
+    }
+
+    #[inline]
+    fn growth(&self, grown_at: &AtomicU64) -> u64 {
+        if self.sizes.large == 0 { NEVER } else { grown_at.load(Ordering::Acquire) }
+    }
+
+    /// Where the byte of that number lies, and how many lie behind one another from there on: whatever
+    /// the numbers are, that is within the ring.
+    #[inline]
+    fn place(&self, cursor: u64, grown_at: u64) -> (usize, usize) {
+        let Sizes { first, large } = self.sizes;
+        let place = |at: u64, len: usize| usize::try_from(at & (word(len) - 1)).unwrap_or(0);
+        match cursor.checked_sub(grown_at).filter(|_| large > 0) {
+            Some(past) => {
+                let offset = place(past, large);
+                (first + offset, large - offset)
+            }
+            None => {
+                let offset = place(cursor, first);
+                let left = usize::try_from(grown_at.saturating_sub(cursor)).unwrap_or(usize::MAX);
+                (offset, (first - offset).min(left))
+            }
+        }
+    }
+
+    /// How much room there is between those cursors, and how much there would be without them.
+    #[inline]
+    fn room(&self, head: u64, tail: u64, grown_at: u64) -> (u64, u64) {
+        let (len, from) = if head < grown_at {
+            (word(self.sizes.first), tail)
+        } else {
+            // What lies in the first ring takes no room in the other.
+            (word(self.sizes.large), tail.max(grown_at))
+        };
+        // A reader that is where it cannot be has as much as there is: who sends next finds that out.
+        let ahead = head.wrapping_sub(from);
+        let room = if self.is_possible(ahead) { len.saturating_sub(ahead) } else { len };
+        (room, len)
+    }
+
+    /// Whether a sender may be so far ahead of its reader: by all there is, and by what it has skipped and
+    /// the reader has not.
+    #[inline]
+    fn is_possible(&self, ahead: u64) -> bool {
+        ahead <= 2 * word(self.sizes.first + self.sizes.large)
+    }
+
+    /// Whether there are bytes to read.
+    #[inline]
+    pub(crate) fn has_bytes(&self) -> bool {
+        let head = self.direction.producer.head.load(Ordering::Acquire);
+        head != self.direction.consumer.tail.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes there are to read, about.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u64 {
+        let head = self.direction.producer.head.load(Ordering::Relaxed);
+        head.wrapping_sub(self.direction.consumer.tail.load(Ordering::Relaxed))
+    }
+
+    /// How far the sender has got: changes with every byte.
+    pub(crate) fn head(&self) -> u64 {
+        self.direction.producer.head.load(Ordering::Acquire)
+    }
+
+    /// Up to where the sender may write again: the reader's cursor, less what its program still has. In this
+    /// order: the reader says first that it lends more, and then that it has got further.
+    #[inline]
+    fn free_to(&self) -> u64 {
+        let Consumer { tail, held, .. } = &self.direction.consumer;
+        let tail = tail.load(Ordering::Acquire);
+        tail.wrapping_sub(held.load(Ordering::Acquire))
+    }
+
+    /// The reader has got from one position to another. If its program has some of what lies behind, it has it
+    /// still.
+    #[inline]
+    fn advance(&self, from: u64, to: u64) {
+        let Consumer { tail, held, .. } = &self.direction.consumer;
+        let before = held.load(Ordering::Relaxed);
+        if before != 0 {
+            held.store(before.wrapping_add(to.wrapping_sub(from)), Ordering::Release);
+        }
+        tail.store(to, Ordering::Release);
+    }
+
+    /// Lends bytes where they lie, at most `most`, in as many pieces as there is room for in `parts`. Returns how
+    /// many pieces and bytes, and the position of the first. The lock for receiving is held. `shows`: they stay,
+    /// and are not lent.
+    ///
+    /// The sender can change what is lent, as it can change everything in the ring.
+    pub(crate) fn lend(
+        &self,
+        most: usize,
+        parts: &mut [libc::iovec],
+        shows: bool,
+    ) -> Result<(usize, usize, u64), Broken> {
+        let (start, available) = self.readable()?;
+        let grown_at = self.grown_at();
+        let (mut count, mut done, mut at) = (0, 0, start);
+        for part in parts {
+            let (offset, room) = self.place(at, grown_at);
+            let run = available.min(most).saturating_sub(done).min(room);
+            if run == 0 {
+                break;
+            }
+            // In bounds: `offset + room` is at most the ring's length (rule 2).
+            let base = self.bytes.wrapping_add(offset).cast();
+            *part = libc::iovec { iov_base: base, iov_len: run };
+            (count, done, at) = (count + 1, done + run, at.wrapping_add(word(run)));
+        }
+        if done > 0 && !shows {
+            let Consumer { tail, held, .. } = &self.direction.consumer;
+            held.fetch_add(word(done), Ordering::AcqRel);
+            tail.store(at, Ordering::Release);
+        }
+        Ok((count, done, start))
+    }
+
+    /// The program has given back what it had before `oldest`, or everything. The lock for receiving is held.
+    pub(crate) fn take_back(&self, oldest: Option<u64>) {
+        let Consumer { tail, held, .. } = &self.direction.consumer;
+        let tail = tail.load(Ordering::Relaxed);
+        held.store(oldest.map_or(0, |oldest| tail.wrapping_sub(oldest)), Ordering::Release);
+    }
+
+    /// Whether there is room for a byte, for the sender.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        let head = self.direction.sender.head.load(Ordering::Acquire);
+        let tail = self.free_to();
+        self.room(head, tail, self.grows_at()).0 > 0
+    }
+
+    /// Bells that the sender of this ring has rung, and nobody has taken out of the kernel's queue.
+    #[inline]
+    pub(crate) fn unheard(&self) -> usize {
+        let rung = self.direction.producer.bells.load(Ordering::SeqCst);
+        let heard = self.direction.consumer.heard.load(Ordering::Acquire);
+        usize::try_from(rung.wrapping_sub(heard)).unwrap_or(0).min(BELLS_MAX)
+    }
+
+    /// The same, all of them.
+    pub(crate) fn bells_left(&self) -> u64 {
+        let rung = self.direction.producer.bells.load(Ordering::SeqCst);
+        rung.wrapping_sub(self.direction.consumer.heard.load(Ordering::Acquire))
+    }
+
+    /// Whether there is so much room that it is worth waking a writer for: half of the ring. For the sender.
+    #[inline]
+    pub(crate) fn has_much_room(&self) -> bool {
+        let head = self.direction.sender.head.load(Ordering::Acquire);
+        self.is_roomy(head, self.grows_at())
+    }
+
+    /// The same for the reader.
+    #[inline]
+    pub(crate) fn leaves_much_room(&self) -> bool {
+        let head = self.direction.producer.head.load(Ordering::Acquire);
+        self.is_roomy(head, self.grown_at())
+    }
+
+    #[inline]
+    fn is_roomy(&self, head: u64, grown_at: u64) -> bool {
+        let tail = self.free_to();
+        let (room, len) = self.room(head, tail, grown_at);
+        room >= len / 2
+    }
+
+    /// Bytes go through the ring from here on: so many have gone through the kernel. Returns whether they
+    /// did not before. The lock for sending is held.
+    #[inline]
+    pub(crate) fn switch(&self) -> bool {
+        let Direction { producer, sender, .. } = self.direction;
+        let is_first = sender.is_switched.load(Ordering::Relaxed) == 0;
+        if is_first {
+            producer.switched_at.store(producer.given.load(Ordering::Acquire), Ordering::Release);
+            sender.is_switched.store(1, Ordering::Relaxed);
+        }
+        is_first
+    }
+
+    /// Where the reader is, and how many bytes it can read.
+    pub(crate) fn readable(&self) -> Result<(u64, usize), Broken> {
+        let Direction { producer, consumer, .. } = self.direction;
+        let head = producer.head.load(Ordering::Acquire);
+        let mut tail = consumer.tail.load(Ordering::Relaxed);
+        if head == tail {
+            // Nothing is there, or no header.
+            return if self.is_spoilt.load(Ordering::Relaxed) {
+                Err(Broken)
+            } else {
+                Ok((tail, 0))
+            };
+        }
+        if producer.skip_from.load(Ordering::Relaxed) == tail {
+            let to = producer.skip_to.load(Ordering::Relaxed);
+            if to > tail && to.wrapping_sub(tail) <= word(self.sizes.first + self.sizes.large) {
+                self.advance(tail, to);
+                tail = to;
+            }
+        }
+        let available = head.wrapping_sub(tail);
+        match usize::try_from(available) {
+            Ok(available) if available <= self.sizes.first + self.sizes.large => {
+                Ok((tail, available))
+            }
+            Ok(_) | Err(_) => Err(Broken),
+        }
+    }
+
+    /// Copies bytes out for as long as there are some and there is room for them, and returns how
+    /// many. They stay in the ring if `peek`, and if a buffer is none.
+    pub(crate) fn read(&self, into: &mut Cursor<'_>, peek: bool) -> Result<usize, Trouble> {
+        let start = into.clone();
+        let (mut tail, mut available) = self.readable()?;
+        let begin = tail;
+        // After the sender's cursor: what has grown by then is known.
+        let grown_at = self.grown_at();
+        let mut done = 0;
+        while available > 0 {
+            let (offset, most) = self.place(tail, grown_at);
+            let run = available.min(most);
+            // In bounds: `offset + most` is at most the ring's length (rule 2).
+            let Ok(copied) = into.fill(self.bytes.wrapping_add(offset), run) else {
+                *into = start;
+                return Err(self.trouble());
+            };
+            if copied == 0 {
+                break;
+            }
+            done += copied;
+            available -= copied;
+            tail = tail.wrapping_add(copied.try_into().unwrap_or(0));
+        }
+        if self.is_spoilt.load(Ordering::Relaxed) {
+            return Err(Trouble::Broken);
+        }
+        if done > 0 && !peek {
+            self.advance(begin, tail);
+        }
+        Ok(done)
+    }
+
+    /// Takes bytes out again, and hands them to `take`, which says of how many it has disposed, until
+    /// it has disposed of none, or of more than there can be at once. Returns whether the ring is empty.
+    pub(crate) fn forward(
+        &self,
+        mut take: impl FnMut(*const u8, usize) -> usize,
+    ) -> Result<bool, Broken> {
+        let mut left = self.sizes.first + self.sizes.large;
+        loop {
+            let (tail, available) = self.readable()?;
+            if available == 0 {
+                return Ok(true);
+            }
+            let (offset, most) = self.place(tail, self.grown_at());
+            // In bounds: `offset` and the rest of the ring from there (rule 2).
+            let run = available.min(most).min(left);
+            let done = take(self.bytes.wrapping_add(offset), run).min(run);
+            if done == 0 {
+                return Ok(false);
+            }
+            left -= done;
+            let tail = tail.wrapping_add(done.try_into().unwrap_or(0));
+            self.direction.consumer.tail.store(tail, Ordering::Release);
+        }
+    }
+
+    /// Throws away up to `len` bytes, and returns how many.
+    pub(crate) fn discard(&self, len: usize) -> Result<usize, Broken> {
+        let (tail, available) = self.readable()?;
+        let done = available.min(len);
+        self.advance(tail, tail.wrapping_add(word(done)));
+        Ok(done)
+    }
+
+    /// Bytes are about to be copied in. Their lines are the reader's, who does not look there yet: they come
+    /// while the rest is made ready.
+    #[inline]
+    pub(crate) fn prepare(&self) {
+        raw::claim(self.bytes.wrapping_add(self.next.load(Ordering::Relaxed)));
+    }
+
+    /// Copies bytes in for as long as there are some and there is room for them, and returns how
+    /// many; none if a buffer is none, or if the reader says to be where it cannot be. A stream in a ring that has grown does not begin again at the
+    /// start: what comes next had better not lie where the reader still has it near itself.
+    pub(crate) fn write(&self, from: &mut Cursor<'_>, is_stream: bool) -> Result<usize, Trouble> {
+        let begin = from.clone();
+        let Direction { producer, sender, .. } = self.direction;
+        let mut head = sender.head.load(Ordering::Relaxed);
+        let mut tail = sender.tail_seen.load(Ordering::Relaxed);
+        let grown_at = self.grows_at();
+        let all = from.remaining();
+        let wanted = word(all);
+        let (room, len) = self.room(head, tail, grown_at);
+        // Where the ring that is written to has begun, and how far into it that is.
+        let origin = if head < grown_at { 0 } else { grown_at };
+        let past = head.wrapping_sub(origin);
+        let restarts = past & (len - 1) >= RESTART_BYTES && !(is_stream && origin > 0);
+        // The reader's cursor is in its cache: a stream looks at it once in so many bytes.
+        let is_far = restarts && head.wrapping_sub(tail) >= RESTART_BYTES;
+        if room < wanted || is_far {
+            tail = self.free_to();
+            if !self.is_possible(head.wrapping_sub(tail)) {
+                return Err(Trouble::Broken);
+            }
+            if tail == head && restarts {
+                let start = origin.wrapping_add(past | (len - 1)).wrapping_add(1);
+                producer.skip_from.store(head, Ordering::Relaxed);
+                producer.skip_to.store(start, Ordering::Relaxed);
+                (head, tail) = (start, start);
+            }
+            sender.tail_seen.store(tail, Ordering::Relaxed);
+        }
+        let mut room = usize::try_from(self.room(head, tail, grown_at).0).unwrap_or(0);
+        let mut done = 0;
+        while room > 0 {
+            let (offset, most) = self.place(head, grown_at);
+            let left = all.saturating_sub(done);
+            let run = self.reserved(offset, room.min(most).min(left));
+            if run == 0 && left > 0 && done == 0 {
+                return Err(Trouble::NoMemory);
+            }
+            // In bounds: `offset + most` is at most the ring's length (rule 2).
+            let Ok(copied) = from.drain(self.bytes.wrapping_add(offset), run) else {
+                *from = begin;
+                return Err(self.trouble());
+            };
+            if copied == 0 {
+                break;
+            }
+            done += copied;
+            room -= copied;
+            head = head.wrapping_add(copied.try_into().unwrap_or(0));
+        }
+        if self.is_spoilt.load(Ordering::Relaxed) {
+            return Err(Trouble::Broken);
+        }
+        if done > 0 {
+            // In this order: who is killed in between has sent it.
+            sender.head.store(head, Ordering::Release);
+            producer.head.store(head, Ordering::Release);
+            self.next.store(self.place(head, grown_at).0, Ordering::Relaxed);
+        }
+        Ok(done)
+    }
+
+    /// What it means that a copy has found no memory: a page of the ring, or of the program's buffer.
+    #[cold]
+    fn trouble(&self) -> Trouble {
+        match self.is_spoilt.load(Ordering::Relaxed) {
+            true => Trouble::Broken,
+            false => Trouble::Fault,
+        }
+    }
+
+    /// How many of `len` bytes from `offset` on have memory; more is put aside if it has to be.
+    #[inline]
+    fn reserved(&self, offset: usize, len: usize) -> usize {
+        let Sizes { first, .. } = self.sizes;
+        let Sender { reserved, reserved_large, .. } = &self.direction.sender;
+        let (start, known) = if offset < first { (0, reserved) } else { (first, reserved_large) };
+        let has = usize::try_from(known.load(Ordering::Relaxed)).unwrap_or(0);
+        if offset - start + len <= has {
+            return len;
+        }
+        let has = self.reserve(start, known, has, offset - start + len);
+        has.saturating_sub(offset - start).min(len)
+    }
+
+    /// Puts memory aside for the ring that begins at `start`, of which `has` bytes have some: in steps, as
+    /// most connections need little. Returns how many have some now.
+    #[cold]
+    fn reserve(&self, start: usize, known: &AtomicU64, has: usize, wanted: usize) -> usize {
+        let Sizes { first, large } = self.sizes;
+        let (all, step) = if start == 0 { (first, STEP_BYTES) } else { (large, LARGE_STEP_BYTES) };
+        let next = wanted.next_multiple_of(step).min(all);
+        if has >= next || !can_populate() || !rendezvous::has_room(STEP_SHARE) {
+            return has.min(all);
+        }
+        // In bounds: from `has` to `next` is within the ring (rule 2).
+        let at = self.bytes.wrapping_add(start + has);
+        // SAFETY: pages of the mapping, which hold bytes (rule 2).
+        if unsafe { raw::populate(at, next - has) }.is_err() {
+            return has;
+        }
+        known.store(word(next), Ordering::Relaxed);
+        next
+    }
+
+    /// So much more has gone through a ring that is wanted larger: has it grow when that is a good deal,
+    /// if there is memory. Returns whether it has grown.
+    pub(crate) fn want_larger(&self, bytes: u64, has_memory: impl FnOnce() -> bool) -> bool {
+        let Direction { producer, sender, .. } = self.direction;
+        if self.sizes.large == 0
+            || !can_populate()
+            || sender.grown_at.load(Ordering::Relaxed) != NEVER
+        {
+            return false;
+        }
+        let before = sender.wanted.load(Ordering::Relaxed);
+        let wanted = before.saturating_add(bytes);
+        sender.wanted.store(wanted, Ordering::Relaxed);
+        let due = WANTED_RINGS * word(self.sizes.first);
+        if before / due == wanted / due || !has_memory() {
+            return false;
+        }
+        // The reader hears of it with the first byte that lies there.
+        let head = sender.head.load(Ordering::Relaxed);
+        producer.grown_at.store(head, Ordering::Release);
+        sender.grown_at.store(head, Ordering::Release);
+        true
+    }
+
+    /// How far the reader has got since this was last asked.
+    pub(crate) fn progress(&self) -> u64 {
+        let Direction { sender, consumer, .. } = self.direction;
+        let tail = consumer.tail.load(Ordering::Relaxed);
+        tail.wrapping_sub(sender.full_at.swap(tail, Ordering::Relaxed))
+    }
+}
+
+/// Memory of a ring that is put aside from the start, and in steps later on.
+const LEAST_BYTES: usize = 8192;
+const STEP_BYTES: usize = 1 << 16;
+const LARGE_STEP_BYTES: usize = 1 << 18;
+/// A step is taken while more than this part of what the file system may hold is free.
+const STEP_SHARE: u64 = 8;
+
+/// A ring grows when it has been wanted larger for so many times its bytes, and is asked again whether
+/// there is memory after as many more.
+const WANTED_RINGS: u64 = 16;

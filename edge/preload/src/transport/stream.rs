@@ -1,0 +1,567 @@
+//! Connections: bytes in and out, through the kernel or through the rings.
+//!
+//! [`try_receive`] and [`try_send`] never wait; calls that do are in `blocking.rs`. See `ring.rs` for how
+//! bytes move from the kernel to the rings, and for the bell.
+//!
+//! # Safety
+//!
+//! Message headers passed to the kernel point to arrays on this stack, and these to the program's
+//! buffers, which it has promised for the length of the call (see `parts.rs`).
+
+use std::ffi::c_int;
+use std::sync::atomic::{Ordering, fence};
+
+use adverb_sockconf::Level;
+
+use crate::base::parts::{Cursor, PARTS_MAX};
+use crate::base::raw::{self, Answer, Errno};
+use crate::base::{log, thread};
+use crate::socket::counters::{add, rise};
+use crate::socket::loans::{Loan, PIECES_MAX};
+use crate::socket::policy;
+use crate::socket::slot::{Carrier, Kind, Slot, Why};
+use crate::transport::ring::{ACCEPTED, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
+use crate::transport::{bell, doorbell, offer, park, rendezvous, retreat, streak};
+
+/// What an attempt has come to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// So many bytes have moved.
+    Moved(usize),
+    /// The peer will send no more.
+    Ended,
+    /// Nothing to read, or no room to write.
+    Nothing,
+    /// It failed.
+    Failed(Errno),
+}
+
+/// How to receive.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Receive<'a> {
+    /// What is read stays where it is.
+    pub(crate) peek: bool,
+    /// All that was asked for, or nothing yet.
+    pub(crate) all: bool,
+    /// Throw away instead of copying.
+    pub(crate) discard: bool,
+    /// Do not wait.
+    pub(crate) now: bool,
+    /// What comes out of a ring may be lent where it lies, rather than copied.
+    pub(crate) loan: Option<&'a Loan<'a>>,
+}
+
+impl Receive<'_> {
+    fn kernel_flags(self) -> c_int {
+        let peek = if self.peek { libc::MSG_PEEK } else { 0 };
+        let discard = if self.discard { libc::MSG_TRUNC } else { 0 };
+        peek | discard | libc::MSG_DONTWAIT
+    }
+}
+
+fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: all zeros is a legal value of this structure of integers and pointers.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len();
+    message
+}
+
+pub(crate) const NO_PARTS: [libc::iovec; PARTS_MAX] =
+    [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
+
+/// Receives at most `most` bytes from the kernel, without waiting.
+fn kernel_receive(fd: c_int, cursor: &mut Cursor<'_>, most: usize, how: Receive<'_>) -> Answer {
+    let mut parts = NO_PARTS;
+    let count = cursor.rest(most, &mut parts);
+    let mut message = message(parts.get_mut(..count).unwrap_or(&mut []));
+    // SAFETY: the header points to an array on this stack, and that to the program's buffers.
+    let got = unsafe { raw::recvmsg(fd, &raw mut message, how.kernel_flags()) }?;
+    Ok(got)
+}
+
+/// Sends through the kernel, without waiting.
+fn kernel_send(fd: c_int, cursor: &mut Cursor<'_>, more: bool) -> Answer {
+    let mut parts = NO_PARTS;
+    let count = cursor.rest(usize::MAX, &mut parts);
+    let message = message(parts.get_mut(..count).unwrap_or(&mut []));
+    let more = if more { libc::MSG_MORE } else { 0 };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
+    // SAFETY: the header points to an array on this stack, and that to the program's buffers.
+    let sent = unsafe { raw::sendmsg(fd, &raw const message, flags) }?;
+    cursor.skip(sent);
+    Ok(sent)
+}
+
+/// Receives what is there. The cursor moves by as many bytes as the answer says.
+pub(crate) fn try_receive(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
+    if let Some(error) = slot.take_error() {
+        return Step::Failed(Errno(error));
+    }
+    retreat::arrive(slot, fd);
+    for _ in 0..FOLLOWS_MAX {
+        let held = slot.receiving.hold();
+        match slot.segment() {
+            None => return receive_unsettled(slot, fd, into, how),
+            Some(segment) if is_left_behind(slot, segment) => {}
+            Some(segment) => return receive_settled(slot, segment, fd, into, how),
+        }
+        drop(held);
+        if !retreat::follow(slot, fd) {
+            return Step::Nothing;
+        }
+    }
+    broken(slot, fd)
+}
+
+/// Attempts that find anew that the other end goes back to the kernel, before its word is no more believed.
+const FOLLOWS_MAX: u32 = 8;
+
+/// The other end has written nonsense: the connection is reset, which is said once.
+#[cold]
+fn broken(slot: &Slot, fd: c_int) -> Step {
+    retreat::poison(slot, fd);
+    let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    Step::Failed(Errno::CONNRESET)
+}
+
+/// Whether the other end goes back to the kernel, and this one has not begun to follow.
+#[inline]
+fn is_left_behind(slot: &Slot, segment: &Segment) -> bool {
+    segment.is_leaving() && slot.carrier() != Carrier::Leaving
+}
+
+/// Through the kernel. The first bytes of a connection that was accepted are the moment to look for
+/// an offer: a peer that makes one does so before it sends.
+fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
+    match kernel_receive(fd, into, usize::MAX, how) {
+        Ok(0) if into.remaining() > 0 => Step::Ended,
+        Ok(got) => {
+            into.skip(got);
+            if !how.peek {
+                streak::note_run(slot);
+                let before = slot.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
+                if slot.carrier() == Carrier::Open && slot.kind() == Kind::Stream {
+                    look_for_rings(slot, fd, before == 0);
+                }
+                add(&slot.counters.rx_os_packets, 1);
+                add(&slot.counters.rx_os_bytes, got);
+            }
+            Step::Moved(got)
+        }
+        Err(Errno::AGAIN) => Step::Nothing,
+        Err(error) => Step::Failed(error),
+    }
+}
+
+/// After a reception through the kernel. What comes from another namespace may take its time: its end
+/// has to be shown a door, which may not have been open yet.
+fn look_for_rings(slot: &Slot, fd: c_int, is_first: bool) {
+    let looks = slot.looks.load(Ordering::Relaxed);
+    if looks > 0 {
+        slot.looks.store(looks + 1, Ordering::Relaxed);
+    }
+    let is_due = is_first || (1..LOOKS_CLOSE).contains(&looks) || looks.is_power_of_two();
+    if !is_due {
+        return;
+    }
+    let _held = slot.sending.hold();
+    if !offer::take(slot, fd) && slot.carrier() == Carrier::Open {
+        match slot.looks.load(Ordering::Relaxed) {
+            0 => slot.leave_to_kernel(Why::PeerSilent),
+            looks if looks > LOOKS_MAX => slot.leave_to_kernel(Why::Unproven),
+            _ => return,
+        }
+    }
+    policy::explain(slot, fd, "read");
+}
+
+/// The first receptions after each of which somebody looks for rings from another namespace, and the one
+/// after which nobody does any more.
+const LOOKS_CLOSE: u32 = 8;
+const LOOKS_MAX: u32 = 1024;
+
+fn receive_settled(
+    slot: &Slot,
+    segment: &Segment,
+    fd: c_int,
+    into: &mut Cursor<'_>,
+    how: Receive<'_>,
+) -> Step {
+    let ring = segment.incoming(slot.end());
+    let (producer, consumer) = (&ring.direction.producer, &ring.direction.consumer);
+    for _ in 0..SETTLING_LOOKS_MAX {
+        let switched = producer.switched_at.load(Ordering::Acquire);
+        let taken = consumer.taken.load(Ordering::Relaxed);
+        if switched != NEVER && taken >= switched {
+            return receive_ring(slot, ring, fd, into, how);
+        }
+        let most = if switched == NEVER {
+            // What is in the queue before the peer has switched is no bell.
+            let waiting = raw::waiting(fd).unwrap_or(0);
+            if producer.switched_at.load(Ordering::Acquire) != NEVER {
+                continue;
+            }
+            match waiting {
+                0 => match raw::recv(fd, &mut [0], libc::MSG_PEEK) {
+                    Ok(0) if into.remaining() > 0 => return Step::Ended,
+                    Ok(0) => return Step::Moved(0),
+                    Ok(_) => continue,
+                    Err(Errno::AGAIN) if producer.switched_at.load(Ordering::Acquire) != NEVER => {
+                        continue;
+                    }
+                    Err(Errno::AGAIN) if into.remaining() == 0 => return Step::Moved(0),
+                    Err(Errno::AGAIN) => return Step::Nothing,
+                    Err(error) => return Step::Failed(error),
+                },
+                waiting => waiting,
+            }
+        } else {
+            usize::try_from(switched - taken).unwrap_or(usize::MAX)
+        };
+        let got = match kernel_receive(fd, into, most, how) {
+            Ok(0) if into.remaining() > 0 => return Step::Ended,
+            Ok(got) => got,
+            Err(Errno::AGAIN) => return Step::Nothing,
+            Err(error) => return Step::Failed(error),
+        };
+        into.skip(got);
+        if !how.peek {
+            let taken = taken.wrapping_add(got.try_into().unwrap_or(0));
+            consumer.taken.store(taken, Ordering::Release);
+            add(&slot.counters.rx_os_packets, 1);
+            add(&slot.counters.rx_os_bytes, got);
+            if slot.carrier() == Carrier::Offered {
+                give_up(slot, segment, fd);
+            }
+        }
+        return Step::Moved(got);
+    }
+    if into.remaining() == 0 { Step::Moved(0) } else { Step::Nothing }
+}
+
+/// Looks at where the bytes are, each of which finds that this has just changed.
+const SETTLING_LOOKS_MAX: u32 = 64;
+
+/// The peer has answered through the kernel, though rings are offered to it. It looks for them with
+/// the first bytes that it gets: if it has answered a few times, it is not going to take them.
+fn give_up(slot: &Slot, segment: &Segment, fd: c_int) {
+    let answers = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let given = segment.outgoing(slot.end()).direction.producer.given.load(Ordering::Relaxed);
+    let has_to_be_brought = offer::knock_again(segment, fd);
+    if given > 0 && answers >= ANSWERS && offer::take_back(slot, segment, fd) {
+        slot.set_why(if has_to_be_brought { Why::Unproven } else { Why::PeerSilent });
+    }
+}
+
+fn receive_ring(
+    slot: &Slot,
+    ring: Ring<'_>,
+    fd: c_int,
+    into: &mut Cursor<'_>,
+    how: Receive<'_>,
+) -> Step {
+    let is_long = |loan: &&Loan<'_>| {
+        loan.least == 0 || ring.waiting() >= u64::try_from(loan.least).unwrap_or(u64::MAX)
+    };
+    let read = if let Some(loan) = how.loan.filter(is_long) {
+        let take = |pieces: &mut [libc::iovec; PIECES_MAX]| {
+            let pieces = pieces.get_mut(..loan.pieces).unwrap_or(&mut []);
+            ring.lend(loan.most.get(), pieces, loan.shows)
+        };
+        loan.lend(false, take).map_err(Trouble::from)
+    } else if how.discard && !how.peek {
+        ring.discard(into.remaining()).map_err(Trouble::from)
+    } else {
+        ring.read(into, how.peek)
+    };
+    match read {
+        Err(Trouble::Broken) => broken(slot, fd),
+        Err(Trouble::Fault | Trouble::NoMemory) => Step::Failed(Errno::FAULT),
+        Ok(0) if into.remaining() == 0 => Step::Moved(0),
+        Ok(0) if slot.is_read_shut.load(Ordering::Relaxed) => Step::Ended,
+        Ok(0) if ring.direction.producer.fin.load(Ordering::Acquire) != 0 => {
+            if ring.has_bytes() {
+                Step::Moved(0)
+            } else {
+                Step::Ended
+            }
+        }
+        Ok(0) if slot.is_peer_gone.load(Ordering::Acquire) && !is_left(slot) => {
+            if ring.has_bytes() { Step::Moved(0) } else { last_word(slot, fd) }
+        }
+        Ok(0) if is_left(slot) => receive_after_ring(slot, fd, into, how),
+        Ok(0) => Step::Nothing,
+        Ok(got) => {
+            if !how.peek {
+                streak::note_run(slot);
+                if slot.streamed.load(Ordering::Relaxed) != 0 {
+                    slot.streamed.store(0, Ordering::Relaxed);
+                }
+                rise(&slot.counters.rx_waiting_bytes_max, got);
+                add(&slot.counters.rx_packets, 1);
+                add(&slot.counters.rx_bytes, got);
+                bell::ring_for_room(slot, ring, fd);
+                bell::hear(slot, ring, fd);
+            }
+            Step::Moved(got)
+        }
+    }
+}
+
+/// Whether the peer has gone back to the kernel.
+fn is_left(slot: &Slot) -> bool {
+    slot.mapped().is_some_and(|segment| matches!(segment.leaver(), Ok(Leaver::Left(_))))
+}
+
+/// The peer has gone back to the kernel, and the ring is empty: what comes now comes from there.
+fn receive_after_ring(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
+    let Some(segment) = slot.mapped() else { return Step::Nothing };
+    if !retreat::is_heard(slot, segment, fd) {
+        let has_bytes = segment.incoming(slot.end()).has_bytes();
+        return if has_bytes { Step::Moved(0) } else { Step::Nothing };
+    }
+    if let Some(error) = slot.take_error() {
+        return Step::Failed(Errno(error));
+    }
+    match kernel_receive(fd, into, usize::MAX, how) {
+        Ok(0) if into.remaining() > 0 => Step::Ended,
+        Ok(got) => {
+            into.skip(got);
+            if !how.peek {
+                add(&slot.counters.rx_os_packets, 1);
+                add(&slot.counters.rx_os_bytes, got);
+            }
+            Step::Moved(got)
+        }
+        Err(Errno::AGAIN) => Step::Nothing,
+        Err(error) => Step::Failed(error),
+    }
+}
+
+/// The peer is gone: the kernel knows whether it went in peace.
+fn last_word(slot: &Slot, fd: c_int) -> Step {
+    let mut bells = [0_u8; 512];
+    loop {
+        match raw::recv(fd, &mut bells, 0) {
+            Ok(0) => return Step::Ended,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                // Not yet: its last bytes, or its FIN, are still on their way.
+                slot.is_peer_gone.store(false, Ordering::Release);
+                return Step::Nothing;
+            }
+            Err(error) => return Step::Failed(error),
+        }
+    }
+}
+
+/// What was lent of a ring has come back: there may be room for a writer that waits.
+pub(crate) fn returned(slot: &Slot, ring: Ring<'_>, fd: c_int) {
+    bell::ring_for_room(slot, ring, fd);
+}
+
+/// Goes the way of a send as far as the ring that it would write to. Returns whether there is one.
+pub(crate) fn warm(slot: &Slot, fd: c_int) -> bool {
+    retreat::arrive(slot, fd);
+    let _held = slot.sending.hold();
+    let Some(segment) = slot.segment().filter(|_| slot.carrier() == Carrier::Rings) else {
+        return false;
+    };
+    let ring = segment.outgoing(slot.end());
+    ring.prepare();
+    std::hint::black_box(ring.has_room());
+    std::hint::black_box(ring.direction.consumer.sleep.armed.load(Ordering::Relaxed));
+    true
+}
+
+/// Sends what there is room for. The cursor moves by as many bytes as the answer says.
+pub(crate) fn try_send(slot: &Slot, fd: c_int, from: &mut Cursor<'_>, more: bool) -> Step {
+    if let Some(error) = slot.take_error() {
+        return Step::Failed(Errno(error));
+    }
+    retreat::arrive(slot, fd);
+    if slot.carrier() == Carrier::Open {
+        look_for_offer(slot, fd);
+    }
+    let mut is_short = false;
+    for _ in 0..FOLLOWS_MAX {
+        if is_short && !retreat::leave_for_want_of_memory(slot, fd) {
+            return Step::Nothing;
+        }
+        let held = slot.sending.hold();
+        if slot.is_write_shut.load(Ordering::Relaxed) {
+            return Step::Failed(Errno::PIPE);
+        }
+        let Some(segment) = slot.segment() else {
+            return through_kernel(slot, None, fd, from, more);
+        };
+        if !is_left_behind(slot, segment) {
+            let step = send_settled(slot, segment, fd, from, more);
+            drop(held);
+            if matches!(step, Step::Failed(Errno::NOMEM)) && slot.carrier() == Carrier::Rings {
+                is_short = true;
+                continue;
+            }
+            if is_left_behind(slot, segment) {
+                // The other end did not wait for these bytes: they follow it.
+                retreat::follow(slot, fd);
+            }
+            return step;
+        }
+        drop(held);
+        if !retreat::follow(slot, fd) {
+            return Step::Nothing;
+        }
+    }
+    broken(slot, fd)
+}
+
+fn send_settled(
+    slot: &Slot,
+    segment: &Segment,
+    fd: c_int,
+    from: &mut Cursor<'_>,
+    more: bool,
+) -> Step {
+    match slot.carrier() {
+        Carrier::Leaving if !retreat::is_pumped(segment, slot.end()) => return Step::Nothing,
+        Carrier::Leaving => return through_kernel(slot, Some(segment), fd, from, more),
+        Carrier::Offered if segment.header().state.load(Ordering::Acquire) != ACCEPTED => {
+            let step = through_kernel(slot, Some(segment), fd, from, more);
+            if slot.counters.tx_os_packets.load(Ordering::Relaxed).is_power_of_two() {
+                offer::knock_again(segment, fd);
+            }
+            return step;
+        }
+        Carrier::Offered => {
+            slot.set_why(Why::Rings);
+            slot.set_carrier(Carrier::Rings);
+        }
+        Carrier::Rings | Carrier::Open | Carrier::Kernel => {}
+    }
+    through_ring(slot, segment, fd, from)
+}
+
+/// A connection that was accepted and is written to first: looks for an offer now and then.
+fn look_for_offer(slot: &Slot, fd: c_int) {
+    let sends = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if slot.kind() == Kind::Stream && sends.is_power_of_two() {
+        let _receiving = slot.receiving.hold();
+        let _sending = slot.sending.hold();
+        if slot.carrier() == Carrier::Open && offer::take(slot, fd) {
+            policy::explain(slot, fd, "write");
+        }
+    }
+}
+
+fn through_kernel(
+    slot: &Slot,
+    segment: Option<&Segment>,
+    fd: c_int,
+    from: &mut Cursor<'_>,
+    more: bool,
+) -> Step {
+    match kernel_send(fd, from, more) {
+        Ok(sent) => {
+            let given = match segment {
+                None => &slot.given,
+                Some(segment) => &segment.outgoing(slot.end()).direction.producer.given,
+            };
+            streak::end_run(slot);
+            thread::note_woken();
+            given.fetch_add(sent.try_into().unwrap_or(0), Ordering::AcqRel);
+            add(&slot.counters.tx_os_packets, 1);
+            add(&slot.counters.tx_os_bytes, sent);
+            Step::Moved(sent)
+        }
+        Err(Errno::AGAIN) => Step::Nothing,
+        Err(error) => Step::Failed(error),
+    }
+}
+
+fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>) -> Step {
+    let ring = segment.outgoing(slot.end());
+    let consumer = &ring.direction.consumer;
+    bell::switch(slot, segment);
+    let is_gone = consumer.sleep.gone.load(Ordering::Acquire) != 0;
+    if is_gone || slot.is_peer_gone.load(Ordering::Acquire) {
+        return into_the_void(slot, fd, from);
+    }
+    let streamed = slot.streamed.load(Ordering::Relaxed);
+    let is_stream = streamed >= STREAM_BYTES;
+    let mut sent = match ring.write(from, is_stream) {
+        Ok(sent) => sent,
+        Err(Trouble::Broken) => return broken(slot, fd),
+        Err(Trouble::Fault) => return Step::Failed(Errno::FAULT),
+        Err(Trouble::NoMemory) => return Step::Failed(Errno::NOMEM),
+    };
+    let is_full = from.remaining() > 0;
+    if is_full {
+        slot.fulls.fetch_add(1, Ordering::AcqRel);
+    }
+    if (is_full || is_stream) && widen(ring, fd, sent, is_stream) {
+        sent += ring.write(from, is_stream).unwrap_or(0);
+    }
+    // Another thread may sleep on an instance, having seen room: it is to hear of room to come.
+    if from.remaining() > 0
+        && slot.watchers.load(Ordering::SeqCst) > 0
+        && !park::arm(slot, segment, park::Want::Room)
+    {
+        sent += ring.write(from, is_stream).unwrap_or(0);
+    }
+    slot.streamed.store(streamed.saturating_add(sent.try_into().unwrap_or(0)), Ordering::Relaxed);
+    if sent == 0 {
+        return if from.remaining() == 0 { Step::Moved(0) } else { Step::Nothing };
+    }
+    fence(Ordering::SeqCst);
+    match consumer.sleep.armed.load(Ordering::Relaxed) {
+        0 => {}
+        TOGETHER => {
+            let number = bell::armed_by(ring.direction);
+            if doorbell::is_asleep(number) {
+                let is_rung = || doorbell::ring(number).then(|| add(&slot.counters.bells_rung, 1));
+                let is_done = || !doorbell::rouse(number) || is_rung().is_some();
+                bell::ring_unless(slot, segment, fd, is_done);
+            }
+        }
+        _ if bell::wants_bell(&consumer.sleep.armed) => bell::ring_once(slot, segment, fd),
+        _ => {}
+    }
+    streak::end_run(slot);
+    add(&slot.counters.tx_packets, 1);
+    add(&slot.counters.tx_bytes, sent);
+    Step::Moved(sent)
+}
+
+/// After sending on a ring that is full, or part of a stream: has it grow when that pays.
+fn widen(ring: Ring<'_>, fd: c_int, sent: usize, is_stream: bool) -> bool {
+    let bytes = if is_stream { sent.try_into().unwrap_or(0) } else { ring.progress() };
+    let is_wider = ring.want_larger(bytes, rendezvous::is_roomy);
+    if is_wider {
+        log::print(Level::Debug, || format!("fd {fd} sends through a larger ring"));
+    }
+    is_wider
+}
+
+/// What has been sent without anything received in between is a stream, from so many bytes on.
+const STREAM_BYTES: u64 = 1 << 18;
+
+/// The peer has closed. A byte in the kernel's stream finds out what TCP says to that: the first is
+/// accepted and answered with a reset, the next one fails.
+fn into_the_void(slot: &Slot, fd: c_int, from: &mut Cursor<'_>) -> Step {
+    match raw::send(fd, &[0]) {
+        Ok(_) | Err(Errno::AGAIN) => {
+            let count = from.remaining();
+            from.skip(count);
+            Step::Moved(count)
+        }
+        Err(error) => {
+            add(&slot.counters.tx_errors, 1);
+            Step::Failed(error)
+        }
+    }
+}
+
+/// Answers through the kernel after which an offer is taken back.
+const ANSWERS: u32 = 4;

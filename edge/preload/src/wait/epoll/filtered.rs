@@ -1,0 +1,101 @@
+//! Waiting on an instance where the program looks at what comes before it hears of it (`filters.rs`).
+
+#![expect(clippy::as_conversions, reason = "the kernel's event masks have two widths")]
+
+use std::ffi::c_int;
+
+use super::Epoll;
+use super::item::{Item, Target};
+use crate::base::raw::{self, Errno};
+use crate::socket::loans::Keep;
+use crate::socket::table::Pin;
+use crate::wait::filters;
+
+/// A registration of a socket that has a receive callback.
+#[derive(Debug)]
+struct Filtered {
+    slot: Pin,
+    fd: c_int,
+    via: c_int,
+    events: u32,
+    data: u64,
+}
+
+impl Epoll {
+    /// `epoll_pwait2(2)`: waits for at most `limit_ns`, and reports what has happened.
+    pub(crate) fn wait(
+        &self,
+        epfd: c_int,
+        events: &mut [libc::epoll_event],
+        limit_ns: Option<u64>,
+        mask: Option<&libc::sigset_t>,
+    ) -> Result<usize, Errno> {
+        if !filters::is_any() {
+            return self.wait_unfiltered(epfd, events, limit_ns, mask);
+        }
+        let start_ns = raw::now_ns();
+        let mut left_ns = limit_ns;
+        loop {
+            let count = self.wait_unfiltered(epfd, events, left_ns, mask)?;
+            let kept = self.filter(epfd, events, count);
+            left_ns =
+                limit_ns.map(|limit| limit.saturating_sub(raw::now_ns().saturating_sub(start_ns)));
+            if kept > 0 || count == 0 || left_ns == Some(0) {
+                return Ok(kept);
+            }
+        }
+    }
+
+    /// Of `count` events those stay that the program is to hear of. Returns how many. Registrations that the program
+    /// has given the same mark are not told apart, and stay.
+    fn filter(&self, epfd: c_int, events: &mut [libc::epoll_event], count: usize) -> usize {
+        let filtered = self.filtered();
+        let mut kept = 0;
+        for read in 0..count {
+            let Some(mut event) = events.get(read).copied() else { break };
+            let (mask, data) = (event.events, event.u64);
+            let mut known = filtered.iter().filter(|known| known.data == data);
+            if let (Some(known), None) = (known.next(), known.next())
+                && mask & READING != 0
+                && !filters::has_news(&known.slot, known.via)
+            {
+                event.events = mask & !READING;
+                if event.events == 0 {
+                    self.rearm(epfd, known);
+                    continue;
+                }
+            }
+            if let Some(place) = events.get_mut(kept) {
+                *place = event;
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// A registration that is for one event has had none yet.
+    fn rearm(&self, epfd: c_int, known: &Filtered) {
+        if known.events & libc::EPOLLONESHOT as u32 != 0 {
+            let event = libc::epoll_event { events: known.events, u64: known.data };
+            let _ = self.control(epfd, libc::EPOLL_CTL_MOD, known.fd, event);
+        }
+    }
+
+    fn filtered(&self) -> Vec<Filtered> {
+        let mut sockets = Vec::new();
+        filters::each(|socket| sockets.push(socket));
+        self.with(|state| {
+            let known = |item: &Item| match &item.target {
+                Target::Socket(slot) | Target::Datagram(slot) if sockets.contains(&slot.key()) => {
+                    let (slot, fd, via) = (slot.clone(), item.fd, item.via);
+                    Some(Filtered { slot, fd, via, events: item.events, data: item.data })
+                }
+                Target::Socket(_) | Target::Datagram(_) | Target::Inner(_) => None,
+            };
+            state.items.iter().flatten().filter_map(known).collect()
+        })
+    }
+}
+
+/// Events that something to be received is.
+const READING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;

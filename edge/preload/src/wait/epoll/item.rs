@@ -1,0 +1,489 @@
+//! One registration: what it watches, and what there is to report of it.
+//!
+//! An item knows its socket and what has been reported of it, nothing of the instance it belongs to.
+
+#![expect(clippy::as_conversions, reason = "the kernel's event masks have two widths")]
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use super::Instance;
+use crate::base::raw;
+use crate::socket::changes;
+use crate::socket::counters::add;
+use crate::socket::slot::Slot;
+use crate::socket::table::{self, Pin};
+use crate::transport::datagram::{self, Content};
+use crate::transport::park::{self, Want};
+use crate::transport::{bell, retreat};
+use crate::wait::epoll;
+
+/// What an item watches.
+#[derive(Debug)]
+pub(super) enum Target {
+    Socket(Pin),
+    /// A UDP socket: the kernel knows it as the program wants it, and its mailbox is looked at
+    /// besides.
+    Datagram(Pin),
+    /// Another instance.
+    Inner(Instance),
+}
+
+/// One registration of a connection, or of another instance.
+#[derive(Debug)]
+pub(super) struct Item {
+    /// The descriptor that was registered, as the program and the kernel know it. Its number may be
+    /// somebody else's by now, if there are copies.
+    pub(super) fd: c_int,
+    /// A descriptor of the same socket that is open, to look at it; -1 if this process has none.
+    pub(super) via: c_int,
+    pub(super) target: Target,
+    pub(super) events: u32,
+    pub(super) data: u64,
+    /// It has rings, and the kernel knows it under our mark.
+    pub(super) is_marked: bool,
+    pub(super) is_hot: bool,
+    /// It was hot until its watcher went to sleep, and is hot again when that wakes.
+    pub(super) is_dozing: bool,
+    /// The program has removed it, by this descriptor of the instance, and the kernel still has it;
+    /// see [`super::Epoll::bury`].
+    pub(super) ghost_of: Option<c_int>,
+    /// It was reported once, and once was asked for.
+    pub(super) is_spent: bool,
+    /// A UDP socket whose mailbox is closed on our behalf: the kernel brings what comes.
+    pub(super) is_armed: bool,
+    /// A UDP socket whose mailbox we know of.
+    pub(super) is_seen: bool,
+    /// What has been reported.
+    seen: Look,
+    seen_end: bool,
+    /// What the kernel has said since.
+    pub(super) rung: u32,
+    /// Looks that found nothing.
+    pub(super) idle: u32,
+    /// It came with a fork.
+    is_copied: bool,
+}
+
+/// How far a connection or a mailbox was when it was looked at.
+///
+/// It is read before what is to be reported is worked out: what comes in between is news the next time, rather than a part
+/// of a report that does not mention it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Look {
+    /// Bytes that have come by the ring, or datagrams by the mailbox.
+    head: u64,
+    /// How often the ring of the other direction has been full.
+    fulls: u32,
+    /// Whether the kernel speaks for what is to be read, and for room.
+    kernel: (bool, bool),
+}
+
+impl Look {
+    /// Before anything has been reported, and for items that report what there is again and again.
+    const NOTHING: Self = Self { head: u64::MAX, fulls: u32::MAX, kernel: (false, false) };
+
+    /// Whether there is something to read or room to write, respectively, that was not there when the item was last
+    /// reported, which was as `seen` says. What comes through the kernel is new when the kernel says so (`rung`), and
+    /// what comes after it is too.
+    fn news(self, seen: Self, rung: u32) -> (bool, bool) {
+        let rung = |events: c_int| rung & events as u32 != 0;
+        let is_read = match self.kernel.0 {
+            true => rung(libc::EPOLLIN),
+            false => seen.kernel.0 || self.head != seen.head,
+        };
+        let is_written = match self.kernel.1 {
+            true => rung(libc::EPOLLOUT),
+            false => seen.kernel.1 || self.fulls != seen.fulls,
+        };
+        (is_read, is_written)
+    }
+}
+
+impl Item {
+    pub(super) fn new(fd: c_int, target: Target, events: u32, data: u64) -> Self {
+        let is_hot = matches!(target, Target::Inner(_));
+        Self {
+            fd,
+            via: fd,
+            target,
+            events,
+            data,
+            is_marked: false,
+            is_hot,
+            is_dozing: false,
+            ghost_of: None,
+            is_spent: false,
+            is_armed: false,
+            is_seen: false,
+            seen: Look::NOTHING,
+            seen_end: false,
+            rung: 0,
+            idle: 0,
+            is_copied: false,
+        }
+    }
+
+    pub(super) fn change(&mut self, events: u32, data: u64) {
+        (self.events, self.data) = (events, data);
+        (self.seen, self.seen_end) = (Look::NOTHING, false);
+        (self.is_spent, self.rung) = (false, ALL_RUNG);
+        self.idle = 0;
+    }
+
+    /// The socket that it watches, if it is one.
+    pub(super) fn slot(&self) -> Option<&'static Slot> {
+        match &self.target {
+            Target::Socket(pin) | Target::Datagram(pin) => Some(pin.slot()),
+            Target::Inner(_) => None,
+        }
+    }
+
+    /// Where an instance finds it: by its socket and its descriptor.
+    pub(super) fn place(&self) -> Option<(u32, c_int)> {
+        match &self.target {
+            Target::Socket(pin) | Target::Datagram(pin) => Some((pin.index(), self.fd)),
+            Target::Inner(_) => None,
+        }
+    }
+
+    /// The kernel cannot be told anything about it any more: the descriptor that was registered has
+    /// been closed, and copies keep the socket, and with it the registration.
+    pub(super) fn is_orphan(&self) -> bool {
+        match &self.target {
+            Target::Socket(pin) | Target::Datagram(pin) => !table::is_socket(self.fd, pin),
+            Target::Inner(inner) => !epoll::is_of(self.fd, inner),
+        }
+    }
+
+    /// What the kernel is asked for under our mark.
+    pub(super) fn bells(&self) -> u32 {
+        let bells = match self.target {
+            Target::Socket(_) => libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET,
+            Target::Inner(_) | Target::Datagram(_) => libc::EPOLLIN,
+        };
+        bells as u32
+    }
+
+    /// How far it is.
+    #[inline]
+    pub(super) fn look(&self) -> Look {
+        if self.events & libc::EPOLLET as u32 == 0 {
+            return Look::NOTHING;
+        }
+        match &self.target {
+            Target::Inner(_) => Look::NOTHING,
+            Target::Datagram(slot) => datagram::mapped(slot)
+                .map_or(Look::NOTHING, |mailbox| Look { head: mailbox.head(), ..Look::NOTHING }),
+            Target::Socket(slot) => slot.mapped().map_or(Look::NOTHING, |segment| Look {
+                head: segment.incoming(slot.end()).head(),
+                fulls: slot.fulls.load(Ordering::Acquire),
+                kernel: park::kernel_speaks(slot, segment),
+            }),
+        }
+    }
+
+    /// What is to be reported now. Nothing of it counts as reported yet.
+    pub(super) fn due(&self) -> u32 {
+        self.due_since(self.look())
+    }
+
+    /// The same, of an item that has just been looked at.
+    pub(super) fn due_since(&self, look: Look) -> u32 {
+        if self.is_spent || self.ghost_of.is_some() {
+            return 0;
+        }
+        let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        let ready = match &self.target {
+            Target::Inner(inner) if inner.is_ready() => libc::EPOLLIN as u32,
+            Target::Inner(_) => 0,
+            Target::Datagram(slot) => self.due_datagram(slot, look),
+            Target::Socket(slot) => {
+                let Some(segment) = slot.segment() else {
+                    if self.is_marked && self.is_orphan() {
+                        let all = (libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP).cast_unsigned();
+                        let asked = u32::from(all) & self.events;
+                        let ready = raw::poll_now(self.via, asked as i16).unwrap_or(0);
+                        let ready = u32::from(ready.cast_unsigned()) & (self.events | always);
+                        // At an edge, what the kernel has said since the last report.
+                        let is_edge = self.events & libc::EPOLLET as u32 != 0;
+                        return if is_edge { ready & self.rung } else { ready };
+                    }
+                    if self.is_marked {
+                        // A process of this family has given the rings up.
+                        changes::note(slot.index());
+                    }
+                    return 0;
+                };
+                let ready = events_of(slot, segment, self.via);
+                if self.events & libc::EPOLLET as u32 != 0 && !self.is_edge(look, ready) {
+                    return 0;
+                }
+                u32::from(ready.cast_unsigned())
+            }
+        };
+        ready & (self.events | always)
+    }
+
+    /// The same for a UDP socket: what its mailbox has. The kernel reports its own.
+    fn due_datagram(&self, slot: &Slot, look: Look) -> u32 {
+        let Some(mailbox) = datagram::mapped(slot) else { return 0 };
+        let is_new = self.events & libc::EPOLLET as u32 == 0 || look.head != self.seen.head;
+        if !is_new || datagram::content(mailbox, self.via) != Content::Datagram {
+            return 0;
+        }
+        let out = libc::POLLOUT | libc::POLLWRNORM;
+        let wants_room = self.events & u32::from(out.cast_unsigned()) != 0;
+        let room = if wants_room { raw::poll_now(self.via, out).unwrap_or(0) } else { 0 };
+        let ready = libc::POLLIN | libc::POLLRDNORM | room & out;
+        u32::from(ready.cast_unsigned())
+    }
+
+    /// Whether what is to be read of it still comes through the kernel, which wakes its watchers.
+    pub(super) fn is_read_by_kernel(&self) -> bool {
+        let Target::Socket(slot) = &self.target else { return false };
+        slot.mapped().is_some_and(|segment| park::kernel_speaks(slot, segment).0)
+    }
+
+    /// What it costs to look at it, in looks at memory.
+    pub(super) fn cost(&self) -> u32 {
+        let Target::Socket(slot) = &self.target else { return 1 };
+        let speaks = slot.mapped().map(|segment| park::kernel_speaks(slot, segment));
+        if speaks.is_some_and(|(reading, writing)| reading || writing) {
+            KERNEL_LOOK_WORTH
+        } else {
+            1
+        }
+    }
+
+    /// Only the kernel can say whose turn it is, or that once is enough.
+    pub(super) fn is_kernels(&self) -> bool {
+        self.events & (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32 != 0
+    }
+
+    /// The mailbox of a UDP socket takes what comes from now on, as far as we are concerned.
+    pub(super) fn disarm(&mut self) {
+        if self.is_armed
+            && !self.is_kernels()
+            && let Target::Datagram(slot) = &self.target
+            && let Some(mailbox) = datagram::mapped(slot)
+        {
+            mailbox.rouse();
+            self.is_armed = false;
+        }
+    }
+
+    /// The mailbox of a UDP socket may have come into being: then it is looked at from now on.
+    pub(super) fn meet(&mut self, is_asleep: bool) {
+        let Target::Datagram(slot) = &self.target else { return };
+        let Some(mailbox) = datagram::mailbox(slot, self.via) else { return };
+        if (self.is_kernels() || is_asleep) && !self.is_armed {
+            mailbox.hold();
+            self.is_armed = true;
+        }
+        if !self.is_seen {
+            self.is_seen = true;
+            mailbox.seen(true);
+        }
+        if !is_asleep {
+            self.disarm();
+        }
+    }
+
+    /// It is removed.
+    pub(super) fn part(&mut self) {
+        match &self.target {
+            // Its watcher is the parent, which has been counted.
+            Target::Socket(_) if self.is_copied => {}
+            Target::Socket(slot) => {
+                if let Some(segment) = slot.mapped() {
+                    park::part_together(slot, segment);
+                }
+                slot.watchers.fetch_sub(1, Ordering::AcqRel);
+            }
+            Target::Datagram(slot) => {
+                if let Some(mailbox) = datagram::mapped(slot) {
+                    if self.is_armed {
+                        mailbox.rouse();
+                    }
+                    if self.is_seen {
+                        mailbox.seen(false);
+                    }
+                }
+                slot.watchers.fetch_sub(1, Ordering::AcqRel);
+            }
+            Target::Inner(_) => {}
+        }
+    }
+
+    /// It has been copied by a fork.
+    pub(super) fn after_fork(&mut self) {
+        self.is_copied = true;
+        if let Target::Datagram(slot) = &self.target {
+            slot.watchers.fetch_add(1, Ordering::AcqRel);
+            if let Some(mailbox) = datagram::mapped(slot) {
+                if self.is_armed {
+                    mailbox.hold();
+                }
+                if self.is_seen {
+                    mailbox.seen(true);
+                }
+            }
+        }
+    }
+
+    /// Whether something is new since the last report.
+    fn is_edge(&self, look: Look, ready: i16) -> bool {
+        let readable = ready & libc::POLLIN != 0;
+        let ended = ready & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        let writable = ready & libc::POLLOUT != 0;
+        let (is_read, is_written) = look.news(self.seen, self.rung);
+        (readable && is_read)
+            || (ended && !self.seen_end)
+            || (writable && is_written && self.events & libc::EPOLLOUT as u32 != 0)
+    }
+
+    /// These events have been reported, as it was found by this look.
+    pub(super) fn reported(&mut self, events: u32, look: Look) {
+        self.idle = 0;
+        if self.events & libc::EPOLLONESHOT as u32 != 0 {
+            self.is_spent = true;
+        }
+        if let Target::Datagram(slot) = &self.target {
+            self.seen = look;
+            add(&slot.counters.rx_poll_hit, 1);
+        }
+        if let Target::Socket(slot) = &self.target {
+            self.rung &= !events;
+            if slot.mapped().is_none() {
+                return;
+            }
+            let fulls =
+                if events & libc::EPOLLOUT as u32 != 0 { look.fulls } else { self.seen.fulls };
+            self.seen = Look { fulls, ..look };
+            self.seen_end |= events & (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32 != 0;
+            add(&slot.counters.rx_poll_hit, 1);
+        }
+    }
+
+    /// Arms it, so that a bell comes; together with others, if there is a doorbell for that. Returns
+    /// false if it has something to report already.
+    pub(super) fn cool(&mut self, doorbell: u32) -> bool {
+        if self.is_spent || self.ghost_of.is_some() {
+            return true;
+        }
+        match &self.target {
+            Target::Inner(inner) => inner.cool(None),
+            Target::Datagram(slot) => {
+                let reading = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+                let Some(mailbox) = datagram::mapped(slot) else { return true };
+                datagram::mind(slot, self.via);
+                if self.events & reading == 0 || self.is_armed {
+                    return self.due() == 0;
+                }
+                if !mailbox.doze() {
+                    // What is there has been reported, and nobody has read it; unless it waits for
+                    // the kernel, and may have to go on without.
+                    let is_blocked = datagram::content(mailbox, self.via) == Content::Blocked
+                        && raw::poll_now(self.via, libc::POLLIN) == Ok(0);
+                    if is_blocked {
+                        raw::nap(BLOCKED_NAP_NS);
+                    }
+                    if is_blocked || self.due() != 0 {
+                        return false;
+                    }
+                    mailbox.hold();
+                }
+                self.is_armed = true;
+                self.due() == 0
+            }
+            Target::Socket(slot) => {
+                let Some(segment) = slot.segment() else {
+                    return !(self.is_marked && self.is_orphan()) || self.due() == 0;
+                };
+                let (reading, writing) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
+                let is_reader = self.events & reading != 0;
+                // What the kernel wakes for stays cold when its watcher wakes: it is rung for alone.
+                let doorbell = if self.is_read_by_kernel() { 0 } else { doorbell };
+                let is_together = is_reader && park::arm_together(slot, segment, doorbell, false);
+                if is_reader && !is_together {
+                    park::arm(slot, segment, Want::Read);
+                }
+                if self.events & writing != 0 && !segment.outgoing(slot.end()).has_much_room() {
+                    park::arm(slot, segment, Want::Room);
+                }
+                let is_drained = bell::drain(slot, segment, self.via, false);
+                let waits_for_room =
+                    self.events & writing != 0 && !segment.outgoing(slot.end()).has_much_room();
+                if waits_for_room && !is_reader && !is_drained {
+                    // Bytes that the program does not read now may fill the kernel's queue, and no bell
+                    // gets past them.
+                    raw::nap(BLOCKED_NAP_NS);
+                    return false;
+                }
+                doorbell != 0 || self.due() == 0
+            }
+        }
+    }
+}
+
+/// What `poll` would say about a connection with rings: from memory, and from the kernel as long as
+/// bytes still come through it.
+pub(crate) fn events_of(slot: &Slot, segment: &crate::transport::ring::Segment, fd: c_int) -> i16 {
+    if segment.is_leaving() || segment.is_spoilt() {
+        retreat::settle(slot, fd);
+        if slot.segment().is_none() {
+            let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+            return raw::poll_now(fd, all).unwrap_or(0);
+        }
+    }
+    let mut ready = park::readiness(slot, segment);
+    let (reading, writing) = park::kernel_speaks(slot, segment);
+    if reading || writing {
+        let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+        let events = raw::poll_now(fd, all).unwrap_or(0);
+        park::heed(slot, events);
+        if reading {
+            ready |= events & !(libc::POLLOUT | libc::POLLWRNORM);
+        }
+        if writing {
+            let room = if park::owes(slot) { 0 } else { events & libc::POLLOUT };
+            ready = (ready & !(libc::POLLOUT | libc::POLLWRNORM)) | room;
+        }
+    }
+    ready
+}
+
+/// How long a watcher sleeps that waits for what the kernel has not brought yet.
+const BLOCKED_NAP_NS: i64 = 50_000;
+/// What is to be reported anew, whatever it is.
+const ALL_RUNG: u32 = u32::MAX;
+/// A look that has to ask the kernel is worth so many that do not.
+const KERNEL_LOOK_WORTH: u32 = 500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what arrives while a report is made that does not mention it is reported the next time.
+    /// Method: the first answer by the ring comes when room to write has been found, and nothing to read.
+    #[test]
+    fn what_arrives_during_a_report_is_news_after_it() {
+        let before = Look { head: 0, fulls: 0, kernel: (true, false) };
+        let after = Look { head: 8, fulls: 0, kernel: (false, false) };
+        assert_eq!(before.news(Look::NOTHING, 0), (false, true));
+        // It was reported as it was looked at, not as it is by then.
+        assert_eq!(after.news(before, 0), (true, false));
+        assert_eq!(after.news(after, 0), (false, false));
+        let more = Look { head: 9, fulls: 1, ..after };
+        assert_eq!(more.news(after, 0), (true, true));
+    }
+
+    #[test]
+    fn while_the_kernel_speaks_its_word_counts() {
+        let look = Look { head: 0, fulls: 0, kernel: (true, true) };
+        assert_eq!(look.news(Look::NOTHING, 0), (false, false));
+        let rung = (libc::EPOLLIN | libc::EPOLLOUT).cast_unsigned();
+        assert_eq!(look.news(look, rung), (true, true));
+    }
+}

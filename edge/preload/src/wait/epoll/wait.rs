@@ -1,0 +1,474 @@
+//! Waiting on an instance: looks at the rings, now and then at the kernel, and at last sleeps.
+
+#![expect(clippy::as_conversions, reason = "the kernel's event masks have two widths")]
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use super::item::{Item, Target};
+use super::{BELL, Epoll, IDLE_MAX, MARK, State, crowding, heat, kernel_control, kernel_wait};
+use crate::base::raw::{self, Errno};
+use crate::base::real::real;
+use crate::base::thread::{Interrupts, Seen};
+use crate::base::{config, copy};
+use crate::socket::patience::{Patience, SLICE_NS, Spin};
+use crate::transport::{bell, park};
+
+impl Epoll {
+    /// `epoll_pwait2(2)`: waits for at most `limit_ns`, and reports what has happened, whatever the program thinks
+    /// of what has come.
+    pub(super) fn wait_unfiltered(
+        &self,
+        epfd: c_int,
+        events: &mut [libc::epoll_event],
+        limit_ns: Option<u64>,
+        mask: Option<&libc::sigset_t>,
+    ) -> Result<usize, Errno> {
+        raw::cancellation_point();
+        let config = config::get();
+        let most_ns = config.select_spin_ns;
+        let (errno, seen) = (raw::errno(), Seen::now());
+        // What rings have to say comes first; the kernel is asked after a while, or by the sleep.
+        let mut looks = 0_usize;
+        let mut is_restless = false;
+        let every = config.kernel_every;
+        let mut patience: Option<Patience> = None;
+        if self.count.load(Ordering::Relaxed) > 0 && self.is_dozing() {
+            // It was looked at as a part of another instance, or by `poll`.
+            self.wake();
+        }
+        loop {
+            self.let_in();
+            let has_items = self.count.load(Ordering::Relaxed) > 0;
+            if has_items {
+                self.sync(epfd);
+            }
+            let (mut count, hot) = if has_items { self.scan(events) } else { (0, 0) };
+            let has_hot = hot > 0;
+            let look = match &mut patience {
+                _ if count > 0 => self.is_kernels_turn(config.kernel_skip),
+                _ if limit_ns == Some(0) => true,
+                // It may be so for long that it must not sleep, and only the kernel knows of the others.
+                _ if std::mem::take(&mut is_restless) => true,
+                None if has_hot => false,
+                patience => {
+                    let start = || Patience::start(most_ns, limit_ns, Interrupts::All).since(seen);
+                    patience.get_or_insert_with(start).spins() && (!has_hot || looks >= every)
+                }
+            };
+            if look {
+                looks = 0;
+                let rest = events.get_mut(count..).unwrap_or(&mut []);
+                if !rest.is_empty() {
+                    let found = kernel_wait(epfd, rest);
+                    let kept = if self.is_to_sift() { self.sift(epfd, rest, found) } else { found };
+                    count = if count > 0 { merge(events, count, kept) } else { kept };
+                    if count == 0 && found > 0 {
+                        // Bells alone: what they were rung for is hot now.
+                        (count, _) = self.scan(events);
+                    }
+                }
+            }
+            if count > 0 {
+                if let Some(patience) = &patience {
+                    patience.hit(most_ns);
+                }
+                self.pass_on(epfd, events.get(..count).unwrap_or(&[]));
+                raw::set_errno(errno);
+                return Ok(count);
+            }
+            looks += hot;
+            if limit_ns == Some(0) {
+                return Ok(0);
+            }
+            let patience = patience.get_or_insert_with(|| {
+                Patience::start(most_ns, limit_ns, Interrupts::All).since(seen)
+            });
+            let looked =
+                if has_hot { u32::try_from(hot).unwrap_or(u32::MAX) } else { KERNEL_LOOKS };
+            match patience.goes_on_after(looked) {
+                Spin::Look => continue,
+                Spin::Interrupted => return Err(Errno::INTR),
+                Spin::TimedOut if look => return Ok(0),
+                Spin::TimedOut | Spin::Sleep => {}
+            }
+            if !self.fall_asleep(epfd, has_items) {
+                (looks, is_restless) = (0, true);
+                continue;
+            }
+            let since = raw::now_ns();
+            let has_marks = has_items && self.has_marks();
+            let has_datagrams = has_items && self.with(|state| !state.datagrams.is_empty());
+            let left_ns = patience.left_ns();
+            let slice_ns = match has_marks {
+                true => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
+                false => patience.slice_ns(),
+            };
+            let sleeper = Sleeper { epoll: self, heats: has_marks || has_datagrams };
+            let answer = sleep(epfd, events, slice_ns, mask);
+            patience.miss(since, most_ns);
+            drop(sleeper);
+            let found = answer?;
+            let kept = if self.is_to_sift() { self.sift(epfd, events, found) } else { found };
+            if kept > 0 {
+                // Hot items that have been rung for come with the next call, or with another thread's.
+                self.pass_on(epfd, events.get(..kept).unwrap_or(&[]));
+                return Ok(kept);
+            }
+            if has_marks {
+                let (count, _) = self.scan(events);
+                if count > 0 {
+                    self.pass_on(epfd, events.get(..count).unwrap_or(&[]));
+                    raw::set_errno(errno);
+                    return Ok(count);
+                }
+            }
+            if found == 0 && patience.is_over() {
+                return Ok(0);
+            }
+            if patience.is_interrupted() {
+                return Err(Errno::INTR);
+            }
+            if found == 0 && has_marks {
+                self.check();
+            }
+            patience.again(most_ns);
+            looks = 0;
+        }
+    }
+
+    /// Reports hot items that have something to say. Returns how many, and how many hot
+    /// ones there are.
+    fn scan(&self, events: &mut [libc::epoll_event]) -> (usize, usize) {
+        self.with(|state| {
+            let State { items, hot, kept, .. } = state;
+            let (mut count, mut cooled) = (0, false);
+            let each = crowding(hot);
+            let mut room = Room::default();
+            while room.has(events, count) {
+                let (Some(place), Some(event)) = (events.get_mut(count), kept.pop()) else { break };
+                *place = event;
+                count += 1;
+            }
+            for at in hot.iter().copied() {
+                if !room.has(events, count) {
+                    break;
+                }
+                let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
+                let look = item.look();
+                let due = item.due_since(look);
+                if due != 0
+                    && let Some(place) = events.get_mut(count)
+                {
+                    *place = libc::epoll_event { events: due, u64: item.data };
+                    item.reported(due, look);
+                    count += 1;
+                    continue;
+                }
+                item.idle = item.idle.saturating_add(item.cost().saturating_mul(each));
+                let is_socket = matches!(item.target, Target::Socket(_) | Target::Datagram(_));
+                if is_socket && item.idle > IDLE_MAX && item.cool(0) {
+                    item.is_hot = false;
+                    cooled = true;
+                }
+            }
+            if cooled {
+                hot.retain(|at| {
+                    items.get(*at).and_then(Option::as_ref).is_some_and(|item| item.is_hot)
+                });
+            }
+            // Whoever was first goes to the end, so that the last is not always the last.
+            if count > 0 && !room.has(events, count) {
+                let turn = count.min(hot.len());
+                hot.rotate_left(turn);
+            }
+            (count, hot.len())
+        })
+    }
+
+    /// The caller is about to go with these events, and there may be more, for which nobody is rung since
+    /// the caller was awake. If others sleep here, one of them is to have them.
+    fn pass_on(&self, epfd: c_int, taken: &[libc::epoll_event]) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let next = self.with(|state| {
+            let State { items, hot, asleep, .. } = state;
+            let mut due = hot.iter().copied().filter(|at| {
+                let item = items.get(*at).and_then(Option::as_ref);
+                let is_taken = |item: &Item| taken.iter().any(|event| { event.u64 } == item.data);
+                item.is_some_and(|item| item.is_marked && !is_taken(item) && item.due() != 0)
+            });
+            if *asleep > 0 { due.next() } else { None }
+        });
+        if let Some(at) = next {
+            self.stir(at, epfd);
+        }
+    }
+
+    /// Whether the kernel's events are not the program's as they are. Asked once they are there: items
+    /// come and go meanwhile, and the last one's mark is in the kernel until its socket is closed.
+    fn is_to_sift(&self) -> bool {
+        self.has_marked.load(Ordering::SeqCst) || self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Keeps of the kernel's events those that the program knows, and makes hot what has been rung
+    /// for.
+    pub(super) fn sift(
+        &self,
+        epfd: c_int,
+        events: &mut [libc::epoll_event],
+        count: usize,
+    ) -> usize {
+        let (mut kept, mut ghosts) = (0, Vec::new());
+        self.with(|state| {
+            for read in 0..count {
+                let Some(event) = events.get(read).copied() else { break };
+                let (mask, data) = (event.events, event.u64);
+                if data & !u64::from(u32::MAX) == MARK {
+                    if data == MARK | BELL {
+                        state.doorbell.hear_by_and_by();
+                        continue;
+                    }
+                    let at = usize::try_from(data & u64::from(u32::MAX)).unwrap_or(usize::MAX);
+                    let Some(item) = state.items.get_mut(at).and_then(Option::as_mut) else {
+                        continue;
+                    };
+                    if item.ghost_of.is_some() {
+                        // Somebody else uses the connection: it is really removed.
+                        let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, item.fd, 0, 0);
+                        ghosts.push(at);
+                        continue;
+                    }
+                    match &item.target {
+                        Target::Datagram(_) => {}
+                        Target::Inner(_) if item.is_orphan() => {}
+                        Target::Inner(inner) => inner.harvest(item.fd),
+                        Target::Socket(slot) => {
+                            item.rung |= mask;
+                            if mask & GRAVE != 0 && slot.segment().is_some() {
+                                // It may be of a connection that was here when the kernel was asked.
+                                park::look_at_kernel(slot, item.via);
+                            }
+                            if slot.watchers.load(Ordering::Relaxed) == 1
+                                && let Some(segment) = slot.mapped()
+                            {
+                                bell::drain(slot, segment, item.via, false);
+                            }
+                        }
+                    }
+                    heat(&mut state.hot, at, item);
+                    continue;
+                }
+                if !state.datagrams.is_empty() {
+                    state.rouse(data);
+                }
+                if let Some(place) = events.get_mut(kept) {
+                    *place = event;
+                    kept += 1;
+                }
+            }
+        });
+        ghosts.into_iter().for_each(|at| self.remove(at));
+        kept
+    }
+
+    /// A thread is about to sleep on this instance. Returns false if it must not.
+    fn fall_asleep(&self, epfd: c_int, has_items: bool) -> bool {
+        self.with(|state| state.asleep += 1);
+        let sleeps = !has_items || self.cool(Some(epfd));
+        if !sleeps {
+            self.with(State::awakes);
+        }
+        sleeps
+    }
+
+    /// After a sleep: what was hot before is hot again, and nobody has to ring for it.
+    fn wake(&self) {
+        self.with(|state| {
+            let State { items, hot, asleep, datagrams, dozing, .. } = state;
+            for at in datagrams.iter().filter(|_| *asleep == 0) {
+                let item = items.get_mut(*at).and_then(Option::as_mut);
+                if let Some(item) = item.filter(|item| item.is_dozing || item.is_hot) {
+                    item.disarm();
+                }
+            }
+            dozing.retain(|at| {
+                let at = *at;
+                let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { return false };
+                item.is_dozing = false;
+                let idle = item.idle;
+                // Others may sleep on, who are to hear what comes while this one does something else.
+                if *asleep == 0
+                    && let Target::Socket(slot) = &item.target
+                    && let Some(segment) = slot.mapped()
+                {
+                    park::disarm(slot, segment);
+                }
+                heat(hot, at, item);
+                item.idle = idle;
+                false
+            });
+        });
+    }
+
+    /// Looks at the next few items again: nobody sleeps for ever because a bell was lost.
+    fn check(&self) {
+        self.with(|state| {
+            let State { items, hot, next_check, .. } = state;
+            let count = items.len().min(CHECK_MAX);
+            for _ in 0..count {
+                let at = if *next_check < items.len() { *next_check } else { 0 };
+                *next_check = at + 1;
+                let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
+                let writes = item.events & libc::EPOLLOUT as u32 != 0;
+                if let Target::Socket(slot) = &item.target
+                    && writes
+                    && item.is_marked
+                {
+                    park::look_at_kernel(slot, item.via);
+                }
+                heat(hot, at, item);
+            }
+        });
+    }
+
+    fn is_dozing(&self) -> bool {
+        self.with(|state| {
+            let item = |at: &usize| state.items.get(*at).and_then(Option::as_ref);
+            let mut datagrams = state.datagrams.iter().filter_map(item);
+            state.asleep == 0 && datagrams.any(|item| item.is_dozing && item.is_armed)
+        })
+    }
+
+    /// Whether, although rings have something to report, the kernel is to be asked as well.
+    fn is_kernels_turn(&self, every: u32) -> bool {
+        self.with(|state| {
+            state.skipped = state.skipped.wrapping_add(1);
+            state.skipped.is_multiple_of(every)
+        })
+    }
+}
+
+/// A thread that sleeps on an instance. It may be cancelled there.
+#[derive(Debug)]
+struct Sleeper<'a> {
+    epoll: &'a Epoll,
+    /// Whether there is anything that was hot before.
+    heats: bool,
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.epoll.with(State::awakes);
+        if self.heats {
+            self.epoll.wake();
+        }
+    }
+}
+
+/// How much of the program's array has been seen to be there. Its first event has been.
+#[derive(Debug)]
+struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl Room {
+    /// Whether there is room for one event behind so many.
+    #[inline]
+    fn has(&mut self, events: &mut [libc::epoll_event], count: usize) -> bool {
+        count < self.0.min(events.len()) || self.grows(events)
+    }
+
+    #[cold]
+    fn grows(&mut self, events: &mut [libc::epoll_event]) -> bool {
+        [ROOM_EVENTS, 1].into_iter().any(|more| {
+            let end = self.0.saturating_add(more).min(events.len());
+            let next = events.get_mut(self.0..end).unwrap_or(&mut []);
+            let bytes = size_of_val(next);
+            let is_there = bytes > 0 && copy::is_writable(next.as_mut_ptr().cast(), bytes);
+            if is_there {
+                self.0 = end;
+            }
+            is_there
+        })
+    }
+}
+
+/// Events for which it is looked at once whether there is room.
+const ROOM_EVENTS: usize = 64;
+
+/// Events of the kernel's, `kept` of them, behind `count` of ours: what is about the same
+/// registration becomes one. Returns how many there are then.
+fn merge(events: &mut [libc::epoll_event], count: usize, kept: usize) -> usize {
+    let (ours, kernels) = events.split_at_mut(count);
+    let mut new = 0;
+    for read in 0..kept {
+        let Some(event) = kernels.get(read).copied() else { break };
+        let data = event.u64;
+        match ours.iter_mut().find(|known| { known.u64 } == data) {
+            Some(known) => known.events = { known.events } | event.events,
+            None => {
+                if let Some(place) = kernels.get_mut(new) {
+                    *place = event;
+                    new += 1;
+                }
+            }
+        }
+    }
+    count + new
+}
+
+impl State {
+    /// The kernel has reported something under this mark of the program's: mailboxes of UDP sockets
+    /// that are known by it are looked at again.
+    fn rouse(&mut self, data: u64) {
+        let Self { items, hot, asleep, datagrams, .. } = self;
+        for at in datagrams.iter().copied() {
+            let item = items.get_mut(at).and_then(Option::as_mut);
+            let Some(item) = item.filter(|item| item.is_seen && item.data == data) else {
+                continue;
+            };
+            if *asleep == 0 {
+                item.disarm();
+            }
+            heat(hot, at, item);
+        }
+    }
+}
+
+/// Sleeps in the kernel.
+fn sleep(
+    epfd: c_int,
+    events: &mut [libc::epoll_event],
+    left_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let milliseconds = match left_ns {
+        None => -1,
+        Some(left) => c_int::try_from(left.div_ceil(1_000_000)).unwrap_or(c_int::MAX),
+    };
+    let most = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
+    let mask = mask.map_or(std::ptr::null(), std::ptr::from_ref);
+    let answer = real!(
+        c"epoll_pwait"
+            as fn(c_int, *mut libc::epoll_event, c_int, c_int, *const libc::sigset_t) -> c_int,
+        epfd,
+        events.as_mut_ptr(),
+        most,
+        milliseconds,
+        mask
+    );
+    usize::try_from(answer).map_err(|_| raw::errno())
+}
+
+/// Events that say that a peer is gone.
+const GRAVE: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
+/// Items that are looked at after a sleep in vain, at most.
+const CHECK_MAX: usize = 512;
+/// A look at the kernel takes as long as so many at memory.
+const KERNEL_LOOKS: u32 = 16;

@@ -1,0 +1,495 @@
+//! Receive callbacks: the program looks at each packet before it is received, and has it received, dropped, or
+//! held until it gives it back.
+//!
+//! A packet is a datagram, or what has come of a stream by the time that it is looked at, at most 64 KiB. It stays
+//! where it came in until the callback has decided, and the callback sees it there. What is to be received stays there
+//! after that, *admitted*: calls that receive get that and no more, and the next packet is looked at when they have
+//! got all of it. What is dropped is taken out, and what is held becomes a loan (`loans.rs`).
+//!
+//! Packets are looked at by the thread that receives, polls, or waits on an instance, in that call. One thread at a
+//! time looks at those of a socket, and holds no lock while the callback runs: the callback may call whatever it
+//! likes. A call that receives from the same socket within it finds what has been admitted, or nothing.
+//!
+//! # Safety
+//!
+//! The callback is called with arguments as `vma_extra.h` has them, which are valid until it returns. The program
+//! has promised that it is a function of that type.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::base::lock::{Guarded, Lock};
+use crate::base::parts::{Cursor, PARTS_MAX};
+use crate::base::raw::{self, Answer, Errno};
+use crate::base::thread::Interrupts;
+use crate::base::{address, config};
+use crate::socket::counters::add;
+use crate::socket::loans::{self, Keep, Lent, Loan, NO_PIECE, PIECES_MAX, Spare};
+use crate::socket::patience::Patience;
+use crate::socket::slot::Kind;
+use crate::socket::table::{self, Pin};
+use crate::transport::datagram::{self, Arrival, Request};
+use crate::transport::stream::{self, Receive, Step};
+use crate::wait::{blocking, multiplex};
+
+/// `vma_recv_callback_t`.
+pub(crate) type Callback =
+    unsafe extern "C-unwind" fn(c_int, usize, *mut libc::iovec, *mut Info, *mut c_void) -> c_int;
+
+/// `struct vma_info_t`, which has no gaps.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Info {
+    struct_size: usize,
+    packet: u64,
+    from: *const libc::sockaddr_storage,
+    to: *const libc::sockaddr_storage,
+    payload_bytes: usize,
+    ready_packets: u32,
+    ready_bytes: u32,
+    hardware: [i64; 2],
+    software: [i64; 2],
+}
+
+const _: () = assert!(size_of::<Info>() == 80);
+
+/// What a callback decides: `vma_recv_callback_retval_t`. Anything else is to be received.
+const DROP: c_int = 0;
+const HOLD: c_int = 2;
+
+/// The callback of one socket.
+#[derive(Debug)]
+struct Filter {
+    /// Which of the sockets that the slot has been.
+    life: u32,
+    callback: Callback,
+    context: usize,
+    /// How long the packet is that may be received, or what is left of it.
+    admitted: Option<usize>,
+    /// What looking has come to that was no packet.
+    error: Option<Errno>,
+    /// The thread that is looking at a packet.
+    looking: Option<u32>,
+}
+
+/// The callbacks of this process, by socket.
+static FILTERS: Guarded<BTreeMap<usize, Filter>> = Guarded::new(BTreeMap::new());
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The lock on them, for a fork.
+pub(crate) fn lock() -> &'static Lock {
+    FILTERS.lock()
+}
+
+/// Whether any socket has one.
+#[inline]
+pub(crate) fn is_any() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// Whether this socket has one.
+#[inline]
+pub(crate) fn has(slot: &Pin) -> bool {
+    is_any() && with(slot, |_| ()).is_some()
+}
+
+/// Calls `f` with the filter of a socket, if it has one.
+#[cold]
+fn with<T>(slot: &Pin, f: impl FnOnce(&mut Filter) -> T) -> Option<T> {
+    let life = slot.life.load(Ordering::Relaxed);
+    FILTERS.with(|filters| filters.get_mut(&slot.key()).filter(|filter| filter.life == life).map(f))
+}
+
+/// From now on the program looks at what comes to a socket; or, with `None`, no longer.
+pub(crate) fn register(slot: &Pin, callback: Option<Callback>, context: *mut c_void) {
+    let life = slot.life.load(Ordering::Relaxed);
+    FILTERS.with(|filters| {
+        match callback {
+            None => drop(filters.remove(&slot.key())),
+            Some(callback) => {
+                let old = filters.remove(&slot.key()).filter(|old| old.life == life);
+                let (admitted, error, looking) =
+                    old.map_or((None, None, None), |old| (old.admitted, old.error, old.looking));
+                let context = context.expose_provenance();
+                let new = Filter { life, callback, context, admitted, error, looking };
+                filters.insert(slot.key(), new);
+            }
+        }
+        COUNT.store(filters.len(), Ordering::Relaxed);
+    });
+}
+
+/// The number of each socket that has a callback.
+pub(crate) fn each(mut f: impl FnMut(usize)) {
+    FILTERS.with(|filters| filters.keys().copied().for_each(&mut f));
+}
+
+/// What looking at a socket has come to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Seen {
+    /// A packet may be received: so many bytes of it.
+    Admitted(usize),
+    /// The program has got something, of which calls that receive get nothing.
+    Held,
+    /// Nothing is there, or nothing that is to be received.
+    Nothing,
+    /// The end of a stream: whatever receives says so.
+    End,
+    Failed(Errno),
+    /// Another thread is looking, or this one, further up.
+    Busy(bool),
+}
+
+/// Has the program look at packets, until one is to be received or there is none.
+pub(crate) fn look(slot: &Pin, fd: c_int) -> Seen {
+    let mut seen = Seen::Nothing;
+    for _ in 0..LOOKS_MAX {
+        let looking = match Looking::begin(slot) {
+            Ok(looking) => looking,
+            Err(now) => return now,
+        };
+        let mut spare = Spare::take();
+        match show(slot, fd, &mut spare) {
+            Shown::Nothing => return seen,
+            Shown::End => return Seen::End,
+            Shown::Failed(error) => return Seen::Failed(error),
+            Shown::Packet(packet) => match looking.decide(fd, packet, spare) {
+                Seen::Nothing => {}
+                Seen::Held => seen = Seen::Held,
+                decided @ (Seen::Admitted(_) | Seen::End | Seen::Failed(_) | Seen::Busy(_)) => {
+                    return decided;
+                }
+            },
+        }
+    }
+    seen
+}
+
+/// Packets that are looked at in a row, none of which is to be received.
+const LOOKS_MAX: u32 = 64;
+
+/// A packet where it lies.
+#[derive(Debug)]
+struct Packet {
+    pieces: [libc::iovec; PIECES_MAX],
+    count: usize,
+    len: usize,
+    is_shared: bool,
+    from: Option<SocketAddr>,
+}
+
+#[derive(Debug)]
+enum Shown {
+    Packet(Packet),
+    Nothing,
+    End,
+    Failed(Errno),
+}
+
+/// The next packet of a socket: where it lies in shared memory, or a copy of it in `spare`.
+fn show(slot: &Pin, fd: c_int, spare: &mut Spare) -> Shown {
+    let loan = Loan::showing(slot);
+    let (len, from) = if slot.kind() == Kind::Datagram {
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        match letter(slot, fd, &[spare.part()], flags, Some(&loan)) {
+            Ok(arrival) => (arrival.len, address::read(&arrival.from)),
+            Err(Errno::AGAIN) => return Shown::Nothing,
+            Err(error) => return Shown::Failed(error),
+        }
+    } else {
+        let how = Receive { peek: true, now: true, loan: Some(&loan), ..Receive::default() };
+        match stream::try_receive(slot, fd, &mut Cursor::new(&[spare.part()]), how) {
+            Step::Moved(0) | Step::Nothing => return Shown::Nothing,
+            Step::Moved(len) => (len, address::name(fd, true)),
+            Step::Ended => return Shown::End,
+            Step::Failed(error) => return Shown::Failed(error),
+        }
+    };
+    let (pieces, count, is_shared) = match loan.lent() {
+        Some(Lent { pieces, count, .. }) => (pieces, count, true),
+        None => (spare.pieces(len), 1, false),
+    };
+    Shown::Packet(Packet { pieces, count, len, is_shared, from })
+}
+
+fn letter(
+    slot: &Pin,
+    fd: c_int,
+    parts: &[libc::iovec],
+    flags: c_int,
+    loan: Option<&Loan<'_>>,
+) -> Result<Arrival, Errno> {
+    let (control, control_len) = (std::ptr::null_mut(), 0);
+    datagram::receive_one(slot, fd, Request { parts, control, control_len, flags, loan })
+}
+
+/// This thread looks at a packet of a socket, and no other does.
+#[derive(Debug)]
+struct Looking<'a> {
+    slot: &'a Pin,
+    callback: Callback,
+    context: usize,
+}
+
+impl<'a> Looking<'a> {
+    /// If nothing has been admitted, and nobody else is looking.
+    fn begin(slot: &'a Pin) -> Result<Self, Seen> {
+        let me = raw::thread_id();
+        let begun = with(slot, |filter| {
+            if let Some(len) = filter.admitted {
+                return Err(Seen::Admitted(len));
+            }
+            if let Some(error) = filter.error.take() {
+                return Err(Seen::Failed(error));
+            }
+            if let Some(other) = filter.looking {
+                return Err(Seen::Busy(other == me));
+            }
+            filter.looking = Some(me);
+            Ok((filter.callback, filter.context))
+        });
+        // It may have been taken away just now.
+        let (callback, context) = begun.unwrap_or(Err(Seen::Admitted(usize::MAX)))?;
+        Ok(Self { slot, callback, context })
+    }
+
+    /// Has the program decide, and does what it says.
+    fn decide(&self, fd: c_int, packet: Packet, spare: Spare) -> Seen {
+        let id = loans::reserve(self.slot);
+        let verdict = self.ask(fd, &packet, id);
+        let is_out = loans::is_out(self.slot.key(), id);
+        if table::still(fd, self.slot).is_err() {
+            // The program has closed it.
+            loans::cancel(self.slot.key(), id);
+            return Seen::Nothing;
+        }
+        match verdict {
+            HOLD if is_out => {
+                hold(self.slot, fd, &packet, spare, id);
+                Seen::Held
+            }
+            DROP | HOLD => {
+                loans::cancel(self.slot.key(), id);
+                take_out(self.slot, fd, packet.len, None);
+                Seen::Nothing
+            }
+            _ => {
+                loans::cancel(self.slot.key(), id);
+                with(self.slot, |filter| filter.admitted = Some(packet.len));
+                Seen::Admitted(packet.len)
+            }
+        }
+    }
+
+    fn ask(&self, fd: c_int, packet: &Packet, id: u64) -> c_int {
+        let storage = |addr: Option<SocketAddr>| {
+            let addr = addr.map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
+            addr.map_or(Arrival::empty().from, |addr| {
+                address::write(addr, if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }).0
+            })
+        };
+        let (from, to) = (storage(packet.from), storage(address::name(fd, false)));
+        let (seconds, nanoseconds) = raw::real_time();
+        let mut info = Info {
+            struct_size: size_of::<Info>(),
+            packet: id,
+            from: &raw const from,
+            to: &raw const to,
+            payload_bytes: packet.len,
+            // What is waiting has been received.
+            ready_packets: 0,
+            ready_bytes: 0,
+            hardware: [0; 2],
+            software: [seconds, nanoseconds],
+        };
+        let mut pieces = packet.pieces;
+        let context = std::ptr::with_exposed_provenance_mut(self.context);
+        // SAFETY: the program's promise about the function; its arguments are valid until it returns.
+        unsafe { (self.callback)(fd, packet.count, pieces.as_mut_ptr(), &raw mut info, context) }
+    }
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        with(self.slot, |filter| filter.looking = None);
+    }
+}
+
+/// Keeps a packet for the program, under a number that it knows already.
+fn hold(slot: &Pin, fd: c_int, packet: &Packet, mut spare: Spare, id: u64) {
+    let loan = Loan::reserved(slot, id, packet.len, packet.count.max(1));
+    take_out(slot, fd, packet.len, Some(&loan).filter(|_| packet.is_shared));
+    if !packet.is_shared {
+        loans::fill(slot, id, None, spare.keep(packet.len));
+    }
+}
+
+/// Takes the packet that was looked at out, and lends it if that is wished.
+fn take_out(slot: &Pin, fd: c_int, len: usize, loan: Option<&Loan<'_>>) {
+    if slot.kind() == Kind::Datagram {
+        let _ = letter(slot, fd, &[], libc::MSG_DONTWAIT, loan);
+        return;
+    }
+    let how = Receive { discard: loan.is_none(), now: true, loan, ..Receive::default() };
+    let mut left = len;
+    while left > 0 {
+        let nowhere = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: left }];
+        match stream::try_receive(slot, fd, &mut Cursor::new(&nowhere), how) {
+            Step::Moved(moved @ 1..) if loan.is_none() => left = left.saturating_sub(moved),
+            Step::Moved(_) | Step::Ended | Step::Nothing | Step::Failed(_) => return,
+        }
+    }
+}
+
+/// What a call may receive.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Admitted {
+    /// So many bytes, or a datagram.
+    Bytes(usize),
+    /// The end of the stream.
+    End,
+}
+
+/// Waits, unless `now`, until something may be received.
+pub(crate) fn admit(slot: &Pin, fd: c_int, now: bool) -> Result<Admitted, Errno> {
+    let (limit, kind) = match slot.receive_limit_ns.load(Ordering::Relaxed) {
+        0 => (None, Interrupts::Hard),
+        limit => (Some(limit), Interrupts::All),
+    };
+    let now = now || slot.is_nonblocking.load(Ordering::Relaxed);
+    let errno = raw::errno();
+    let patience = Patience::start(config::get().receive_spin_ns, limit, kind);
+    loop {
+        match look(slot, fd) {
+            Seen::Admitted(len) => {
+                raw::set_errno(errno);
+                return Ok(Admitted::Bytes(len));
+            }
+            Seen::End => return Ok(Admitted::End),
+            Seen::Failed(error) => return Err(error),
+            Seen::Busy(true) => return Err(Errno::AGAIN),
+            Seen::Busy(false) if !now => raw::nap(OTHERS_NAP_NS),
+            Seen::Nothing | Seen::Held | Seen::Busy(false) => {}
+        }
+        if now {
+            add(&slot.counters.rx_eagain, 1);
+            return Err(Errno::AGAIN);
+        }
+        let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        match multiplex::poll_unfiltered(&mut polled, patience.left_ns(), None) {
+            Ok(0) => return Err(Errno::AGAIN),
+            Err(Errno::INTR) if !patience.is_interrupted() => {}
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        table::still(fd, slot)?;
+    }
+}
+
+/// How long a thread sleeps that waits for another one's callback.
+const OTHERS_NAP_NS: i64 = 50_000;
+
+/// So much of what was admitted has been received; all of a datagram.
+pub(crate) fn taken(slot: &Pin, len: usize) {
+    let is_datagram = slot.kind() == Kind::Datagram;
+    with(slot, |filter| {
+        let left = filter.admitted.map_or(0, |admitted| admitted.saturating_sub(len));
+        filter.admitted = (left > 0 && !is_datagram).then_some(left);
+    });
+}
+
+/// Receives on a stream, as `recv(2)` does.
+pub(crate) fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], how: Receive<'_>) -> Answer {
+    raw::cancellation_point();
+    let mut cursor = Cursor::new(parts);
+    let mut done = 0;
+    while cursor.remaining() > 0 {
+        let admitted = match admit(slot, fd, how.now || done > 0 && !how.all) {
+            Ok(Admitted::Bytes(len)) => len,
+            Ok(Admitted::End) => break,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        };
+        let mut rest = [NO_PIECE; PARTS_MAX];
+        let count = cursor.rest(admitted, &mut rest);
+        let how = Receive { now: true, all: false, ..how };
+        match blocking::receive(slot, fd, rest.get(..count).unwrap_or(&[]), how) {
+            Ok(got) => {
+                done += got;
+                cursor.skip(got);
+                if how.peek || got == 0 {
+                    break;
+                }
+                taken(slot, got);
+            }
+            // Another process has taken it.
+            Err(Errno::AGAIN) => taken(slot, usize::MAX),
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// Receives on a stream, once, and lends what comes.
+pub(crate) fn receive_lent(
+    slot: &Pin,
+    fd: c_int,
+    parts: &[libc::iovec],
+    mut how: Receive<'_>,
+) -> Answer {
+    raw::cancellation_point();
+    let Admitted::Bytes(len) = admit(slot, fd, how.now)? else { return Ok(0) };
+    how.now = true;
+    if let Some(loan) = how.loan {
+        loan.most.set(loan.most.get().min(len));
+    }
+    let mut rest = [NO_PIECE; PARTS_MAX];
+    let count = Cursor::new(parts).rest(len, &mut rest);
+    let got = blocking::receive(slot, fd, rest.get(..count).unwrap_or(&[]), how)?;
+    taken(slot, got);
+    Ok(got)
+}
+
+/// Receives a datagram.
+pub(crate) fn receive_one(slot: &Pin, fd: c_int, request: Request<'_>) -> Result<Arrival, Errno> {
+    raw::cancellation_point();
+    admit(slot, fd, request.flags & libc::MSG_DONTWAIT != 0)?;
+    let now = request.flags | libc::MSG_DONTWAIT;
+    let outcome = datagram::receive_one(slot, fd, Request { flags: now, ..request });
+    if request.flags & libc::MSG_PEEK == 0 {
+        taken(slot, usize::MAX);
+    }
+    outcome
+}
+
+/// Whether there is something for a program that was told of a socket: what may be received, what it has got in its
+/// callback, an end, or an error.
+pub(crate) fn has_news(slot: &Pin, fd: c_int) -> bool {
+    match look(slot, fd) {
+        Seen::Admitted(_) | Seen::Held | Seen::End => true,
+        Seen::Nothing | Seen::Busy(_) => false,
+        Seen::Failed(error) => {
+            with(slot, |filter| filter.error = Some(error));
+            true
+        }
+    }
+}
+
+/// Of descriptors that can be read, those stay ready that the program is to hear of. Returns how many are ready.
+pub(crate) fn sift(fds: &mut [libc::pollfd]) -> usize {
+    const READING: i16 = libc::POLLIN | libc::POLLRDNORM;
+    let mut count = 0;
+    for fd in fds {
+        if fd.revents & READING != 0
+            && let Some(slot) = table::socket(fd.fd).filter(has)
+            && !has_news(&slot, fd.fd)
+        {
+            fd.revents &= !READING;
+        }
+        count += usize::from(fd.revents != 0);
+    }
+    count
+}

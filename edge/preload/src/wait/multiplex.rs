@@ -1,0 +1,610 @@
+//! `poll` and `select`: many descriptors looked at at once, some of which have rings.
+//!
+//! The kernel is asked about everything, rings or not: about a connection with rings, whether a
+//! bell has rung or the peer is gone. What the program hears of such a connection is worked out
+//! from the rings.
+//!
+//! # Safety
+//!
+//! Arrays passed to the kernel are slices of ours, or the program's own, as it passed them.
+
+#![expect(clippy::as_conversions, reason = "counts and times of the C library have other widths")]
+
+use std::ffi::c_int;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::base::few::Few;
+use crate::base::raw::{self, Errno};
+use crate::base::thread::{Interrupts, Seen};
+use crate::base::{config, ppoll};
+use crate::socket::patience::{Patience, SLICE_NS, Spin};
+use crate::socket::table::{self, Pin};
+use crate::transport::datagram::{self, Content};
+use crate::transport::doorbell::{Borrowed, Doorbell, Sleeping};
+use crate::transport::park::{self, Sleeper, Want};
+use crate::transport::ring::Segment;
+use crate::transport::{bell, retreat};
+use crate::wait::epoll::{self, Instance};
+use crate::wait::filters;
+
+/// What we know about one descriptor of the set.
+#[derive(Debug)]
+enum Known {
+    Nothing,
+    Socket(Pin),
+    /// One that has a mailbox, or may get one while we wait.
+    Datagram(Pin),
+    Epoll(Instance),
+}
+
+impl Known {
+    fn of(fd: c_int) -> Self {
+        if let Some(slot) = table::socket(fd) {
+            retreat::settle(&slot, fd);
+            if datagram::has_post(&slot) {
+                return Self::Datagram(slot);
+            }
+            return match slot.segment() {
+                Some(_) => Self::Socket(slot),
+                None => Self::Nothing,
+            };
+        }
+        epoll::of(fd).map_or(Self::Nothing, Self::Epoll)
+    }
+
+    fn rings(&self) -> Option<(&Pin, &Segment)> {
+        match self {
+            Self::Socket(pin) => pin.segment().map(|segment| (pin, segment)),
+            Self::Nothing | Self::Datagram(_) | Self::Epoll(_) => None,
+        }
+    }
+
+    /// Whether the kernel has to be asked from the start: not if memory alone may have the answer.
+    fn needs_kernel(&self, fd: &libc::pollfd) -> bool {
+        match self {
+            Self::Socket(_) => false,
+            Self::Datagram(_) => self.waits_for_kernel(fd) || fd.events & libc::POLLOUT != 0,
+            Self::Nothing | Self::Epoll(_) => true,
+        }
+    }
+
+    /// A socket that may get a mailbox, and has none yet.
+    fn waits_for_kernel(&self, fd: &libc::pollfd) -> bool {
+        matches!(self, Self::Datagram(slot) if datagram::mailbox(slot, fd.fd).is_none())
+    }
+}
+
+/// `ppoll(2)`.
+pub(crate) fn poll(
+    fds: &mut [libc::pollfd],
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    raw::cancellation_point();
+    let errno = raw::errno();
+    let answer = match filters::is_any() {
+        false => poll_inner(fds, limit_ns, mask),
+        true => poll_filtered(fds, limit_ns, mask),
+    };
+    raw::set_errno(errno);
+    answer
+}
+
+/// The same, where the program looks at what comes before it hears of it.
+#[cold]
+fn poll_filtered(
+    fds: &mut [libc::pollfd],
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let start_ns = raw::now_ns();
+    let mut left_ns = limit_ns;
+    loop {
+        let count = poll_inner(fds, left_ns, mask)?;
+        let kept = filters::sift(fds);
+        left_ns =
+            limit_ns.map(|limit| limit.saturating_sub(raw::now_ns().saturating_sub(start_ns)));
+        if kept > 0 || count == 0 || left_ns == Some(0) {
+            return Ok(kept);
+        }
+    }
+}
+
+/// The same, of whatever comes.
+pub(crate) fn poll_unfiltered(
+    fds: &mut [libc::pollfd],
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    poll_inner(fds, limit_ns, mask)
+}
+
+fn poll_inner(
+    fds: &mut [libc::pollfd],
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let (config, seen) = (config::get(), Seen::now());
+    // A mask that changes which signals arrive is the kernel's business alone, as are no descriptors.
+    if fds.is_empty() || limit_ns == Some(0) && !fds.iter().any(|fd| is_known(fd.fd)) {
+        return ppoll::sleep(fds, limit_ns, mask);
+    }
+    let mut known = fds.iter().map(|fd| Known::of(fd.fd)).collect::<Few<_>>();
+    let has_rings = known.iter().any(|known| !matches!(known, Known::Nothing));
+    let most_ns = config.select_spin_ns;
+    let mut patience = Patience::start(most_ns, limit_ns, Interrupts::All).since(seen);
+    if !has_rings {
+        return spin_then_sleep(fds, &mut patience, mask, most_ns);
+    }
+    // If there is nothing but rings, the first look at the kernel can wait until they are empty.
+    let is_mixed = known.iter().zip(&*fds).any(|(known, fd)| known.needs_kernel(fd));
+    let has_streams = known.iter().any(|known| matches!(known, Known::Socket(_) | Known::Epoll(_)));
+    let every = if is_mixed { config.kernel_every } else { config.kernel_every.max(RINGS_ALONE) };
+    let mut looks = if is_mixed || is_due(&known, patience.start_ns()) { every } else { 0 };
+    loop {
+        let is_eager = known.iter().zip(&*fds).any(|(known, fd)| known.waits_for_kernel(fd));
+        let kernel = is_eager || looks >= every || limit_ns == Some(0);
+        looks = if kernel { 0 } else { looks + fds.len() };
+        let asked = kernel.then(|| ask_now(fds, &known));
+        let count = look(fds, &mut known, asked);
+        if count > 0 || limit_ns == Some(0) {
+            patience.hit(most_ns);
+            return Ok(count);
+        }
+        let looked =
+            if is_eager { KERNEL_LOOKS } else { u32::try_from(fds.len()).unwrap_or(u32::MAX) };
+        match patience.goes_on_after(looked) {
+            Spin::Look => continue,
+            Spin::Interrupted => return Err(Errno::INTR),
+            Spin::TimedOut => return Ok(0),
+            Spin::Sleep => {}
+        }
+        looks = 0;
+        let since = raw::now_ns();
+        if sleep_on_memory(fds, &known, patience.left_ns(), mask)? {
+            patience.slept(since, most_ns);
+            match look(fds, &mut known, None) {
+                0 => continue,
+                count => return Ok(count),
+            }
+        }
+        let Some(dozers) = doze(fds, &known) else {
+            // Something is there, or about to come through the kernel.
+            raw::nap(BLOCKED_NAP_NS);
+            looks = every;
+            continue;
+        };
+        let sleepers = sleepers(fds, &known);
+        let bell = fds.iter().zip(&*known).any(rings_for_bytes).then(Borrowed::take).flatten();
+        if !cool(fds, &known, bell.as_deref()) {
+            // That may be so for long, and only the kernel knows of the others.
+            looks = every;
+            continue;
+        }
+        let mut asked = ask(fds, &known);
+        let bell_fd = bell.as_ref().and_then(|bell| bell.fd());
+        if let Some(fd) = bell_fd {
+            asked.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        }
+        let left_ns = match has_streams {
+            true => Some(patience.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
+            false => patience.slice_ns(),
+        };
+        let slept = ppoll::sleep(&mut asked, left_ns, mask);
+        if let (Some(bell), Some(_)) = (&bell, bell_fd)
+            && asked.last().is_some_and(|polled| polled.revents != 0)
+        {
+            bell.hear();
+        }
+        drop(bell);
+        drop(sleepers);
+        drop(dozers);
+        patience.slept(since, most_ns);
+        for (asked, known) in asked.iter().zip(&*known) {
+            if let Some((slot, segment)) = known.rings() {
+                park::heed(slot, asked.revents);
+                if asked.revents & libc::POLLIN != 0 {
+                    bell::hear_after_sleep(slot, segment, asked.fd);
+                }
+            }
+        }
+        slept?;
+        // What the kernel has said is still true of its own.
+        let count = look(fds, &mut known, Some(asked));
+        if count > 0 || patience.is_over() || limit_ns == Some(0) {
+            return Ok(count);
+        }
+        if patience.is_interrupted() {
+            return Err(Errno::INTR);
+        }
+    }
+}
+
+/// Whether it is time to ask the kernel about connections with rings, however much they bring: that the
+/// other end has been killed only the kernel says.
+fn is_due(known: &[Known], now_ns: u64) -> bool {
+    let each = || known.iter().filter_map(Known::rings);
+    let is_due = each().any(|(slot, _)| park::is_look_due(slot, now_ns));
+    if is_due {
+        each().for_each(|(slot, _)| slot.looked_ns.store(now_ns, Ordering::Relaxed));
+    }
+    is_due
+}
+
+/// Says of every datagram socket that is waited for that its owner sleeps. `None` if one has
+/// something already.
+fn doze<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Option<Few<datagram::Sleeper<'a>>> {
+    let mut dozers = Few::new();
+    for (fd, known) in fds.iter().zip(known) {
+        let Known::Datagram(slot) = known else { continue };
+        datagram::mind(slot, fd.fd);
+        if fd.events & READING != 0 {
+            dozers.push(datagram::Sleeper::new(slot, fd.fd)?);
+        }
+    }
+    Some(dozers)
+}
+
+/// Events that a datagram is.
+const READING: i16 = libc::POLLIN | libc::POLLRDNORM;
+/// Looks at nothing but rings for each look at the kernel, at least.
+const RINGS_ALONE: usize = 4096;
+/// A look at the kernel takes as long as so many at memory.
+const KERNEL_LOOKS: u32 = 16;
+/// How long a poller sleeps that waits for what the kernel has not brought yet.
+const BLOCKED_NAP_NS: i64 = 50_000;
+
+fn is_known(fd: c_int) -> bool {
+    table::socket(fd).is_some() || epoll::of(fd).is_some()
+}
+
+/// Nothing but the kernel's descriptors.
+fn spin_then_sleep(
+    fds: &mut [libc::pollfd],
+    patience: &mut Patience,
+    mask: Option<&libc::sigset_t>,
+    most_ns: u64,
+) -> Result<usize, Errno> {
+    // Without a socket of ours among them, somebody waits for a pipe or a terminal: no reason to
+    // burn a processor.
+    let spins = mask.is_none() && fds.iter().any(|fd| is_known(fd.fd));
+    loop {
+        if !spins || !patience.spins() {
+            break;
+        }
+        let count = ppoll::now(fds);
+        if count > 0 {
+            patience.hit(most_ns);
+            return Ok(count);
+        }
+        match patience.goes_on(false) {
+            Spin::Look => {}
+            Spin::Sleep => break,
+            Spin::Interrupted => return Err(Errno::INTR),
+            Spin::TimedOut => return Ok(0),
+        }
+    }
+    let since = raw::now_ns();
+    let answer = loop {
+        let limit_ns = if spins { patience.slice_ns() } else { patience.left_ns() };
+        let answer = ppoll::sleep(fds, limit_ns, mask);
+        if answer != Ok(0) || !spins || patience.is_over() {
+            break answer;
+        }
+        if patience.is_interrupted() {
+            break Err(Errno::INTR);
+        }
+    };
+    if spins {
+        patience.miss(since, most_ns);
+    }
+    answer
+}
+
+/// The set as the kernel is asked about it: bells and ends of connections with rings, everything
+/// of the others.
+fn ask(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
+    let each = fds.iter().zip(known).map(|(fd, known)| match known.rings() {
+        None => libc::pollfd { fd: fd.fd, events: fd.events, revents: 0 },
+        Some((slot, segment)) => {
+            let (_, writing) = park::kernel_speaks(slot, segment);
+            let writing = if writing { fd.events } else { 0 };
+            let writing = if park::owes(slot) { libc::POLLOUT } else { writing };
+            let room = writing & libc::POLLOUT;
+            let events = libc::POLLIN | libc::POLLRDHUP | room;
+            libc::pollfd { fd: fd.fd, events, revents: 0 }
+        }
+    });
+    each.collect()
+}
+
+/// Asks the kernel about the set, now.
+fn ask_now(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
+    let mut asked = ask(fds, known);
+    ppoll::now(&mut asked);
+    asked
+}
+
+/// Looks at everything once, with the kernel's answers if it has been asked, and fills in what has happened. Returns how many have something.
+fn look(
+    fds: &mut [libc::pollfd],
+    known: &mut [Known],
+    mut asked: Option<Few<libc::pollfd>>,
+) -> usize {
+    let kernel = asked.is_some();
+    let mut has_changed = false;
+    for (fd, known) in fds.iter().zip(known.iter_mut()) {
+        if let Known::Socket(slot) = known
+            && slot.segment().is_none_or(Segment::is_leaving)
+        {
+            *known = Known::of(fd.fd);
+            has_changed = true;
+        }
+    }
+    if kernel && has_changed {
+        // It was asked for bells.
+        asked = Some(ask_now(fds, known));
+    }
+    if let Some(asked) = asked {
+        for ((fd, known), asked) in fds.iter_mut().zip(known.iter_mut()).zip(&*asked) {
+            fd.revents = 0;
+            match known {
+                Known::Socket(slot) => park::heed(slot, asked.revents),
+                Known::Nothing | Known::Datagram(_) | Known::Epoll(_) => fd.revents = asked.revents,
+            }
+            if let Known::Nothing = known
+                && let refreshed @ Known::Socket(_) = Known::of(fd.fd)
+            {
+                // It has got rings while we waited.
+                fd.revents = 0;
+                *known = refreshed;
+            }
+        }
+    }
+    let mut count = 0;
+    for (fd, known) in fds.iter_mut().zip(known.iter()) {
+        match known {
+            Known::Nothing => {
+                if !kernel {
+                    fd.revents = 0;
+                }
+            }
+            Known::Datagram(slot) => {
+                if !kernel {
+                    fd.revents = 0;
+                }
+                let is_wanted = fd.events & READING != 0;
+                let mailbox = datagram::mailbox(slot, fd.fd).filter(|_| is_wanted);
+                let has = |mailbox| datagram::content(mailbox, fd.fd) == Content::Datagram;
+                if mailbox.is_some_and(has) {
+                    fd.revents |= fd.events & READING;
+                }
+            }
+            Known::Socket(_) => {
+                if let Some((slot, segment)) = known.rings() {
+                    let ready = epoll::events_of(slot, segment, fd.fd);
+                    let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+                    fd.revents = ready & (fd.events | always);
+                }
+            }
+            Known::Epoll(epoll) => {
+                epoll.refresh(fd.fd);
+                if epoll.has_marks() && fd.revents != 0 {
+                    epoll.harvest(fd.fd);
+                    fd.revents = 0;
+                }
+                if epoll.is_ready() {
+                    fd.revents |= libc::POLLIN & fd.events;
+                } else if !kernel {
+                    fd.revents = 0;
+                }
+            }
+        }
+        count += usize::from(fd.revents != 0);
+    }
+    count
+}
+
+/// Whether it is a connection with rings whose bytes are waited for.
+fn rings_for_bytes((fd, known): (&libc::pollfd, &Known)) -> bool {
+    fd.events & libc::POLLIN != 0 && known.rings().is_some()
+}
+
+/// Arms everything, together if there is a doorbell for that. Returns false if something has happened
+/// already.
+fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool {
+    let mut is_quiet = true;
+    let number = bell.map_or(0, Doorbell::number);
+    let ready = |fd: &libc::pollfd, known: &Known| {
+        known.rings().is_some_and(|(slot, segment)| is_ready(fd, slot, segment))
+    };
+    for (fd, known) in fds.iter().zip(known) {
+        match known {
+            Known::Nothing | Known::Datagram(_) => {}
+            Known::Epoll(epoll) => is_quiet &= epoll.cool(None),
+            Known::Socket(_) => {
+                let Some((slot, segment)) = known.rings() else { continue };
+                // What comes through the kernel, the kernel wakes for.
+                let number = if park::kernel_speaks(slot, segment).0 { 0 } else { number };
+                if fd.events & libc::POLLIN != 0 && !park::arm_together(slot, segment, number, true)
+                {
+                    park::arm(slot, segment, Want::Read);
+                }
+                if fd.events & libc::POLLOUT != 0 {
+                    park::arm(slot, segment, Want::Room);
+                }
+                let is_writer = fd.events & libc::POLLOUT != 0;
+                if !bell::drain(slot, segment, fd.fd, is_writer) && fd.events & libc::POLLIN == 0 {
+                    // Somebody else has to read what keeps the kernel's queue full.
+                    raw::nap(NAP_NS);
+                    park::look_at_kernel(slot, fd.fd);
+                    is_quiet = false;
+                }
+                is_quiet &= number != 0 || !ready(fd, known);
+            }
+        }
+    }
+    if let Some(bell) = bell.filter(|_| number != 0) {
+        bell.set(Sleeping::InKernel);
+        // Whoever has something for us sees that, or we see what it has.
+        fence(Ordering::SeqCst);
+        is_quiet = is_quiet && !fds.iter().zip(known).any(|(fd, known)| ready(fd, known));
+    }
+    is_quiet
+}
+
+/// Everybody who has rings, as a sleeper.
+fn sleepers<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Few<Sleeper<'a>> {
+    let sleeper = |(fd, known): (&libc::pollfd, &'a Known)| {
+        let (slot, _) = known.rings()?;
+        Some(Sleeper::new(slot, fd.events & libc::POLLOUT != 0))
+    };
+    fds.iter().zip(known).filter_map(sleeper).collect()
+}
+
+/// Where all there is to wait for are bytes in rings: sleeps where only their writers wake it, for a
+/// moment. Whoever has slept in vain sleeps on everything next. Returns whether it is worth looking.
+fn sleep_on_memory(
+    fds: &[libc::pollfd],
+    known: &[Known],
+    left_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<bool, Errno> {
+    if !fds.iter().zip(known).all(rings_for_bytes) {
+        return Ok(false);
+    }
+    let _sleepers = sleepers(fds, known);
+    if let ([fd], [known], None) = (fds, known, mask)
+        && fd.events & libc::POLLOUT == 0
+        && let Some((slot, segment)) = known.rings()
+    {
+        return Ok(park::sleep_on_word(slot, segment, left_ns));
+    }
+    Borrowed::take().map_or(Ok(false), |bell| sleep_on_bell(fds, known, &bell, left_ns, mask))
+}
+
+/// The same, on a doorbell.
+fn sleep_on_bell(
+    fds: &[libc::pollfd],
+    known: &[Known],
+    bell: &Doorbell,
+    left_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<bool, Errno> {
+    let of_bytes = READING | libc::POLLRDHUP | libc::POLLPRI;
+    let is_together = |(fd, known): (&libc::pollfd, &Known)| {
+        known.rings().is_some_and(|(slot, segment)| {
+            fd.events & !of_bytes == 0
+                && park::is_in_memory(slot, segment)
+                && park::arm_together(slot, segment, bell.number(), true)
+        })
+    };
+    let Some(bell_fd) = bell.fd() else { return Ok(false) };
+    if !fds.iter().zip(known).all(is_together) {
+        return Ok(false);
+    }
+    bell.set(Sleeping::OnBell);
+    // Whoever has something for us sees that, or we see what it has.
+    fence(Ordering::SeqCst);
+    let has_changed = |(fd, known): (&libc::pollfd, &Known)| {
+        known.rings().is_none_or(|(slot, segment)| {
+            is_ready(fd, slot, segment) || !park::is_in_memory(slot, segment)
+        })
+    };
+    let mut asked = [libc::pollfd { fd: bell_fd, events: libc::POLLIN, revents: 0 }];
+    let mut slept = Ok(1);
+    if !fds.iter().zip(known).any(has_changed) {
+        let most_ns = left_ns.unwrap_or(u64::MAX).min(park::MOMENT_NS);
+        slept = ppoll::sleep(&mut asked, Some(most_ns), mask);
+    }
+    bell.set(Sleeping::Nobody);
+    if asked.iter().any(|polled| polled.revents != 0) {
+        bell.hear();
+    }
+    slept.map(|count| count != 0)
+}
+
+fn is_ready(fd: &libc::pollfd, slot: &Pin, segment: &Segment) -> bool {
+    let ready = epoll::events_of(slot, segment, fd.fd);
+    ready & (fd.events | libc::POLLERR | libc::POLLHUP) != 0
+}
+
+/// How long a poller sleeps that cannot be woken.
+const NAP_NS: i64 = 100_000;
+
+/// The three sets of `select(2)`.
+#[derive(Debug)]
+pub(crate) struct Sets<'a> {
+    pub(crate) read: Option<&'a mut [u64]>,
+    pub(crate) write: Option<&'a mut [u64]>,
+    pub(crate) except: Option<&'a mut [u64]>,
+}
+
+fn has(set: Option<&[u64]>, fd: usize) -> bool {
+    set.and_then(|set| set.get(fd / 64)).is_some_and(|word| word & (1 << (fd % 64)) != 0)
+}
+
+/// Leaves in `set` the descriptors of `fds`, which ascend, for which `keep` says so. Returns how many.
+fn keep(
+    set: Option<&mut [u64]>,
+    fds: &[libc::pollfd],
+    keep: impl Fn(&libc::pollfd) -> bool,
+) -> usize {
+    let mut count = 0;
+    let mut fds = fds.iter().filter_map(|fd| Some((usize::try_from(fd.fd).ok()?, fd))).peekable();
+    for (at, word) in set.into_iter().flatten().enumerate() {
+        let mut kept = 0;
+        while let Some((number, fd)) = fds.next_if(|(number, _)| number / 64 == at) {
+            let bit = 1 << (number % 64);
+            if *word & bit != 0 && keep(fd) {
+                kept |= bit;
+                count += 1;
+            }
+        }
+        *word = kept;
+    }
+    count
+}
+
+/// `pselect(2)`, where at least one descriptor is one that we know.
+pub(crate) fn select(
+    count: usize,
+    sets: Sets<'_>,
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<usize, Errno> {
+    let Sets { read, write, except } = sets;
+    let mut fds = Few::new();
+    for fd in 0..count {
+        let mut events = 0;
+        if has(read.as_deref(), fd) {
+            events |= libc::POLLIN;
+        }
+        if has(write.as_deref(), fd) {
+            events |= libc::POLLOUT;
+        }
+        if has(except.as_deref(), fd) {
+            events |= libc::POLLPRI;
+        }
+        if events != 0 {
+            let fd = c_int::try_from(fd).unwrap_or(-1);
+            fds.push(libc::pollfd { fd, events, revents: 0 });
+        }
+    }
+    poll(&mut fds, limit_ns, mask)?;
+    if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+        return Err(Errno(libc::EBADF));
+    }
+    let reading = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
+    let writing = libc::POLLOUT | libc::POLLERR;
+    Ok(keep(read, &fds, |fd| fd.revents & reading != 0)
+        + keep(write, &fds, |fd| fd.revents & writing != 0)
+        + keep(except, &fds, |fd| fd.revents & libc::POLLPRI != 0))
+}
+
+/// Whether one of the first `count` descriptors of a set is one that we know.
+pub(crate) fn knows_any(count: usize, sets: &Sets<'_>) -> bool {
+    let all = [sets.read.as_deref(), sets.write.as_deref(), sets.except.as_deref()];
+    (0..count)
+        .any(|fd| all.iter().any(|set| has(*set, fd)) && c_int::try_from(fd).is_ok_and(is_known))
+}
