@@ -46,7 +46,30 @@ impl Next {
 
 /// Calls the C library's function of the given name and type with the given arguments. Answers -1
 /// with `ENOSYS` if this C library does not have it.
+///
+/// `real!(function(arguments))` calls the one that a function of ours of that name stands in front of, which
+/// has its type.
 macro_rules! real {
+    ($function:ident($($argument:expr),* $(,)?)) => {{
+        const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(
+            concat!(stringify!($function), "\0").as_bytes(),
+        ) {
+            Ok(name) => name,
+            Err(_) => panic!("a name has no zero within"),
+        };
+        static NEXT: $crate::base::real::Next = $crate::base::real::Next::new(NAME);
+        let ours: unsafe extern "C-unwind" fn($($crate::base::real::real!(@any $argument)),*) -> _ = $function;
+        // SAFETY: our function of that name has the type that the C library's has (rule 1 of `real`).
+        match unsafe { $crate::base::real::like(NEXT.address(), ours) } {
+            // SAFETY: the arguments are those the program gave us for this very function.
+            Some(call) => unsafe { call($($argument),*) },
+            None => {
+                $crate::base::raw::set_errno($crate::base::raw::Errno(libc::ENOSYS));
+                -1
+            }
+        }
+    }};
+    (@any $argument:expr) => { _ };
     ($name:literal as fn($($type:ty),* $(,)?) -> $answer:ty, $($argument:expr),* $(,)?) => {{
         static NEXT: $crate::base::real::Next = $crate::base::real::Next::new($name);
         let address = NEXT.address();
@@ -65,6 +88,17 @@ macro_rules! real {
             unsafe { call($($argument),*) }
         }
     }};
+}
+
+/// The function at an address, of the type of another one; `None` if there is none.
+///
+/// # Safety
+///
+/// `F` is a type of functions, and the one at `address` has it.
+pub(crate) unsafe fn like<F: Copy>(address: *mut c_void, _of: F) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the caller's promise; a pointer to a function is as long as the address.
+    (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
 }
 
 pub(crate) use real;

@@ -302,8 +302,7 @@ pub(super) unsafe extern "C-unwind" fn read(
     buffer: *mut c_void,
     len: usize,
 ) -> libc::ssize_t {
-    let block =
-        || real!(c"read" as fn(c_int, *mut c_void, usize) -> libc::ssize_t, fd, buffer, len);
+    let block = || real!(read(fd, buffer, len));
     let Some(slot) = ours(fd).filter(|_| len > 0) else { return block() };
     if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], 0) {
         return size(answer);
@@ -339,15 +338,7 @@ unsafe extern "C-unwind" fn recv(
     len: usize,
     flags: c_int,
 ) -> libc::ssize_t {
-    let block = || {
-        real!(
-            c"recv" as fn(c_int, *mut c_void, usize, c_int) -> libc::ssize_t,
-            fd,
-            buffer,
-            len,
-            flags
-        )
-    };
+    let block = || real!(recv(fd, buffer, len, flags));
     let Some(slot) = ours(fd) else { return block() };
     if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], flags) {
         return size(answer);
@@ -383,25 +374,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     from: *mut libc::sockaddr,
     from_len: *mut libc::socklen_t,
 ) -> libc::ssize_t {
-    let block = || {
-        real!(
-            c"recvfrom"
-                as fn(
-                    c_int,
-                    *mut c_void,
-                    usize,
-                    c_int,
-                    *mut libc::sockaddr,
-                    *mut libc::socklen_t,
-                ) -> libc::ssize_t,
-            fd,
-            buffer,
-            len,
-            flags,
-            from,
-            from_len
-        )
-    };
+    let block = || real!(recvfrom(fd, buffer, len, flags, from, from_len));
     let Some(slot) = ours(fd) else { return block() };
     let wanted = Wanted { from, len: from_len };
     if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], flags) {
@@ -456,9 +429,7 @@ pub(super) unsafe extern "C-unwind" fn readv(
     parts: *const libc::iovec,
     count: c_int,
 ) -> libc::ssize_t {
-    let block = || {
-        real!(c"readv" as fn(c_int, *const libc::iovec, c_int) -> libc::ssize_t, fd, parts, count)
-    };
+    let block = || real!(readv(fd, parts, count));
     let (Some(slot), Ok(number @ 1..=1024)) = (ours(fd), usize::try_from(count)) else {
         return block();
     };
@@ -492,14 +463,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     message: *mut libc::msghdr,
     flags: c_int,
 ) -> libc::ssize_t {
-    let block = || {
-        real!(
-            c"recvmsg" as fn(c_int, *mut libc::msghdr, c_int) -> libc::ssize_t,
-            fd,
-            message,
-            flags
-        )
-    };
+    let block = || real!(recvmsg(fd, message, flags));
     let Some(slot) = ours(fd) else {
         let got = block();
         if got >= 0 {
@@ -616,17 +580,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     limit: *mut libc::timespec,
 ) -> c_int {
-    let block = || {
-        real!(
-            c"recvmmsg"
-                as fn(c_int, *mut libc::mmsghdr, c_uint, c_int, *mut libc::timespec) -> c_int,
-            fd,
-            messages,
-            count,
-            flags,
-            limit
-        )
-    };
+    let block = || real!(recvmmsg(fd, messages, count, flags, limit));
     let Some(slot) = ours(fd) else { return block() };
     if is_bytes(&slot) {
         let mut done = 0;
@@ -747,9 +701,7 @@ pub(super) unsafe extern "C-unwind" fn write(
     bytes: *const c_void,
     len: usize,
 ) -> libc::ssize_t {
-    send_any(fd, &[one(bytes, len)], Destination::default, 0, || {
-        real!(c"write" as fn(c_int, *const c_void, usize) -> libc::ssize_t, fd, bytes, len)
-    })
+    send_any(fd, &[one(bytes, len)], Destination::default, 0, || real!(write(fd, bytes, len)))
 }
 
 /// Counts what the kernel has sent for a socket of ours.
@@ -768,9 +720,7 @@ pub(super) unsafe extern "C-unwind" fn writev(
     parts: *const libc::iovec,
     count: c_int,
 ) -> libc::ssize_t {
-    let call = || {
-        real!(c"writev" as fn(c_int, *const libc::iovec, c_int) -> libc::ssize_t, fd, parts, count)
-    };
+    let call = || real!(writev(fd, parts, count));
     let Ok(number @ 1..=1024) = usize::try_from(count) else { return call() };
     // SAFETY: the program's promise about the array.
     let Some(list) = (unsafe { list(parts, number) }) else { return call() };
@@ -785,13 +735,7 @@ unsafe extern "C-unwind" fn send(
     flags: c_int,
 ) -> libc::ssize_t {
     send_any(fd, &[one(bytes, len)], Destination::default, flags, || {
-        real!(
-            c"send" as fn(c_int, *const c_void, usize, c_int) -> libc::ssize_t,
-            fd,
-            bytes,
-            len,
-            flags
-        )
+        real!(send(fd, bytes, len, flags))
     })
 }
 
@@ -804,25 +748,7 @@ pub(super) unsafe extern "C-unwind" fn sendto(
     to: *const libc::sockaddr,
     to_len: libc::socklen_t,
 ) -> libc::ssize_t {
-    let call = || {
-        real!(
-            c"sendto"
-                as fn(
-                    c_int,
-                    *const c_void,
-                    usize,
-                    c_int,
-                    *const libc::sockaddr,
-                    libc::socklen_t,
-                ) -> libc::ssize_t,
-            fd,
-            bytes,
-            len,
-            flags,
-            to,
-            to_len
-        )
-    };
+    let call = || real!(sendto(fd, bytes, len, flags, to, to_len));
     // SAFETY: the program's promise about the address.
     let destination = || unsafe { Destination::given(to, to_len) };
     send_any(fd, &[one(bytes, len)], destination, flags, call)
@@ -834,14 +760,7 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     message: *const libc::msghdr,
     flags: c_int,
 ) -> libc::ssize_t {
-    let call = || {
-        real!(
-            c"sendmsg" as fn(c_int, *const libc::msghdr, c_int) -> libc::ssize_t,
-            fd,
-            message,
-            flags
-        )
-    };
+    let call = || real!(sendmsg(fd, message, flags));
     if message.is_null() {
         return call();
     }
@@ -890,13 +809,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
 ) -> c_int {
     let is_ours = |slot: &Pin| may_ring(slot) || datagram::has_post(slot) || slot.paced.is_on();
     if flags & DUMMY == 0 && !table::socket(fd).is_some_and(|slot| is_ours(&slot)) {
-        return real!(
-            c"sendmmsg" as fn(c_int, *mut libc::mmsghdr, c_uint, c_int) -> c_int,
-            fd,
-            messages,
-            count,
-            flags
-        );
+        return real!(sendmmsg(fd, messages, count, flags));
     }
     let mut done = 0;
     while done < count {

@@ -49,19 +49,19 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     raw::cancellation_point();
     let _stays = raw::Uncancelled::new();
     closes(fd);
-    real!(c"close" as fn(c_int) -> c_int, fd)
+    real!(close(fd))
 }
 
 /// The name service closes its sockets by this name.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __res_iclose(state: *mut std::ffi::c_void, free: c_int) -> c_int {
     // Its sockets are made within the C library, and are not known here.
-    real!(c"__res_iclose" as fn(*mut std::ffi::c_void, c_int) -> c_int, state, free)
+    real!(__res_iclose(state, free))
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
-    let new = real!(c"dup" as fn(c_int) -> c_int, old);
+    let new = real!(dup(old));
     copied(old, new);
     new
 }
@@ -84,7 +84,7 @@ unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
         closes(new);
         standard(old, new);
     }
-    let got = real!(c"dup2" as fn(c_int, c_int) -> c_int, old, new);
+    let got = real!(dup2(old, new));
     copied(old, got);
     got
 }
@@ -95,7 +95,7 @@ pub(super) unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int
         closes(new);
         standard(old, new);
     }
-    let got = real!(c"dup3" as fn(c_int, c_int, c_int) -> c_int, old, new, flags);
+    let got = real!(dup3(old, new, flags));
     copied(old, got);
     got
 }
@@ -115,7 +115,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         let each = if others_keep_theirs { successor::prepare_standard } else { closes };
         table::each(first as usize, last as usize, each);
     }
-    real!(c"close_range" as fn(c_uint, c_uint, c_int) -> c_int, first, last, flags)
+    real!(close_range(first, last, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -159,16 +159,12 @@ fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    control(fd, command, argument, || {
-        real!(c"fcntl" as fn(c_int, c_int, usize) -> c_int, fd, command, argument)
-    })
+    control(fd, command, argument, || real!(fcntl(fd, command, argument)))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    control(fd, command, argument, || {
-        real!(c"fcntl64" as fn(c_int, c_int, usize) -> c_int, fd, command, argument)
-    })
+    control(fd, command, argument, || real!(fcntl64(fd, command, argument)))
 }
 
 /// Answers with a number, where the program wants it.
@@ -183,7 +179,7 @@ fn put(target: *mut c_int, number: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-    let call = || real!(c"ioctl" as fn(c_int, c_ulong, usize) -> c_int, fd, request, argument);
+    let call = || real!(ioctl(fd, request, argument));
     let Some(slot) = table::socket(fd) else { return call() };
     let target = std::ptr::with_exposed_provenance_mut::<c_int>(argument);
     match request {

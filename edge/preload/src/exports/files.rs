@@ -115,13 +115,7 @@ unsafe extern "C-unwind" fn sendfile(
         return size(send_file(to, from, unsafe { offset.as_mut() }, count));
     }
     sockets::keep_to_kernel(to);
-    real!(
-        c"sendfile" as fn(c_int, c_int, *mut libc::off_t, usize) -> libc::ssize_t,
-        to,
-        from,
-        offset,
-        count
-    )
+    real!(sendfile(to, from, offset, count))
 }
 
 #[unsafe(no_mangle)]
@@ -183,23 +177,7 @@ unsafe extern "C-unwind" fn splice(
     }
     sockets::keep_to_kernel(from);
     sockets::keep_to_kernel(to);
-    real!(
-        c"splice"
-            as fn(
-                c_int,
-                *mut libc::loff_t,
-                c_int,
-                *mut libc::loff_t,
-                usize,
-                c_uint,
-            ) -> libc::ssize_t,
-        from,
-        from_offset,
-        to,
-        to_offset,
-        count,
-        flags
-    )
+    real!(splice(from, from_offset, to, to_offset, count, flags))
 }
 
 /// The functions of a stream, as the C library takes them.
@@ -276,5 +254,5 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc:
 unsafe extern "C-unwind" fn fileno(file: *mut libc::FILE) -> c_int {
     let is_it = |(known, _): &&(usize, c_int)| *known == file.addr();
     let known = STREAMS.with(|streams| streams.iter().find(is_it).map(|(_, fd)| *fd));
-    known.unwrap_or_else(|| real!(c"fileno" as fn(*mut libc::FILE) -> c_int, file))
+    known.unwrap_or_else(|| real!(fileno(file)))
 }

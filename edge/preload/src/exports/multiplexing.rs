@@ -52,12 +52,7 @@ unsafe extern "C-unwind" fn poll(
 ) -> c_int {
     let number = count as usize;
     if fds.is_null() || number == 0 || number > MANY || confined::is_bare() {
-        return real!(
-            c"poll" as fn(*mut libc::pollfd, libc::nfds_t, c_int) -> c_int,
-            fds,
-            count,
-            limit
-        );
+        return real!(poll(fds, count, limit));
     }
     // SAFETY: the program's promise about the array.
     int(unsafe { poll_copied(fds, number, milliseconds(limit), None) })
@@ -143,19 +138,7 @@ unsafe extern "C-unwind" fn ppoll(
     let (false, Ok(limit_ns), Ok(known_mask)) =
         (fds.is_null() || number == 0 || number > MANY || confined::is_bare(), time, known_mask)
     else {
-        return real!(
-            c"ppoll"
-                as fn(
-                    *mut libc::pollfd,
-                    libc::nfds_t,
-                    *const libc::timespec,
-                    *const libc::sigset_t,
-                ) -> c_int,
-            fds,
-            count,
-            limit,
-            mask
-        );
+        return real!(ppoll(fds, count, limit, mask));
     };
     // SAFETY: the program's promise about the array.
     int(unsafe { poll_copied(fds, number, limit_ns, known_mask) })
@@ -270,23 +253,7 @@ unsafe extern "C-unwind" fn select(
     except: *mut libc::fd_set,
     limit: *mut libc::timeval,
 ) -> c_int {
-    let call = || {
-        real!(
-            c"select"
-                as fn(
-                    c_int,
-                    *mut libc::fd_set,
-                    *mut libc::fd_set,
-                    *mut libc::fd_set,
-                    *mut libc::timeval,
-                ) -> c_int,
-            count,
-            read,
-            write,
-            except,
-            limit
-        )
-    };
+    let call = || real!(select(count, read, write, except, limit));
     let limit_ns = if limit.is_null() {
         None
     } else {
@@ -322,25 +289,7 @@ unsafe extern "C-unwind" fn pselect(
     limit: *const libc::timespec,
     mask: *const libc::sigset_t,
 ) -> c_int {
-    let call = || {
-        real!(
-            c"pselect"
-                as fn(
-                    c_int,
-                    *mut libc::fd_set,
-                    *mut libc::fd_set,
-                    *mut libc::fd_set,
-                    *const libc::timespec,
-                    *const libc::sigset_t,
-                ) -> c_int,
-            count,
-            read,
-            write,
-            except,
-            limit,
-            mask
-        )
-    };
+    let call = || real!(pselect(count, read, write, except, limit, mask));
     // SAFETY: the program's promise about the time.
     let limit_ns = unsafe { time(limit) };
     // SAFETY: the program's promise about the mask.
@@ -360,12 +309,12 @@ fn created(epfd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
-    created(real!(c"epoll_create" as fn(c_int) -> c_int, size))
+    created(real!(epoll_create(size)))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
-    created(real!(c"epoll_create1" as fn(c_int) -> c_int, flags))
+    created(real!(epoll_create1(flags)))
 }
 
 #[unsafe(no_mangle)]
@@ -381,13 +330,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
         if let Some(slot) = table::socket(fd) {
             datagram::keep_to_kernel(&slot, fd);
         }
-        return real!(
-            c"epoll_ctl" as fn(c_int, c_int, c_int, *mut libc::epoll_event) -> c_int,
-            epfd,
-            op,
-            fd,
-            event
-        );
+        return real!(epoll_ctl(epfd, op, fd, event));
     };
     let nothing = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: two integers, of which any are legal.
@@ -444,13 +387,7 @@ unsafe extern "C-unwind" fn epoll_wait(
     limit: c_int,
 ) -> c_int {
     wait(epfd, events, most, milliseconds(limit), std::ptr::null(), || {
-        real!(
-            c"epoll_wait" as fn(c_int, *mut libc::epoll_event, c_int, c_int) -> c_int,
-            epfd,
-            events,
-            most,
-            limit
-        )
+        real!(epoll_wait(epfd, events, most, limit))
     })
 }
 
@@ -463,15 +400,7 @@ unsafe extern "C-unwind" fn epoll_pwait(
     mask: *const libc::sigset_t,
 ) -> c_int {
     wait(epfd, events, most, milliseconds(limit), mask, || {
-        real!(
-            c"epoll_pwait"
-                as fn(c_int, *mut libc::epoll_event, c_int, c_int, *const libc::sigset_t) -> c_int,
-            epfd,
-            events,
-            most,
-            limit,
-            mask
-        )
+        real!(epoll_pwait(epfd, events, most, limit, mask))
     })
 }
 
@@ -483,23 +412,7 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     limit: *const libc::timespec,
     mask: *const libc::sigset_t,
 ) -> c_int {
-    let call = || {
-        real!(
-            c"epoll_pwait2"
-                as fn(
-                    c_int,
-                    *mut libc::epoll_event,
-                    c_int,
-                    *const libc::timespec,
-                    *const libc::sigset_t,
-                ) -> c_int,
-            epfd,
-            events,
-            most,
-            limit,
-            mask
-        )
-    };
+    let call = || real!(epoll_pwait2(epfd, events, most, limit, mask));
     // SAFETY: the program's promise about the time.
     let Ok(limit_ns) = (unsafe { time(limit) }) else { return call() };
     wait(epfd, events, most, limit_ns, mask, call)

@@ -56,7 +56,7 @@ unsafe extern "C-unwind" fn vdprintf(
             )
         });
     }
-    real!(c"vdprintf" as fn(c_int, *const c_char, *mut c_void) -> c_int, fd, format, arguments)
+    real!(vdprintf(fd, format, arguments))
 }
 
 #[unsafe(no_mangle)]
@@ -78,13 +78,7 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
             )
         });
     }
-    real!(
-        c"__vdprintf_chk" as fn(c_int, c_int, *const c_char, *mut c_void) -> c_int,
-        fd,
-        flag,
-        format,
-        arguments
-    )
+    real!(__vdprintf_chk(fd, flag, format, arguments))
 }
 
 /// An entry with any number of arguments behind the first `$named`, which are all integers or

@@ -18,7 +18,7 @@ use crate::share::life;
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fork() -> libc::pid_t {
     life::before_fork();
-    let answer = real!(c"fork" as fn() -> libc::pid_t,);
+    let answer = real!(fork());
     if answer != 0 {
         life::after_fork(answer);
     }
@@ -95,7 +95,7 @@ unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d
     if confines(libc::SYS_prctl, [option as usize, a, b]) {
         life::confine();
     }
-    real!(c"prctl" as fn(c_int, usize, usize, usize, usize) -> c_int, option, a, b, c, d)
+    real!(prctl(option, a, b, c, d))
 }
 
 /// Whether a call with these first arguments confines the program to some system calls. Without a filter

@@ -66,14 +66,7 @@ unsafe extern "C-unwind" fn execve(
 ) -> c_int {
     // SAFETY: the program's promise.
     let program = path_of(unsafe { given(path) });
-    let call = || {
-        real!(
-            c"execve" as fn(*const c_char, Strings, Strings) -> c_int,
-            path,
-            arguments,
-            environment
-        )
-    };
+    let call = || real!(execve(path, arguments, environment));
     // SAFETY: the program's promise.
     unsafe { become_it(program.as_deref(), environment, call) }
 }
@@ -92,14 +85,7 @@ unsafe extern "C-unwind" fn execvpe(
 ) -> c_int {
     // SAFETY: the program's promise.
     let program = unsafe { given(file) }.and_then(successor::find);
-    let call = || {
-        real!(
-            c"execvpe" as fn(*const c_char, Strings, Strings) -> c_int,
-            file,
-            arguments,
-            environment
-        )
-    };
+    let call = || real!(execvpe(file, arguments, environment));
     // SAFETY: the program's promise.
     unsafe { become_it(program.as_deref(), environment, call) }
 }
@@ -113,8 +99,7 @@ unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Strings) -> c
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
     let program = PathBuf::from(format!("/proc/self/fd/{fd}"));
-    let call =
-        || real!(c"fexecve" as fn(c_int, Strings, Strings) -> c_int, fd, arguments, environment);
+    let call = || real!(fexecve(fd, arguments, environment));
     // SAFETY: the program's promise.
     unsafe { become_it(Some(&program), environment, call) }
 }
@@ -127,16 +112,7 @@ unsafe extern "C-unwind" fn execveat(
     environment: Strings,
     flags: c_int,
 ) -> c_int {
-    let call = || {
-        real!(
-            c"execveat" as fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int,
-            place,
-            path,
-            arguments,
-            environment,
-            flags
-        )
-    };
+    let call = || real!(execveat(place, path, arguments, environment, flags));
     // Which program that is nobody has looked up: none of ours.
     // SAFETY: the program's promise.
     unsafe { become_it(None, environment, call) }
@@ -238,23 +214,7 @@ unsafe extern "C-unwind" fn posix_spawn(
     let program = path_of(unsafe { given(path) });
     // SAFETY: the program's promise.
     unsafe { successor::prepare_child(program.as_deref(), environment) };
-    real!(
-        c"posix_spawn"
-            as fn(
-                *mut libc::pid_t,
-                *const c_char,
-                *const c_void,
-                *const c_void,
-                Strings,
-                Strings,
-            ) -> c_int,
-        pid,
-        path,
-        actions,
-        attributes,
-        arguments,
-        environment
-    )
+    real!(posix_spawn(pid, path, actions, attributes, arguments, environment))
 }
 
 #[unsafe(no_mangle)]
@@ -270,23 +230,7 @@ unsafe extern "C-unwind" fn posix_spawnp(
     let program = unsafe { given(file) }.and_then(successor::find);
     // SAFETY: the program's promise.
     unsafe { successor::prepare_child(program.as_deref(), environment) };
-    real!(
-        c"posix_spawnp"
-            as fn(
-                *mut libc::pid_t,
-                *const c_char,
-                *const c_void,
-                *const c_void,
-                Strings,
-                Strings,
-            ) -> c_int,
-        pid,
-        file,
-        actions,
-        attributes,
-        arguments,
-        environment
-    )
+    real!(posix_spawnp(pid, file, actions, attributes, arguments, environment))
 }
 
 /// A program that will be started is to have a descriptor under another number: it is not known yet
@@ -298,10 +242,5 @@ unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     new: c_int,
 ) -> c_int {
     successor::prepare_standard(old);
-    real!(
-        c"posix_spawn_file_actions_adddup2" as fn(*mut c_void, c_int, c_int) -> c_int,
-        actions,
-        old,
-        new
-    )
+    real!(posix_spawn_file_actions_adddup2(actions, old, new))
 }

@@ -23,7 +23,7 @@ use crate::transport::{datagram, kernel, retreat};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    let fd = real!(c"socket" as fn(c_int, c_int, c_int) -> c_int, domain, kind, protocol);
+    let fd = real!(socket(domain, kind, protocol));
     // Multipath TCP and others of the same domain and kind are not what we know.
     if fd >= 0 && [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP].contains(&protocol) {
         sockets::made(fd, domain, kind);
@@ -45,12 +45,7 @@ unsafe extern "C-unwind" fn connect(
         sockets::connecting(slot, fd, peer);
     }
     let on_its_way = slot.as_deref().map(|slot| OnItsWay { slot, fd });
-    let answer = real!(
-        c"connect" as fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int,
-        fd,
-        to,
-        len
-    );
+    let answer = real!(connect(fd, to, len));
     std::mem::forget(on_its_way);
     if let Some(slot) = slot {
         let errno = raw::errno();
@@ -81,8 +76,7 @@ unsafe extern "C-unwind" fn bind(
     to: *const libc::sockaddr,
     len: libc::socklen_t,
 ) -> c_int {
-    let answer =
-        real!(c"bind" as fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int, fd, to, len);
+    let answer = real!(bind(fd, to, len));
     if let Some(slot) = table::socket(fd).filter(|_| answer == 0) {
         if slot.kind() == Kind::Datagram {
             policy::judge(&slot, fd, adverb_sockconf::Role::UdpReceiver, None);
@@ -95,7 +89,7 @@ unsafe extern "C-unwind" fn bind(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    let answer = real!(c"listen" as fn(c_int, c_int) -> c_int, fd, backlog);
+    let answer = real!(listen(fd, backlog));
     if let Some(slot) = table::socket(fd).filter(|_| answer == 0) {
         sockets::listening(&slot, fd);
         xtreme::attach(&slot, fd);
@@ -140,14 +134,7 @@ unsafe extern "C-unwind" fn accept(
     from: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    let call = || {
-        real!(
-            c"accept" as fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int,
-            fd,
-            from,
-            len
-        )
-    };
+    let call = || real!(accept(fd, from, len));
     // SAFETY: the program's own promises.
     unsafe { accept_with(fd, 0, (from, len), call) }
 }
@@ -159,22 +146,14 @@ unsafe extern "C-unwind" fn accept4(
     len: *mut libc::socklen_t,
     flags: c_int,
 ) -> c_int {
-    let call = || {
-        real!(
-            c"accept4" as fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t, c_int) -> c_int,
-            fd,
-            from,
-            len,
-            flags
-        )
-    };
+    let call = || real!(accept4(fd, from, len, flags));
     // SAFETY: the program's own promises.
     unsafe { accept_with(fd, flags, (from, len), call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    let kernel = || real!(c"shutdown" as fn(c_int, c_int) -> c_int, fd, how);
+    let kernel = || real!(shutdown(fd, how));
     let Some(slot) = table::socket(fd) else { return kernel() };
     datagram::keep_to_kernel(&slot, fd);
     retreat::settle(&slot, fd);
@@ -199,16 +178,7 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: libc::socklen_t,
 ) -> c_int {
-    let call = |value: *const c_void| {
-        real!(
-            c"setsockopt" as fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int,
-            fd,
-            level,
-            name,
-            value,
-            len
-        )
-    };
+    let call = |value: *const c_void| real!(setsockopt(fd, level, name, value, len));
     let Some(slot) = table::socket(fd) else { return call(value) };
     if level == libc::SOL_SOCKET {
         // SAFETY: the program's promise about the value.
@@ -224,14 +194,7 @@ unsafe extern "C-unwind" fn setsockopt(
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) {
         let call = |value: *const c_void, len: libc::socklen_t| {
-            real!(
-                c"setsockopt" as fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int,
-                fd,
-                level,
-                name,
-                value,
-                len
-            )
+            real!(setsockopt(fd, level, name, value, len))
         };
         // SAFETY: the program's promise about the value.
         return unsafe { pacing::set(&slot.paced, value, len as usize, call) };
@@ -310,14 +273,7 @@ unsafe extern "C-unwind" fn getsockopt(
             return super::int(answer);
         }
     }
-    let answer = real!(
-        c"getsockopt" as fn(c_int, c_int, c_int, *mut c_void, *mut libc::socklen_t) -> c_int,
-        fd,
-        level,
-        name,
-        value,
-        len
-    );
+    let answer = real!(getsockopt(fd, level, name, value, len));
     let Some(slot) = table::socket(fd).filter(|_| answer == 0) else { return answer };
     if datagram::is_hidden(&slot, fd, level, name) {
         // SAFETY: the kernel has just written a number there, of at least one byte.
