@@ -3,7 +3,7 @@
 //! ```text
 //! family, life, successor     who shares, children, the next program
 //! sockets, closing            from the first call of a socket to its last descriptor
-//! stats                       the file that slots lie in, and reports
+//! stats                       the file that sockets lie in, and reports
 //! ```
 
 pub(crate) mod closing;

@@ -1,7 +1,7 @@
 //! Sockets: what is known of each, whatever carries its bytes.
 //!
 //! ```text
-//! slot, arena     one socket, and the memory that all lie in      table   which descriptor is which
+//! socket, arena     one socket, and the memory that all lie in      table   which descriptor is which
 //! policy          what rules allow            habit       connections that were too short
 //! counters, memberships, changes      for statistics, and for epoll
 //! holders, own    which process has which socket, and which of them this one is
@@ -20,6 +20,6 @@ pub(crate) mod own;
 pub(crate) mod pacing;
 pub(crate) mod patience;
 pub(crate) mod policy;
-pub(crate) mod slot;
 pub(crate) mod stamps;
+pub(crate) mod state;
 pub(crate) mod table;

@@ -97,10 +97,10 @@ impl<'a> Cursor<'a> {
     /// `most` bytes in all. Returns how many.
     pub(crate) fn rest(&self, most: usize, into: &mut [libc::iovec; PARTS_MAX]) -> usize {
         let (mut left, mut offset, mut count) = (most, self.offset, 0);
-        for (part, slot) in self.parts.iter().zip(into.iter_mut()) {
+        for (part, socket) in self.parts.iter().zip(into.iter_mut()) {
             let len = part.iov_len.saturating_sub(offset).min(left);
             let base = part.iov_base.cast::<u8>().wrapping_add(offset).cast::<c_void>();
-            *slot = libc::iovec { iov_base: base, iov_len: len };
+            *socket = libc::iovec { iov_base: base, iov_len: len };
             left -= len;
             offset = 0;
             count += 1;

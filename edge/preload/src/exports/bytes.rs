@@ -22,8 +22,8 @@ use crate::base::{address, copy};
 use crate::share::{life, successor};
 use crate::socket::pacing::Patience;
 use crate::socket::policy::{is_plain, may_ring};
-use crate::socket::slot::Kind;
 use crate::socket::stamps::Control;
+use crate::socket::state::Kind;
 use crate::socket::table::{self, Pin};
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::{self, Receive};
@@ -54,7 +54,7 @@ const PART_BYTES: usize = size_of::<libc::iovec>();
 
 /// A socket that is not to be left alone.
 fn ours(fd: c_int) -> Option<Pin> {
-    table::socket(fd).filter(|slot| !is_plain(slot))
+    table::socket(fd).filter(|socket| !is_plain(socket))
 }
 
 const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
@@ -67,15 +67,15 @@ const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
 
 /// Receives on a connection that has rings or may get them; `None` if this is not one, or the flags
 /// ask for what only the kernel has.
-fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
-    let is_filtered = filters::has(slot) && slot.kind() != Kind::Datagram;
-    if !may_ring(slot) && !is_filtered {
+fn receive(socket: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
+    let is_filtered = filters::has(socket) && socket.kind() != Kind::Datagram;
+    if !may_ring(socket) && !is_filtered {
         return None;
     }
-    if flags & libc::MSG_OOB != 0 && slot.segment().is_some() {
+    if flags & libc::MSG_OOB != 0 && socket.segment().is_some() {
         return Some(Err(Errno(libc::EINVAL)));
     }
-    let has_rings = slot.segment().is_some();
+    let has_rings = socket.segment().is_some();
     if flags & libc::MSG_ERRQUEUE != 0 || (flags & !RECEIVE_FLAGS != 0 && !has_rings) {
         return None;
     }
@@ -87,18 +87,18 @@ fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option
         loan: None,
     };
     Some(match is_filtered {
-        false => blocking::receive(slot, fd, parts, how),
-        true => filters::receive(slot, fd, parts, how),
+        false => blocking::receive(socket, fd, parts, how),
+        true => filters::receive(socket, fd, parts, how),
     })
 }
 
 /// Sends on a connection that has rings or may get them; `None` if this is not one.
-fn send_parts(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
-    if !may_ring(slot) {
+fn send_parts(socket: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
+    if !may_ring(socket) {
         return None;
     }
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
-        let has_rings = slot.segment().is_some();
+        let has_rings = socket.segment().is_some();
         return has_rings.then_some(Err(Errno(libc::EOPNOTSUPP)));
     }
     let how = Send {
@@ -106,44 +106,44 @@ fn send_parts(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Opt
         more: flags & libc::MSG_MORE != 0,
         quiet: flags & libc::MSG_NOSIGNAL != 0,
     };
-    Some(blocking::send(slot, fd, parts, how))
+    Some(blocking::send(socket, fd, parts, how))
 }
 
 /// Receives a datagram on a socket that has a mailbox or may get one; `None` if this is not one, or
 /// the flags ask for what only the kernel has.
 fn arrival(
-    slot: &Pin,
+    socket: &Pin,
     fd: c_int,
     parts: &[libc::iovec],
     control: (*mut c_void, usize),
     flags: c_int,
 ) -> Option<Result<Arrival, Errno>> {
-    if !is_letters(slot) || flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+    if !is_letters(socket) || flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
         return None;
     }
     let (control, control_len) = control;
     let request = Request { parts, control, control_len, flags, loan: None };
-    Some(match filters::has(slot) {
-        false => datagram::receive_one(slot, fd, request),
-        true => filters::receive_one(slot, fd, request),
+    Some(match filters::has(socket) {
+        false => datagram::receive_one(socket, fd, request),
+        true => filters::receive_one(socket, fd, request),
     })
 }
 
 /// Whether datagrams of a socket come by way of [`arrival`].
 #[inline]
-fn is_letters(slot: &Pin) -> bool {
-    datagram::has_post(slot) || filters::has(slot) && slot.kind() == Kind::Datagram
+fn is_letters(socket: &Pin) -> bool {
+    datagram::has_post(socket) || filters::has(socket) && socket.kind() == Kind::Datagram
 }
 
 /// Whether bytes of a socket come by way of [`receive`].
 #[inline]
-fn is_bytes(slot: &Pin) -> bool {
-    may_ring(slot) || filters::has(slot) && slot.kind() != Kind::Datagram
+fn is_bytes(socket: &Pin) -> bool {
+    may_ring(socket) || filters::has(socket) && socket.kind() != Kind::Datagram
 }
 
 /// The same, for calls that want neither address nor control data.
-fn datagram(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
-    let arrival = arrival(slot, fd, parts, NO_CONTROL, flags)?;
+fn datagram(socket: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
+    let arrival = arrival(socket, fd, parts, NO_CONTROL, flags)?;
     Some(arrival.map(|arrival| arrival.len))
 }
 
@@ -205,26 +205,26 @@ fn send_any(
     if flags & DUMMY != 0 {
         return size(dummy(fd, parts, to()));
     }
-    let Some(slot) = table::socket(fd) else { return call() };
-    if let Err(error) = pace(&slot, fd, parts, flags) {
+    let Some(socket) = table::socket(fd) else { return call() };
+    if let Err(error) = pace(&socket, fd, parts, flags) {
         return size(Err(error));
     }
-    if is_plain(&slot) {
-        return sent(&slot, call());
+    if is_plain(&socket) {
+        return sent(&socket, call());
     }
-    if let Some(answer) = send_parts(&slot, fd, parts, flags) {
+    if let Some(answer) = send_parts(&socket, fd, parts, flags) {
         return size(answer);
     }
-    if !datagram::has_post(&slot) {
-        return sent(&slot, call());
+    if !datagram::has_post(&socket) {
+        return sent(&socket, call());
     }
     if flags & libc::MSG_MORE != 0 {
-        datagram::keep_to_kernel(&slot, fd);
+        datagram::keep_to_kernel(&socket, fd);
     }
     let to = to();
     let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
     let is_special = flags & !known != 0 || to.is_special;
-    size(datagram::send(&slot, fd, parts, to.addr, is_special, || answer(call())))
+    size(datagram::send(&socket, fd, parts, to.addr, is_special, || answer(call())))
 }
 
 /// `VMA_SND_FLAGS_DUMMY`: everything is made ready, and nothing is sent.
@@ -233,10 +233,10 @@ const DUMMY: c_int = 0x400;
 /// Goes the way of a send as far as the memory that it would write to, so that what it takes is near the
 /// processor. Only where shared memory is that way.
 fn dummy(fd: c_int, parts: &[libc::iovec], to: Destination) -> Answer {
-    let slot = table::socket(fd).filter(|slot| !is_plain(slot));
-    let is_warm = slot.is_some_and(|slot| match may_ring(&slot) {
-        true => stream::warm(&slot, fd),
-        false => datagram::has_post(&slot) && datagram::warm(&slot, fd, to.addr),
+    let socket = table::socket(fd).filter(|socket| !is_plain(socket));
+    let is_warm = socket.is_some_and(|socket| match may_ring(&socket) {
+        true => stream::warm(&socket, fd),
+        false => datagram::has_post(&socket) && datagram::warm(&socket, fd, to.addr),
     });
     let is_there = parts.iter().all(|part| copy::is_readable(part.iov_base, part.iov_len));
     match (is_warm, is_there) {
@@ -248,15 +248,15 @@ fn dummy(fd: c_int, parts: &[libc::iovec], to: Destination) -> Answer {
 
 /// Before a datagram is sent: waits until its socket's rate allows it.
 #[inline]
-fn pace(slot: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Result<(), Errno> {
-    if !slot.paced.is_on() || slot.kind() != Kind::Datagram {
+fn pace(socket: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Result<(), Errno> {
+    if !socket.paced.is_on() || socket.kind() != Kind::Datagram {
         return Ok(());
     }
-    let now = flags & libc::MSG_DONTWAIT != 0 || slot.is_nonblocking.load(Ordering::Relaxed);
+    let now = flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking.load(Ordering::Relaxed);
     let load = Load::Datagram(u64::try_from(Cursor::new(parts).remaining()).unwrap_or(u64::MAX));
-    let limit_ns = slot.send_limit_ns.load(Ordering::Relaxed);
-    let is_still = || table::still(fd, slot);
-    slot.paced.admit(load, Patience::of(now, false), limit_ns, is_still).map(|_| ())
+    let limit_ns = socket.send_limit_ns.load(Ordering::Relaxed);
+    let is_still = || table::still(fd, socket);
+    socket.paced.admit(load, Patience::of(now, false), limit_ns, is_still).map(|_| ())
 }
 
 /// Where a datagram goes, if the call says so, and whether it asks for what only the kernel has.
@@ -283,7 +283,7 @@ impl Destination {
 ///
 /// `buffer` has room for `len` bytes.
 unsafe fn from_kernel(
-    slot: &Pin,
+    socket: &Pin,
     fd: c_int,
     buffer: *mut c_void,
     len: usize,
@@ -293,7 +293,7 @@ unsafe fn from_kernel(
     let args = |flags: c_int| [fd as isize as usize, buffer as usize, len, flags as usize, 0, 0];
     // SAFETY: the caller's promise about the buffer.
     let attempt = || unsafe { raw::syscall(libc::SYS_recvfrom, args(flags | libc::MSG_DONTWAIT)) };
-    kernel::receive(slot, fd, flags & libc::MSG_DONTWAIT != 0, attempt, || answer(block()))
+    kernel::receive(socket, fd, flags & libc::MSG_DONTWAIT != 0, attempt, || answer(block()))
 }
 
 #[unsafe(no_mangle)]
@@ -303,17 +303,17 @@ pub(super) unsafe extern "C-unwind" fn read(
     len: usize,
 ) -> libc::ssize_t {
     let block = || real!(read(fd, buffer, len));
-    let Some(slot) = ours(fd).filter(|_| len > 0) else { return block() };
-    if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], 0) {
+    let Some(socket) = ours(fd).filter(|_| len > 0) else { return block() };
+    if let Some(answer) = receive(&socket, fd, &[one(buffer, len)], 0) {
         return size(answer);
     }
-    match datagram(&slot, fd, &[one(buffer, len)], 0) {
+    match datagram(&socket, fd, &[one(buffer, len)], 0) {
         Some(Err(Errno(libc::ENOTSOCK))) => return block(),
         Some(answer) => return size(answer),
         None => {}
     }
     // SAFETY: the program's promise about the buffer.
-    match unsafe { from_kernel(&slot, fd, buffer, len, 0, block) } {
+    match unsafe { from_kernel(&socket, fd, buffer, len, 0, block) } {
         // Closed behind our back, and the number given to something else.
         Err(Errno(libc::ENOTSOCK)) => block(),
         answer => size(answer),
@@ -339,18 +339,18 @@ unsafe extern "C-unwind" fn recv(
     flags: c_int,
 ) -> libc::ssize_t {
     let block = || real!(recv(fd, buffer, len, flags));
-    let Some(slot) = ours(fd) else { return block() };
-    if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], flags) {
+    let Some(socket) = ours(fd) else { return block() };
+    if let Some(answer) = receive(&socket, fd, &[one(buffer, len)], flags) {
         return size(answer);
     }
-    if let Some(answer) = datagram(&slot, fd, &[one(buffer, len)], flags) {
+    if let Some(answer) = datagram(&socket, fd, &[one(buffer, len)], flags) {
         return size(answer);
     }
     if flags & libc::MSG_WAITALL != 0 {
         return block();
     }
     // SAFETY: the program's promise about the buffer.
-    size(unsafe { from_kernel(&slot, fd, buffer, len, flags, block) })
+    size(unsafe { from_kernel(&socket, fd, buffer, len, flags, block) })
 }
 
 #[unsafe(no_mangle)]
@@ -375,9 +375,9 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     from_len: *mut libc::socklen_t,
 ) -> libc::ssize_t {
     let block = || real!(recvfrom(fd, buffer, len, flags, from, from_len));
-    let Some(slot) = ours(fd) else { return block() };
+    let Some(socket) = ours(fd) else { return block() };
     let wanted = Wanted { from, len: from_len };
-    if let Some(answer) = receive(&slot, fd, &[one(buffer, len)], flags) {
+    if let Some(answer) = receive(&socket, fd, &[one(buffer, len)], flags) {
         // TCP fills in nothing, but where it would have to be room.
         let fill = |got| {
             // SAFETY: the program's promise: with `from` comes a length.
@@ -385,7 +385,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
         };
         return size(answer.and_then(fill));
     }
-    if let Some(arrival) = arrival(&slot, fd, &[one(buffer, len)], NO_CONTROL, flags) {
+    if let Some(arrival) = arrival(&socket, fd, &[one(buffer, len)], NO_CONTROL, flags) {
         let fill = |arrival: Arrival| {
             // SAFETY: the program's promise: with `from` comes a length.
             unsafe { wanted.fill(&arrival) }.map(|()| arrival.len)
@@ -406,7 +406,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     // SAFETY: the program's promise about all of these.
     let attempt = || unsafe { raw::syscall(libc::SYS_recvfrom, args) };
     let now = flags & libc::MSG_DONTWAIT != 0;
-    size(kernel::receive(&slot, fd, now, attempt, || answer(block())))
+    size(kernel::receive(&socket, fd, now, attempt, || answer(block())))
 }
 
 #[unsafe(no_mangle)]
@@ -430,16 +430,16 @@ pub(super) unsafe extern "C-unwind" fn readv(
     count: c_int,
 ) -> libc::ssize_t {
     let block = || real!(readv(fd, parts, count));
-    let (Some(slot), Ok(number @ 1..=1024)) = (ours(fd), usize::try_from(count)) else {
+    let (Some(socket), Ok(number @ 1..=1024)) = (ours(fd), usize::try_from(count)) else {
         return block();
     };
     // SAFETY: the program's promise about the array.
     let Some(list) = (unsafe { list(parts, number) }) else { return block() };
-    if let Some(answer) = receive(&slot, fd, list, 0) {
+    if let Some(answer) = receive(&socket, fd, list, 0) {
         return size(answer);
     }
     if Cursor::new(list).remaining() > 0 {
-        match datagram(&slot, fd, list, 0) {
+        match datagram(&socket, fd, list, 0) {
             Some(Err(Errno(libc::ENOTSOCK))) => return block(),
             Some(answer) => return size(answer),
             None => {}
@@ -451,7 +451,7 @@ pub(super) unsafe extern "C-unwind" fn readv(
     message.msg_iovlen = number;
     // SAFETY: the program's promise about the array and its buffers.
     let attempt = || unsafe { raw::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
-    match kernel::receive(&slot, fd, false, attempt, || answer(block())) {
+    match kernel::receive(&socket, fd, false, attempt, || answer(block())) {
         Err(Errno(libc::ENOTSOCK)) => block(),
         answer => size(answer),
     }
@@ -464,7 +464,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     flags: c_int,
 ) -> libc::ssize_t {
     let block = || real!(recvmsg(fd, message, flags));
-    let Some(slot) = ours(fd) else {
+    let Some(socket) = ours(fd) else {
         let got = block();
         if got >= 0 {
             // SAFETY: the real function has just filled the header in.
@@ -472,7 +472,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
         }
         return got;
     };
-    if is_bytes(&slot) && !message.is_null() {
+    if is_bytes(&socket) && !message.is_null() {
         // SAFETY: a header is numbers and pointers.
         let header = unsafe { copy::read(message) };
         let header = header.filter(|header| header.msg_iovlen <= PARTS_KERNEL_MAX);
@@ -480,10 +480,10 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
         // SAFETY: the program's promise about the array.
         let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
         let Some(list) = list else { return block() };
-        if let Some(answer) = receive(&slot, fd, list, flags) {
+        if let Some(answer) = receive(&socket, fd, list, flags) {
             let mut control = Control::new(header.msg_control, header.msg_controllen);
             if matches!(answer, Ok(1..)) {
-                control.stamp(slot.stamps.load(Ordering::Relaxed));
+                control.stamp(socket.stamps.load(Ordering::Relaxed));
             }
             (header.msg_namelen, header.msg_controllen) = (0, control.len);
             header.msg_flags = control.flags;
@@ -492,7 +492,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
             return size(answer.and_then(|got| if is_there { Ok(got) } else { Err(Errno::FAULT) }));
         }
     }
-    if is_letters(&slot) && !message.is_null() {
+    if is_letters(&socket) && !message.is_null() {
         // SAFETY: a header is numbers and pointers.
         let header = unsafe { copy::read(message) };
         let header = header.filter(|header| header.msg_iovlen <= PARTS_KERNEL_MAX);
@@ -502,7 +502,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
         let Some(list) = list else { return block() };
         let control = (header.msg_control, header.msg_controllen);
         if c_int::try_from(header.msg_namelen).is_ok()
-            && let Some(arrival) = arrival(&slot, fd, list, control, flags)
+            && let Some(arrival) = arrival(&socket, fd, list, control, flags)
         {
             if let Ok(arrival) = &arrival {
                 // SAFETY: the program's promise about the address.
@@ -528,7 +528,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     // SAFETY: the program's promise about the header.
     let attempt = || unsafe { raw::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
     let now = flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0;
-    size(kernel::receive(&slot, fd, now, attempt, || answer(block())))
+    size(kernel::receive(&socket, fd, now, attempt, || answer(block())))
 }
 
 /// Descriptors that have come in a message may be connections with rings.
@@ -581,8 +581,8 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     limit: *mut libc::timespec,
 ) -> c_int {
     let block = || real!(recvmmsg(fd, messages, count, flags, limit));
-    let Some(slot) = ours(fd) else { return block() };
-    if is_bytes(&slot) {
+    let Some(socket) = ours(fd) else { return block() };
+    if is_bytes(&socket) {
         let mut done = 0;
         while done < count {
             let now = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
@@ -604,11 +604,11 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         }
         return done as c_int;
     }
-    if is_letters(&slot) && flags & libc::MSG_ERRQUEUE == 0 {
+    if is_letters(&socket) && flags & libc::MSG_ERRQUEUE == 0 {
         // Without a mailbox, the kernel's own call moves many at a time; but somebody has to look
         // now and then who sends.
-        let has_mailbox = filters::has(&slot) || datagram::mailbox(&slot, fd).is_some();
-        let looks = slot.sends.fetch_add(1, Ordering::Relaxed) & 63 == 0;
+        let has_mailbox = filters::has(&socket) || datagram::mailbox(&socket, fd).is_some();
+        let looks = socket.sends.fetch_add(1, Ordering::Relaxed) & 63 == 0;
         if has_mailbox || count == 1 || looks {
             // SAFETY: the program's promise about the array and the time.
             return unsafe { each(fd, messages, count, flags, limit) };
@@ -631,7 +631,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     if !limit.is_null() {
         return block();
     }
-    int(kernel::receive(&slot, fd, now, attempt, || answer(block() as libc::ssize_t)))
+    int(kernel::receive(&socket, fd, now, attempt, || answer(block() as libc::ssize_t)))
 }
 
 /// Says of one of several messages how long it was. Returns false if there is no room for that.
@@ -705,11 +705,11 @@ pub(super) unsafe extern "C-unwind" fn write(
 }
 
 /// Counts what the kernel has sent for a socket of ours.
-fn sent(slot: &Pin, count: libc::ssize_t) -> libc::ssize_t {
+fn sent(socket: &Pin, count: libc::ssize_t) -> libc::ssize_t {
     if let Ok(count) = usize::try_from(count) {
-        streak::end_run(slot);
-        crate::socket::counters::add(&slot.counters.tx_os_packets, 1);
-        crate::socket::counters::add(&slot.counters.tx_os_bytes, count);
+        streak::end_run(socket);
+        crate::socket::counters::add(&socket.counters.tx_os_packets, 1);
+        crate::socket::counters::add(&socket.counters.tx_os_bytes, count);
     }
     count
 }
@@ -766,15 +766,16 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     }
     // SAFETY: a header is numbers and pointers.
     let Some(header) = (unsafe { copy::read(message) }) else { return call() };
-    let slot = table::socket(fd);
-    let is_ours = slot.as_ref().is_some_and(|slot| may_ring(slot) || datagram::has_post(slot));
+    let socket = table::socket(fd);
+    let is_ours =
+        socket.as_ref().is_some_and(|socket| may_ring(socket) || datagram::has_post(socket));
     if !is_ours && flags & DUMMY != 0 {
         return size(Err(Errno(libc::EINVAL)));
     }
-    if let Some(slot) = slot.as_ref().filter(|_| !is_ours) {
+    if let Some(socket) = socket.as_ref().filter(|_| !is_ours) {
         // SAFETY: the program's promise about the array.
         let parts = unsafe { list(header.msg_iov, header.msg_iovlen.min(PARTS_KERNEL_MAX)) };
-        if let Err(error) = pace(slot, fd, parts.unwrap_or(&[]), flags) {
+        if let Err(error) = pace(socket, fd, parts.unwrap_or(&[]), flags) {
             return size(Err(error));
         }
     }
@@ -785,9 +786,9 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
             unsafe { each_passed(message, |passed| successor::hand_over(fd, passed)) };
         }
     }
-    if let Some(slot) = slot.filter(|_| is_ours && header.msg_controllen > 0) {
+    if let Some(socket) = socket.filter(|_| is_ours && header.msg_controllen > 0) {
         // It may be the size of segments: then one call is many datagrams.
-        datagram::keep_to_kernel(&slot, fd);
+        datagram::keep_to_kernel(&socket, fd);
     }
     if !is_ours || header.msg_iovlen > PARTS_KERNEL_MAX {
         return call();
@@ -807,8 +808,9 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    let is_ours = |slot: &Pin| may_ring(slot) || datagram::has_post(slot) || slot.paced.is_on();
-    if flags & DUMMY == 0 && !table::socket(fd).is_some_and(|slot| is_ours(&slot)) {
+    let is_ours =
+        |socket: &Pin| may_ring(socket) || datagram::has_post(socket) || socket.paced.is_on();
+    if flags & DUMMY == 0 && !table::socket(fd).is_some_and(|socket| is_ours(&socket)) {
         return real!(sendmmsg(fd, messages, count, flags));
     }
     let mut done = 0;

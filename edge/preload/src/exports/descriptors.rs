@@ -34,10 +34,10 @@ fn copied(old: c_int, new: c_int) {
     if new < 0 || new == old || signal::is_guest() {
         return;
     }
-    table::clear(new).map(crate::socket::slot::Slot::release).unwrap_or(());
-    if let Some(slot) = table::socket(old) {
-        slot.retain();
-        table::set_socket(new, slot.slot());
+    table::clear(new).map(crate::socket::state::Socket::release).unwrap_or(());
+    if let Some(socket) = table::socket(old) {
+        socket.retain();
+        table::set_socket(new, socket.socket());
     } else if let Some(epoll) = epoll::of(old) {
         epoll::set(new, epoll);
     }
@@ -127,8 +127,8 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 /// Whoever wants signals of a socket gets them from the kernel.
 fn signals(fd: c_int) {
-    if let Some(slot) = table::socket(fd) {
-        datagram::keep_to_kernel(&slot, fd);
+    if let Some(socket) = table::socket(fd) {
+        datagram::keep_to_kernel(&socket, fd);
     }
 }
 
@@ -147,9 +147,9 @@ fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_
             if argument as c_int & libc::O_ASYNC != 0 {
                 signals(fd);
             }
-            if let Some(slot) = table::socket(fd) {
+            if let Some(socket) = table::socket(fd) {
                 let on = argument as c_int & libc::O_NONBLOCK != 0;
-                slot.is_nonblocking.store(on, Ordering::Relaxed);
+                socket.is_nonblocking.store(on, Ordering::Relaxed);
             }
         }
         _ => {}
@@ -180,7 +180,7 @@ fn put(target: *mut c_int, number: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     let call = || real!(ioctl(fd, request, argument));
-    let Some(slot) = table::socket(fd) else { return call() };
+    let Some(socket) = table::socket(fd) else { return call() };
     let target = std::ptr::with_exposed_provenance_mut::<c_int>(argument);
     match request {
         libc::FIONBIO => {
@@ -188,7 +188,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
             if answer == 0 {
                 // SAFETY: the kernel has just read an integer there.
                 let on = unsafe { target.read() } != 0;
-                slot.is_nonblocking.store(on, Ordering::Relaxed);
+                socket.is_nonblocking.store(on, Ordering::Relaxed);
             }
             answer
         }
@@ -196,14 +196,14 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
             signals(fd);
             call()
         }
-        libc::FIONREAD if datagram::has_post(&slot) => {
-            let Some(len) = datagram::next_len(&slot, fd) else { return call() };
+        libc::FIONREAD if datagram::has_post(&socket) => {
+            let Some(len) = datagram::next_len(&socket, fd) else { return call() };
             put(target, c_int::try_from(len).unwrap_or(c_int::MAX))
         }
-        libc::FIONREAD if slot.segment().is_some() => {
-            let Some(segment) = slot.segment() else { return call() };
-            let (reading, _) = crate::transport::park::kernel_speaks(&slot, segment);
-            let ring = segment.incoming(slot.end()).readable().map_or(0, |(_, count)| count);
+        libc::FIONREAD if socket.segment().is_some() => {
+            let Some(segment) = socket.segment() else { return call() };
+            let (reading, _) = crate::transport::park::kernel_speaks(&socket, segment);
+            let ring = segment.incoming(socket.end()).readable().map_or(0, |(_, count)| count);
             let kernel = if reading { raw::waiting(fd).unwrap_or(0) } else { 0 };
             let count = c_int::try_from(ring.saturating_add(kernel)).unwrap_or(c_int::MAX);
             put(target, count)

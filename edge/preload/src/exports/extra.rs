@@ -26,7 +26,7 @@ use crate::base::logic::Logic;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::{address, config, copy, log};
 use crate::socket::policy::{Wish, is_plain, wish};
-use crate::socket::slot::Slot;
+use crate::socket::state::Socket;
 use crate::socket::table;
 use crate::wait::filters::{self, Callback};
 
@@ -139,20 +139,20 @@ unsafe extern "C-unwind" fn register_recv_callback(
     callback: Option<Callback>,
     context: *mut c_void,
 ) -> c_int {
-    let Some(slot) = table::socket(fd).filter(|slot| !is_plain(slot)) else {
+    let Some(socket) = table::socket(fd).filter(|socket| !is_plain(socket)) else {
         return fails(libc::EINVAL);
     };
-    filters::register(&slot, callback, context);
+    filters::register(&socket, callback, context);
     0
 }
 
 /// The ring of a socket, whatever the descriptor is.
 fn ring_of(fd: c_int) -> Option<c_int> {
     let _errno = raw::KeptErrno::new();
-    let slot = table::socket(fd)?;
-    let ring = rings::of(&slot, fd);
+    let socket = table::socket(fd)?;
+    let ring = rings::of(&socket, fd);
     if ring.is_some() {
-        xtreme::attach(&slot, fd);
+        xtreme::attach(&socket, fd);
     }
     ring
 }
@@ -230,7 +230,7 @@ extern "C" fn xtreme_free(buffer: *const Buffer) -> c_int {
 
 /// The ring that a socket sends by, whatever it sends to: the one that it receives by.
 extern "C" fn tx_ring_fd(fd: c_int) -> c_int {
-    if table::socket(fd).filter(|slot| !is_plain(slot)).is_none() {
+    if table::socket(fd).filter(|socket| !is_plain(socket)).is_none() {
         return fails(libc::EINVAL);
     }
     ring_of(fd).unwrap_or_else(|| fails(libc::ENODATA))
@@ -238,7 +238,7 @@ extern "C" fn tx_ring_fd(fd: c_int) -> c_int {
 
 /// There are no network headers: says whether a socket is one that could have some.
 extern "C" fn network_header(fd: c_int) -> c_int {
-    if table::socket(fd).filter(|slot| !is_plain(slot)).is_none() {
+    if table::socket(fd).filter(|socket| !is_plain(socket)).is_none() {
         return fails(libc::EINVAL);
     }
     fails(if address::name(fd, true).is_some() { libc::EOPNOTSUPP } else { libc::ENOTCONN })
@@ -314,7 +314,7 @@ unsafe extern "C-unwind" fn add_ring_profile(profile: *const RingType, key: *mut
 /// `value` is what the program has passed: `len` bytes, if anything is there.
 pub(super) unsafe fn set_option(
     fd: c_int,
-    slot: &Slot,
+    socket: &Socket,
     name: c_int,
     value: *const c_void,
     len: usize,
@@ -325,8 +325,8 @@ pub(super) unsafe fn set_option(
             // SAFETY: an integer, of which any is legal.
             match unsafe { copy::read(value.cast::<u64>()) } {
                 Some(data) => {
-                    slot.user_data.store(data, Ordering::Relaxed);
-                    slot.has_user_data.store(true, Ordering::Release);
+                    socket.user_data.store(data, Ordering::Relaxed);
+                    socket.has_user_data.store(true, Ordering::Release);
                     Ok(0)
                 }
                 None => Err(Errno::FAULT),
@@ -337,7 +337,7 @@ pub(super) unsafe fn set_option(
             match unsafe { copy::read(value.cast::<RingLogic>()) } {
                 Some(logic) => match ring_logic(logic) {
                     Some(logic) => {
-                        slot.ring_logic.store(logic, Ordering::Relaxed);
+                        socket.ring_logic.store(logic, Ordering::Relaxed);
                         Ok(0)
                     }
                     None => invalid,
@@ -395,7 +395,7 @@ const PER_USER: u32 = 11;
 /// `value` and `len` are what the program has passed.
 pub(super) unsafe fn option(
     fd: c_int,
-    slot: &Slot,
+    socket: &Socket,
     name: c_int,
     value: *mut c_void,
     len: *mut libc::socklen_t,
@@ -409,7 +409,7 @@ pub(super) unsafe fn option(
         return Some(Err(Errno(libc::EINVAL)));
     }
     // SAFETY: the program's promise about the value.
-    let is_there = unsafe { copy::write(value.cast::<u64>(), slot.user_data_or(fd)) };
+    let is_there = unsafe { copy::write(value.cast::<u64>(), socket.user_data_or(fd)) };
     // SAFETY: the program's promise about the length.
     let is_there = is_there && unsafe { copy::write(len, 8) };
     Some(if is_there { Ok(0) } else { Err(Errno::FAULT) })

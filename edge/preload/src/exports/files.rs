@@ -27,17 +27,17 @@ use crate::wait::blocking;
 const CHUNK: usize = 65_536;
 
 fn is_ringed(fd: c_int) -> bool {
-    table::socket(fd).is_some_and(|slot| {
-        retreat::settle(&slot, fd);
-        may_ring(&slot) && slot.segment().is_some()
+    table::socket(fd).is_some_and(|socket| {
+        retreat::settle(&socket, fd);
+        may_ring(&socket) && socket.segment().is_some()
     })
 }
 
 /// Sends bytes of ours on a connection with rings.
 fn send_all(fd: c_int, bytes: &[u8], how: blocking::Send) -> Answer {
-    let Some(slot) = table::socket(fd) else { return Err(Errno(libc::EBADF)) };
+    let Some(socket) = table::socket(fd) else { return Err(Errno(libc::EBADF)) };
     let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    blocking::send(&slot, fd, &[part], how)
+    blocking::send(&socket, fd, &[part], how)
 }
 
 fn read_at(fd: c_int, buffer: &mut [u8], at: Option<i64>) -> Answer {
@@ -147,10 +147,10 @@ fn splice_rings(from: c_int, to: c_int, count: usize, flags: c_uint) -> Answer {
         }
         return Ok(done);
     }
-    let Some(slot) = table::socket(from) else { return Err(Errno(libc::EBADF)) };
+    let Some(socket) = table::socket(from) else { return Err(Errno(libc::EBADF)) };
     let part = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: chunk.len() };
     let how = stream::Receive { now, ..stream::Receive::default() };
-    let got = blocking::receive(&slot, from, &[part], how)?;
+    let got = blocking::receive(&socket, from, &[part], how)?;
     let mut done = 0;
     while done < got {
         match raw::write(to, chunk.get(done..got).unwrap_or(&[])) {

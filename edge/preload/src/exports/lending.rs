@@ -17,7 +17,7 @@ use crate::base::{address, copy};
 use crate::exports::extra::returning::give_back;
 use crate::socket::loans::{self, Lent, Loan, PIECES_MAX, STREAM_MAX};
 use crate::socket::policy::is_plain;
-use crate::socket::slot::Kind;
+use crate::socket::state::Kind;
 use crate::socket::table::{self, Pin};
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::Receive;
@@ -48,9 +48,9 @@ pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
     // SAFETY: an integer, of which any is legal.
     let Some(given) = (unsafe { copy::read(flags) }) else { return int(Err(Errno::FAULT)) };
     let (is_forced, plain) = (given & ZCOPY_FORCE != 0, given & !(ZCOPY_FORCE | ZCOPY));
-    let slot = table::socket(fd).filter(|slot| !is_plain(slot));
+    let socket = table::socket(fd).filter(|socket| !is_plain(socket));
     let lends = plain & (libc::MSG_PEEK | libc::MSG_ERRQUEUE | libc::MSG_OOB) == 0;
-    let Some(slot) = slot.filter(|_| lends) else {
+    let Some(socket) = socket.filter(|_| lends) else {
         if is_forced {
             return int(Err(Errno(libc::EOPNOTSUPP)));
         }
@@ -65,7 +65,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
         return int(Err(Errno(libc::ENOBUFS)));
     }
     let pieces = (1 + (len - LEAST_BYTES) / PIECE_BYTES).min(PIECES_MAX);
-    let (got, lent, arrival) = match receive(&slot, fd, pieces, plain) {
+    let (got, lent, arrival) = match receive(&socket, fd, pieces, plain) {
         Ok(received) => received,
         Err(error) => return int(Err(error)),
     };
@@ -81,7 +81,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
     is_there &= unsafe { copy::write(flags, said) };
     if !is_there {
         if let Some(lent) = lent {
-            let _ = give_back(&slot, fd, lent.id);
+            let _ = give_back(&socket, fd, lent.id);
         }
         return int(Err(Errno::FAULT));
     }
@@ -92,29 +92,29 @@ type Received = Result<(usize, Option<Lent>, Arrival), Errno>;
 
 /// Receives, and lends what comes: where it lies in shared memory, if it lies there in so few pieces, else from
 /// memory of ours.
-fn receive(slot: &Pin, fd: c_int, pieces: usize, flags: c_int) -> Received {
-    let loan = Loan::new(slot, STREAM_MAX, pieces);
+fn receive(socket: &Pin, fd: c_int, pieces: usize, flags: c_int) -> Received {
+    let loan = Loan::new(socket, STREAM_MAX, pieces);
     let mut spare = loans::Spare::take();
     let now = flags & libc::MSG_DONTWAIT != 0;
-    let (got, arrival) = if slot.kind() == Kind::Datagram {
+    let (got, arrival) = if socket.kind() == Kind::Datagram {
         let (control, control_len) = (std::ptr::null_mut(), 0);
         let parts = &[spare.part()];
         let request = Request { parts, control, control_len, flags, loan: Some(&loan) };
-        let arrival = match filters::has(slot) {
-            false => datagram::receive_one(slot, fd, request),
-            true => filters::receive_one(slot, fd, request),
+        let arrival = match filters::has(socket) {
+            false => datagram::receive_one(socket, fd, request),
+            true => filters::receive_one(socket, fd, request),
         }?;
         (arrival.len, arrival)
     } else {
         let how = Receive { now, loan: Some(&loan), ..Receive::default() };
-        let got = match filters::has(slot) {
-            false => blocking::receive(slot, fd, &[spare.part()], how),
-            true => filters::receive_lent(slot, fd, &[spare.part()], how),
+        let got = match filters::has(socket) {
+            false => blocking::receive(socket, fd, &[spare.part()], how),
+            true => filters::receive_lent(socket, fd, &[spare.part()], how),
         };
         (got?, of_peer(fd))
     };
-    let is_whole = got > 0 || slot.kind() == Kind::Datagram;
-    let lent = loan.lent().or_else(|| is_whole.then(|| spare.lend(slot, got)));
+    let is_whole = got > 0 || socket.kind() == Kind::Datagram;
+    let lent = loan.lent().or_else(|| is_whole.then(|| spare.lend(socket, got)));
     Ok((got, lent, arrival))
 }
 
@@ -150,14 +150,14 @@ pub(super) unsafe extern "C-unwind" fn free_packets(
     packets: *const c_void,
     count: usize,
 ) -> c_int {
-    let Some(slot) = table::socket(fd) else { return int(Err(Errno(libc::EINVAL))) };
+    let Some(socket) = table::socket(fd) else { return int(Err(Errno(libc::EINVAL))) };
     let mut at = packets.cast::<[usize; 2]>();
     for _ in 0..count {
         // SAFETY: two integers, of which any are legal.
         let Some([id, pieces]) = (unsafe { copy::read(at) }) else {
             return int(Err(Errno::FAULT));
         };
-        if let Err(error) = give_back(&slot, fd, id as u64) {
+        if let Err(error) = give_back(&socket, fd, id as u64) {
             return int(Err(error));
         }
         at = at.wrapping_byte_add(PACKET_BYTES + pieces.wrapping_mul(PIECE_BYTES));

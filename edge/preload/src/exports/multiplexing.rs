@@ -327,8 +327,8 @@ unsafe extern "C-unwind" fn epoll_ctl(
     let Some(epoll) = epoll::of(epfd).filter(|_| !event.is_null() || op == libc::EPOLL_CTL_DEL)
     else {
         // An instance that is not known here wakes its sleepers by the kernel's events alone.
-        if let Some(slot) = table::socket(fd) {
-            datagram::keep_to_kernel(&slot, fd);
+        if let Some(socket) = table::socket(fd) {
+            datagram::keep_to_kernel(&socket, fd);
         }
         return real!(epoll_ctl(epfd, op, fd, event));
     };

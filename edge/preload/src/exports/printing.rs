@@ -15,9 +15,9 @@ use crate::transport::retreat;
 
 /// Whether a descriptor is a connection whose bytes do not go through the kernel.
 fn is_ringed(fd: c_int) -> bool {
-    table::socket(fd).is_some_and(|slot| {
-        retreat::settle(&slot, fd);
-        slot.segment().is_some()
+    table::socket(fd).is_some_and(|socket| {
+        retreat::settle(&socket, fd);
+        socket.segment().is_some()
     })
 }
 

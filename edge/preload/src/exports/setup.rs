@@ -17,7 +17,7 @@ use crate::base::{address, config, copy};
 use crate::exports::extra::xtreme;
 use crate::share::{closing, sockets};
 use crate::socket::policy::{self, is_plain};
-use crate::socket::slot::{Kind, Slot};
+use crate::socket::state::{Kind, Socket};
 use crate::socket::{memberships, pacing, table};
 use crate::transport::{datagram, kernel, retreat};
 
@@ -38,20 +38,20 @@ unsafe extern "C-unwind" fn connect(
     len: libc::socklen_t,
 ) -> c_int {
     raw::cancellation_point();
-    let slot = table::socket(fd).filter(|_| !crate::base::signal::is_guest());
-    if let Some(slot) = &slot {
+    let socket = table::socket(fd).filter(|_| !crate::base::signal::is_guest());
+    if let Some(socket) = &socket {
         // SAFETY: the program's promise about the address.
         let peer = unsafe { address::given(to, len) };
-        sockets::connecting(slot, fd, peer);
+        sockets::connecting(socket, fd, peer);
     }
-    let on_its_way = slot.as_deref().map(|slot| OnItsWay { slot, fd });
+    let on_its_way = socket.as_deref().map(|socket| OnItsWay { socket, fd });
     let answer = real!(connect(fd, to, len));
     std::mem::forget(on_its_way);
-    if let Some(slot) = slot {
+    if let Some(socket) = socket {
         let errno = raw::errno();
         let ended = if answer == 0 { 0 } else { errno.0 };
-        sockets::connected(&slot, fd, ended);
-        xtreme::attach(&slot, fd);
+        sockets::connected(&socket, fd, ended);
+        xtreme::attach(&socket, fd);
         raw::set_errno(errno);
     }
     answer
@@ -60,13 +60,13 @@ unsafe extern "C-unwind" fn connect(
 /// A connection is being made: if the thread is cancelled meanwhile, it goes on, as after an interruption.
 #[derive(Debug)]
 struct OnItsWay<'a> {
-    slot: &'a Slot,
+    socket: &'a Socket,
     fd: c_int,
 }
 
 impl Drop for OnItsWay<'_> {
     fn drop(&mut self) {
-        sockets::connected(self.slot, self.fd, libc::EINTR);
+        sockets::connected(self.socket, self.fd, libc::EINTR);
     }
 }
 
@@ -77,12 +77,12 @@ unsafe extern "C-unwind" fn bind(
     len: libc::socklen_t,
 ) -> c_int {
     let answer = real!(bind(fd, to, len));
-    if let Some(slot) = table::socket(fd).filter(|_| answer == 0) {
-        if slot.kind() == Kind::Datagram {
-            policy::judge(&slot, fd, adverb_sockconf::Role::UdpReceiver, None);
-            datagram::bound(&slot, fd);
+    if let Some(socket) = table::socket(fd).filter(|_| answer == 0) {
+        if socket.kind() == Kind::Datagram {
+            policy::judge(&socket, fd, adverb_sockconf::Role::UdpReceiver, None);
+            datagram::bound(&socket, fd);
         }
-        xtreme::attach(&slot, fd);
+        xtreme::attach(&socket, fd);
     }
     answer
 }
@@ -90,9 +90,9 @@ unsafe extern "C-unwind" fn bind(
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let answer = real!(listen(fd, backlog));
-    if let Some(slot) = table::socket(fd).filter(|_| answer == 0) {
-        sockets::listening(&slot, fd);
-        xtreme::attach(&slot, fd);
+    if let Some(socket) = table::socket(fd).filter(|_| answer == 0) {
+        sockets::listening(&socket, fd);
+        xtreme::attach(&socket, fd);
     }
     answer
 }
@@ -104,7 +104,7 @@ unsafe fn accept_with(
     (from, len): (*const libc::sockaddr, *const libc::socklen_t),
     call: impl FnOnce() -> c_int,
 ) -> c_int {
-    let listener = table::socket(fd).filter(|slot| slot.kind() == Kind::Listener);
+    let listener = table::socket(fd).filter(|socket| socket.kind() == Kind::Listener);
     let Some(listener) = listener else { return call() };
     if !is_plain(&listener)
         && let Err(error) = kernel::spin_until_readable(&listener, fd)
@@ -116,7 +116,7 @@ unsafe fn accept_with(
     if new >= 0 {
         let errno = raw::errno();
         // Whatever had this number before was closed behind our back.
-        table::clear(new).map(Slot::release).unwrap_or(());
+        table::clear(new).map(Socket::release).unwrap_or(());
         // SAFETY: where there is an address, the kernel has just written its length.
         let len = if from.is_null() { None } else { unsafe { len.as_ref() } };
         // SAFETY: the kernel has just written there; of a shorter buffer the rest means nothing, and costs rings at most.
@@ -154,11 +154,11 @@ unsafe extern "C-unwind" fn accept4(
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let kernel = || real!(shutdown(fd, how));
-    let Some(slot) = table::socket(fd) else { return kernel() };
-    datagram::keep_to_kernel(&slot, fd);
-    retreat::settle(&slot, fd);
+    let Some(socket) = table::socket(fd) else { return kernel() };
+    datagram::keep_to_kernel(&socket, fd);
+    retreat::settle(&socket, fd);
     let known = [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR].contains(&how);
-    if !known || slot.kind() != Kind::Stream || closing::shut(&slot, fd, how) {
+    if !known || socket.kind() != Kind::Stream || closing::shut(&socket, fd, how) {
         return kernel();
     }
     0
@@ -179,16 +179,16 @@ unsafe extern "C-unwind" fn setsockopt(
     len: libc::socklen_t,
 ) -> c_int {
     let call = |value: *const c_void| real!(setsockopt(fd, level, name, value, len));
-    let Some(slot) = table::socket(fd) else { return call(value) };
+    let Some(socket) = table::socket(fd) else { return call(value) };
     if level == libc::SOL_SOCKET {
         // SAFETY: the program's promise about the value.
-        let ours = unsafe { extra::set_option(fd, &slot, name, value, len as usize) };
+        let ours = unsafe { extra::set_option(fd, &socket, name, value, len as usize) };
         if let Some(answer) = ours {
             return super::int(answer);
         }
     }
     let needs_kernel = (level, name) == (libc::IPPROTO_TCP, libc::TCP_ULP);
-    if needs_kernel && slot.segment().is_some() {
+    if needs_kernel && socket.segment().is_some() {
         raw::set_errno(Errno(libc::EOPNOTSUPP));
         return -1;
     }
@@ -197,7 +197,7 @@ unsafe extern "C-unwind" fn setsockopt(
             real!(setsockopt(fd, level, name, value, len))
         };
         // SAFETY: the program's promise about the value.
-        return unsafe { pacing::set(&slot.paced, value, len as usize, call) };
+        return unsafe { pacing::set(&socket.paced, value, len as usize, call) };
     }
     let is_buffer = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF);
     let answer = if is_buffer && len as usize >= size_of::<c_int>() && !value.is_null() {
@@ -213,20 +213,20 @@ unsafe extern "C-unwind" fn setsockopt(
         call(value)
     };
     if answer == 0 {
-        if slot.kind() == Kind::Datagram && !value.is_null() {
+        if socket.kind() == Kind::Datagram && !value.is_null() {
             let mut bytes = [0; memberships::OPTION_BYTES];
             let len = bytes.len().min(len as usize);
             // SAFETY: the program's promise, and the kernel has just read so many bytes there.
             if unsafe { copy::copy(bytes.as_mut_ptr(), value.cast(), len) } {
-                memberships::option_set(&slot, level, name, bytes.get(..len).unwrap_or(&[]));
+                memberships::option_set(&socket, level, name, bytes.get(..len).unwrap_or(&[]));
             }
         }
         if (level, name) == (libc::IPPROTO_IP, libc::IP_MULTICAST_IF) {
             // SAFETY: the kernel has just read so many bytes there.
             let by = unsafe { interface(value, len as usize) };
-            slot.multicast_by.store(by, Ordering::Relaxed);
+            socket.multicast_by.store(by, Ordering::Relaxed);
         }
-        sockets::option_set(&slot, fd, level, name);
+        sockets::option_set(&socket, fd, level, name);
     }
     answer
 }
@@ -266,28 +266,30 @@ unsafe extern "C-unwind" fn getsockopt(
         return unsafe { extra::get_api(value, len) };
     }
     if level == libc::SOL_SOCKET
-        && let Some(slot) = table::socket(fd)
+        && let Some(socket) = table::socket(fd)
     {
         // SAFETY: the program's promise about the value and its length.
-        if let Some(answer) = unsafe { extra::option(fd, &slot, name, value, len) } {
+        if let Some(answer) = unsafe { extra::option(fd, &socket, name, value, len) } {
             return super::int(answer);
         }
     }
     let answer = real!(getsockopt(fd, level, name, value, len));
-    let Some(slot) = table::socket(fd).filter(|_| answer == 0) else { return answer };
-    if datagram::is_hidden(&slot, fd, level, name) {
+    let Some(socket) = table::socket(fd).filter(|_| answer == 0) else { return answer };
+    if datagram::is_hidden(&socket, fd, level, name) {
         // SAFETY: the kernel has just written a number there, of at least one byte.
         unsafe { value.cast::<u8>().write(0) };
     }
-    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && slot.mapped().is_some() {
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && socket.mapped().is_some() {
         // Bells need it on; the program sees what it has set.
         // SAFETY: the kernel has just written an integer there.
         unsafe {
-            value.cast::<c_int>().write_unaligned(c_int::from(slot.nodelay.load(Ordering::Relaxed)))
+            value
+                .cast::<c_int>()
+                .write_unaligned(c_int::from(socket.nodelay.load(Ordering::Relaxed)))
         };
     }
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && slot.kind() == Kind::Connecting {
-        retreat::settle(&slot, fd);
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.kind() == Kind::Connecting {
+        retreat::settle(&socket, fd);
     }
     answer
 }

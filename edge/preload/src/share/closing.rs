@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::base::raw;
 use crate::share::{family, stats};
 use crate::socket::counters::Counters;
-use crate::socket::slot::Slot;
+use crate::socket::state::Socket;
 use crate::socket::{arena, habit, table};
 use crate::transport::ring::{ACCEPTED, NEVER, Segment};
 use crate::transport::{bell, datagram, offer, retreat};
@@ -15,35 +15,35 @@ use crate::wait::epoll;
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
 /// one of its socket.
 pub(crate) fn forget(fd: c_int) {
-    let Some(slot) = table::clear(fd) else { return };
-    let is_last = !family::is_named(slot);
-    if slot.watchers.load(Ordering::Relaxed) > 0 {
-        if is_last { epoll::forget(slot) } else { epoll::lay(fd, slot) }
+    let Some(socket) = table::clear(fd) else { return };
+    let is_last = !family::is_named(socket);
+    if socket.watchers.load(Ordering::Relaxed) > 0 {
+        if is_last { epoll::forget(socket) } else { epoll::lay(fd, socket) }
     }
     if is_last {
-        if let Some(segment) = slot.segment() {
-            if slot.is_adopted.load(Ordering::Relaxed) {
-                retreat::see_off(slot, fd);
-                bell::hear_after_sleep(slot, segment, fd);
+        if let Some(segment) = socket.segment() {
+            if socket.is_adopted.load(Ordering::Relaxed) {
+                retreat::see_off(socket, fd);
+                bell::hear_after_sleep(socket, segment, fd);
             } else {
-                part(slot, segment, fd);
+                part(socket, segment, fd);
             }
         }
-        learn(slot);
+        learn(socket);
         arena::heed();
-        stats::dump(fd, slot);
-        datagram::closing(slot);
+        stats::dump(fd, socket);
+        datagram::closing(socket);
     }
-    slot.release();
+    socket.release();
 }
 
 /// Remembers whether the connection was a short one.
-fn learn(slot: &Slot) {
-    let destination = slot.destination.load(Ordering::Relaxed);
+fn learn(socket: &Socket) {
+    let destination = socket.destination.load(Ordering::Relaxed);
     if destination == 0 {
         return;
     }
-    let counters = &slot.counters;
+    let counters = &socket.counters;
     let sum =
         |counts: [&AtomicU64; 4]| counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
     let Counters { rx_packets, rx_os_packets, tx_packets, tx_os_packets, .. } = counters;
@@ -54,19 +54,19 @@ fn learn(slot: &Slot) {
 }
 
 /// Says good-bye. What the kernel then sends, a FIN or a reset, is the peer's to see.
-fn part(slot: &Slot, segment: &Segment, fd: c_int) {
-    let incoming = segment.incoming(slot.end());
-    let outgoing = segment.outgoing(slot.end()).direction;
+fn part(socket: &Socket, segment: &Segment, fd: c_int) {
+    let incoming = segment.incoming(socket.end());
+    let outgoing = segment.outgoing(socket.end()).direction;
     let is_unread = incoming.has_bytes();
-    if !is_unread && !slot.is_abortive.load(Ordering::Relaxed) {
+    if !is_unread && !socket.is_abortive.load(Ordering::Relaxed) {
         outgoing.producer.fin.store(1, Ordering::Release);
     }
     incoming.direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     bell::wake_at_end(outgoing);
     if segment.is_leaving() {
-        retreat::see_off(slot, fd);
-        return offer::withdraw(slot);
+        retreat::see_off(socket, fd);
+        return offer::withdraw(socket);
     }
     // From here on nobody rings for us; whoever is about to has a moment to finish, since a bell
     // that nobody has heard turns the FIN into a reset.
@@ -79,16 +79,16 @@ fn part(slot: &Slot, segment: &Segment, fd: c_int) {
     if is_unread {
         let now = libc::linger { l_onoff: 1, l_linger: 0 };
         let _ = raw::set_option_as(fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
-    } else if are_bells(segment, slot) {
+    } else if are_bells(segment, socket) {
         let mut bells = [0_u8; 512];
         while let Ok(1..) = raw::recv(fd, &mut bells, 0) {}
     }
-    offer::withdraw(slot);
+    offer::withdraw(socket);
 }
 
 /// Whether what waits in the kernel's queue is bells, rather than bytes that nobody has read.
-fn are_bells(segment: &Segment, slot: &Slot) -> bool {
-    let direction = segment.incoming(slot.end()).direction;
+fn are_bells(segment: &Segment, socket: &Socket) -> bool {
+    let direction = segment.incoming(socket.end()).direction;
     let switched = direction.producer.switched_at.load(Ordering::Acquire);
     switched != NEVER && direction.consumer.taken.load(Ordering::Relaxed) >= switched
 }
@@ -96,24 +96,24 @@ fn are_bells(segment: &Segment, slot: &Slot) -> bool {
 /// `shutdown(2)` on a connection. Returns whether the kernel is to be asked as well.
 ///
 /// One direction alone is closed in the rings: the kernel's stream has to go on carrying bells.
-pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
-    let Some(segment) = slot.segment() else { return true };
+pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
+    let Some(segment) = socket.segment() else { return true };
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-        slot.is_read_shut.store(true, Ordering::SeqCst);
-        bell::wake_at_end(segment.incoming(slot.end()).direction);
+        socket.is_read_shut.store(true, Ordering::SeqCst);
+        bell::wake_at_end(segment.incoming(socket.end()).direction);
     }
     if how == libc::SHUT_RD {
         return true;
     }
-    let _held = slot.sending.hold();
+    let _held = socket.sending.hold();
     if segment.header().state.load(Ordering::Acquire) != ACCEPTED
-        && offer::take_back(slot, segment, fd)
+        && offer::take_back(socket, segment, fd)
     {
         return true;
     }
-    bell::switch(slot, segment);
-    slot.is_write_shut.store(true, Ordering::Release);
-    let outgoing = segment.outgoing(slot.end()).direction;
+    bell::switch(socket, segment);
+    socket.is_write_shut.store(true, Ordering::Release);
+    let outgoing = segment.outgoing(socket.end()).direction;
     let producer = &outgoing.producer;
     producer.fin.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
@@ -122,7 +122,7 @@ pub(crate) fn shut(slot: &Slot, fd: c_int, how: c_int) -> bool {
         return true;
     }
     if outgoing.consumer.sleep.armed.swap(0, Ordering::AcqRel) != 0 {
-        bell::ring_once(slot, segment, fd);
+        bell::ring_once(socket, segment, fd);
     }
     false
 }

@@ -2,7 +2,7 @@
 //! share what is known about sockets.
 //!
 //! Here is who they are, and who of them has ended; which sockets each of them has is in `holders.rs`.
-//! Their sockets are taken from the dead when somebody wants places or slots, or closes a socket that only
+//! Their sockets are taken from the dead when somebody wants places or sockets, or closes a socket that only
 //! a dead one has besides: never while bytes move.
 //!
 //! A process is known by its number, and its number by the namespace that it is from; whoever is in
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::base::{confined, raw, thread};
 use crate::share::stats;
 use crate::socket::holders::{Heir, Holders, Place, Standing, Suspect};
-use crate::socket::slot::{Kind, Slot};
+use crate::socket::state::{Kind, Socket};
 use crate::socket::{arena, own};
 use crate::transport::{datagram, offer};
 
@@ -29,11 +29,11 @@ fn now_s() -> u32 {
 }
 
 /// A new socket, with one user; `None` if there are too many.
-pub(crate) fn create(kind: Kind) -> Option<&'static Slot> {
+pub(crate) fn create(kind: Kind) -> Option<&'static Socket> {
     if !stats::provide() {
         return None;
     }
-    Slot::create(kind, || {
+    Socket::create(kind, || {
         let is_thorough = may_be_thorough();
         if is_thorough {
             sweep(true);
@@ -49,18 +49,18 @@ pub(crate) fn expect() -> Option<Heir> {
 }
 
 /// A child is about to have this socket, and a descriptor of it.
-pub(crate) fn endow(heir: Heir, slot: &Slot) {
+pub(crate) fn endow(heir: Heir, socket: &Socket) {
     with(|holders, _| {
-        holders.get(heir.place, slot.index());
-        holders.name(heir.place, slot.index());
+        holders.get(heir.place, socket.index());
+        holders.name(heir.place, socket.index());
     });
 }
 
 /// The child has not come into being, and has no such socket.
-pub(crate) fn disinherit(heir: Heir, slot: &Slot) {
+pub(crate) fn disinherit(heir: Heir, socket: &Socket) {
     with(|holders, _| {
-        holders.unname(heir.place, slot.index());
-        holders.give_back(heir.place, slot.index());
+        holders.unname(heir.place, socket.index());
+        holders.give_back(heir.place, socket.index());
     });
 }
 
@@ -113,26 +113,26 @@ pub(crate) fn leaves(is_leaving: bool) {
 
 /// This process is about to become another program: it has a socket no more that others have. Returns
 /// what it takes to have it again.
-pub(crate) fn lend(slot: &Slot) -> Option<u32> {
-    let is_shared = others_name(slot);
-    is_shared.then(|| with(|holders, me| holders.lend(me, slot.index())))??
+pub(crate) fn lend(socket: &Socket) -> Option<u32> {
+    let is_shared = others_name(socket);
+    is_shared.then(|| with(|holders, me| holders.lend(me, socket.index())))??
 }
 
-/// It goes on after all. Returns false if the slot is somebody else's by now.
-pub(crate) fn regain(slot: &Slot, since: u32) -> bool {
-    with(|holders, me| holders.regain(me, slot.index(), since)).unwrap_or(false)
+/// It goes on after all. Returns false if the socket is somebody else's by now.
+pub(crate) fn regain(socket: &Socket, since: u32) -> bool {
+    with(|holders, me| holders.regain(me, socket.index(), since)).unwrap_or(false)
 }
 
 /// Whether any descriptor stands for a socket, of any process.
-pub(crate) fn is_named(slot: &Slot) -> bool {
-    slot.is_named_here() || slot.strangers.load(Ordering::Acquire) != 0 || others_name(slot)
+pub(crate) fn is_named(socket: &Socket) -> bool {
+    socket.is_named_here() || socket.strangers.load(Ordering::Acquire) != 0 || others_name(socket)
 }
 
 /// Whether another process has a descriptor of a socket. If only dead ones have, they are swept away.
-fn others_name(slot: &Slot) -> bool {
+fn others_name(socket: &Socket) -> bool {
     let answer = with(|holders, me| {
         let mut has_dead = false;
-        for other in holders.others(me, slot.index()) {
+        for other in holders.others(me, socket.index()) {
             if is_parent(holders.places.standing(other))
                 || !holders.places.is_gone(other, &|suspect| has_ended(suspect, false))
             {
@@ -236,20 +236,20 @@ pub(crate) fn sweep(is_thorough: bool) {
 }
 
 /// Only dead processes had a socket: nobody will look for what it has left where rings meet.
-fn clear_away(slot: &Slot) {
-    let key = slot.meeting_key.load(Ordering::Acquire);
+fn clear_away(socket: &Socket) {
+    let key = socket.meeting_key.load(Ordering::Acquire);
     if key == 0
-        || slot.is_adopted.load(Ordering::Relaxed)
-        || slot.strangers.load(Ordering::Acquire) != 0
+        || socket.is_adopted.load(Ordering::Relaxed)
+        || socket.strangers.load(Ordering::Acquire) != 0
     {
         return;
     }
-    match slot.kind() {
+    match socket.kind() {
         Kind::Datagram => {
-            datagram::withdraw_of_dead(key, slot.cookie.load(Ordering::Relaxed));
+            datagram::withdraw_of_dead(key, socket.cookie.load(Ordering::Relaxed));
         }
         Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => {
-            offer::withdraw_of_dead(slot, key);
+            offer::withdraw_of_dead(socket, key);
         }
     }
 }

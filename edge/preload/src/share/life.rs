@@ -13,7 +13,7 @@ use crate::base::lock::Lock;
 use crate::base::{alive, config, confined, forks, heap, raw, signal, thread};
 use crate::share::{family, successor};
 use crate::socket::holders::Heir;
-use crate::socket::slot::{self, Carrier, Kind, Slot};
+use crate::socket::state::{self, Carrier, Kind, Socket};
 use crate::socket::{arena, loans, policy, stamps, table};
 use crate::transport::{doorbell, doors, offer, rendezvous};
 use crate::wait::{epoll, filters};
@@ -73,10 +73,10 @@ pub(crate) fn confine() {
         None => {}
     });
     table::each(0, usize::MAX, |fd| {
-        let Some(slot) = table::socket(fd) else { return };
-        let is_watched = slot.watchers.load(Ordering::Relaxed) > 0;
-        if slot.carrier() == Carrier::Kernel && !is_watched {
-            table::clear(fd).map(Slot::release).unwrap_or(());
+        let Some(socket) = table::socket(fd) else { return };
+        let is_watched = socket.watchers.load(Ordering::Relaxed) > 0;
+        if socket.carrier() == Carrier::Kernel && !is_watched {
+            table::clear(fd).map(Socket::release).unwrap_or(());
         } else {
             is_bare = false;
         }
@@ -128,10 +128,10 @@ pub(crate) fn after_fork(child: libc::pid_t) {
 /// The child's descriptors count as well: all those there are, while nobody changes any.
 fn count_child(heir: Heir) {
     table::each(0, usize::MAX, |fd| {
-        if let Some(slot) = table::socket(fd) {
-            family::endow(heir, &slot);
-            if let Some(segment) = slot.segment() {
-                segment.share(slot.end());
+        if let Some(socket) = table::socket(fd) {
+            family::endow(heir, &socket);
+            if let Some(segment) = socket.segment() {
+                segment.share(socket.end());
             }
         }
     });
@@ -140,8 +140,8 @@ fn count_child(heir: Heir) {
 /// The child has not come into being, and nobody has changed any descriptor yet.
 fn uncount_child(heir: Heir) {
     table::each(0, usize::MAX, |fd| {
-        if let Some(slot) = table::socket(fd) {
-            family::disinherit(heir, &slot);
+        if let Some(socket) = table::socket(fd) {
+            family::disinherit(heir, &socket);
         }
     });
     family::miscarry(heir);
@@ -231,8 +231,8 @@ extern "C" fn in_child() {
     }
     forks::in_child();
     table::each(0, usize::MAX, |fd| {
-        if let Some(slot) = table::socket(fd) {
-            crate::transport::datagram::after_fork(&slot);
+        if let Some(socket) = table::socket(fd) {
+            crate::transport::datagram::after_fork(&socket);
         }
     });
 }
@@ -240,24 +240,24 @@ extern "C" fn in_child() {
 /// In a child just forked, where the only thread is in the midst of nothing: what others were using is
 /// used by descriptors and registrations alone. What those others were about to give back is given back.
 fn count_users() {
-    slot::forget_users();
-    slot::each(crate::transport::datagram::forget_threads);
-    table::each_slot(Slot::count_user);
+    state::forget_users();
+    state::each(crate::transport::datagram::forget_threads);
+    table::each_socket(Socket::count_user);
     // Those that another thread was closing, and that no descriptor stands for any more.
-    let mut orphans: Vec<&'static Slot> = Vec::new();
-    epoll::each_slot(|slot| {
-        if !slot.has_users() && !orphans.iter().any(|known| std::ptr::eq(*known, slot)) {
-            orphans.push(slot);
+    let mut orphans: Vec<&'static Socket> = Vec::new();
+    epoll::each_socket(|socket| {
+        if !socket.has_users() && !orphans.iter().any(|known| std::ptr::eq(*known, socket)) {
+            orphans.push(socket);
         }
     });
-    epoll::each_slot(Slot::count_user);
-    for slot in orphans {
+    epoll::each_socket(Socket::count_user);
+    for socket in orphans {
         // This process was not counted for it, and must not give it back.
-        slot.count_user();
-        epoll::forget(slot);
-        slot.forget_user();
+        socket.count_user();
+        epoll::forget(socket);
+        socket.forget_user();
     }
-    slot::forget_unused();
+    state::forget_unused();
 }
 
 /// A program that has just taken this process over may have got connections with rings: from the
@@ -287,19 +287,19 @@ pub(crate) fn adopt(fd: c_int) {
         libc::SOCK_DGRAM => Kind::Datagram,
         _ => return,
     };
-    let Some(slot) = family::create(kind) else { return };
+    let Some(socket) = family::create(kind) else { return };
     let nonblocking = raw::file_flags(fd).unwrap_or(0) & libc::O_NONBLOCK != 0;
-    slot.is_nonblocking.store(nonblocking, Ordering::Relaxed);
-    policy::read_limits(slot, fd);
-    slot.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
-    slot.paced.learn(fd);
-    if kind == Kind::Stream && !offer::inherit(slot, fd) {
+    socket.is_nonblocking.store(nonblocking, Ordering::Relaxed);
+    policy::read_limits(socket, fd);
+    socket.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
+    socket.paced.learn(fd);
+    if kind == Kind::Stream && !offer::inherit(socket, fd) {
         // Whoever had it before may have sent and received without our counting.
-        slot.leave_to_kernel(slot::Why::HandedOver);
+        socket.leave_to_kernel(state::Why::HandedOver);
     }
     if kind == Kind::Datagram {
-        slot.leave_to_kernel(slot::Why::Spin);
-        crate::transport::datagram::adopted(slot, fd);
+        socket.leave_to_kernel(state::Why::Spin);
+        crate::transport::datagram::adopted(socket, fd);
     }
-    table::set_socket(fd, slot);
+    table::set_socket(fd, socket);
 }

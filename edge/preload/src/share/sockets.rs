@@ -10,14 +10,14 @@ use adverb_sockconf::{Level, Role};
 
 use crate::base::{address, config, raw};
 use crate::share::family;
-use crate::socket::slot::{Carrier, End, Kind, Slot, Why};
+use crate::socket::state::{Carrier, End, Kind, Socket, Why};
 use crate::socket::table::{self, Pin};
 use crate::socket::{policy, stamps};
 use crate::transport::{datagram, doors, offer, ports};
 
 /// A socket has been made.
 pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
-    table::clear(fd).map(Slot::release).unwrap_or(());
+    table::clear(fd).map(Socket::release).unwrap_or(());
     if ![libc::AF_INET, libc::AF_INET6].contains(&domain) {
         return;
     }
@@ -29,24 +29,24 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
         }
         return;
     }
-    let slot_kind = match kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
+    let socket_kind = match kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
         libc::SOCK_STREAM => Kind::Fresh,
         libc::SOCK_DGRAM => Kind::Datagram,
         _ => return,
     };
-    let Some(slot) = family::create(slot_kind) else { return };
-    slot.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
-    if slot_kind == Kind::Datagram {
-        slot.leave_to_kernel(Why::Spin);
-        slot.counters.note_limit(fd);
+    let Some(socket) = family::create(socket_kind) else { return };
+    socket.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
+    if socket_kind == Kind::Datagram {
+        socket.leave_to_kernel(Why::Spin);
+        socket.counters.note_limit(fd);
         if !config.multicast_loop {
             let _ = raw::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
-            slot.is_loop_off.store(true, Ordering::Relaxed);
+            socket.is_loop_off.store(true, Ordering::Relaxed);
         }
     } else {
         options(fd);
     }
-    table::set_socket(fd, slot);
+    table::set_socket(fd, socket);
 }
 
 /// Options that parameters set for every connection.
@@ -60,109 +60,109 @@ fn options(fd: c_int) {
 }
 
 /// Before a `connect`.
-pub(crate) fn connecting(slot: &Slot, fd: c_int, peer: Option<SocketAddr>) {
-    let role = match slot.kind() {
+pub(crate) fn connecting(socket: &Socket, fd: c_int, peer: Option<SocketAddr>) {
+    let role = match socket.kind() {
         Kind::Datagram => Role::UdpConnect,
         Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => Role::TcpClient,
     };
-    if matches!(slot.kind(), Kind::Fresh | Kind::Datagram) {
-        policy::judge(slot, fd, role, peer);
+    if matches!(socket.kind(), Kind::Fresh | Kind::Datagram) {
+        policy::judge(socket, fd, role, peer);
     }
 }
 
 /// After a `connect` that ended with `errno`, 0 if it succeeded.
-pub(crate) fn connected(slot: &Slot, fd: c_int, errno: c_int) {
-    if slot.kind() == Kind::Datagram {
-        return datagram::connected(slot, fd);
+pub(crate) fn connected(socket: &Socket, fd: c_int, errno: c_int) {
+    if socket.kind() == Kind::Datagram {
+        return datagram::connected(socket, fd);
     }
-    if !matches!(slot.kind(), Kind::Fresh | Kind::Connecting) {
+    if !matches!(socket.kind(), Kind::Fresh | Kind::Connecting) {
         return;
     }
     match errno {
         0 => {
-            slot.set_kind(Kind::Stream);
+            socket.set_kind(Kind::Stream);
             match address::name(fd, true) {
-                Some(peer) if slot.carrier() == Carrier::Open => offer::offer(slot, fd, peer),
-                None if slot.carrier() == Carrier::Open => {
-                    slot.leave_to_kernel(Why::PeerElsewhere);
+                Some(peer) if socket.carrier() == Carrier::Open => offer::offer(socket, fd, peer),
+                None if socket.carrier() == Carrier::Open => {
+                    socket.leave_to_kernel(Why::PeerElsewhere);
                 }
                 _ => {}
             }
-            policy::explain(slot, fd, "connect");
+            policy::explain(socket, fd, "connect");
         }
-        libc::EINPROGRESS | libc::EINTR | libc::EALREADY => slot.set_kind(Kind::Connecting),
+        libc::EINPROGRESS | libc::EINTR | libc::EALREADY => socket.set_kind(Kind::Connecting),
         _ => {}
     }
 }
 
 /// After a `listen`.
-pub(crate) fn listening(slot: &Slot, fd: c_int) {
-    slot.set_kind(Kind::Listener);
-    policy::judge(slot, fd, Role::TcpServer, None);
-    if policy::may_share(slot)
+pub(crate) fn listening(socket: &Socket, fd: c_int) {
+    socket.set_kind(Kind::Listener);
+    policy::judge(socket, fd, Role::TcpServer, None);
+    if policy::may_share(socket)
         && let Some(addr) = address::name(fd, false)
     {
         ports::announce(addr.port());
-        slot.port.store(addr.port().into(), Ordering::Relaxed);
+        socket.port.store(addr.port().into(), Ordering::Relaxed);
         doors::announce(fd, addr);
-        slot.set_why(Why::Listening);
+        socket.set_why(Why::Listening);
     }
-    policy::explain(slot, fd, "listen");
+    policy::explain(socket, fd, "listen");
 }
 
 /// A connection has been accepted; `is_near` if it is known to come from this very namespace.
 pub(crate) fn accepted(listener: &Pin, fd: c_int, flags: c_int, is_near: bool) {
-    let Some(slot) = family::create(Kind::Stream) else { return };
-    slot.is_nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
-    slot.set_end(End::Server);
+    let Some(socket) = family::create(Kind::Stream) else { return };
+    socket.is_nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
+    socket.set_end(End::Server);
     let allowed = listener.allowed.load(Ordering::Relaxed);
-    slot.allowed.store(allowed, Ordering::Relaxed);
+    socket.allowed.store(allowed, Ordering::Relaxed);
     let limits = [
-        (&slot.receive_limit_ns, &listener.receive_limit_ns),
-        (&slot.send_limit_ns, &listener.send_limit_ns),
+        (&socket.receive_limit_ns, &listener.receive_limit_ns),
+        (&socket.send_limit_ns, &listener.send_limit_ns),
     ];
     for (new, old) in limits {
         new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    slot.is_abortive.store(listener.is_abortive.load(Ordering::Relaxed), Ordering::Relaxed);
-    slot.stamps.store(listener.stamps.load(Ordering::Relaxed), Ordering::Relaxed);
-    slot.paced.inherit(&listener.paced);
+    socket.is_abortive.store(listener.is_abortive.load(Ordering::Relaxed), Ordering::Relaxed);
+    socket.stamps.store(listener.stamps.load(Ordering::Relaxed), Ordering::Relaxed);
+    socket.paced.inherit(&listener.paced);
     if is_near {
         // Where no offers are made to this port, there is nothing to look for.
-        slot.port.store(listener.port.load(Ordering::Relaxed), Ordering::Relaxed);
+        socket.port.store(listener.port.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     options(fd);
     match allowed {
-        policy::OS => slot.leave_to_kernel(Why::Rule),
-        policy::SPIN => slot.leave_to_kernel(Why::Spin),
+        policy::OS => socket.leave_to_kernel(Why::Rule),
+        policy::SPIN => socket.leave_to_kernel(Why::Spin),
         // If the offer is not there yet, it is looked for with the first bytes in either direction.
-        _ => _ = offer::take(slot, fd),
+        _ => _ = offer::take(socket, fd),
     }
-    policy::explain(slot, fd, "accept");
-    table::set_socket(fd, slot);
+    policy::explain(socket, fd, "accept");
+    table::set_socket(fd, socket);
 }
 
 /// The program has set an option.
-pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
-    if slot.kind() == Kind::Datagram {
-        datagram::option_set(slot, fd, level, name);
+pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) {
+    if socket.kind() == Kind::Datagram {
+        datagram::option_set(socket, fd, level, name);
     }
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_LINGER) => {
-            policy::read_limits(slot, fd);
+            policy::read_limits(socket, fd);
         }
         (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING)
             if stamps::is_known(fd, name) =>
         {
-            slot.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
+            socket.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
         }
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_RCVLOWAT | libc::SO_TIMESTAMPING)
         | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => {
-            slot.leave_to_kernel(Why::Feature);
+            socket.leave_to_kernel(Why::Feature);
         }
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) if slot.mapped().is_some() => {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) if socket.mapped().is_some() => {
             let on = raw::option::<c_int>(fd, level, name).unwrap_or(1) != 0;
-            slot.nodelay.store(on, Ordering::Relaxed);
+            socket.nodelay.store(on, Ordering::Relaxed);
             let _ = raw::set_option(fd, level, name, 1);
         }
         _ => {}
@@ -171,8 +171,8 @@ pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
 
 /// The program wants of a socket what only the kernel has.
 pub(crate) fn keep_to_kernel(fd: c_int) {
-    if let Some(slot) = table::socket(fd) {
-        datagram::keep_to_kernel(&slot, fd);
-        slot.leave_to_kernel(Why::Feature);
+    if let Some(socket) = table::socket(fd) {
+        datagram::keep_to_kernel(&socket, fd);
+        socket.leave_to_kernel(Why::Feature);
     }
 }

@@ -1,12 +1,12 @@
 //! Counters that others may look at while the program runs.
 //!
-//! They lie in the slots themselves, and the arena of slots is a file: publishing costs nothing.
+//! They lie in the sockets themselves, and the arena of sockets is a file: publishing costs nothing.
 //! The file begins with a text that says how to read it, so that a reader of another version sees
 //! what it knows and nothing wrong.
 //!
 //! # Safety
 //!
-//! The file's mapping becomes the arena of slots, under the rules of `slot.rs`. The text at its
+//! The file's mapping becomes the arena of sockets, under the rules of `socket.rs`. The text at its
 //! start is written before anybody else can know the file, and never again.
 
 use std::ffi::CString;
@@ -17,11 +17,11 @@ use adverb_sockconf::Level;
 use crate::base::shelter::Mapping;
 use crate::base::{alive, config, log, raw};
 use crate::socket::arena::{self, Mapped};
-use crate::socket::slot::{self, Kind, Slot};
+use crate::socket::state::{self, Kind, Socket};
 use crate::socket::table;
 use crate::transport::{datagram, offer, rendezvous, ring};
 
-/// Sees to it that there is memory for slots. Returns whether there is.
+/// Sees to it that there is memory for sockets. Returns whether there is.
 pub(crate) fn provide() -> bool {
     arena::is_there() || set_up()
 }
@@ -36,7 +36,7 @@ fn set_up() -> bool {
     is_ours.is_some()
 }
 
-/// Maps the memory that slots lie in: a file that others can look at, or nameless memory if there
+/// Maps the memory that sockets lie in: a file that others can look at, or nameless memory if there
 /// cannot be one.
 fn map(len: usize) -> Option<Mapped> {
     let nameless = || Some(Mapped::Nameless { base: raw::map_zeros(len, true).ok()?, len });
@@ -101,7 +101,7 @@ fn file(len: usize) -> Option<Mapping> {
         list(&ring::cursors()),
         list(&datagram::counts()),
         arena::layout(),
-        slot::Why::ALL.map(|(_, text)| text).join(";"),
+        state::Why::ALL.map(|(_, text)| text).join(";"),
         config::command(),
     );
     let count = text.len().min(arena::ABOUT_BYTES - 1);
@@ -124,26 +124,26 @@ fn tidy_up() {
 }
 
 /// Fills in what only others know: the kernel, and those who sent in vain.
-pub(crate) fn sum_up(slot: &Slot, fd: i32) {
-    let counters = &slot.counters;
+pub(crate) fn sum_up(socket: &Socket, fd: i32) {
+    let counters = &socket.counters;
     let number = |name| raw::option::<i32>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
     let mut limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);
-    if slot.mapped().is_some() {
-        limit = slot.ring_bytes.load(Ordering::Relaxed);
+    if socket.mapped().is_some() {
+        limit = socket.ring_bytes.load(Ordering::Relaxed);
     }
     counters.rx_limit_bytes.store(limit, Ordering::Relaxed);
-    if slot.kind() == Kind::Datagram {
-        let (packets, bytes) = datagram::dropped(slot, fd);
+    if socket.kind() == Kind::Datagram {
+        let (packets, bytes) = datagram::dropped(socket, fd);
         counters.rx_dropped_packets.store(packets, Ordering::Relaxed);
         counters.rx_dropped_bytes.store(bytes, Ordering::Relaxed);
     }
 }
 
 /// Adds what a socket has counted to the file that `VMA_STATS_FILE` names.
-pub(crate) fn dump(fd: i32, slot: &Slot) {
+pub(crate) fn dump(fd: i32, socket: &Socket) {
     if let Some(path) = &config::get().stats_file {
-        sum_up(slot, fd);
-        let report = slot.counters.report(fd);
+        sum_up(socket, fd);
+        let report = socket.counters.report(fd);
         log::append(path, &report);
     }
 }
@@ -152,12 +152,12 @@ pub(crate) fn dump(fd: i32, slot: &Slot) {
 pub(crate) fn describe(fd: i32, level: Level) -> bool {
     let mut is_there = false;
     let mut describe = |fd: i32| {
-        if let Some(slot) = table::socket(fd) {
+        if let Some(socket) = table::socket(fd) {
             is_there = true;
             log::print(level, || {
-                sum_up(&slot, fd);
-                let text = slot.counters.report(fd);
-                format!("[fd={fd}] {:?}, {}\n{text}", slot.kind(), slot.why().text())
+                sum_up(&socket, fd);
+                let text = socket.counters.report(fd);
+                format!("[fd={fd}] {:?}, {}\n{text}", socket.kind(), socket.why().text())
             });
         }
     };

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use crate::base::lock::Lazy;
 use crate::base::{alive, config, raw, signal};
 use crate::share::family;
-use crate::socket::slot::{Carrier, Kind, Slot, Why};
+use crate::socket::state::{Carrier, Kind, Socket, Why};
 use crate::socket::table::{self, Pin};
 use crate::socket::{arena, policy};
 use crate::transport::ring::ACCEPTED;
@@ -27,42 +27,42 @@ use crate::transport::{datagram, offer, rendezvous, retreat};
 /// What has been done for a program that is about to take this process over.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared {
-    /// Slots of which this process has descriptors, and for those that others have too what it takes to
+    /// Sockets of which this process has descriptors, and for those that others have too what it takes to
     /// have them again.
-    unnamed: Vec<(&'static Slot, Option<u32>)>,
+    unnamed: Vec<(&'static Socket, Option<u32>)>,
     /// Those among them that the next program will have.
-    passed_on: Vec<&'static Slot>,
+    passed_on: Vec<&'static Socket>,
 }
 
 /// Whether any socket of this process uses shared memory.
 fn has_rings() -> bool {
     let mut found = false;
     table::each(0, usize::MAX, |fd| {
-        found |= table::socket(fd).is_some_and(|slot| shares_memory(&slot));
+        found |= table::socket(fd).is_some_and(|socket| shares_memory(&socket));
     });
     found
 }
 
-fn shares_memory(slot: &Slot) -> bool {
-    datagram::has_post(slot)
-        || matches!(slot.carrier(), Carrier::Offered | Carrier::Rings | Carrier::Leaving)
+fn shares_memory(socket: &Socket) -> bool {
+    datagram::has_post(socket)
+        || matches!(socket.carrier(), Carrier::Offered | Carrier::Rings | Carrier::Leaving)
 }
 
 /// The socket in shared memory that a descriptor of the calling process stands for. A guest in our
 /// memory may have given it another number than we know.
 pub(crate) fn ringed(fd: c_int) -> Option<Pin> {
-    let is_it = |slot: &Pin, cookie: Option<u64>| {
-        shares_memory(slot)
-            && cookie.is_none_or(|cookie| slot.cookie.load(Ordering::Relaxed) == cookie)
+    let is_it = |socket: &Pin, cookie: Option<u64>| {
+        shares_memory(socket)
+            && cookie.is_none_or(|cookie| socket.cookie.load(Ordering::Relaxed) == cookie)
     };
     if !signal::is_guest() {
-        return table::socket(fd).filter(|slot| is_it(slot, None));
+        return table::socket(fd).filter(|socket| is_it(socket, None));
     }
     let cookie = Some(rendezvous::cookie(fd)).filter(|cookie| *cookie != 0)?;
     let mut found = None;
     table::each(0, usize::MAX, |known| {
         if found.is_none() {
-            found = table::socket(known).filter(|slot| is_it(slot, Some(cookie)));
+            found = table::socket(known).filter(|socket| is_it(socket, Some(cookie)));
         }
     });
     found
@@ -84,15 +84,15 @@ pub(crate) unsafe fn prepare(
         // SAFETY: the caller's promise.
         let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
         for fd in table::open_descriptors() {
-            let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
+            let Some(socket) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
             if !knows_us {
-                give_up(&slot, fd);
+                give_up(&socket, fd);
                 continue;
             }
-            datagram::hide_groups(&slot, fd);
+            datagram::hide_groups(&socket, fd);
             if signal::is_guest() {
                 // Whose memory this is has not counted its guest.
-                pass_on(&slot, fd);
+                pass_on(&socket, fd);
             }
         }
     }
@@ -110,16 +110,16 @@ impl Prepared {
     /// A descriptor counts no longer: this process is about to lose it, or to give it to whom we do not
     /// know.
     fn unname(&mut self, fd: c_int) {
-        let Some(slot) = table::socket(fd).map(|pin| pin.slot()) else { return };
+        let Some(socket) = table::socket(fd).map(|pin| pin.socket()) else { return };
         // A program that takes the rings over keeps the connection open.
-        let stays = slot.segment().is_some() && !raw::ends_with_program(fd);
-        if stays && !self.passed_on.iter().any(|known| std::ptr::eq(*known, slot)) {
-            slot.strangers.fetch_add(1, Ordering::AcqRel);
-            self.passed_on.push(slot);
+        let stays = socket.segment().is_some() && !raw::ends_with_program(fd);
+        if stays && !self.passed_on.iter().any(|known| std::ptr::eq(*known, socket)) {
+            socket.strangers.fetch_add(1, Ordering::AcqRel);
+            self.passed_on.push(socket);
         }
-        if !self.unnamed.iter().any(|(known, _)| std::ptr::eq(*known, slot)) {
-            slot.hide_name();
-            self.unnamed.push((slot, family::lend(slot)));
+        if !self.unnamed.iter().any(|(known, _)| std::ptr::eq(*known, socket)) {
+            socket.hide_name();
+            self.unnamed.push((socket, family::lend(socket)));
         }
     }
 
@@ -130,15 +130,15 @@ impl Prepared {
         }
         arena::join_family(alive::me());
         family::leaves(false);
-        for (slot, lent) in self.unnamed {
-            if lent.is_none_or(|since| family::regain(slot, since)) {
-                table::unchanged(|| slot.note_name());
+        for (socket, lent) in self.unnamed {
+            if lent.is_none_or(|since| family::regain(socket, since)) {
+                table::unchanged(|| socket.note_name());
             } else {
-                table::disown(slot);
+                table::disown(socket);
             }
         }
-        for slot in self.passed_on {
-            slot.strangers.fetch_sub(1, Ordering::AcqRel);
+        for socket in self.passed_on {
+            socket.strangers.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
@@ -154,12 +154,12 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
         // SAFETY: the caller's promise.
         let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
         for fd in table::open_descriptors() {
-            let Some(slot) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
+            let Some(socket) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
             if knows_us {
-                datagram::hide_groups(&slot, fd);
-                pass_on(&slot, fd);
+                datagram::hide_groups(&socket, fd);
+                pass_on(&socket, fd);
             } else {
-                give_up(&slot, fd);
+                give_up(&socket, fd);
             }
         }
     }
@@ -169,9 +169,9 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
 /// A connection is put where programs expect their terminal: it may be used by the C library's own
 /// streams, and by whatever program comes next.
 pub(crate) fn prepare_standard(fd: c_int) {
-    if let Some(slot) = ringed(fd) {
+    if let Some(socket) = ringed(fd) {
         let errno = raw::errno();
-        give_up(&slot, fd);
+        give_up(&socket, fd);
         raw::set_errno(errno);
     }
 }
@@ -182,19 +182,21 @@ pub(crate) fn give_up_all() {
     let errno = raw::errno();
     policy::end_acceleration();
     table::each(0, usize::MAX, |fd| {
-        if let Some(slot) = table::socket(fd) {
-            policy::leave_alone(&slot);
-            give_up(&slot, fd);
+        if let Some(socket) = table::socket(fd) {
+            policy::leave_alone(&socket);
+            give_up(&socket, fd);
         }
     });
     raw::set_errno(errno);
 }
 
 /// What travelled through shared memory travels through the kernel from now on.
-fn give_up(slot: &Slot, fd: c_int) {
-    match slot.kind() {
-        Kind::Datagram => datagram::give_up(slot, fd),
-        Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => retreat::leave(slot, fd),
+fn give_up(socket: &Socket, fd: c_int) {
+    match socket.kind() {
+        Kind::Datagram => datagram::give_up(socket, fd),
+        Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => {
+            retreat::leave(socket, fd)
+        }
     }
 }
 
@@ -202,24 +204,24 @@ fn give_up(slot: &Slot, fd: c_int) {
 /// over, it finds them where they met, and closing the descriptor here does not end the connection any
 /// more; if not, the connection goes back to the kernel.
 pub(crate) fn hand_over(over: c_int, fd: c_int) {
-    let Some(slot) = table::socket(fd) else { return };
-    datagram::give_up(&slot, fd);
+    let Some(socket) = table::socket(fd) else { return };
+    datagram::give_up(&socket, fd);
     if takes_over(over) {
-        pass_on(&slot, fd);
+        pass_on(&socket, fd);
     } else {
-        retreat::leave(&slot, fd);
+        retreat::leave(&socket, fd);
     }
 }
 
 /// Another program will have the connection too, and knows of rings.
-fn pass_on(slot: &Slot, fd: c_int) {
-    slot.leave_to_kernel(Why::HandedOver);
-    if let Some(segment) = slot.segment()
+fn pass_on(socket: &Socket, fd: c_int) {
+    socket.leave_to_kernel(Why::HandedOver);
+    if let Some(segment) = socket.segment()
         && (segment.header().state.load(Ordering::Acquire) == ACCEPTED
-            || !offer::take_back(slot, segment, fd))
+            || !offer::take_back(socket, segment, fd))
     {
-        segment.share(slot.end());
-        slot.strangers.fetch_add(1, Ordering::AcqRel);
+        segment.share(socket.end());
+        socket.strangers.fetch_add(1, Ordering::AcqRel);
     }
 }
 

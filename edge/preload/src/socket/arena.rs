@@ -18,7 +18,7 @@ use crate::base::{alive, log, raw};
 use crate::socket::holders::{self, Bits, Holders, Places, Vacancies};
 use crate::socket::memberships::{self, Membership};
 use crate::socket::own;
-use crate::socket::slot::{self, Local, Slot};
+use crate::socket::state::{self, Local, Socket};
 
 /// The most sockets that are known at a time; others are the kernel's.
 pub(crate) const SLOTS_MAX: usize = 1 << 18;
@@ -49,11 +49,11 @@ const FAMILY_MAX: usize = 16;
 
 /// What lies in front of who has which slots: the arena's head, the slots, and the memberships behind them.
 const HEAD_BYTES: usize = size_of::<Arena>()
-    + SLOTS_MAX * size_of::<Slot>()
+    + SLOTS_MAX * size_of::<Socket>()
     + memberships::COUNT * size_of::<Membership>();
 const _: () = assert!(HEAD_BYTES.is_multiple_of(align_of::<Bits>()));
 /// What of the arena is put aside from the start: its head, and the first slots.
-pub(crate) const HEAD_PAGES: usize = size_of::<Arena>() + 64 * size_of::<Slot>();
+pub(crate) const HEAD_PAGES: usize = size_of::<Arena>() + 64 * size_of::<Socket>();
 /// Length of the arena. Only what has been touched is there.
 const ARENA_BYTES: usize = HEAD_BYTES + BITS_COUNT * size_of::<Bits>();
 const BITS_COUNT: usize = (holders::WORDS - 1) * SLOTS_MAX;
@@ -164,29 +164,29 @@ pub(crate) fn heed() {
 
 /// What this process alone knows about a slot.
 #[inline]
-pub(crate) fn local(slot: &Slot) -> Option<&'static Local> {
+pub(crate) fn local(socket: &Socket) -> Option<&'static Local> {
     let locals = NonNull::new(LOCALS.load(Ordering::Acquire))?;
-    let at = locals.as_ptr().wrapping_add(usize::try_from(index_of(slot)).ok()?);
+    let at = locals.as_ptr().wrapping_add(usize::try_from(index_of(socket)).ok()?);
     // SAFETY: as many as slots, mapped for good, and zeros are legal (rule 1).
     Some(unsafe { &*at })
 }
 
 /// The number of a slot.
 #[inline]
-pub(crate) fn index_of(slot: &Slot) -> u32 {
+pub(crate) fn index_of(socket: &Socket) -> u32 {
     let Some(arena) = existing() else { return 0 };
     let first = ptr::from_ref(arena).wrapping_add(1).addr();
-    u32::try_from((ptr::from_ref(slot).addr() - first) / size_of::<Slot>()).unwrap_or(0)
+    u32::try_from((ptr::from_ref(socket).addr() - first) / size_of::<Socket>()).unwrap_or(0)
 }
 
 /// Where the fields of a slot lie, and slots, the log's settings and memberships, for readers of statistics.
 pub(crate) fn layout() -> String {
     use std::mem::offset_of;
-    let text = slot::fields();
+    let text = state::fields();
     let fresh = offset_of!(Arena, fresh);
     let (level, details) =
         (offset_of!(Arena, wanted_log.level), offset_of!(Arena, wanted_log.details));
-    let (arena, slot) = (size_of::<Arena>(), size_of::<Slot>());
+    let (arena, slot) = (size_of::<Arena>(), size_of::<Socket>());
     let (members, member) = (arena + SLOTS_MAX * slot, size_of::<Membership>());
     let (count, subject) = (memberships::COUNT, offset_of!(Arena, subject));
     format!("{text}| {arena} {slot} {fresh} {level} {details} {members} {member} {count} {subject}")
@@ -260,7 +260,7 @@ pub(crate) fn heir() -> Option<u32> {
 
 /// The memberships of all sockets.
 pub(crate) fn memberships() -> Option<&'static [Membership; memberships::COUNT]> {
-    let slots = ptr::from_ref(existing()?).wrapping_add(1).cast::<Slot>();
+    let slots = ptr::from_ref(existing()?).wrapping_add(1).cast::<Socket>();
     let at = slots.wrapping_add(SLOTS_MAX).cast::<[Membership; memberships::COUNT]>();
     // SAFETY: behind the slots, inside of the mapping, which is for good, and made of atomics (rule 1).
     Some(unsafe { &*at })
@@ -291,10 +291,10 @@ pub(crate) fn arena_address() -> Option<usize> {
 }
 
 /// The slot of that number.
-pub(crate) fn slot(index: u32) -> Option<&'static Slot> {
+pub(crate) fn slot(index: u32) -> Option<&'static Socket> {
     let arena = existing()?;
     let index = usize::try_from(index).ok().filter(|index| *index < SLOTS_MAX)?;
-    let slots = ptr::from_ref(arena).wrapping_add(1).cast::<Slot>();
+    let slots = ptr::from_ref(arena).wrapping_add(1).cast::<Socket>();
     // SAFETY: inside of the mapping, which is for good, and made of atomics (rule 1).
     Some(unsafe { &*slots.wrapping_add(index) })
 }

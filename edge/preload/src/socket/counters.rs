@@ -1,6 +1,6 @@
-//! Counters of one socket. They lie in its slot, where others may look at them while the program runs.
+//! Counters of one socket. They lie in its socket, where others may look at them while the program runs.
 //!
-//! Not here: the file that slots lie in, and reports of all sockets (`stats.rs`).
+//! Not here: the file that sockets lie in, and reports of all sockets (`stats.rs`).
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};

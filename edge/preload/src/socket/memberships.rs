@@ -1,11 +1,11 @@
 //! Which multicast groups sockets have joined, for whoever looks at statistics.
 //!
 //! The kernel lists groups by interface, not by socket; so what the program says is remembered here, in
-//! the file of statistics, behind the slots. What does not fit is not shown, and means nothing else.
+//! the file of statistics, behind the sockets. What does not fit is not shown, and means nothing else.
 //!
 //! # Safety
 //!
-//! The list lies in the arena of slots (`slot.rs`), which is mapped for good; it is made of atomics, for
+//! The list lies in the arena of sockets (`socket.rs`), which is mapped for good; it is made of atomics, for
 //! which every bit pattern is legal.
 
 use std::ffi::c_int;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::base::address::ip_words;
 use crate::socket::arena;
-use crate::socket::slot::Slot;
+use crate::socket::state::Socket;
 
 /// Memberships of all sockets that are shown.
 pub(crate) const COUNT: usize = 4096;
@@ -43,15 +43,15 @@ enum Change {
 }
 
 /// The kernel has done what the program wanted: remembers it if it was about a group.
-pub(crate) fn option_set(slot: &Slot, level: c_int, name: c_int, value: &[u8]) {
+pub(crate) fn option_set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) {
     let Some((change, group, by)) = read(level, name, value) else { return };
     let words = ip_words(group);
-    let mut places = places(slot);
-    let mine = |place: &&Membership| place.is(slot) && place.is_about(words, by);
+    let mut places = places(socket);
+    let mine = |place: &&Membership| place.is(socket) && place.is_about(words, by);
     match change {
         Change::Joins => {
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-            let number = slot.index() + 1;
+            let number = socket.index() + 1;
             let free = places.find(|place| place.socket.compare_exchange(0, number, o, r).is_ok());
             if let Some(place) = free {
                 place.by.store(by, Ordering::Relaxed);
@@ -66,19 +66,19 @@ pub(crate) fn option_set(slot: &Slot, level: c_int, name: c_int, value: &[u8]) {
 }
 
 /// A socket begins anew.
-pub(crate) fn forget(slot: &Slot) {
-    places(slot).filter(|place| place.is(slot)).for_each(Membership::clear);
+pub(crate) fn forget(socket: &Socket) {
+    places(socket).filter(|place| place.is(socket)).for_each(Membership::clear);
 }
 
-fn places(slot: &Slot) -> impl Iterator<Item = &'static Membership> {
-    let first = usize::try_from(slot.index()).unwrap_or(0).wrapping_mul(61);
+fn places(socket: &Socket) -> impl Iterator<Item = &'static Membership> {
+    let first = usize::try_from(socket.index()).unwrap_or(0).wrapping_mul(61);
     let all = arena::memberships();
     (0..PROBES).filter_map(move |step| all?.get((first + step) % COUNT))
 }
 
 impl Membership {
-    fn is(&self, slot: &Slot) -> bool {
-        self.socket.load(Ordering::Acquire) == slot.index() + 1
+    fn is(&self, socket: &Socket) -> bool {
+        self.socket.load(Ordering::Acquire) == socket.index() + 1
     }
 
     fn is_about(&self, [a, b]: [u64; 2], by: u32) -> bool {

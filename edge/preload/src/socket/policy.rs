@@ -10,12 +10,12 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use adverb_sockconf::{Level, Role, Socket, Transport};
+use adverb_sockconf::{Level, Role, Transport};
 
 use crate::base::lock::{Guarded, Lock};
 use crate::base::{address, config, log, raw};
 use crate::socket::arena;
-use crate::socket::slot::{Carrier, Kind, Slot, Why};
+use crate::socket::state::{Carrier, Kind, Socket, Why};
 
 /// Sockets of the calling thread: as everybody's, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -58,10 +58,10 @@ pub(crate) fn is_over() -> bool {
 }
 
 /// A socket that has no peer yet will not be accelerated, nor what it accepts.
-pub(crate) fn leave_alone(slot: &Slot) {
-    if matches!(slot.kind(), Kind::Fresh | Kind::Listener) {
-        slot.allowed.store(OS, Ordering::Relaxed);
-        slot.leave_to_kernel(Why::Feature);
+pub(crate) fn leave_alone(socket: &Socket) {
+    if matches!(socket.kind(), Kind::Fresh | Kind::Listener) {
+        socket.allowed.store(OS, Ordering::Relaxed);
+        socket.leave_to_kernel(Why::Feature);
     }
 }
 
@@ -81,24 +81,25 @@ pub(crate) fn is_wanted() -> bool {
 }
 
 /// Asks the rules about a socket, and remembers the answer.
-pub(crate) fn judge(slot: &Slot, fd: c_int, role: Role, peer: Option<SocketAddr>) {
-    let local = address::name(fd, false).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
-    let remote = peer.map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
-    let transport = config::get().allowed(&Socket { role, local, remote });
-    allow(slot, transport);
+pub(crate) fn judge(socket: &Socket, fd: c_int, role: Role, peer: Option<SocketAddr>) {
+    let local = address::name(fd, false)
+        .map_or(adverb_sockconf::Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let remote = peer.map_or(adverb_sockconf::Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let transport = config::get().allowed(&adverb_sockconf::Socket { role, local, remote });
+    allow(socket, transport);
 }
 
-fn allow(slot: &Slot, transport: Transport) {
+fn allow(socket: &Socket, transport: Transport) {
     let (number, reason) = match transport {
         Transport::Best => (BEST, None),
         Transport::SharedMemory => (SHARED, None),
         Transport::Spin => (SPIN, Some(Why::Spin)),
         Transport::Os => (OS, Some(Why::Rule)),
     };
-    slot.allowed.store(number, Ordering::Relaxed);
+    socket.allowed.store(number, Ordering::Relaxed);
     if let Some(why) = reason {
-        slot.leave_to_kernel(why);
-        slot.set_why(why);
+        socket.leave_to_kernel(why);
+        socket.set_why(why);
     }
 }
 
@@ -109,31 +110,31 @@ const SHARED: u8 = 3;
 
 /// Whether a socket is to be left entirely alone.
 #[inline]
-pub(crate) fn is_plain(slot: &Slot) -> bool {
-    slot.allowed.load(Ordering::Relaxed) == OS
+pub(crate) fn is_plain(socket: &Socket) -> bool {
+    socket.allowed.load(Ordering::Relaxed) == OS
 }
 
 /// Whether what rules have said so far allows shared memory.
 #[inline]
-pub(crate) fn may_share(slot: &Slot) -> bool {
-    [BEST, SHARED].contains(&slot.allowed.load(Ordering::Relaxed))
+pub(crate) fn may_share(socket: &Socket) -> bool {
+    [BEST, SHARED].contains(&socket.allowed.load(Ordering::Relaxed))
 }
 
 /// Whether rules want shared memory, and nothing less, where there can be some.
-pub(crate) fn insists(slot: &Slot) -> bool {
-    slot.allowed.load(Ordering::Relaxed) == SHARED
+pub(crate) fn insists(socket: &Socket) -> bool {
+    socket.allowed.load(Ordering::Relaxed) == SHARED
 }
 
 /// Whether the kernel's own call is all there is to it: for good, and without spinning.
 #[inline]
-pub(crate) fn may_ring(slot: &Slot) -> bool {
-    slot.carrier() != Carrier::Kernel && matches!(slot.kind(), Kind::Stream | Kind::Connecting)
+pub(crate) fn may_ring(socket: &Socket) -> bool {
+    socket.carrier() != Carrier::Kernel && matches!(socket.kind(), Kind::Stream | Kind::Connecting)
 }
 
 /// Reads the time limits of a socket that came from elsewhere.
-pub(crate) fn read_limits(slot: &Slot, fd: c_int) {
+pub(crate) fn read_limits(socket: &Socket, fd: c_int) {
     for (name, limit) in
-        [(libc::SO_RCVTIMEO, &slot.receive_limit_ns), (libc::SO_SNDTIMEO, &slot.send_limit_ns)]
+        [(libc::SO_RCVTIMEO, &socket.receive_limit_ns), (libc::SO_SNDTIMEO, &socket.send_limit_ns)]
     {
         if let Ok([seconds, micros]) = raw::option::<[i64; 2]>(fd, libc::SOL_SOCKET, name) {
             let ns = seconds.saturating_mul(1_000_000_000).saturating_add(micros * 1000);
@@ -141,17 +142,17 @@ pub(crate) fn read_limits(slot: &Slot, fd: c_int) {
         }
     }
     if let Ok([on, seconds]) = raw::option::<[c_int; 2]>(fd, libc::SOL_SOCKET, libc::SO_LINGER) {
-        slot.is_abortive.store(on != 0 && seconds == 0, Ordering::Relaxed);
+        socket.is_abortive.store(on != 0 && seconds == 0, Ordering::Relaxed);
     }
 }
 
 /// Says what has become of a socket, if somebody wants to know.
-pub(crate) fn explain(slot: &Slot, fd: c_int, event: &str) {
+pub(crate) fn explain(socket: &Socket, fd: c_int, event: &str) {
     arena::heed();
     let text = || {
         let name =
             |of_peer| address::name(fd, of_peer).map_or("-".to_owned(), |addr| addr.to_string());
-        format!("fd {fd} {event} {} <- {}: {}", name(false), name(true), slot.why().text())
+        format!("fd {fd} {event} {} <- {}: {}", name(false), name(true), socket.why().text())
     };
     if config::get().explain {
         config::get().log.print(Level::Info, &text());

@@ -7,8 +7,8 @@
 //!
 //! # Safety
 //!
-//! An entry is 0, the address of a slot with the last bit set, or what it was set to with the second last
-//! bit set: the address of an epoll instance, of which nothing is known here. Slots are never unmapped.
+//! An entry is 0, the address of a socket with the last bit set, or what it was set to with the second last
+//! bit set: the address of an epoll instance, of which nothing is known here. Sockets are never unmapped.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -20,11 +20,11 @@ use crate::base::lock::{Lazy, Lock};
 use crate::base::raw::{self, Errno};
 use crate::base::thread;
 use crate::socket::loans::Keep;
-use crate::socket::slot::Slot;
+use crate::socket::state::Socket;
 
 const PAGE_ENTRIES: usize = 1024;
 const PAGES: usize = 1 << 20;
-const SLOT: usize = 1;
+const SOCKET: usize = 1;
 const OTHER: usize = 2;
 
 /// Held while an entry changes, and across a fork: a child is counted for what it gets, neither more nor
@@ -39,21 +39,22 @@ pub(crate) fn changes() -> &'static Lock {
 /// Makes an entry another one, and returns what it was.
 fn change(entry: &AtomicUsize, word: usize) -> usize {
     unchanged(|| {
-        if let Some(slot) = slot_of(word) {
-            slot.name();
+        if let Some(socket) = socket_of(word) {
+            socket.name();
         }
         let old = entry.swap(word, Ordering::AcqRel);
-        if let Some(slot) = slot_of(old) {
-            slot.unname();
+        if let Some(socket) = socket_of(old) {
+            socket.unname();
         }
         old
     })
 }
 
-/// The slot that an entry says.
-fn slot_of(word: usize) -> Option<&'static Slot> {
-    let at = (word & SLOT != 0).then(|| ptr::with_exposed_provenance::<Slot>(word & !SLOT))?;
-    // SAFETY: the entry holds, or held, the address of a slot, which is never unmapped.
+/// The socket that an entry says.
+fn socket_of(word: usize) -> Option<&'static Socket> {
+    let at =
+        (word & SOCKET != 0).then(|| ptr::with_exposed_provenance::<Socket>(word & !SOCKET))?;
+    // SAFETY: the entry holds, or held, the address of a socket, which is never unmapped.
     Some(unsafe { &*at })
 }
 
@@ -64,14 +65,14 @@ pub(crate) fn unchanged<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Nothing stands for a slot any more, which is somebody else's: nobody is told.
-pub(crate) fn disown(slot: &Slot) {
-    disown_those(|word| slot_of(word).is_some_and(|known| ptr::eq(known, slot)));
+/// Nothing stands for a socket any more, which is somebody else's: nobody is told.
+pub(crate) fn disown(socket: &Socket) {
+    disown_those(|word| socket_of(word).is_some_and(|known| ptr::eq(known, socket)));
 }
 
 /// In a child that is no heir: nothing stands for any.
 pub(crate) fn disown_all() {
-    disown_those(|word| word & SLOT != 0);
+    disown_those(|word| word & SOCKET != 0);
 }
 
 fn disown_those(is_it: impl Fn(usize) -> bool) {
@@ -116,10 +117,10 @@ fn entry_or_new(fd: c_int) -> Option<&'static AtomicUsize> {
 
 /// A socket in use: it stays what it is until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Pin(&'static Slot);
+pub(crate) struct Pin(&'static Socket);
 
 impl Pin {
-    pub(crate) fn slot(&self) -> &'static Slot {
+    pub(crate) fn socket(&self) -> &'static Socket {
         self.0
     }
 }
@@ -143,10 +144,10 @@ impl Keep for Pin {
 }
 
 impl Deref for Pin {
-    type Target = Slot;
+    type Target = Socket;
 
     #[inline]
-    fn deref(&self) -> &Slot {
+    fn deref(&self) -> &Socket {
         self.0
     }
 }
@@ -164,9 +165,9 @@ pub(crate) fn socket(fd: c_int) -> Option<Pin> {
     let entry = entry(fd)?;
     loop {
         let found = entry.load(Ordering::Acquire);
-        let slot = slot_of(found)?;
-        if slot.retain() {
-            let pin = Pin(slot);
+        let socket = socket_of(found)?;
+        if socket.retain() {
+            let pin = Pin(socket);
             if entry.load(Ordering::Acquire) == found {
                 return Some(pin);
             }
@@ -175,15 +176,15 @@ pub(crate) fn socket(fd: c_int) -> Option<Pin> {
 }
 
 /// Whether a descriptor stands for this socket.
-pub(crate) fn is_socket(fd: c_int, slot: &Slot) -> bool {
-    is_entry(fd, ptr::from_ref(slot).addr() | SLOT)
+pub(crate) fn is_socket(fd: c_int, socket: &Socket) -> bool {
+    is_entry(fd, ptr::from_ref(socket).addr() | SOCKET)
 }
 
 /// For whoever has waited: another thread may have closed the descriptor meanwhile, and its number may be
 /// somebody else's, whose bytes are not for us.
 #[inline]
-pub(crate) fn still(fd: c_int, slot: &Slot) -> Result<(), Errno> {
-    is_socket(fd, slot).then_some(()).ok_or(Errno(libc::EBADF))
+pub(crate) fn still(fd: c_int, socket: &Socket) -> Result<(), Errno> {
+    is_socket(fd, socket).then_some(()).ok_or(Errno(libc::EBADF))
 }
 
 /// Whether a descriptor stands for what lies there, and is no socket.
@@ -218,16 +219,16 @@ fn other_of(word: usize) -> Option<usize> {
     (word & OTHER != 0).then_some(word & !OTHER)
 }
 
-/// Makes `fd` stand for `slot`, whose reference the entry takes over. What it stood for before was
+/// Makes `fd` stand for `socket`, whose reference the entry takes over. What it stood for before was
 /// closed behind our back, and is let go.
-pub(crate) fn set_socket(fd: c_int, slot: &'static Slot) {
+pub(crate) fn set_socket(fd: c_int, socket: &'static Socket) {
     match entry_or_new(fd) {
         Some(entry) => {
-            let word = ptr::from_ref(slot).expose_provenance() | SLOT;
-            slot.set_owner(raw::process_id(), fd);
+            let word = ptr::from_ref(socket).expose_provenance() | SOCKET;
+            socket.set_owner(raw::process_id(), fd);
             let_go(change(entry, word));
         }
-        None => slot.release(),
+        None => socket.release(),
     }
 }
 
@@ -242,18 +243,18 @@ pub(crate) fn set_other(fd: c_int, at: usize, let_go_of: fn(usize)) -> bool {
 static LET_GO_OF: Lazy<fn(usize)> = Lazy::new();
 
 /// Makes `fd` stand for nothing, and returns the socket whose reference the caller now has.
-pub(crate) fn clear(fd: c_int) -> Option<&'static Slot> {
+pub(crate) fn clear(fd: c_int) -> Option<&'static Socket> {
     let old = change(entry(fd)?, 0);
-    let slot = slot_of(old);
-    if slot.is_none() {
+    let socket = socket_of(old);
+    if socket.is_none() {
         let_go(old);
     }
-    slot
+    socket
 }
 
 fn let_go(old: usize) {
-    if let Some(slot) = slot_of(old) {
-        slot.release();
+    if let Some(socket) = socket_of(old) {
+        socket.release();
     } else if let (Some(at), Some(let_go_of)) = (other_of(old), LET_GO_OF.get()) {
         let_go_of(at);
     }
@@ -286,9 +287,9 @@ pub(crate) fn open_descriptors() -> Vec<c_int> {
 }
 
 /// Calls `f` with the socket of every descriptor that stands for one, though nobody may hold it.
-pub(crate) fn each_slot(mut f: impl FnMut(&'static Slot)) {
+pub(crate) fn each_socket(mut f: impl FnMut(&'static Socket)) {
     each(0, usize::MAX, |fd| {
         let found = entry(fd).map_or(0, |entry| entry.load(Ordering::Acquire));
-        slot_of(found).into_iter().for_each(&mut f);
+        socket_of(found).into_iter().for_each(&mut f);
     });
 }

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::base::{raw, thread};
 use crate::socket::counters::add;
-use crate::socket::slot::{Carrier, Slot, Why};
+use crate::socket::state::{Carrier, Socket, Why};
 use crate::transport::doorbell;
 use crate::transport::ring::{Direction, NEVER, ON_WORD, Ring, Segment, TOGETHER};
 
 /// After reading: rings for a writer that waits for room, once there is a good deal of it.
-pub(crate) fn ring_for_room(slot: &Slot, ring: Ring<'_>, fd: c_int) {
+pub(crate) fn ring_for_room(socket: &Socket, ring: Ring<'_>, fd: c_int) {
     fence(Ordering::SeqCst);
     let writer = &ring.direction.writer;
     if writer.armed.load(Ordering::Relaxed) == 0
@@ -22,14 +22,14 @@ pub(crate) fn ring_for_room(slot: &Slot, ring: Ring<'_>, fd: c_int) {
     {
         return;
     }
-    let Some(segment) = slot.mapped() else { return };
-    let outgoing = segment.outgoing(slot.end()).direction;
+    let Some(segment) = socket.mapped() else { return };
+    let outgoing = segment.outgoing(socket.end()).direction;
     if outgoing.producer.switched_at.load(Ordering::Relaxed) == NEVER {
         // From here on bytes in the kernel's stream are bells.
-        let _held = slot.sending.hold();
-        switch(slot, segment);
+        let _held = socket.sending.hold();
+        switch(socket, segment);
     }
-    ring_once(slot, segment, fd);
+    ring_once(socket, segment, fd);
 }
 
 /// Wakes a sleeper who has armed `bell` and sleeps on that very word. Returns whether there is one who has to
@@ -47,18 +47,18 @@ pub(crate) fn wants_bell(bell: &AtomicU32) -> bool {
 }
 
 /// Rings, unless the other end has closed or leaves: both wait for whoever is about to.
-pub(crate) fn ring_once(slot: &Slot, segment: &Segment, fd: c_int) {
-    ring_unless(slot, segment, fd, || false);
+pub(crate) fn ring_once(socket: &Socket, segment: &Segment, fd: c_int) {
+    ring_unless(socket, segment, fd, || false);
 }
 
 /// The same, unless at the last moment it `is_done` or needless.
 pub(crate) fn ring_unless(
-    slot: &Slot,
+    socket: &Socket,
     segment: &Segment,
     fd: c_int,
     is_done: impl FnOnce() -> bool,
 ) {
-    let outgoing = segment.outgoing(slot.end()).direction;
+    let outgoing = segment.outgoing(socket.end()).direction;
     outgoing.producer.ringing.fetch_add(1, Ordering::SeqCst);
     let is_heard =
         outgoing.consumer.sleep.gone.load(Ordering::SeqCst) == 0 && !segment.is_leaving();
@@ -67,27 +67,27 @@ pub(crate) fn ring_unless(
         if raw::send(fd, &[0]).is_err() {
             outgoing.producer.bells.fetch_sub(1, Ordering::AcqRel);
         }
-        add(&slot.counters.bells_rung, 1);
+        add(&socket.counters.bells_rung, 1);
         thread::note_woken();
     }
     outgoing.producer.ringing.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// From here on this end's bytes travel through its ring. The lock for sending is held.
-pub(crate) fn switch(slot: &Slot, segment: &Segment) {
-    if segment.outgoing(slot.end()).switch() {
-        slot.set_why(Why::Rings);
-        slot.set_carrier(Carrier::Rings);
+pub(crate) fn switch(socket: &Socket, segment: &Segment) {
+    if segment.outgoing(socket.end()).switch() {
+        socket.set_why(Why::Rings);
+        socket.set_carrier(Carrier::Rings);
     }
 }
 
 /// Takes the bells out of the kernel's queue that have been rung and not been heard, unless
 /// somebody else may be waiting for them.
-pub(crate) fn hear(slot: &Slot, ring: Ring<'_>, fd: c_int) {
+pub(crate) fn hear(socket: &Socket, ring: Ring<'_>, fd: c_int) {
     let unheard = ring.unheard();
     if unheard > 0
-        && slot.sleepers.load(Ordering::SeqCst) == 0
-        && slot.watchers.load(Ordering::SeqCst) == 0
+        && socket.sleepers.load(Ordering::SeqCst) == 0
+        && socket.watchers.load(Ordering::SeqCst) == 0
     {
         take_bells(ring, fd, unheard);
     }
@@ -116,8 +116,8 @@ fn take_bells(ring: Ring<'_>, fd: c_int, count: usize) -> bool {
 /// Only bells whose bytes have been read: whoever else sleeps on this connection must find the
 /// others. So they are counted first, and the ring looked at after that. A bell may also be for one
 /// who waits for room: as long as there is another than the caller, all are left.
-pub(crate) fn drain(slot: &Slot, segment: &Segment, fd: c_int, is_writer: bool) -> bool {
-    let ring = segment.incoming(slot.end());
+pub(crate) fn drain(socket: &Socket, segment: &Segment, fd: c_int, is_writer: bool) -> bool {
+    let ring = segment.incoming(socket.end());
     let is_past = || {
         let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
         switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched
@@ -125,10 +125,10 @@ pub(crate) fn drain(slot: &Slot, segment: &Segment, fd: c_int, is_writer: bool) 
     if is_past() && ring.unheard() == 0 {
         return true;
     }
-    if slot.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
+    if socket.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
         return false;
     }
-    let _held = slot.receiving.hold();
+    let _held = socket.receiving.hold();
     if !is_past() {
         return raw::waiting(fd).unwrap_or(0) == 0;
     }
@@ -158,11 +158,11 @@ pub(crate) fn armed_by(direction: &Direction) -> u32 {
 
 /// After a sleep: takes the bell out of the kernel's queue at once. A program that ends with a bell
 /// unheard would reset the connection where it should end it.
-pub(crate) fn hear_after_sleep(slot: &Slot, segment: &Segment, fd: c_int) {
-    let _held = slot.receiving.hold();
-    let ring = segment.incoming(slot.end());
+pub(crate) fn hear_after_sleep(socket: &Socket, segment: &Segment, fd: c_int) {
+    let _held = socket.receiving.hold();
+    let ring = segment.incoming(socket.end());
     let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
     if switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched {
-        hear(slot, ring, fd);
+        hear(socket, ring, fd);
     }
 }

@@ -22,7 +22,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use crate::base::{address, raw};
-use crate::socket::slot::{Kind, Slot, Why};
+use crate::socket::state::{Kind, Socket, Why};
 use crate::socket::{policy, stamps};
 
 pub(crate) use directory::{tidy_up, withdraw_of_dead};
@@ -37,51 +37,51 @@ pub(crate) use post::forget_threads;
 
 /// Whether a socket is one whose datagrams may go into, or come out of, a mailbox.
 #[inline]
-pub(crate) fn has_post(slot: &Slot) -> bool {
-    slot.kind() == Kind::Datagram
-        && (slot.has_inbox.load(Ordering::Relaxed)
-            || !slot.is_kernel_only.load(Ordering::Relaxed) && policy::may_share(slot))
+pub(crate) fn has_post(socket: &Socket) -> bool {
+    socket.kind() == Kind::Datagram
+        && (socket.has_inbox.load(Ordering::Relaxed)
+            || !socket.is_kernel_only.load(Ordering::Relaxed) && policy::may_share(socket))
 }
 
 /// Its mailbox, if it has one.
 #[inline]
-pub(crate) fn mailbox(slot: &Slot, fd: c_int) -> Option<&Mailbox> {
-    post::inbox(slot, fd).map(post::Inbox::mailbox)
+pub(crate) fn mailbox(socket: &Socket, fd: c_int) -> Option<&Mailbox> {
+    post::inbox(socket, fd).map(post::Inbox::mailbox)
 }
 
 /// Its mailbox, if this process has mapped it.
 #[inline]
-pub(crate) fn mapped(slot: &Slot) -> Option<&Mailbox> {
-    post::mapped(slot).map(post::Inbox::mailbox)
+pub(crate) fn mapped(socket: &Socket) -> Option<&Mailbox> {
+    post::mapped(socket).map(post::Inbox::mailbox)
 }
 
 /// The program wants what only the kernel has: whatever comes from now on comes from there.
-pub(crate) fn keep_to_kernel(slot: &Slot, fd: c_int) {
-    hide_groups(slot, fd);
-    if slot.kind() == Kind::Datagram && !slot.is_kernel_only.swap(true, Ordering::AcqRel) {
-        if let Some(mailbox) = mapped(slot) {
+pub(crate) fn keep_to_kernel(socket: &Socket, fd: c_int) {
+    hide_groups(socket, fd);
+    if socket.kind() == Kind::Datagram && !socket.is_kernel_only.swap(true, Ordering::AcqRel) {
+        if let Some(mailbox) = mapped(socket) {
             mailbox.hold();
         }
-        outbox::forget(slot);
-        slot.set_why(Why::Feature);
+        outbox::forget(socket);
+        socket.set_why(Why::Feature);
     }
 }
 
 /// Another program is about to have the socket: what comes from now on comes through the kernel, and so
 /// does what is here already.
-pub(crate) fn give_up(slot: &Slot, fd: c_int) {
-    keep_to_kernel(slot, fd);
-    if slot.kind() == Kind::Datagram
-        && let Some(mailbox) = mailbox(slot, fd)
+pub(crate) fn give_up(socket: &Socket, fd: c_int) {
+    keep_to_kernel(socket, fd);
+    if socket.kind() == Kind::Datagram
+        && let Some(mailbox) = mailbox(socket, fd)
     {
         evacuation::empty(mailbox, fd);
     }
 }
 
 /// After a `bind`: the kernel may bring to this socket what it brought to another one.
-pub(crate) fn bound(slot: &Slot, fd: c_int) {
+pub(crate) fn bound(socket: &Socket, fd: c_int) {
     let Some(own) = address::name(fd, false) else { return };
-    slot.port.store(own.port().into(), Ordering::Relaxed);
+    socket.port.store(own.port().into(), Ordering::Relaxed);
     if let Some(directory) = directory::of(fd)
         && directory.generation(own.port()) > 0
     {
@@ -90,73 +90,73 @@ pub(crate) fn bound(slot: &Slot, fd: c_int) {
 }
 
 /// After a `connect`, whatever has come of it.
-pub(crate) fn connected(slot: &Slot, fd: c_int) {
-    slot.turns.fetch_add(1, Ordering::AcqRel);
-    if let Some(mailbox) = mapped(slot) {
+pub(crate) fn connected(socket: &Socket, fd: c_int) {
+    socket.turns.fetch_add(1, Ordering::AcqRel);
+    if let Some(mailbox) = mapped(socket) {
         mailbox.turn();
         inbox::expect_groups(fd, mailbox);
         if address::name(fd, false).is_none_or(|own| own.port() != mailbox.port()) {
             // Disconnected, and without the port that it had.
-            keep_to_kernel(slot, fd);
+            keep_to_kernel(socket, fd);
         }
     }
-    slot.port.store(0, Ordering::Relaxed);
-    bound(slot, fd);
+    socket.port.store(0, Ordering::Relaxed);
+    bound(socket, fd);
 }
 
 /// The last descriptor is about to be closed.
-pub(crate) fn closing(slot: &Slot) {
-    if slot.kind() == Kind::Datagram
-        && let Some(directory) = slot.post().and_then(|post| post.directory)
-        && let Ok(port @ 1..) = u16::try_from(slot.port.load(Ordering::Relaxed))
+pub(crate) fn closing(socket: &Socket) {
+    if socket.kind() == Kind::Datagram
+        && let Some(directory) = socket.post().and_then(|post| post.directory)
+        && let Ok(port @ 1..) = u16::try_from(socket.port.load(Ordering::Relaxed))
     {
         directory.change(port);
     }
 }
 
 /// A socket that came with its descriptor.
-pub(crate) fn adopted(slot: &Slot, fd: c_int) {
-    slot.multicast_by.store(BY_UNKNOWN, Ordering::Relaxed);
-    post::inherit(slot, fd);
+pub(crate) fn adopted(socket: &Socket, fd: c_int) {
+    socket.multicast_by.store(BY_UNKNOWN, Ordering::Relaxed);
+    post::inherit(socket, fd);
     if let Some(own) = address::name(fd, false) {
-        slot.port.store(own.port().into(), Ordering::Relaxed);
+        socket.port.store(own.port().into(), Ordering::Relaxed);
     }
 }
 
 /// In a child just forked.
-pub(crate) fn after_fork(slot: &Slot) {
-    if let Some(mailbox) = mapped(slot) {
+pub(crate) fn after_fork(socket: &Socket) {
+    if let Some(mailbox) = mapped(socket) {
         mailbox.own();
     }
 }
 
 /// What the kernel brings comes as the program wants it: without saying to which group it was sent.
-pub(crate) fn hide_groups(slot: &Slot, fd: c_int) {
-    if slot.shows_groups.swap(false, Ordering::AcqRel) {
+pub(crate) fn hide_groups(socket: &Socket, fd: c_int) {
+    if socket.shows_groups.swap(false, Ordering::AcqRel) {
         let (level, name) = inbox::shows_option(fd);
         let _ = raw::set_option(fd, level, name, 0);
-        if let Some(mailbox) = mapped(slot) {
+        if let Some(mailbox) = mapped(socket) {
             mailbox.show_never();
         }
     }
 }
 
 /// Whether the program asks for an option that is on because of us.
-pub(crate) fn is_hidden(slot: &Slot, fd: c_int, level: c_int, name: c_int) -> bool {
-    slot.shows_groups.load(Ordering::Acquire) && (level, name) == inbox::shows_option(fd)
+pub(crate) fn is_hidden(socket: &Socket, fd: c_int, level: c_int, name: c_int) -> bool {
+    socket.shows_groups.load(Ordering::Acquire) && (level, name) == inbox::shows_option(fd)
 }
 
 /// The socket has joined a group, or left it, or its filters have changed.
-fn membership_changed(slot: &Slot, fd: c_int) {
-    if let Some(mailbox) = mapped(slot) {
+fn membership_changed(socket: &Socket, fd: c_int) {
+    if let Some(mailbox) = mapped(socket) {
         mailbox.turn();
         inbox::expect_groups(fd, mailbox);
     }
-    bound(slot, fd);
+    bound(socket, fd);
 }
 
 /// The program has set an option. What is not known to be harmless needs the kernel.
-pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
+pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) {
     let is_harmless = match level {
         libc::SOL_SOCKET => HARMLESS_ANY.contains(&name) || stamps::is_known(fd, name),
         libc::IPPROTO_IP => {
@@ -170,13 +170,13 @@ pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
     let is_about_errors =
         [(libc::IPPROTO_IP, libc::IP_RECVERR), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)];
     if is_about_errors.contains(&(level, name)) {
-        hide_groups(slot, fd);
+        hide_groups(socket, fd);
     }
     if !is_harmless {
-        if is_hidden(slot, fd, level, name) {
-            slot.shows_groups.store(false, Ordering::Release);
+        if is_hidden(socket, fd, level, name) {
+            socket.shows_groups.store(false, Ordering::Release);
         }
-        return keep_to_kernel(slot, fd);
+        return keep_to_kernel(socket, fd);
     }
     let (memberships, ways) = match level {
         libc::IPPROTO_IP => (&MEMBERSHIP_V4[..], &WAY_V4[..]),
@@ -184,7 +184,7 @@ pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
         _ => (&[][..], &[][..]),
     };
     if memberships.contains(&name) {
-        membership_changed(slot, fd);
+        membership_changed(socket, fd);
     }
     if [
         (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP),
@@ -193,14 +193,14 @@ pub(crate) fn option_set(slot: &Slot, fd: c_int, level: c_int, name: c_int) {
     .contains(&(level, name))
     {
         let is_off = raw::option::<c_int>(fd, level, name) == Ok(0);
-        slot.is_loop_off.store(is_off, Ordering::Relaxed);
+        socket.is_loop_off.store(is_off, Ordering::Relaxed);
     }
     if ways.contains(&name) {
-        slot.turns.fetch_add(1, Ordering::AcqRel);
+        socket.turns.fetch_add(1, Ordering::AcqRel);
     }
     if level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name) {
-        slot.counters.note_limit(fd);
-        let Some(mailbox) = mapped(slot) else { return };
+        socket.counters.note_limit(fd);
+        let Some(mailbox) = mapped(socket) else { return };
         let limit = raw::option::<c_int>(fd, level, name.min(libc::SO_RCVBUF)).unwrap_or(0);
         mailbox.set_limit(u64::try_from(limit).unwrap_or(0));
     }

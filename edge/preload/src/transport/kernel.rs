@@ -8,34 +8,34 @@ use crate::base::thread::{Interrupts, Seen};
 use crate::base::{config, ppoll, signal};
 use crate::socket::counters::add;
 use crate::socket::patience::{Patience, Spin};
-use crate::socket::slot::{Kind, Slot};
+use crate::socket::state::{Kind, Socket};
 use crate::socket::table;
 use crate::transport::streak;
 
 /// Tries `attempt`, which never waits, for as long as it is worth it; then `block`, which does.
 pub(crate) fn receive(
-    slot: &Slot,
+    socket: &Socket,
     fd: c_int,
     now: bool,
     mut attempt: impl FnMut() -> Answer,
     block: impl FnOnce() -> Answer,
 ) -> Answer {
     raw::cancellation_point();
-    let answer = receive_inner(slot, fd, now, &mut attempt, block);
+    let answer = receive_inner(socket, fd, now, &mut attempt, block);
     match answer {
         Ok(got) => {
-            streak::note_run(slot);
-            add(&slot.counters.rx_os_packets, 1);
-            add(&slot.counters.rx_os_bytes, got);
+            streak::note_run(socket);
+            add(&socket.counters.rx_os_packets, 1);
+            add(&socket.counters.rx_os_bytes, got);
         }
-        Err(Errno::AGAIN) => add(&slot.counters.rx_eagain, 1),
-        Err(_) => add(&slot.counters.rx_errors, 1),
+        Err(Errno::AGAIN) => add(&socket.counters.rx_eagain, 1),
+        Err(_) => add(&socket.counters.rx_errors, 1),
     }
     answer
 }
 
 fn receive_inner(
-    slot: &Slot,
+    socket: &Socket,
     fd: c_int,
     now: bool,
     attempt: &mut impl FnMut() -> Answer,
@@ -43,11 +43,11 @@ fn receive_inner(
 ) -> Answer {
     let (errno, seen) = (raw::errno(), Seen::now());
     let first = attempt();
-    let waits = !now && !slot.is_nonblocking.load(Ordering::Relaxed);
+    let waits = !now && !socket.is_nonblocking.load(Ordering::Relaxed);
     if first != Err(Errno::AGAIN) || !waits {
         return first;
     }
-    let (limit, kind) = match slot.receive_limit_ns.load(Ordering::Relaxed) {
+    let (limit, kind) = match socket.receive_limit_ns.load(Ordering::Relaxed) {
         0 => (None, Interrupts::Hard),
         limit => (Some(limit), Interrupts::All),
     };
@@ -60,30 +60,30 @@ fn receive_inner(
             Spin::Interrupted => return Err(Errno::INTR),
             Spin::TimedOut => return Err(Errno::AGAIN),
         }
-        if slot.kind() == Kind::Stream {
-            streak::gather(slot);
+        if socket.kind() == Kind::Stream {
+            streak::gather(socket);
         }
-        table::still(fd, slot)?;
+        table::still(fd, socket)?;
         let answer = attempt();
         if answer != Err(Errno::AGAIN) {
             patience.hit(most_ns);
-            add(&slot.counters.rx_poll_hit, 1);
+            add(&socket.counters.rx_poll_hit, 1);
             raw::set_errno(errno);
             return answer;
         }
     }
-    add(&slot.counters.rx_poll_miss, 1);
+    add(&socket.counters.rx_poll_miss, 1);
     let since = raw::now_ns();
-    let answer = sleep_until_readable(slot, fd, &patience).and_then(|()| block());
+    let answer = sleep_until_readable(socket, fd, &patience).and_then(|()| block());
     patience.miss(since, most_ns);
     answer
 }
 
 /// Spins until a descriptor has something to read, for as long as it is worth it. Fails if a signal
 /// handler has run meanwhile that interrupts the call, or the descriptor has been closed.
-pub(crate) fn spin_until_readable(slot: &Slot, fd: c_int) -> Result<(), Errno> {
-    if slot.is_nonblocking.load(Ordering::Relaxed)
-        || slot.receive_limit_ns.load(Ordering::Relaxed) > 0
+pub(crate) fn spin_until_readable(socket: &Socket, fd: c_int) -> Result<(), Errno> {
+    if socket.is_nonblocking.load(Ordering::Relaxed)
+        || socket.receive_limit_ns.load(Ordering::Relaxed) > 0
     {
         return Ok(());
     }
@@ -92,18 +92,18 @@ pub(crate) fn spin_until_readable(slot: &Slot, fd: c_int) -> Result<(), Errno> {
     while raw::poll_now(fd, libc::POLLIN) == Ok(0) {
         match patience.goes_on(false) {
             Spin::Look => {}
-            Spin::Sleep => return sleep_until_readable(slot, fd, &patience),
+            Spin::Sleep => return sleep_until_readable(socket, fd, &patience),
             Spin::TimedOut => return Ok(()),
             Spin::Interrupted => return Err(Errno::INTR),
         }
     }
-    table::still(fd, slot)
+    table::still(fd, socket)
 }
 
 /// Before a sleep in the kernel that only a handler would end: waits for something to read, so that
 /// none is missed that has run since the last look.
 pub(crate) fn sleep_until_readable(
-    slot: &Slot,
+    socket: &Socket,
     fd: c_int,
     patience: &Patience,
 ) -> Result<(), Errno> {
@@ -116,7 +116,7 @@ pub(crate) fn sleep_until_readable(
         }
         let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
         let slept = ppoll::sleep(&mut polled, patience.slice_ns(), None);
-        table::still(fd, slot)?;
+        table::still(fd, socket)?;
         match slept {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => return Ok(()),

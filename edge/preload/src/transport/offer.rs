@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use crate::base::raw::{self, Errno};
 use crate::base::shelter::Mapping;
 use crate::base::{address, alive, config};
-use crate::socket::slot::{Carrier, End, Slot, Why};
+use crate::socket::state::{Carrier, End, Socket, Why};
 use crate::socket::{changes, habit, policy};
 use crate::transport::rendezvous::{self, Name};
 use crate::transport::ring::{ACCEPTED, Leaver, OFFERED, Segment, WITHDRAWN};
@@ -54,33 +54,33 @@ fn is_near(ours: SocketAddr, theirs: SocketAddr) -> bool {
 }
 
 /// The end that connected, to `theirs`: offers rings, if the peer is one that looks for them.
-pub(crate) fn offer(slot: &Slot, fd: c_int, theirs: SocketAddr) {
+pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
     if rendezvous::place().is_none() {
-        return slot.leave_to_kernel(Why::NoPlace);
+        return socket.leave_to_kernel(Why::NoPlace);
     }
     let ours = || address::name(fd, false);
     let is_near = theirs.ip().is_loopback() || ours().is_some_and(|ours| is_near(ours, theirs));
     if is_near && !ports::listens(theirs.port()) {
-        return slot.leave_to_kernel(Why::PeerSilent);
+        return socket.leave_to_kernel(Why::PeerSilent);
     }
     if !is_near && !doors::ask(theirs) {
-        return slot.leave_to_kernel(Why::PeerElsewhere);
+        return socket.leave_to_kernel(Why::PeerElsewhere);
     }
-    slot.set_end(End::Client);
+    socket.set_end(End::Client);
     let destination = habit::destination(theirs);
-    slot.destination.store(destination, Ordering::Relaxed);
-    if !policy::insists(slot) && !habit::is_worth(destination, raw::now_ns()) {
-        return slot.leave_to_kernel(Why::ShortLived);
+    socket.destination.store(destination, Ordering::Relaxed);
+    if !policy::insists(socket) && !habit::is_worth(destination, raw::now_ns()) {
+        return socket.leave_to_kernel(Why::ShortLived);
     }
     let (Some(ours), Some(space)) = (ours(), rendezvous::space(fd)) else {
-        return slot.leave_to_kernel(Why::PeerElsewhere);
+        return socket.leave_to_kernel(Why::PeerElsewhere);
     };
     let name = name(space, ours, theirs);
     // If this process is killed while it makes them, others know where they are.
-    store_name(slot, name);
-    slot.meeting_key.store(rendezvous::cookie(fd), Ordering::Relaxed);
+    store_name(socket, name);
+    socket.meeting_key.store(rendezvous::cookie(fd), Ordering::Relaxed);
     if is_near {
-        ports::count_offer(slot, theirs.port());
+        ports::count_offer(socket, theirs.port());
     }
     match make(name, fd) {
         Some(segment) => {
@@ -88,16 +88,16 @@ pub(crate) fn offer(slot: &Slot, fd: c_int, theirs: SocketAddr) {
                 segment.address(raw::secret(), ours, theirs);
                 knock(&segment, ours, theirs);
             }
-            remember(slot, fd, name, &segment);
-            slot.attach(segment);
-            slot.sends.store(0, Ordering::Relaxed);
-            slot.set_why(Why::Offered);
-            slot.set_carrier(Carrier::Offered);
-            prepare_kernel_socket(slot, fd);
+            remember(socket, fd, name, &segment);
+            socket.attach(segment);
+            socket.sends.store(0, Ordering::Relaxed);
+            socket.set_why(Why::Offered);
+            socket.set_carrier(Carrier::Offered);
+            prepare_kernel_socket(socket, fd);
         }
         None => {
-            ports::discount_offer(slot);
-            slot.leave_to_kernel(Why::NoRoom);
+            ports::discount_offer(socket);
+            socket.leave_to_kernel(Why::NoRoom);
         }
     }
 }
@@ -150,35 +150,35 @@ fn let_in(door: c_int, offered: [u64; 2], secret: u64, from: IpAddr) {
     segment.set_alias(alias);
 }
 
-fn store_name(slot: &Slot, [a, b]: [u64; 2]) {
-    let [first, second] = &slot.meeting;
+fn store_name(socket: &Socket, [a, b]: [u64; 2]) {
+    let [first, second] = &socket.meeting;
     first.store(a, Ordering::Relaxed);
     second.store(b, Ordering::Relaxed);
 }
 
-fn remember(slot: &Slot, fd: c_int, name: [u64; 2], segment: &Segment) {
-    slot.cookie.store(rendezvous::cookie(fd), Ordering::Relaxed);
-    store_name(slot, name);
+fn remember(socket: &Socket, fd: c_int, name: [u64; 2], segment: &Segment) {
+    socket.cookie.store(rendezvous::cookie(fd), Ordering::Relaxed);
+    store_name(socket, name);
     let key = segment.header().cookie.load(Ordering::Relaxed);
-    slot.meeting_key.store(key, Ordering::Relaxed);
-    slot.ring_bytes.store(segment.first_bytes().try_into().unwrap_or(0), Ordering::Relaxed);
+    socket.meeting_key.store(key, Ordering::Relaxed);
+    socket.ring_bytes.store(segment.first_bytes().try_into().unwrap_or(0), Ordering::Relaxed);
 }
 
-fn remembered(slot: &Slot) -> [u64; 2] {
-    let [first, second] = &slot.meeting;
+fn remembered(socket: &Socket) -> [u64; 2] {
+    let [first, second] = &socket.meeting;
     [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]
 }
 
 /// Where the bytes are that the end that left had to take out of the kernel's queue.
-pub(crate) fn refund(slot: &Slot) -> Option<CString> {
-    let [a, b] = remembered(slot);
+pub(crate) fn refund(socket: &Socket) -> Option<CString> {
+    let [a, b] = remembered(socket);
     rendezvous::path(&format!("{a:016x}{b:016x}.back"))
 }
 
 /// Bells are single bytes, which Nagle's algorithm would hold back.
-fn prepare_kernel_socket(slot: &Slot, fd: c_int) {
+fn prepare_kernel_socket(socket: &Socket, fd: c_int) {
     let was = raw::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(0);
-    slot.nodelay.store(was != 0, Ordering::Relaxed);
+    socket.nodelay.store(was != 0, Ordering::Relaxed);
     let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
 }
 
@@ -213,28 +213,28 @@ fn open(path: &CStr) -> Option<Segment> {
 
 /// The end that accepted: takes the rings that the peer has offered, if it has. Nobody else may be
 /// sending or receiving on the socket.
-pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
-    let port = slot.port.load(Ordering::Relaxed);
+pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
+    let port = socket.port.load(Ordering::Relaxed);
     if port != 0 && !ports::has_offers(port) {
         return false;
     }
     let (Some((ours, theirs)), Some(space)) = (ends(fd), rendezvous::space(fd)) else {
-        slot.leave_to_kernel(Why::PeerElsewhere);
+        socket.leave_to_kernel(Why::PeerElsewhere);
         return false;
     };
     if rendezvous::place().is_none() {
-        slot.leave_to_kernel(Why::NoPlace);
+        socket.leave_to_kernel(Why::NoPlace);
         return false;
     }
     if !is_near(ours, theirs) {
         // Who asks for the door does so as soon as it has connected: about now.
-        let is_early = slot.looks.load(Ordering::Relaxed) <= LOOKS_EARLY && doors::is_announced();
+        let is_early = socket.looks.load(Ordering::Relaxed) <= LOOKS_EARLY && doors::is_announced();
         if !is_early && !doors::is_wanted() {
-            slot.leave_to_kernel(Why::PeerElsewhere);
+            socket.leave_to_kernel(Why::PeerElsewhere);
             return false;
         }
         doors::answer(let_in);
-        let _ = slot.looks.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = socket.looks.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
     }
     let name = name(space, theirs, ours);
     let Some(segment) = file(name).and_then(|path| open(&path)) else {
@@ -244,12 +244,20 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
     if alive::is_missing(header.maker.load(Ordering::Relaxed)) {
         return false;
     }
-    slot.set_end(End::Server);
+    socket.set_end(End::Server);
     let incoming = segment.incoming(End::Server);
-    incoming.direction.consumer.taken.store(slot.taken.load(Ordering::Relaxed), Ordering::Release);
+    incoming
+        .direction
+        .consumer
+        .taken
+        .store(socket.taken.load(Ordering::Relaxed), Ordering::Release);
     let outgoing = segment.outgoing(End::Server);
-    outgoing.direction.producer.given.store(slot.given.load(Ordering::Relaxed), Ordering::Release);
-    prepare_kernel_socket(slot, fd);
+    outgoing
+        .direction
+        .producer
+        .given
+        .store(socket.given.load(Ordering::Relaxed), Ordering::Release);
+    prepare_kernel_socket(socket, fd);
     segment.own(End::Server);
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     if header.state.compare_exchange(OFFERED, ACCEPTED, o, r).is_err() {
@@ -258,10 +266,10 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
     if is_near(ours, theirs) {
         ports::discount(ours.port());
     }
-    remember(slot, fd, segment.name(), &segment);
-    slot.attach(segment);
-    slot.set_why(Why::Rings);
-    slot.set_carrier(Carrier::Rings);
+    remember(socket, fd, segment.name(), &segment);
+    socket.attach(segment);
+    socket.set_why(Why::Rings);
+    socket.set_carrier(Carrier::Rings);
     true
 }
 
@@ -269,7 +277,7 @@ pub(crate) fn take(slot: &Slot, fd: c_int) -> bool {
 const LOOKS_EARLY: u32 = 3;
 
 /// A connection that came from another program with its descriptor: looks whether it has rings.
-pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
+pub(crate) fn inherit(socket: &Socket, fd: c_int) -> bool {
     let (Some((ours, theirs)), Some(space)) = (ends(fd), rendezvous::space(fd)) else {
         return false;
     };
@@ -280,23 +288,23 @@ pub(crate) fn inherit(slot: &Slot, fd: c_int) -> bool {
         if segment.header().state.load(Ordering::Acquire) != ACCEPTED {
             continue;
         }
-        slot.set_end(end);
-        slot.nodelay.store(true, Ordering::Relaxed);
+        socket.set_end(end);
+        socket.nodelay.store(true, Ordering::Relaxed);
         segment.share(end);
         if matches!(segment.leaver(), Ok(Leaver::Leaves(who) | Leaver::Left(who)) if who == end) {
             continue;
         }
-        slot.is_adopted.store(true, Ordering::Relaxed);
-        remember(slot, fd, segment.name(), &segment);
-        slot.attach(segment);
-        slot.set_why(Why::Rings);
-        slot.set_carrier(Carrier::Rings);
+        socket.is_adopted.store(true, Ordering::Relaxed);
+        remember(socket, fd, segment.name(), &segment);
+        socket.attach(segment);
+        socket.set_why(Why::Rings);
+        socket.set_carrier(Carrier::Rings);
         return true;
     }
     false
 }
 
-impl Slot {
+impl Socket {
     /// The rings: mapped now if another process of this family has set them up.
     #[inline]
     pub(crate) fn segment(&self) -> Option<&Segment> {
@@ -312,53 +320,53 @@ impl Slot {
 /// Maps the rings that another process of this family has set up.
 #[cold]
 #[inline(never)]
-fn map_again(slot: &Slot) -> Option<&Segment> {
-    let segment = open(&file(remembered(slot))?)?;
-    slot.attach(segment);
+fn map_again(socket: &Socket) -> Option<&Segment> {
+    let segment = open(&file(remembered(socket))?)?;
+    socket.attach(segment);
     // Instances of this process have not heard of it.
-    changes::note(slot.index());
-    slot.mapped()
+    changes::note(socket.index());
+    socket.mapped()
 }
 
 /// Gives up rings that nobody has taken. Returns false if the peer was faster.
-pub(crate) fn take_back(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
+pub(crate) fn take_back(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     let header = segment.header();
     let is_ours = header.state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok();
     if is_ours {
-        ports::discount_offer(slot);
-        let nodelay = c_int::from(slot.nodelay.load(Ordering::Relaxed));
+        ports::discount_offer(socket);
+        let nodelay = c_int::from(socket.nodelay.load(Ordering::Relaxed));
         let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
-        slot.set_carrier(Carrier::Kernel);
-        withdraw(slot);
+        socket.set_carrier(Carrier::Kernel);
+        withdraw(socket);
     }
     is_ours
 }
 
 /// The last descriptor has been closed: nobody will look for the rings any more.
-pub(crate) fn withdraw(slot: &Slot) {
-    if let Some(segment) = slot.mapped() {
+pub(crate) fn withdraw(socket: &Socket) {
+    if let Some(segment) = socket.mapped() {
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
         if segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok() {
-            ports::discount_offer(slot);
+            ports::discount_offer(socket);
         }
         if let Some(path) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
             raw::unlink(&path);
         }
     }
-    if let Some(path) = file(remembered(slot)) {
+    if let Some(path) = file(remembered(socket)) {
         raw::unlink(&path);
     }
 }
 
 /// The same for a connection that only dead processes had. A later one may have its name by now.
-pub(crate) fn withdraw_of_dead(slot: &Slot, key: u64) {
-    let name = remembered(slot);
+pub(crate) fn withdraw_of_dead(socket: &Socket, key: u64) {
+    let name = remembered(socket);
     let Some(path) = file(name) else { return };
     let Some(segment) = open(&path) else {
         // Whoever was killed while it made them has not got far.
         if rendezvous::is_blank(&path) {
-            ports::discount_offer(slot);
+            ports::discount_offer(socket);
             raw::unlink(&path);
         }
         return;
@@ -366,7 +374,7 @@ pub(crate) fn withdraw_of_dead(slot: &Slot, key: u64) {
     if segment.name() == name && segment.header().cookie.load(Ordering::Relaxed) == key {
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
         if segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok() {
-            ports::discount_offer(slot);
+            ports::discount_offer(socket);
         }
         if let Some(alias) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
             raw::unlink(&alias);

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::base::raw;
-use crate::socket::slot::{Carrier, Slot};
+use crate::socket::state::{Carrier, Socket};
 use crate::transport::bell::armed_by;
 use crate::transport::ring::{ACCEPTED, ALONE, NEVER, ON_WORD, Segment, TOGETHER};
 use crate::transport::{doorbell, retreat};
@@ -25,14 +25,14 @@ pub(crate) enum Want {
 
 /// Whether there is anything new to look at, going by memory alone. True for a socket without rings.
 #[inline]
-pub(crate) fn is_worth_a_look(slot: &Slot, segment: Option<&Segment>, want: Want) -> bool {
+pub(crate) fn is_worth_a_look(socket: &Socket, segment: Option<&Segment>, want: Want) -> bool {
     let Some(segment) = segment else { return true };
     if segment.is_leaving() {
         return true;
     }
     match want {
         Want::Read => {
-            let direction = segment.incoming(slot.end());
+            let direction = segment.incoming(socket.end());
             let producer = &direction.direction.producer;
             let consumer = &direction.direction.consumer;
             let switched = producer.switched_at.load(Ordering::Acquire);
@@ -42,65 +42,65 @@ pub(crate) fn is_worth_a_look(slot: &Slot, segment: Option<&Segment>, want: Want
                 || consumer.taken.load(Ordering::Relaxed) < switched
         }
         Want::Write | Want::Room => {
-            let ring = segment.outgoing(slot.end());
+            let ring = segment.outgoing(socket.end());
             (if want == Want::Room { ring.has_much_room() } else { ring.has_room() })
                 || ring.direction.consumer.sleep.gone.load(Ordering::Relaxed) != 0
-                || slot.carrier() != Carrier::Rings
+                || socket.carrier() != Carrier::Rings
         }
     }
 }
 
 /// Asks the kernel whether the peer is still there.
-pub(crate) fn look_at_kernel(slot: &Slot, fd: c_int) {
+pub(crate) fn look_at_kernel(socket: &Socket, fd: c_int) {
     let events = raw::poll_now(fd, libc::POLLIN | libc::POLLRDHUP).unwrap_or(0);
-    heed(slot, events);
+    heed(socket, events);
     let is_abandoned =
-        |segment: &Segment| !segment.is_leaving() && segment.is_abandoned(slot.end());
-    if slot.segment().is_some_and(is_abandoned) {
-        slot.is_peer_gone.store(true, Ordering::Release);
+        |segment: &Segment| !segment.is_leaving() && segment.is_abandoned(socket.end());
+    if socket.segment().is_some_and(is_abandoned) {
+        socket.is_peer_gone.store(true, Ordering::Release);
     }
 }
 
 /// What the kernel's events say about the peer.
-pub(crate) fn heed(slot: &Slot, events: i16) {
+pub(crate) fn heed(socket: &Socket, events: i16) {
     let mut grave = libc::POLLHUP | libc::POLLERR;
-    if !slot.is_read_shut.load(Ordering::Relaxed) {
+    if !socket.is_read_shut.load(Ordering::Relaxed) {
         grave |= libc::POLLRDHUP;
     }
     if events & grave != 0 {
-        slot.is_peer_gone.store(true, Ordering::Release);
+        socket.is_peer_gone.store(true, Ordering::Release);
     }
 }
 
 /// Says that this end sleeps until it can read, or has room to write. Returns whether it may: there
 /// is nothing to look at yet.
-pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
+pub(crate) fn arm(socket: &Socket, segment: &Segment, want: Want) -> bool {
     let bell = match want {
-        Want::Read => &segment.incoming(slot.end()).direction.consumer.sleep.armed,
-        Want::Write | Want::Room => &segment.outgoing(slot.end()).direction.writer.armed,
+        Want::Read => &segment.incoming(socket.end()).direction.consumer.sleep.armed,
+        Want::Write | Want::Room => &segment.outgoing(socket.end()).direction.writer.armed,
     };
     if bell.load(Ordering::Relaxed) != ALONE {
         // From now on bells are in the kernel's stream, for who sleeps on something else as well.
         match bell.swap(ALONE, Ordering::AcqRel) {
             ON_WORD => raw::wake(bell),
             TOGETHER if want == Want::Read => {
-                doorbell::ring_alone(armed_by(segment.incoming(slot.end()).direction));
+                doorbell::ring_alone(armed_by(segment.incoming(socket.end()).direction));
             }
             _ => {}
         }
     }
     fence(Ordering::SeqCst);
     // As long as the kernel's stream still matters, it is what the sleeper sleeps on.
-    if segment.is_leaving() && slot.carrier() != Carrier::Leaving {
+    if segment.is_leaving() && socket.carrier() != Carrier::Leaving {
         return false;
     }
     match want {
         Want::Read => {
-            let ring = segment.incoming(slot.end());
+            let ring = segment.incoming(socket.end());
             !ring.has_bytes() && ring.direction.producer.fin.load(Ordering::Relaxed) == 0
         }
         Want::Write | Want::Room => {
-            !is_worth_a_look(slot, Some(segment), want) || slot.carrier() != Carrier::Rings
+            !is_worth_a_look(socket, Some(segment), want) || socket.carrier() != Carrier::Rings
         }
     }
 }
@@ -108,18 +108,19 @@ pub(crate) fn arm(slot: &Slot, segment: &Segment, want: Want) -> bool {
 /// Sleeps on the ring's own word until there is something to read, for a moment: to wake a sleeper
 /// there takes less than to send a bell. Only the peer wakes it, and not if it is killed: who has
 /// slept in vain sleeps in the kernel next. Returns whether it is worth looking.
-pub(crate) fn sleep_on_word(slot: &Slot, segment: &Segment, left_ns: Option<u64>) -> bool {
-    let armed = &segment.incoming(slot.end()).direction.consumer.sleep.armed;
-    let is_settled = slot.carrier() == Carrier::Rings
-        && slot.watchers.load(Ordering::SeqCst) == 0
-        && segment.outgoing(slot.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed) == 0
-        && !slot.is_peer_gone.load(Ordering::Relaxed)
-        && !is_worth_a_look(slot, Some(segment), Want::Read);
+pub(crate) fn sleep_on_word(socket: &Socket, segment: &Segment, left_ns: Option<u64>) -> bool {
+    let armed = &segment.incoming(socket.end()).direction.consumer.sleep.armed;
+    let is_settled = socket.carrier() == Carrier::Rings
+        && socket.watchers.load(Ordering::SeqCst) == 0
+        && segment.outgoing(socket.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed)
+            == 0
+        && !socket.is_peer_gone.load(Ordering::Relaxed)
+        && !is_worth_a_look(socket, Some(segment), Want::Read);
     if !is_settled {
         return false;
     }
     let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
-    let is_only_one = || slot.sleepers.load(Ordering::SeqCst) <= 1;
+    let is_only_one = || socket.sleepers.load(Ordering::SeqCst) <= 1;
     let is_ours = match armed.load(Ordering::Relaxed) {
         // It was armed by a poll that is over.
         TOGETHER => is_only_one() && armed.compare_exchange(TOGETHER, ON_WORD, o, r).is_ok(),
@@ -129,8 +130,8 @@ pub(crate) fn sleep_on_word(slot: &Slot, segment: &Segment, left_ns: Option<u64>
         return false;
     }
     fence(Ordering::SeqCst);
-    let is_shut = || slot.is_read_shut.load(Ordering::Relaxed);
-    if is_worth_a_look(slot, Some(segment), Want::Read) || is_shut() {
+    let is_shut = || socket.is_read_shut.load(Ordering::Relaxed);
+    if is_worth_a_look(socket, Some(segment), Want::Read) || is_shut() {
         return true;
     }
     let most_ns = left_ns.unwrap_or(u64::MAX).min(MOMENT_NS);
@@ -139,21 +140,21 @@ pub(crate) fn sleep_on_word(slot: &Slot, segment: &Segment, left_ns: Option<u64>
 
 /// Whether nothing can happen to this connection, short of the peer's being killed, that is not seen in
 /// memory: whoever reads need not sleep on the kernel's stream.
-pub(crate) fn is_in_memory(slot: &Slot, segment: &Segment) -> bool {
-    slot.carrier() == Carrier::Rings
+pub(crate) fn is_in_memory(socket: &Socket, segment: &Segment) -> bool {
+    socket.carrier() == Carrier::Rings
         && !segment.is_leaving()
-        && kernel_speaks(slot, segment) == (false, false)
-        && segment.outgoing(slot.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed) == 0
-        && !slot.is_peer_gone.load(Ordering::Relaxed)
+        && kernel_speaks(socket, segment) == (false, false)
+        && segment.outgoing(socket.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed) == 0
+        && !socket.is_peer_gone.load(Ordering::Relaxed)
 }
 
 /// Says that whoever has that doorbell looks here when it has been rung. Returns false if somebody
 /// else sleeps on this connection as well, or may. A full fence has to follow.
 /// `polls`: the caller is a sleeper on this connection, rather than the instance that watches it.
-pub(crate) fn arm_together(slot: &Slot, segment: &Segment, number: u32, polls: bool) -> bool {
-    let consumer = &segment.incoming(slot.end()).direction.consumer;
-    let is_alone = slot.watchers.load(Ordering::SeqCst) > u32::from(!polls)
-        || slot.sleepers.load(Ordering::SeqCst) > u32::from(polls)
+pub(crate) fn arm_together(socket: &Socket, segment: &Segment, number: u32, polls: bool) -> bool {
+    let consumer = &segment.incoming(socket.end()).direction.consumer;
+    let is_alone = socket.watchers.load(Ordering::SeqCst) > u32::from(!polls)
+        || socket.sleepers.load(Ordering::SeqCst) > u32::from(polls)
         || consumer.sleep.armed.load(Ordering::Relaxed) == ALONE;
     if is_alone || number == 0 {
         return false;
@@ -169,41 +170,41 @@ pub(crate) fn arm_together(slot: &Slot, segment: &Segment, number: u32, polls: b
 }
 
 /// Whoever has the doorbell looks here no longer: the next bell is for this connection alone.
-pub(crate) fn part_together(slot: &Slot, segment: &Segment) {
-    let armed = &segment.incoming(slot.end()).direction.consumer.sleep.armed;
+pub(crate) fn part_together(socket: &Socket, segment: &Segment) {
+    let armed = &segment.incoming(socket.end()).direction.consumer.sleep.armed;
     let _ = armed.compare_exchange(TOGETHER, ALONE, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Whether this end has bytes to send again, as soon as the kernel takes them.
-pub(crate) fn owes(slot: &Slot) -> bool {
-    slot.carrier() == Carrier::Leaving
-        && slot.mapped().is_some_and(|segment| !retreat::is_pumped(segment, slot.end()))
+pub(crate) fn owes(socket: &Socket) -> bool {
+    socket.carrier() == Carrier::Leaving
+        && socket.mapped().is_some_and(|segment| !retreat::is_pumped(segment, socket.end()))
 }
 
 /// A thread that sleeps, or is about to: bells may be for it.
 #[derive(Debug)]
 pub(crate) struct Sleeper<'a> {
-    slot: &'a Slot,
+    socket: &'a Socket,
     is_writer: bool,
 }
 
 impl<'a> Sleeper<'a> {
     /// Before anything is armed.
-    pub(crate) fn new(slot: &'a Slot, is_writer: bool) -> Self {
-        slot.sleepers.fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn new(socket: &'a Socket, is_writer: bool) -> Self {
+        socket.sleepers.fetch_add(1, Ordering::SeqCst);
         if is_writer {
-            slot.writers.fetch_add(1, Ordering::SeqCst);
+            socket.writers.fetch_add(1, Ordering::SeqCst);
         }
-        Self { slot, is_writer }
+        Self { socket, is_writer }
     }
 }
 
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         if self.is_writer {
-            self.slot.writers.fetch_sub(1, Ordering::SeqCst);
+            self.socket.writers.fetch_sub(1, Ordering::SeqCst);
         }
-        self.slot.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.socket.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -212,29 +213,29 @@ pub(crate) const MOMENT_NS: u64 = 20_000_000;
 
 /// Whether the kernel has not been asked about a connection for so long that it had better be.
 #[inline]
-pub(crate) fn is_look_due(slot: &Slot, now_ns: u64) -> bool {
-    now_ns.saturating_sub(slot.looked_ns.load(Ordering::Relaxed)) > KERNEL_LOOK_NS
+pub(crate) fn is_look_due(socket: &Socket, now_ns: u64) -> bool {
+    now_ns.saturating_sub(socket.looked_ns.load(Ordering::Relaxed)) > KERNEL_LOOK_NS
 }
 
 /// Whether there is something to read of a connection with rings, or an end, going by memory alone.
 #[inline]
-pub(crate) fn has_news(slot: &Slot, segment: &Segment) -> bool {
-    let incoming = segment.incoming(slot.end());
+pub(crate) fn has_news(socket: &Socket, segment: &Segment) -> bool {
+    let incoming = segment.incoming(socket.end());
     incoming.has_bytes()
         || incoming.direction.producer.fin.load(Ordering::Relaxed) != 0
-        || slot.is_peer_gone.load(Ordering::Relaxed)
+        || socket.is_peer_gone.load(Ordering::Relaxed)
         || segment.is_leaving()
 }
 
 /// What `poll` would say about a connection with rings, asking memory alone.
-pub(crate) fn readiness(slot: &Slot, segment: &Segment) -> i16 {
+pub(crate) fn readiness(socket: &Socket, segment: &Segment) -> i16 {
     let mut events = 0;
-    let incoming = segment.incoming(slot.end());
-    let outgoing = segment.outgoing(slot.end());
+    let incoming = segment.incoming(socket.end());
+    let outgoing = segment.outgoing(socket.end());
     let fin = incoming.direction.producer.fin.load(Ordering::Acquire) != 0;
-    let gone = slot.is_peer_gone.load(Ordering::Acquire);
-    let read_shut = slot.is_read_shut.load(Ordering::Relaxed);
-    let write_shut = slot.is_write_shut.load(Ordering::Relaxed);
+    let gone = socket.is_peer_gone.load(Ordering::Acquire);
+    let read_shut = socket.is_read_shut.load(Ordering::Relaxed);
+    let write_shut = socket.is_write_shut.load(Ordering::Relaxed);
     if incoming.has_bytes() || fin || gone || read_shut {
         events |= libc::POLLIN | libc::POLLRDNORM;
     }
@@ -252,11 +253,11 @@ pub(crate) fn readiness(slot: &Slot, segment: &Segment) -> i16 {
 }
 
 /// A sleeper has woken up: as long as it is awake, nobody has to ring for it.
-pub(crate) fn disarm(slot: &Slot, segment: &Segment) {
-    let armed = &segment.incoming(slot.end()).direction.consumer.sleep.armed;
+pub(crate) fn disarm(socket: &Socket, segment: &Segment) {
+    let armed = &segment.incoming(socket.end()).direction.consumer.sleep.armed;
     if armed.load(Ordering::Relaxed) == ALONE
-        && slot.sleepers.load(Ordering::SeqCst) == 0
-        && slot.watchers.load(Ordering::SeqCst) <= 1
+        && socket.sleepers.load(Ordering::SeqCst) == 0
+        && socket.watchers.load(Ordering::SeqCst) <= 1
     {
         armed.store(0, Ordering::Relaxed);
     }
@@ -264,11 +265,11 @@ pub(crate) fn disarm(slot: &Slot, segment: &Segment) {
 
 /// Whether the kernel's own events still speak for the bytes of this connection: as long as some
 /// are on their way there, or may be.
-pub(crate) fn kernel_speaks(slot: &Slot, segment: &Segment) -> (bool, bool) {
-    if slot.carrier() == Carrier::Leaving {
+pub(crate) fn kernel_speaks(socket: &Socket, segment: &Segment) -> (bool, bool) {
+    if socket.carrier() == Carrier::Leaving {
         return (true, true);
     }
-    let direction = segment.incoming(slot.end()).direction;
+    let direction = segment.incoming(socket.end()).direction;
     let switched = direction.producer.switched_at.load(Ordering::Acquire);
     let reading = switched == NEVER || direction.consumer.taken.load(Ordering::Relaxed) < switched;
     let accepted = segment.header().state.load(Ordering::Acquire) == ACCEPTED;

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
-use crate::socket::slot::Slot;
+use crate::socket::state::Socket;
 use crate::transport::rendezvous::{self, Reach};
 
 /// What is known of ports, shared by all of a namespace: whether accelerated programs listen there, and how many offers
@@ -55,9 +55,9 @@ pub(crate) fn has_offers(number: u32) -> bool {
     port(number).is_none_or(|port| port.load(Ordering::Acquire) >= OFFER)
 }
 
-/// An offer is about to be made to a port, and `slot` answers for it.
-pub(crate) fn count_offer(slot: &Slot, number: u16) {
-    slot.port.store(u32::from(number), Ordering::Relaxed);
+/// An offer is about to be made to a port, and `socket` answers for it.
+pub(crate) fn count_offer(socket: &Socket, number: u16) {
+    socket.port.store(u32::from(number), Ordering::Relaxed);
     if let Some(port) = port(number) {
         let more = |word: u16| word.checked_add(OFFER);
         let _ = port.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
@@ -65,8 +65,8 @@ pub(crate) fn count_offer(slot: &Slot, number: u16) {
 }
 
 /// The offer of a socket is there no more, and has not been taken.
-pub(crate) fn discount_offer(slot: &Slot) {
-    if let Ok(number @ 1..) = u16::try_from(slot.port.swap(0, Ordering::AcqRel)) {
+pub(crate) fn discount_offer(socket: &Socket) {
+    if let Ok(number @ 1..) = u16::try_from(socket.port.swap(0, Ordering::AcqRel)) {
         discount(number);
     }
 }

@@ -36,41 +36,41 @@ use std::sync::atomic::Ordering;
 use crate::base::raw::{self, Errno};
 use crate::base::{address, log};
 use crate::socket::counters::add;
-use crate::socket::slot::{Carrier, End, Kind, Slot, Why};
+use crate::socket::state::{Carrier, End, Kind, Socket, Why};
 use crate::socket::table;
 use crate::transport::ring::{ACCEPTED, Broken, Leaver, NEVER, Ring, Segment};
 use crate::transport::{bell, offer, rendezvous};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.
-pub(crate) fn leave(slot: &Slot, fd: c_int) {
-    settle(slot, fd);
-    slot.leave_to_kernel(Why::HandedOver);
-    if leave_as(slot, fd, Why::Left) == Departure::OtherFirst {
-        follow_to_the_end(slot, fd);
+pub(crate) fn leave(socket: &Socket, fd: c_int) {
+    settle(socket, fd);
+    socket.leave_to_kernel(Why::HandedOver);
+    if leave_as(socket, fd, Why::Left) == Departure::OtherFirst {
+        follow_to_the_end(socket, fd);
     }
 }
 
 /// A connection that was on its way may have arrived: then it is time to offer rings. One whose other
 /// end has gone back to the kernel follows.
-pub(crate) fn settle(slot: &Slot, fd: c_int) {
-    if slot.segment().is_some_and(|segment| segment.is_leaving() || segment.is_spoilt()) {
-        follow(slot, fd);
+pub(crate) fn settle(socket: &Socket, fd: c_int) {
+    if socket.segment().is_some_and(|segment| segment.is_leaving() || segment.is_spoilt()) {
+        follow(socket, fd);
     }
-    arrive(slot, fd);
+    arrive(socket, fd);
 }
 
 /// The first half of that, and of the second what is under way already.
 #[inline]
-pub(crate) fn arrive(slot: &Slot, fd: c_int) {
-    if slot.carrier() == Carrier::Leaving {
-        follow(slot, fd);
+pub(crate) fn arrive(socket: &Socket, fd: c_int) {
+    if socket.carrier() == Carrier::Leaving {
+        follow(socket, fd);
     }
-    if slot.kind() == Kind::Connecting
+    if socket.kind() == Kind::Connecting
         && let Some(peer) = address::name(fd, true)
     {
-        slot.set_kind(Kind::Stream);
-        if slot.carrier() == Carrier::Open {
-            offer::offer(slot, fd, peer);
+        socket.set_kind(Kind::Stream);
+        if socket.carrier() == Carrier::Open {
+            offer::offer(socket, fd, peer);
         }
     }
 }
@@ -84,28 +84,28 @@ enum Departure {
     OtherFirst,
 }
 
-fn leave_as(slot: &Slot, fd: c_int, why: Why) -> Departure {
-    let _receiving = slot.receiving.hold();
-    let _sending = slot.sending.hold();
-    let Some(segment) = slot.segment() else { return Departure::Gone };
+fn leave_as(socket: &Socket, fd: c_int, why: Why) -> Departure {
+    let _receiving = socket.receiving.hold();
+    let _sending = socket.sending.hold();
+    let Some(segment) = socket.segment() else { return Departure::Gone };
     if segment.header().state.load(Ordering::Acquire) != ACCEPTED
-        && offer::take_back(slot, segment, fd)
+        && offer::take_back(socket, segment, fd)
     {
         return Departure::Gone;
     }
-    let me = slot.end();
+    let me = socket.end();
     if !segment.begin_to_leave(me) {
         return Departure::OtherFirst;
     }
-    bell::switch(slot, segment);
-    leave_first(slot, segment, fd);
-    slot.set_why(if slot.why() == Why::Broken { Why::Broken } else { why });
+    bell::switch(socket, segment);
+    leave_first(socket, segment, fd);
+    socket.set_why(if socket.why() == Why::Broken { Why::Broken } else { why });
     Departure::Gone
 }
 
 /// Leaves before the other end does, with both locks held; waits for that for [`LEAVE_NS`] at most.
-fn leave_first(slot: &Slot, segment: &Segment, fd: c_int) {
-    let me = slot.end();
+fn leave_first(socket: &Socket, segment: &Segment, fd: c_int) {
+    let me = socket.end();
     let until = raw::now_ns() + LEAVE_NS;
     let incoming = segment.incoming(me);
     // Whoever rings for us has a moment to finish: then bells can be counted.
@@ -120,35 +120,35 @@ fn leave_first(slot: &Slot, segment: &Segment, fd: c_int) {
     let is_alone = segment.outgoing(me).direction.consumer.sleep.gone.load(Ordering::SeqCst) != 0
         || segment.is_abandoned(me);
     let Some(given) = empty_queue(incoming, fd, is_alone && incoming.has_bytes(), until) else {
-        return poison(slot, fd);
+        return poison(socket, fd);
     };
     if is_alone {
-        inherit(slot, segment, fd, given);
-    } else if !refund(slot, segment, &given) {
-        return poison(slot, fd);
+        inherit(socket, segment, fd, given);
+    } else if !refund(socket, segment, &given) {
+        return poison(socket, fd);
     } else {
         ring_last(segment, me, fd);
     }
     segment.has_left(me);
-    finish(slot, fd);
+    finish(socket, fd);
 }
 
 /// There is no memory for what this end has to send: the connection goes back to the kernel, with all that is
 /// in its rings. Returns false if it cannot do so yet, as the other end would have to be given back what has
 /// come through the kernel: then the ring is full.
 #[cold]
-pub(crate) fn leave_for_want_of_memory(slot: &Slot, fd: c_int) -> bool {
+pub(crate) fn leave_for_want_of_memory(socket: &Socket, fd: c_int) -> bool {
     let is_free = {
-        let _receiving = slot.receiving.hold();
-        let Some(segment) = slot.segment() else { return true };
+        let _receiving = socket.receiving.hold();
+        let Some(segment) = socket.segment() else { return true };
         if segment.is_leaving() {
             return true;
         }
-        let incoming = segment.incoming(slot.end());
+        let incoming = segment.incoming(socket.end());
         incoming.bells_left() == 0 || is_past(incoming)
     };
     if is_free {
-        leave_as(slot, fd, Why::NoRoom);
+        leave_as(socket, fd, Why::NoRoom);
     } else {
         raw::nap(NAP_NS);
     }
@@ -205,11 +205,11 @@ fn take_exactly(fd: c_int, mut count: u64, until: u64, mut take: impl FnMut(&[u8
 }
 
 /// Leaves bytes where the other end finds them, to send them again. Returns whether there was room for all.
-fn refund(slot: &Slot, segment: &Segment, given: &[u8]) -> bool {
+fn refund(socket: &Socket, segment: &Segment, given: &[u8]) -> bool {
     if given.is_empty() {
         return true;
     }
-    let Some(path) = offer::refund(slot) else { return false };
+    let Some(path) = offer::refund(socket) else { return false };
     raw::unlink(&path);
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     let Ok(file) = raw::open(&path, flags) else { return false };
@@ -234,14 +234,14 @@ fn ring_last(segment: &Segment, me: End, fd: c_int) {
 }
 
 /// From here on the socket is what it would be without us.
-fn finish(slot: &Slot, fd: c_int) {
-    if slot.is_write_shut.load(Ordering::Acquire) {
+fn finish(socket: &Socket, fd: c_int) {
+    if socket.is_write_shut.load(Ordering::Acquire) {
         raw::shut(fd, libc::SHUT_WR);
     }
-    let nodelay = c_int::from(slot.nodelay.load(Ordering::Relaxed));
+    let nodelay = c_int::from(socket.nodelay.load(Ordering::Relaxed));
     let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
-    slot.set_why(Why::Left);
-    slot.set_carrier(Carrier::Kernel);
+    socket.set_why(Why::Left);
+    socket.set_carrier(Carrier::Kernel);
     log::print(adverb_sockconf::Level::Debug, || format!("fd {fd} goes back to the kernel"));
 }
 
@@ -249,31 +249,31 @@ fn finish(slot: &Slot, fd: c_int) {
 /// connection until nothing is left to do. Returns false if the other end is still about to leave, so
 /// that nothing can be done yet.
 #[cold]
-pub(crate) fn follow(slot: &Slot, fd: c_int) -> bool {
-    let _receiving = slot.receiving.hold();
-    let _sending = slot.sending.hold();
-    slot.segment().is_none_or(|segment| follow_held(slot, segment, fd))
+pub(crate) fn follow(socket: &Socket, fd: c_int) -> bool {
+    let _receiving = socket.receiving.hold();
+    let _sending = socket.sending.hold();
+    socket.segment().is_none_or(|segment| follow_held(socket, segment, fd))
 }
 
 /// The same, with both locks held.
-fn follow_held(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
-    let me = slot.end();
+fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
+    let me = socket.end();
     let mut round = 0_u32;
     let until = raw::now_ns() + LEAVING_NS;
     loop {
         match segment.leaver() {
             Err(Broken) | Ok(Leaver::Nobody) => {
-                poison(slot, fd);
+                poison(socket, fd);
                 return true;
             }
             Ok(Leaver::Leaves(who) | Leaver::Left(who)) if who == me => {
                 // Another program that had this end too has left.
-                slot.set_why(Why::Left);
-                slot.set_carrier(Carrier::Kernel);
+                socket.set_why(Why::Left);
+                socket.set_carrier(Carrier::Kernel);
                 return true;
             }
             Ok(Leaver::Leaves(_)) if !segment.is_abandoned(me) => {}
-            Ok(Leaver::Leaves(_) | Leaver::Left(_)) => return follow_left(slot, segment, fd),
+            Ok(Leaver::Leaves(_) | Leaver::Left(_)) => return follow_left(socket, segment, fd),
         }
         // Naps are long where processors are busy.
         if raw::now_ns() >= until {
@@ -283,26 +283,26 @@ fn follow_held(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
         if round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
     }
     let (now, o) = (raw::now_ns(), Ordering::Relaxed);
-    let since = match slot.leaving_since_ns.compare_exchange(0, now, o, o) {
+    let since = match socket.leaving_since_ns.compare_exchange(0, now, o, o) {
         Ok(_) => now,
         Err(since) => since,
     };
     let is_over = now.saturating_sub(since) > PATIENCE_NS;
     if is_over {
-        poison(slot, fd);
+        poison(socket, fd);
     }
     is_over
 }
 
-fn follow_left(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
-    if slot.carrier() != Carrier::Leaving {
-        slot.set_carrier(Carrier::Leaving);
+fn follow_left(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
+    if socket.carrier() != Carrier::Leaving {
+        socket.set_carrier(Carrier::Leaving);
     }
-    match send_again(slot, segment, fd) {
-        Err(Broken) => poison(slot, fd),
-        Ok(true) if is_heard(slot, segment, fd) => {
-            finish(slot, fd);
-            offer::withdraw(slot);
+    match send_again(socket, segment, fd) {
+        Err(Broken) => poison(socket, fd),
+        Ok(true) if is_heard(socket, segment, fd) => {
+            finish(socket, fd);
+            offer::withdraw(socket);
         }
         Ok(_) => {}
     }
@@ -312,42 +312,42 @@ fn follow_left(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
 /// The other end has written nonsense, or has not left for ever so long: both ends see a connection that
 /// is reset, and this one is the kernel's.
 #[cold]
-pub(crate) fn poison(slot: &Slot, fd: c_int) {
-    if slot.carrier() == Carrier::Kernel {
+pub(crate) fn poison(socket: &Socket, fd: c_int) {
+    if socket.carrier() == Carrier::Kernel {
         return;
     }
     disconnect(fd);
-    slot.set_why(Why::Broken);
-    slot.set_carrier(Carrier::Kernel);
-    add(&slot.counters.rings_broken, 1);
-    if let Some(segment) = slot.mapped() {
-        bell::wake_at_end(segment.incoming(slot.end()).direction);
+    socket.set_why(Why::Broken);
+    socket.set_carrier(Carrier::Kernel);
+    add(&socket.counters.rings_broken, 1);
+    if let Some(segment) = socket.mapped() {
+        bell::wake_at_end(segment.incoming(socket.end()).direction);
     }
-    offer::withdraw(slot);
+    offer::withdraw(socket);
     log::print(adverb_sockconf::Level::Warning, || format!("fd {fd}: {}", Why::Broken.text()));
 }
 
 /// This end has to leave as well. It can, once all that it has sent is with the kernel, if all that
 /// was sent to it through its ring has been read. No lock is held while the kernel is waited for.
-fn follow_to_the_end(slot: &Slot, fd: c_int) {
+fn follow_to_the_end(socket: &Socket, fd: c_int) {
     let start = raw::now_ns();
     loop {
         let events = {
-            let _receiving = slot.receiving.hold();
-            let _sending = slot.sending.hold();
-            let Some(segment) = slot.segment() else { return };
-            if follow_held(slot, segment, fd) && slot.carrier() == Carrier::Kernel {
+            let _receiving = socket.receiving.hold();
+            let _sending = socket.sending.hold();
+            let Some(segment) = socket.segment() else { return };
+            if follow_held(socket, segment, fd) && socket.carrier() == Carrier::Kernel {
                 return;
             }
-            let incoming = segment.incoming(slot.end());
+            let incoming = segment.incoming(socket.end());
             if incoming.has_bytes()
                 || !is_past(incoming)
                 || raw::now_ns().saturating_sub(start) > PATIENCE_NS
             {
                 disconnect(fd);
-                return finish(slot, fd);
+                return finish(socket, fd);
             }
-            if is_pumped(segment, slot.end()) { libc::POLLIN } else { libc::POLLOUT }
+            if is_pumped(segment, socket.end()) { libc::POLLIN } else { libc::POLLOUT }
         };
         let _ = raw::poll_for(fd, events, 10);
     }
@@ -361,8 +361,8 @@ fn is_past(incoming: Ring<'_>) -> bool {
 
 /// Whether everything that came otherwise than it will from now on has been read. Drops bells. Those that
 /// do not come any more, since the kernel's stream has ended, are not waited for.
-pub(crate) fn is_heard(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
-    let incoming = segment.incoming(slot.end());
+pub(crate) fn is_heard(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
+    let incoming = segment.incoming(socket.end());
     if !is_past(incoming) || incoming.has_bytes() {
         return false;
     }
@@ -381,7 +381,7 @@ pub(crate) fn is_heard(slot: &Slot, segment: &Segment, fd: c_int) -> bool {
             Err(Errno::AGAIN | Errno::INTR) => return false,
             Err(Errno(error)) => {
                 // The kernel says it once: now.
-                slot.pending_error.store(u8::try_from(error).unwrap_or(0), Ordering::Relaxed);
+                socket.pending_error.store(u8::try_from(error).unwrap_or(0), Ordering::Relaxed);
                 return true;
             }
         }
@@ -406,12 +406,12 @@ fn refund_of(segment: &Segment) -> u64 {
 
 /// Sends again what the end that left has not read, as far as the kernel takes it. Returns whether
 /// that was all.
-fn send_again(slot: &Slot, segment: &Segment, fd: c_int) -> Result<bool, Broken> {
+fn send_again(socket: &Socket, segment: &Segment, fd: c_int) -> Result<bool, Broken> {
     let header = segment.header();
     let refund = refund_of(segment);
     let done = header.refunded.load(Ordering::Acquire);
     if done < refund {
-        let given = offer::refund(slot)
+        let given = offer::refund(socket)
             .and_then(|path| rendezvous::read_own(&path, usize::try_from(refund).ok()?))
             .filter(|given| given.len() as u64 == refund)
             .ok_or(Broken)?;
@@ -422,12 +422,12 @@ fn send_again(slot: &Slot, segment: &Segment, fd: c_int) -> Result<bool, Broken>
             return Ok(false);
         }
         header.refunded.store(refund, Ordering::Release);
-        if let Some(path) = offer::refund(slot) {
+        if let Some(path) = offer::refund(socket) {
             raw::unlink(&path);
         }
     }
     let mut is_torn = false;
-    let is_all = segment.outgoing(slot.end()).forward(|bytes, len| {
+    let is_all = segment.outgoing(socket.end()).forward(|bytes, len| {
         give(fd, bytes, len).unwrap_or_else(|Broken| {
             is_torn = true;
             0
@@ -456,13 +456,13 @@ fn give(fd: c_int, bytes: *const u8, len: usize) -> Result<usize, Broken> {
 /// A connection whose other end has left is being closed: what it has not read must be on its way. The kernel is
 /// asked to hold all of it; what it does not take, as a reader is slow, is waited for, but not for long. Then the
 /// connection is reset: to end it would hide that bytes are missing.
-pub(crate) fn see_off(slot: &Slot, fd: c_int) {
+pub(crate) fn see_off(socket: &Socket, fd: c_int) {
     let mut since = raw::now_ns();
     let mut before = u64::MAX;
     loop {
-        settle(slot, fd);
-        let Some(segment) = slot.segment() else { return };
-        let rest = left_to_send(segment, slot.end());
+        settle(socket, fd);
+        let Some(segment) = socket.segment() else { return };
+        let rest = left_to_send(segment, socket.end());
         if rest == 0 {
             return;
         }
@@ -495,16 +495,16 @@ fn hold_all(fd: c_int, rest: u64) {
 
 /// The other end is no more, and its last bytes wait here: they go where a program finds them that
 /// does not know of rings.
-fn inherit(slot: &Slot, segment: &Segment, fd: c_int, given: Vec<u8>) {
+fn inherit(socket: &Socket, segment: &Segment, fd: c_int, given: Vec<u8>) {
     let mut bytes = given;
-    let incoming = segment.incoming(slot.end());
+    let incoming = segment.incoming(socket.end());
     let is_whole = incoming.forward(|run, len| {
         // SAFETY: a run of the ring, mapped and initialised.
         bytes.extend((0..len).map(|at| unsafe { run.wrapping_add(at).read_volatile() }));
         len
     });
     if is_whole.is_err() {
-        return poison(slot, fd);
+        return poison(socket, fd);
     }
     if bytes.is_empty() {
         return;

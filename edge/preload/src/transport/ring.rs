@@ -33,7 +33,7 @@ use crate::base::config::Sizes;
 use crate::base::parts::Cursor;
 use crate::base::shelter::Mapping;
 use crate::base::{address, alive, raw};
-use crate::socket::slot::{Attached, End, Slot};
+use crate::socket::state::{Attached, End, Socket};
 use crate::transport::rendezvous;
 
 /// What the header says first.
@@ -234,8 +234,8 @@ unsafe impl Attached for Segment {
     const PLACE: usize = 0;
 }
 
-impl Slot {
-    /// The rings, if this process has mapped them. The slot must be in use by the caller.
+impl Socket {
+    /// The rings, if this process has mapped them. The socket must be in use by the caller.
     #[inline]
     pub(crate) fn mapped(&self) -> Option<&Segment> {
         self.attached()

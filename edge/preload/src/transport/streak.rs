@@ -2,19 +2,19 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::socket::slot::Slot;
+use crate::socket::state::Socket;
 
 /// Something has been received; the lock for that is held.
 #[inline]
-pub(crate) fn note_run(slot: &Slot) {
-    slot.run.store(slot.run.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+pub(crate) fn note_run(socket: &Socket) {
+    socket.run.store(socket.run.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
 }
 
 /// Something has been sent: this is no stream in one direction.
 #[inline]
-pub(crate) fn end_run(slot: &Slot) {
-    if slot.run.load(Ordering::Relaxed) != 0 {
-        slot.run.store(0, Ordering::Relaxed);
+pub(crate) fn end_run(socket: &Socket) {
+    if socket.run.load(Ordering::Relaxed) != 0 {
+        socket.run.store(0, Ordering::Relaxed);
     }
 }
 
@@ -22,16 +22,16 @@ pub(crate) fn end_run(slot: &Slot) {
 /// look, the other writes to memory that it has for itself. So who only receives leaves it alone for
 /// some hundred nanoseconds, if so little is there.
 #[inline]
-pub(crate) fn gather(slot: &Slot) {
-    if slot.run.load(Ordering::Relaxed) < RUN_MIN {
+pub(crate) fn gather(socket: &Socket) {
+    if socket.run.load(Ordering::Relaxed) < RUN_MIN {
         return;
     }
-    let Some(segment) = slot.segment() else {
+    let Some(segment) = socket.segment() else {
         // Whoever fills the kernel's queue waits for those who look into it.
         (0..QUEUE_ROUNDS).for_each(|_| std::hint::spin_loop());
         return;
     };
-    if (1..GATHER_BYTES).contains(&segment.incoming(slot.end()).waiting()) {
+    if (1..GATHER_BYTES).contains(&segment.incoming(socket.end()).waiting()) {
         (0..GATHER_ROUNDS).for_each(|_| std::hint::spin_loop());
     }
 }

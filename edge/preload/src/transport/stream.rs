@@ -19,7 +19,7 @@ use crate::base::{log, thread};
 use crate::socket::counters::{add, rise};
 use crate::socket::loans::{Loan, PIECES_MAX};
 use crate::socket::policy;
-use crate::socket::slot::{Carrier, Kind, Slot, Why};
+use crate::socket::state::{Carrier, Kind, Socket, Why};
 use crate::transport::ring::{ACCEPTED, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
 use crate::transport::{bell, doorbell, offer, park, rendezvous, retreat, streak};
 
@@ -94,24 +94,29 @@ fn kernel_send(fd: c_int, cursor: &mut Cursor<'_>, more: bool) -> Answer {
 }
 
 /// Receives what is there. The cursor moves by as many bytes as the answer says.
-pub(crate) fn try_receive(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
-    if let Some(error) = slot.take_error() {
+pub(crate) fn try_receive(
+    socket: &Socket,
+    fd: c_int,
+    into: &mut Cursor<'_>,
+    how: Receive<'_>,
+) -> Step {
+    if let Some(error) = socket.take_error() {
         return Step::Failed(Errno(error));
     }
-    retreat::arrive(slot, fd);
+    retreat::arrive(socket, fd);
     for _ in 0..FOLLOWS_MAX {
-        let held = slot.receiving.hold();
-        match slot.segment() {
-            None => return receive_unsettled(slot, fd, into, how),
-            Some(segment) if is_left_behind(slot, segment) => {}
-            Some(segment) => return receive_settled(slot, segment, fd, into, how),
+        let held = socket.receiving.hold();
+        match socket.segment() {
+            None => return receive_unsettled(socket, fd, into, how),
+            Some(segment) if is_left_behind(socket, segment) => {}
+            Some(segment) => return receive_settled(socket, segment, fd, into, how),
         }
         drop(held);
-        if !retreat::follow(slot, fd) {
+        if !retreat::follow(socket, fd) {
             return Step::Nothing;
         }
     }
-    broken(slot, fd)
+    broken(socket, fd)
 }
 
 /// Attempts that find anew that the other end goes back to the kernel, before its word is no more believed.
@@ -119,33 +124,33 @@ const FOLLOWS_MAX: u32 = 8;
 
 /// The other end has written nonsense: the connection is reset, which is said once.
 #[cold]
-fn broken(slot: &Slot, fd: c_int) -> Step {
-    retreat::poison(slot, fd);
+fn broken(socket: &Socket, fd: c_int) -> Step {
+    retreat::poison(socket, fd);
     let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     Step::Failed(Errno::CONNRESET)
 }
 
 /// Whether the other end goes back to the kernel, and this one has not begun to follow.
 #[inline]
-fn is_left_behind(slot: &Slot, segment: &Segment) -> bool {
-    segment.is_leaving() && slot.carrier() != Carrier::Leaving
+fn is_left_behind(socket: &Socket, segment: &Segment) -> bool {
+    segment.is_leaving() && socket.carrier() != Carrier::Leaving
 }
 
 /// Through the kernel. The first bytes of a connection that was accepted are the moment to look for
 /// an offer: a peer that makes one does so before it sends.
-fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
+fn receive_unsettled(socket: &Socket, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
     match kernel_receive(fd, into, usize::MAX, how) {
         Ok(0) if into.remaining() > 0 => Step::Ended,
         Ok(got) => {
             into.skip(got);
             if !how.peek {
-                streak::note_run(slot);
-                let before = slot.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
-                if slot.carrier() == Carrier::Open && slot.kind() == Kind::Stream {
-                    look_for_rings(slot, fd, before == 0);
+                streak::note_run(socket);
+                let before = socket.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
+                if socket.carrier() == Carrier::Open && socket.kind() == Kind::Stream {
+                    look_for_rings(socket, fd, before == 0);
                 }
-                add(&slot.counters.rx_os_packets, 1);
-                add(&slot.counters.rx_os_bytes, got);
+                add(&socket.counters.rx_os_packets, 1);
+                add(&socket.counters.rx_os_bytes, got);
             }
             Step::Moved(got)
         }
@@ -156,24 +161,24 @@ fn receive_unsettled(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive
 
 /// After a reception through the kernel. What comes from another namespace may take its time: its end
 /// has to be shown a door, which may not have been open yet.
-fn look_for_rings(slot: &Slot, fd: c_int, is_first: bool) {
-    let looks = slot.looks.load(Ordering::Relaxed);
+fn look_for_rings(socket: &Socket, fd: c_int, is_first: bool) {
+    let looks = socket.looks.load(Ordering::Relaxed);
     if looks > 0 {
-        slot.looks.store(looks + 1, Ordering::Relaxed);
+        socket.looks.store(looks + 1, Ordering::Relaxed);
     }
     let is_due = is_first || (1..LOOKS_CLOSE).contains(&looks) || looks.is_power_of_two();
     if !is_due {
         return;
     }
-    let _held = slot.sending.hold();
-    if !offer::take(slot, fd) && slot.carrier() == Carrier::Open {
-        match slot.looks.load(Ordering::Relaxed) {
-            0 => slot.leave_to_kernel(Why::PeerSilent),
-            looks if looks > LOOKS_MAX => slot.leave_to_kernel(Why::Unproven),
+    let _held = socket.sending.hold();
+    if !offer::take(socket, fd) && socket.carrier() == Carrier::Open {
+        match socket.looks.load(Ordering::Relaxed) {
+            0 => socket.leave_to_kernel(Why::PeerSilent),
+            looks if looks > LOOKS_MAX => socket.leave_to_kernel(Why::Unproven),
             _ => return,
         }
     }
-    policy::explain(slot, fd, "read");
+    policy::explain(socket, fd, "read");
 }
 
 /// The first receptions after each of which somebody looks for rings from another namespace, and the one
@@ -182,19 +187,19 @@ const LOOKS_CLOSE: u32 = 8;
 const LOOKS_MAX: u32 = 1024;
 
 fn receive_settled(
-    slot: &Slot,
+    socket: &Socket,
     segment: &Segment,
     fd: c_int,
     into: &mut Cursor<'_>,
     how: Receive<'_>,
 ) -> Step {
-    let ring = segment.incoming(slot.end());
+    let ring = segment.incoming(socket.end());
     let (producer, consumer) = (&ring.direction.producer, &ring.direction.consumer);
     for _ in 0..SETTLING_LOOKS_MAX {
         let switched = producer.switched_at.load(Ordering::Acquire);
         let taken = consumer.taken.load(Ordering::Relaxed);
         if switched != NEVER && taken >= switched {
-            return receive_ring(slot, ring, fd, into, how);
+            return receive_ring(socket, ring, fd, into, how);
         }
         let most = if switched == NEVER {
             // What is in the queue before the peer has switched is no bell.
@@ -229,10 +234,10 @@ fn receive_settled(
         if !how.peek {
             let taken = taken.wrapping_add(got.try_into().unwrap_or(0));
             consumer.taken.store(taken, Ordering::Release);
-            add(&slot.counters.rx_os_packets, 1);
-            add(&slot.counters.rx_os_bytes, got);
-            if slot.carrier() == Carrier::Offered {
-                give_up(slot, segment, fd);
+            add(&socket.counters.rx_os_packets, 1);
+            add(&socket.counters.rx_os_bytes, got);
+            if socket.carrier() == Carrier::Offered {
+                give_up(socket, segment, fd);
             }
         }
         return Step::Moved(got);
@@ -245,17 +250,17 @@ const SETTLING_LOOKS_MAX: u32 = 64;
 
 /// The peer has answered through the kernel, though rings are offered to it. It looks for them with
 /// the first bytes that it gets: if it has answered a few times, it is not going to take them.
-fn give_up(slot: &Slot, segment: &Segment, fd: c_int) {
-    let answers = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    let given = segment.outgoing(slot.end()).direction.producer.given.load(Ordering::Relaxed);
+fn give_up(socket: &Socket, segment: &Segment, fd: c_int) {
+    let answers = socket.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let given = segment.outgoing(socket.end()).direction.producer.given.load(Ordering::Relaxed);
     let has_to_be_brought = offer::knock_again(segment, fd);
-    if given > 0 && answers >= ANSWERS && offer::take_back(slot, segment, fd) {
-        slot.set_why(if has_to_be_brought { Why::Unproven } else { Why::PeerSilent });
+    if given > 0 && answers >= ANSWERS && offer::take_back(socket, segment, fd) {
+        socket.set_why(if has_to_be_brought { Why::Unproven } else { Why::PeerSilent });
     }
 }
 
 fn receive_ring(
-    slot: &Slot,
+    socket: &Socket,
     ring: Ring<'_>,
     fd: c_int,
     into: &mut Cursor<'_>,
@@ -276,10 +281,10 @@ fn receive_ring(
         ring.read(into, how.peek)
     };
     match read {
-        Err(Trouble::Broken) => broken(slot, fd),
+        Err(Trouble::Broken) => broken(socket, fd),
         Err(Trouble::Fault | Trouble::NoMemory) => Step::Failed(Errno::FAULT),
         Ok(0) if into.remaining() == 0 => Step::Moved(0),
-        Ok(0) if slot.is_read_shut.load(Ordering::Relaxed) => Step::Ended,
+        Ok(0) if socket.is_read_shut.load(Ordering::Relaxed) => Step::Ended,
         Ok(0) if ring.direction.producer.fin.load(Ordering::Acquire) != 0 => {
             if ring.has_bytes() {
                 Step::Moved(0)
@@ -287,22 +292,22 @@ fn receive_ring(
                 Step::Ended
             }
         }
-        Ok(0) if slot.is_peer_gone.load(Ordering::Acquire) && !is_left(slot) => {
-            if ring.has_bytes() { Step::Moved(0) } else { last_word(slot, fd) }
+        Ok(0) if socket.is_peer_gone.load(Ordering::Acquire) && !is_left(socket) => {
+            if ring.has_bytes() { Step::Moved(0) } else { last_word(socket, fd) }
         }
-        Ok(0) if is_left(slot) => receive_after_ring(slot, fd, into, how),
+        Ok(0) if is_left(socket) => receive_after_ring(socket, fd, into, how),
         Ok(0) => Step::Nothing,
         Ok(got) => {
             if !how.peek {
-                streak::note_run(slot);
-                if slot.streamed.load(Ordering::Relaxed) != 0 {
-                    slot.streamed.store(0, Ordering::Relaxed);
+                streak::note_run(socket);
+                if socket.streamed.load(Ordering::Relaxed) != 0 {
+                    socket.streamed.store(0, Ordering::Relaxed);
                 }
-                rise(&slot.counters.rx_waiting_bytes_max, got);
-                add(&slot.counters.rx_packets, 1);
-                add(&slot.counters.rx_bytes, got);
-                bell::ring_for_room(slot, ring, fd);
-                bell::hear(slot, ring, fd);
+                rise(&socket.counters.rx_waiting_bytes_max, got);
+                add(&socket.counters.rx_packets, 1);
+                add(&socket.counters.rx_bytes, got);
+                bell::ring_for_room(socket, ring, fd);
+                bell::hear(socket, ring, fd);
             }
             Step::Moved(got)
         }
@@ -310,18 +315,18 @@ fn receive_ring(
 }
 
 /// Whether the peer has gone back to the kernel.
-fn is_left(slot: &Slot) -> bool {
-    slot.mapped().is_some_and(|segment| matches!(segment.leaver(), Ok(Leaver::Left(_))))
+fn is_left(socket: &Socket) -> bool {
+    socket.mapped().is_some_and(|segment| matches!(segment.leaver(), Ok(Leaver::Left(_))))
 }
 
 /// The peer has gone back to the kernel, and the ring is empty: what comes now comes from there.
-fn receive_after_ring(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
-    let Some(segment) = slot.mapped() else { return Step::Nothing };
-    if !retreat::is_heard(slot, segment, fd) {
-        let has_bytes = segment.incoming(slot.end()).has_bytes();
+fn receive_after_ring(socket: &Socket, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
+    let Some(segment) = socket.mapped() else { return Step::Nothing };
+    if !retreat::is_heard(socket, segment, fd) {
+        let has_bytes = segment.incoming(socket.end()).has_bytes();
         return if has_bytes { Step::Moved(0) } else { Step::Nothing };
     }
-    if let Some(error) = slot.take_error() {
+    if let Some(error) = socket.take_error() {
         return Step::Failed(Errno(error));
     }
     match kernel_receive(fd, into, usize::MAX, how) {
@@ -329,8 +334,8 @@ fn receive_after_ring(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receiv
         Ok(got) => {
             into.skip(got);
             if !how.peek {
-                add(&slot.counters.rx_os_packets, 1);
-                add(&slot.counters.rx_os_bytes, got);
+                add(&socket.counters.rx_os_packets, 1);
+                add(&socket.counters.rx_os_bytes, got);
             }
             Step::Moved(got)
         }
@@ -340,7 +345,7 @@ fn receive_after_ring(slot: &Slot, fd: c_int, into: &mut Cursor<'_>, how: Receiv
 }
 
 /// The peer is gone: the kernel knows whether it went in peace.
-fn last_word(slot: &Slot, fd: c_int) -> Step {
+fn last_word(socket: &Socket, fd: c_int) -> Step {
     let mut bells = [0_u8; 512];
     loop {
         match raw::recv(fd, &mut bells, 0) {
@@ -348,7 +353,7 @@ fn last_word(slot: &Slot, fd: c_int) -> Step {
             Ok(_) | Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 // Not yet: its last bytes, or its FIN, are still on their way.
-                slot.is_peer_gone.store(false, Ordering::Release);
+                socket.is_peer_gone.store(false, Ordering::Release);
                 return Step::Nothing;
             }
             Err(error) => return Step::Failed(error),
@@ -357,18 +362,18 @@ fn last_word(slot: &Slot, fd: c_int) -> Step {
 }
 
 /// What was lent of a ring has come back: there may be room for a writer that waits.
-pub(crate) fn returned(slot: &Slot, ring: Ring<'_>, fd: c_int) {
-    bell::ring_for_room(slot, ring, fd);
+pub(crate) fn returned(socket: &Socket, ring: Ring<'_>, fd: c_int) {
+    bell::ring_for_room(socket, ring, fd);
 }
 
 /// Goes the way of a send as far as the ring that it would write to. Returns whether there is one.
-pub(crate) fn warm(slot: &Slot, fd: c_int) -> bool {
-    retreat::arrive(slot, fd);
-    let _held = slot.sending.hold();
-    let Some(segment) = slot.segment().filter(|_| slot.carrier() == Carrier::Rings) else {
+pub(crate) fn warm(socket: &Socket, fd: c_int) -> bool {
+    retreat::arrive(socket, fd);
+    let _held = socket.sending.hold();
+    let Some(segment) = socket.segment().filter(|_| socket.carrier() == Carrier::Rings) else {
         return false;
     };
-    let ring = segment.outgoing(slot.end());
+    let ring = segment.outgoing(socket.end());
     ring.prepare();
     std::hint::black_box(ring.has_room());
     std::hint::black_box(ring.direction.consumer.sleep.armed.load(Ordering::Relaxed));
@@ -376,87 +381,87 @@ pub(crate) fn warm(slot: &Slot, fd: c_int) -> bool {
 }
 
 /// Sends what there is room for. The cursor moves by as many bytes as the answer says.
-pub(crate) fn try_send(slot: &Slot, fd: c_int, from: &mut Cursor<'_>, more: bool) -> Step {
-    if let Some(error) = slot.take_error() {
+pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut Cursor<'_>, more: bool) -> Step {
+    if let Some(error) = socket.take_error() {
         return Step::Failed(Errno(error));
     }
-    retreat::arrive(slot, fd);
-    if slot.carrier() == Carrier::Open {
-        look_for_offer(slot, fd);
+    retreat::arrive(socket, fd);
+    if socket.carrier() == Carrier::Open {
+        look_for_offer(socket, fd);
     }
     let mut is_short = false;
     for _ in 0..FOLLOWS_MAX {
-        if is_short && !retreat::leave_for_want_of_memory(slot, fd) {
+        if is_short && !retreat::leave_for_want_of_memory(socket, fd) {
             return Step::Nothing;
         }
-        let held = slot.sending.hold();
-        if slot.is_write_shut.load(Ordering::Relaxed) {
+        let held = socket.sending.hold();
+        if socket.is_write_shut.load(Ordering::Relaxed) {
             return Step::Failed(Errno::PIPE);
         }
-        let Some(segment) = slot.segment() else {
-            return through_kernel(slot, None, fd, from, more);
+        let Some(segment) = socket.segment() else {
+            return through_kernel(socket, None, fd, from, more);
         };
-        if !is_left_behind(slot, segment) {
-            let step = send_settled(slot, segment, fd, from, more);
+        if !is_left_behind(socket, segment) {
+            let step = send_settled(socket, segment, fd, from, more);
             drop(held);
-            if matches!(step, Step::Failed(Errno::NOMEM)) && slot.carrier() == Carrier::Rings {
+            if matches!(step, Step::Failed(Errno::NOMEM)) && socket.carrier() == Carrier::Rings {
                 is_short = true;
                 continue;
             }
-            if is_left_behind(slot, segment) {
+            if is_left_behind(socket, segment) {
                 // The other end did not wait for these bytes: they follow it.
-                retreat::follow(slot, fd);
+                retreat::follow(socket, fd);
             }
             return step;
         }
         drop(held);
-        if !retreat::follow(slot, fd) {
+        if !retreat::follow(socket, fd) {
             return Step::Nothing;
         }
     }
-    broken(slot, fd)
+    broken(socket, fd)
 }
 
 fn send_settled(
-    slot: &Slot,
+    socket: &Socket,
     segment: &Segment,
     fd: c_int,
     from: &mut Cursor<'_>,
     more: bool,
 ) -> Step {
-    match slot.carrier() {
-        Carrier::Leaving if !retreat::is_pumped(segment, slot.end()) => return Step::Nothing,
-        Carrier::Leaving => return through_kernel(slot, Some(segment), fd, from, more),
+    match socket.carrier() {
+        Carrier::Leaving if !retreat::is_pumped(segment, socket.end()) => return Step::Nothing,
+        Carrier::Leaving => return through_kernel(socket, Some(segment), fd, from, more),
         Carrier::Offered if segment.header().state.load(Ordering::Acquire) != ACCEPTED => {
-            let step = through_kernel(slot, Some(segment), fd, from, more);
-            if slot.counters.tx_os_packets.load(Ordering::Relaxed).is_power_of_two() {
+            let step = through_kernel(socket, Some(segment), fd, from, more);
+            if socket.counters.tx_os_packets.load(Ordering::Relaxed).is_power_of_two() {
                 offer::knock_again(segment, fd);
             }
             return step;
         }
         Carrier::Offered => {
-            slot.set_why(Why::Rings);
-            slot.set_carrier(Carrier::Rings);
+            socket.set_why(Why::Rings);
+            socket.set_carrier(Carrier::Rings);
         }
         Carrier::Rings | Carrier::Open | Carrier::Kernel => {}
     }
-    through_ring(slot, segment, fd, from)
+    through_ring(socket, segment, fd, from)
 }
 
 /// A connection that was accepted and is written to first: looks for an offer now and then.
-fn look_for_offer(slot: &Slot, fd: c_int) {
-    let sends = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    if slot.kind() == Kind::Stream && sends.is_power_of_two() {
-        let _receiving = slot.receiving.hold();
-        let _sending = slot.sending.hold();
-        if slot.carrier() == Carrier::Open && offer::take(slot, fd) {
-            policy::explain(slot, fd, "write");
+fn look_for_offer(socket: &Socket, fd: c_int) {
+    let sends = socket.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if socket.kind() == Kind::Stream && sends.is_power_of_two() {
+        let _receiving = socket.receiving.hold();
+        let _sending = socket.sending.hold();
+        if socket.carrier() == Carrier::Open && offer::take(socket, fd) {
+            policy::explain(socket, fd, "write");
         }
     }
 }
 
 fn through_kernel(
-    slot: &Slot,
+    socket: &Socket,
     segment: Option<&Segment>,
     fd: c_int,
     from: &mut Cursor<'_>,
@@ -465,14 +470,14 @@ fn through_kernel(
     match kernel_send(fd, from, more) {
         Ok(sent) => {
             let given = match segment {
-                None => &slot.given,
-                Some(segment) => &segment.outgoing(slot.end()).direction.producer.given,
+                None => &socket.given,
+                Some(segment) => &segment.outgoing(socket.end()).direction.producer.given,
             };
-            streak::end_run(slot);
+            streak::end_run(socket);
             thread::note_woken();
             given.fetch_add(sent.try_into().unwrap_or(0), Ordering::AcqRel);
-            add(&slot.counters.tx_os_packets, 1);
-            add(&slot.counters.tx_os_bytes, sent);
+            add(&socket.counters.tx_os_packets, 1);
+            add(&socket.counters.tx_os_bytes, sent);
             Step::Moved(sent)
         }
         Err(Errno::AGAIN) => Step::Nothing,
@@ -480,37 +485,37 @@ fn through_kernel(
     }
 }
 
-fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>) -> Step {
-    let ring = segment.outgoing(slot.end());
+fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut Cursor<'_>) -> Step {
+    let ring = segment.outgoing(socket.end());
     let consumer = &ring.direction.consumer;
-    bell::switch(slot, segment);
+    bell::switch(socket, segment);
     let is_gone = consumer.sleep.gone.load(Ordering::Acquire) != 0;
-    if is_gone || slot.is_peer_gone.load(Ordering::Acquire) {
-        return into_the_void(slot, fd, from);
+    if is_gone || socket.is_peer_gone.load(Ordering::Acquire) {
+        return into_the_void(socket, fd, from);
     }
-    let streamed = slot.streamed.load(Ordering::Relaxed);
+    let streamed = socket.streamed.load(Ordering::Relaxed);
     let is_stream = streamed >= STREAM_BYTES;
     let mut sent = match ring.write(from, is_stream) {
         Ok(sent) => sent,
-        Err(Trouble::Broken) => return broken(slot, fd),
+        Err(Trouble::Broken) => return broken(socket, fd),
         Err(Trouble::Fault) => return Step::Failed(Errno::FAULT),
         Err(Trouble::NoMemory) => return Step::Failed(Errno::NOMEM),
     };
     let is_full = from.remaining() > 0;
     if is_full {
-        slot.fulls.fetch_add(1, Ordering::AcqRel);
+        socket.fulls.fetch_add(1, Ordering::AcqRel);
     }
     if (is_full || is_stream) && widen(ring, fd, sent, is_stream) {
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
     // Another thread may sleep on an instance, having seen room: it is to hear of room to come.
     if from.remaining() > 0
-        && slot.watchers.load(Ordering::SeqCst) > 0
-        && !park::arm(slot, segment, park::Want::Room)
+        && socket.watchers.load(Ordering::SeqCst) > 0
+        && !park::arm(socket, segment, park::Want::Room)
     {
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
-    slot.streamed.store(streamed.saturating_add(sent.try_into().unwrap_or(0)), Ordering::Relaxed);
+    socket.streamed.store(streamed.saturating_add(sent.try_into().unwrap_or(0)), Ordering::Relaxed);
     if sent == 0 {
         return if from.remaining() == 0 { Step::Moved(0) } else { Step::Nothing };
     }
@@ -520,17 +525,18 @@ fn through_ring(slot: &Slot, segment: &Segment, fd: c_int, from: &mut Cursor<'_>
         TOGETHER => {
             let number = bell::armed_by(ring.direction);
             if doorbell::is_asleep(number) {
-                let is_rung = || doorbell::ring(number).then(|| add(&slot.counters.bells_rung, 1));
+                let is_rung =
+                    || doorbell::ring(number).then(|| add(&socket.counters.bells_rung, 1));
                 let is_done = || !doorbell::rouse(number) || is_rung().is_some();
-                bell::ring_unless(slot, segment, fd, is_done);
+                bell::ring_unless(socket, segment, fd, is_done);
             }
         }
-        _ if bell::wants_bell(&consumer.sleep.armed) => bell::ring_once(slot, segment, fd),
+        _ if bell::wants_bell(&consumer.sleep.armed) => bell::ring_once(socket, segment, fd),
         _ => {}
     }
-    streak::end_run(slot);
-    add(&slot.counters.tx_packets, 1);
-    add(&slot.counters.tx_bytes, sent);
+    streak::end_run(socket);
+    add(&socket.counters.tx_packets, 1);
+    add(&socket.counters.tx_bytes, sent);
     Step::Moved(sent)
 }
 
@@ -549,7 +555,7 @@ const STREAM_BYTES: u64 = 1 << 18;
 
 /// The peer has closed. A byte in the kernel's stream finds out what TCP says to that: the first is
 /// accepted and answered with a reset, the next one fails.
-fn into_the_void(slot: &Slot, fd: c_int, from: &mut Cursor<'_>) -> Step {
+fn into_the_void(socket: &Socket, fd: c_int, from: &mut Cursor<'_>) -> Step {
     match raw::send(fd, &[0]) {
         Ok(_) | Err(Errno::AGAIN) => {
             let count = from.remaining();
@@ -557,7 +563,7 @@ fn into_the_void(slot: &Slot, fd: c_int, from: &mut Cursor<'_>) -> Step {
             Step::Moved(count)
         }
         Err(error) => {
-            add(&slot.counters.tx_errors, 1);
+            add(&socket.counters.tx_errors, 1);
             Step::Failed(error)
         }
     }

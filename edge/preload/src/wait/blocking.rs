@@ -14,42 +14,42 @@ use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::socket::counters::add;
 use crate::socket::patience::{Patience, SLICE_NS, Spin};
-use crate::socket::slot::{Carrier, Slot};
+use crate::socket::state::{Carrier, Socket};
 use crate::socket::{pacing, table};
 use crate::transport::park::{self, Want};
 use crate::transport::stream::{NO_PARTS, Receive, Step, try_receive, try_send};
 use crate::transport::{bell, streak};
 
 /// Sleeps until the kernel has something for this connection, at most so long.
-fn sleep(slot: &Slot, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
-    let rings = slot.segment();
+fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
+    let rings = socket.segment();
     let is_writer = want != Want::Read;
     let start_ns = left_ns.map(|_| raw::now_ns());
-    let sleeper = park::Sleeper::new(slot, is_writer);
+    let sleeper = park::Sleeper::new(socket, is_writer);
     if let Some(segment) = rings {
-        if !is_writer && park::sleep_on_word(slot, segment, left_ns) {
+        if !is_writer && park::sleep_on_word(socket, segment, left_ns) {
             return Ok(());
         }
         let spent_ns = start_ns.map(|start_ns| raw::now_ns().saturating_sub(start_ns));
         left_ns = left_ns.map(|left| left.saturating_sub(spent_ns.unwrap_or(0)));
-        if !park::arm(slot, segment, want) {
+        if !park::arm(socket, segment, want) {
             return Ok(());
         }
-        let in_ring = slot.carrier() == Carrier::Rings;
-        let is_quiet = bell::drain(slot, segment, fd, is_writer);
+        let in_ring = socket.carrier() == Carrier::Rings;
+        let is_quiet = bell::drain(socket, segment, fd, is_writer);
         if is_writer && in_ring && !is_quiet {
             // Bytes that somebody else has to read keep the kernel's queue full.
             raw::nap(WRITER_NAP_NS);
-            park::look_at_kernel(slot, fd);
+            park::look_at_kernel(socket, fd);
             return Ok(());
         }
     }
-    let events = match (is_writer, rings.is_some() && slot.carrier() == Carrier::Rings) {
+    let events = match (is_writer, rings.is_some() && socket.carrier() == Carrier::Rings) {
         (false, _) | (true, true) => libc::POLLIN | libc::POLLRDHUP,
         (true, false) => libc::POLLOUT,
     };
     let events = if rings.is_none() { events & !libc::POLLRDHUP } else { events };
-    let events = events | if park::owes(slot) { libc::POLLOUT } else { 0 };
+    let events = events | if park::owes(socket) { libc::POLLOUT } else { 0 };
     let left_ns = match rings {
         None => left_ns,
         Some(_) => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
@@ -68,10 +68,10 @@ fn sleep(slot: &Slot, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result
     let errno = raw::errno();
     drop(sleeper);
     if let Some(segment) = rings {
-        park::heed(slot, polled.revents);
-        bell::hear_after_sleep(slot, segment, fd);
+        park::heed(socket, polled.revents);
+        bell::hear_after_sleep(socket, segment, fd);
         if answer == 0 && is_writer {
-            park::look_at_kernel(slot, fd);
+            park::look_at_kernel(socket, fd);
         }
     }
     if answer < 0 { Err(errno) } else { Ok(()) }
@@ -79,23 +79,29 @@ fn sleep(slot: &Slot, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result
 
 /// Attempts something again and again until it comes to something, or the socket's time limit, a
 /// signal or its flags end the wait.
-fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut() -> Step) -> Step {
+fn wait(
+    socket: &Socket,
+    fd: c_int,
+    want: Want,
+    now: bool,
+    mut attempt: impl FnMut() -> Step,
+) -> Step {
     let errno = raw::errno();
     let seen = Seen::now();
-    if want == Want::Read && !now && slot.segment().is_some() {
-        streak::gather(slot);
+    if want == Want::Read && !now && socket.segment().is_some() {
+        streak::gather(socket);
     }
     match attempt() {
         Step::Nothing => {}
         step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => return step,
     }
     if now {
-        return last_look(slot, fd, attempt);
+        return last_look(socket, fd, attempt);
     }
-    let mut attempt = || table::still(fd, slot).map_or_else(Step::Failed, |()| attempt());
+    let mut attempt = || table::still(fd, socket).map_or_else(Step::Failed, |()| attempt());
     let limit_ns = match want {
-        Want::Read => slot.receive_limit_ns.load(Ordering::Relaxed),
-        Want::Write | Want::Room => slot.send_limit_ns.load(Ordering::Relaxed),
+        Want::Read => socket.receive_limit_ns.load(Ordering::Relaxed),
+        Want::Write | Want::Room => socket.send_limit_ns.load(Ordering::Relaxed),
     };
     let (limit, kind) = match limit_ns {
         0 => (None, Interrupts::Hard),
@@ -106,27 +112,27 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
     let mut rounds = 0_u32;
     loop {
         loop {
-            let segment = slot.segment();
+            let segment = socket.segment();
             rounds = rounds.wrapping_add(1);
             if segment.is_some() && rounds.is_multiple_of(KERNEL_LOOK_ROUNDS) {
-                park::look_at_kernel(slot, fd);
+                park::look_at_kernel(socket, fd);
             }
-            let gone = slot.is_peer_gone.load(Ordering::Relaxed);
-            if gone || park::is_worth_a_look(slot, segment, want) {
+            let gone = socket.is_peer_gone.load(Ordering::Relaxed);
+            if gone || park::is_worth_a_look(socket, segment, want) {
                 if want == Want::Read {
-                    streak::gather(slot);
+                    streak::gather(socket);
                 }
                 match attempt() {
                     Step::Nothing => {}
                     step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => {
                         patience.hit(most_ns);
-                        add(&slot.counters.rx_poll_hit, 1);
+                        add(&socket.counters.rx_poll_hit, 1);
                         raw::set_errno(errno);
                         return step;
                     }
                 }
             }
-            let cheap = segment.is_some() && slot.carrier() == Carrier::Rings;
+            let cheap = segment.is_some() && socket.carrier() == Carrier::Rings;
             match patience.goes_on(cheap) {
                 Spin::Look => {}
                 Spin::Sleep => break,
@@ -134,9 +140,9 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
                 Spin::TimedOut => return Step::Failed(Errno::AGAIN),
             }
         }
-        add(&slot.counters.rx_poll_miss, 1);
+        add(&socket.counters.rx_poll_miss, 1);
         let since = raw::now_ns();
-        let slept = sleep(slot, fd, want, patience.slice_ns());
+        let slept = sleep(socket, fd, want, patience.slice_ns());
         patience.slept(since, most_ns);
         match attempt() {
             Step::Nothing => {}
@@ -160,33 +166,38 @@ fn wait(slot: &Slot, fd: c_int, want: Want, now: bool, mut attempt: impl FnMut()
 
 /// Nothing was there, and the program does not wait: before it is told so, now and then the kernel
 /// is asked whether the peer still lives.
-fn last_look(slot: &Slot, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step {
+fn last_look(socket: &Socket, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step {
     let now = raw::now_ns();
-    if slot.mapped().is_some() && park::is_look_due(slot, now) {
-        slot.looked_ns.store(now, Ordering::Relaxed);
-        park::look_at_kernel(slot, fd);
-        if slot.is_peer_gone.load(Ordering::Relaxed) {
+    if socket.mapped().is_some() && park::is_look_due(socket, now) {
+        socket.looked_ns.store(now, Ordering::Relaxed);
+        park::look_at_kernel(socket, fd);
+        if socket.is_peer_gone.load(Ordering::Relaxed) {
             return match attempt() {
                 Step::Nothing => Step::Failed(Errno::AGAIN),
                 step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => step,
             };
         }
     }
-    add(&slot.counters.rx_eagain, 1);
+    add(&socket.counters.rx_eagain, 1);
     Step::Failed(Errno::AGAIN)
 }
 
 /// Receives, waiting as the socket's options and `how` say.
-pub(crate) fn receive(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Receive<'_>) -> Answer {
+pub(crate) fn receive(
+    socket: &Socket,
+    fd: c_int,
+    parts: &[libc::iovec],
+    how: Receive<'_>,
+) -> Answer {
     raw::cancellation_point();
-    let now = how.now || slot.is_nonblocking.load(Ordering::Relaxed);
+    let now = how.now || socket.is_nonblocking.load(Ordering::Relaxed);
     let mut cursor = Cursor::new(parts);
     let wanted = cursor.remaining();
     let mut done = 0;
     loop {
-        let step = wait(slot, fd, Want::Read, now, || {
+        let step = wait(socket, fd, Want::Read, now, || {
             for _ in 0..EMPTY_LOOKS_MAX {
-                match try_receive(slot, fd, &mut cursor, how) {
+                match try_receive(socket, fd, &mut cursor, how) {
                     // The ring was found empty and then not: look again.
                     Step::Moved(0) if wanted > 0 => {}
                     step @ (Step::Moved(_) | Step::Ended | Step::Nothing | Step::Failed(_)) => {
@@ -207,7 +218,7 @@ pub(crate) fn receive(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Receiv
             Step::Failed(_) if done > 0 => return Ok(done),
             Step::Failed(error) => {
                 if error != Errno::AGAIN {
-                    add(&slot.counters.rx_errors, 1);
+                    add(&socket.counters.rx_errors, 1);
                 }
                 return Err(error);
             }
@@ -230,21 +241,21 @@ pub(crate) struct Send {
 }
 
 /// Sends, waiting as the socket's options and `how` say.
-pub(crate) fn send(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Send) -> Answer {
+pub(crate) fn send(socket: &Socket, fd: c_int, parts: &[libc::iovec], how: Send) -> Answer {
     raw::cancellation_point();
-    if let Some(segment) = slot.mapped() {
-        segment.outgoing(slot.end()).prepare();
+    if let Some(segment) = socket.mapped() {
+        segment.outgoing(socket.end()).prepare();
     }
-    let now = how.now || slot.is_nonblocking.load(Ordering::Relaxed);
+    let now = how.now || socket.is_nonblocking.load(Ordering::Relaxed);
     let mut cursor = Cursor::new(parts);
     let wanted = cursor.remaining();
     let mut done = 0;
     loop {
-        let step = wait(slot, fd, Want::Write, now, || match slot.paced.is_on() {
-            false => try_send(slot, fd, &mut cursor, how.more),
+        let step = wait(socket, fd, Want::Write, now, || match socket.paced.is_on() {
+            false => try_send(socket, fd, &mut cursor, how.more),
             true => {
                 let patience = pacing::Patience::of(now, done > 0);
-                try_send_paced(slot, fd, &mut cursor, how.more, patience)
+                try_send_paced(socket, fd, &mut cursor, how.more, patience)
             }
         });
         match step {
@@ -259,7 +270,7 @@ pub(crate) fn send(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Send) -> 
             Step::Failed(error) => {
                 match error {
                     Errno::PIPE if !how.quiet => raw::raise(libc::SIGPIPE),
-                    Errno::AGAIN => add(&slot.counters.tx_eagain, 1),
+                    Errno::AGAIN => add(&socket.counters.tx_eagain, 1),
                     _ => {}
                 }
                 return Err(error);
@@ -271,7 +282,7 @@ pub(crate) fn send(slot: &Slot, fd: c_int, parts: &[libc::iovec], how: Send) -> 
 /// Sends what is due at the socket's rate, once something is.
 #[cold]
 fn try_send_paced(
-    slot: &Slot,
+    socket: &Socket,
     fd: c_int,
     from: &mut Cursor<'_>,
     more: bool,
@@ -279,21 +290,21 @@ fn try_send_paced(
 ) -> Step {
     let wanted = u64::try_from(from.remaining()).unwrap_or(u64::MAX);
     if wanted == 0 {
-        return try_send(slot, fd, from, more);
+        return try_send(socket, fd, from, more);
     }
-    let limit_ns = slot.send_limit_ns.load(Ordering::Relaxed);
-    let is_still = || table::still(fd, slot);
-    let granted = match slot.paced.admit(Load::Stream(wanted), patience, limit_ns, is_still) {
+    let limit_ns = socket.send_limit_ns.load(Ordering::Relaxed);
+    let is_still = || table::still(fd, socket);
+    let granted = match socket.paced.admit(Load::Stream(wanted), patience, limit_ns, is_still) {
         Ok(granted) => granted,
         Err(error) => return Step::Failed(error),
     };
     let mut parts = NO_PARTS;
     let count = from.rest(usize::try_from(granted).unwrap_or(usize::MAX), &mut parts);
     let mut part = Cursor::new(parts.get(..count).unwrap_or(&[]));
-    let step = try_send(slot, fd, &mut part, more);
+    let step = try_send(socket, fd, &mut part, more);
     let moved = if let Step::Moved(moved) = step { moved } else { 0 };
     from.skip(moved);
-    slot.paced.give_back(granted.saturating_sub(u64::try_from(moved).unwrap_or(0)));
+    socket.paced.give_back(granted.saturating_sub(u64::try_from(moved).unwrap_or(0)));
     step
 }
 

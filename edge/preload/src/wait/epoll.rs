@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::base::lock::{Guarded, Lock};
 use crate::base::raw::{self, Answer};
-use crate::socket::slot::Slot;
+use crate::socket::state::Socket;
 use crate::socket::table;
 use crate::transport::doorbell::{Doorbell, Sleeping};
 
@@ -306,8 +306,8 @@ impl Epoll {
 
 impl State {
     /// The item of a descriptor and a socket, and whether it has been removed.
-    fn find(&self, fd: c_int, slot: &Slot) -> Option<(usize, bool)> {
-        let at = *self.places.get(&(slot.index(), fd))?;
+    fn find(&self, fd: c_int, socket: &Socket) -> Option<(usize, bool)> {
+        let at = *self.places.get(&(socket.index(), fd))?;
         let item = self.items.get(at)?.as_ref()?;
         Some((at, item.ghost_of.is_some()))
     }
@@ -390,21 +390,22 @@ pub(crate) fn after_fork_in_parent() {
 }
 
 /// A socket's last descriptor is being closed: no instance knows it any longer.
-pub(crate) fn forget(slot: &Slot) {
-    with_all(|all| all.iter().for_each(|epoll| epoll.forget(slot)));
+pub(crate) fn forget(socket: &Socket) {
+    with_all(|all| all.iter().for_each(|epoll| epoll.forget(socket)));
 }
 
 /// A descriptor of a socket is being closed, and others stand for it still.
-pub(crate) fn lay(fd: c_int, slot: &Slot) {
-    with_all(|all| all.iter().for_each(|epoll| epoll.lay(fd, slot)));
+pub(crate) fn lay(fd: c_int, socket: &Socket) {
+    with_all(|all| all.iter().for_each(|epoll| epoll.lay(fd, socket)));
 }
 
 /// Calls `f` with the socket of each registration of this process, where there is no other thread.
-pub(crate) fn each_slot(mut f: impl FnMut(&'static Slot)) {
+pub(crate) fn each_socket(mut f: impl FnMut(&'static Socket)) {
     with_all(|all| {
         for epoll in all.iter() {
-            epoll
-                .with(|state| state.items.iter().flatten().filter_map(Item::slot).for_each(&mut f));
+            epoll.with(|state| {
+                state.items.iter().flatten().filter_map(Item::socket).for_each(&mut f)
+            });
         }
     });
 }

@@ -28,7 +28,7 @@ use crate::base::{address, config};
 use crate::socket::counters::add;
 use crate::socket::loans::{self, Keep, Lent, Loan, NO_PIECE, PIECES_MAX, Spare};
 use crate::socket::patience::Patience;
-use crate::socket::slot::Kind;
+use crate::socket::state::Kind;
 use crate::socket::table::{self, Pin};
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::{self, Receive, Step};
@@ -62,7 +62,7 @@ const HOLD: c_int = 2;
 /// The callback of one socket.
 #[derive(Debug)]
 struct Filter {
-    /// Which of the sockets that the slot has been.
+    /// Which of the sockets that the socket has been.
     life: u32,
     callback: Callback,
     context: usize,
@@ -91,30 +91,31 @@ pub(crate) fn is_any() -> bool {
 
 /// Whether this socket has one.
 #[inline]
-pub(crate) fn has(slot: &Pin) -> bool {
-    is_any() && with(slot, |_| ()).is_some()
+pub(crate) fn has(socket: &Pin) -> bool {
+    is_any() && with(socket, |_| ()).is_some()
 }
 
 /// Calls `f` with the filter of a socket, if it has one.
 #[cold]
-fn with<T>(slot: &Pin, f: impl FnOnce(&mut Filter) -> T) -> Option<T> {
-    let life = slot.life.load(Ordering::Relaxed);
-    FILTERS.with(|filters| filters.get_mut(&slot.key()).filter(|filter| filter.life == life).map(f))
+fn with<T>(socket: &Pin, f: impl FnOnce(&mut Filter) -> T) -> Option<T> {
+    let life = socket.life.load(Ordering::Relaxed);
+    FILTERS
+        .with(|filters| filters.get_mut(&socket.key()).filter(|filter| filter.life == life).map(f))
 }
 
 /// From now on the program looks at what comes to a socket; or, with `None`, no longer.
-pub(crate) fn register(slot: &Pin, callback: Option<Callback>, context: *mut c_void) {
-    let life = slot.life.load(Ordering::Relaxed);
+pub(crate) fn register(socket: &Pin, callback: Option<Callback>, context: *mut c_void) {
+    let life = socket.life.load(Ordering::Relaxed);
     FILTERS.with(|filters| {
         match callback {
-            None => drop(filters.remove(&slot.key())),
+            None => drop(filters.remove(&socket.key())),
             Some(callback) => {
-                let old = filters.remove(&slot.key()).filter(|old| old.life == life);
+                let old = filters.remove(&socket.key()).filter(|old| old.life == life);
                 let (admitted, error, looking) =
                     old.map_or((None, None, None), |old| (old.admitted, old.error, old.looking));
                 let context = context.expose_provenance();
                 let new = Filter { life, callback, context, admitted, error, looking };
-                filters.insert(slot.key(), new);
+                filters.insert(socket.key(), new);
             }
         }
         COUNT.store(filters.len(), Ordering::Relaxed);
@@ -143,15 +144,15 @@ pub(crate) enum Seen {
 }
 
 /// Has the program look at packets, until one is to be received or there is none.
-pub(crate) fn look(slot: &Pin, fd: c_int) -> Seen {
+pub(crate) fn look(socket: &Pin, fd: c_int) -> Seen {
     let mut seen = Seen::Nothing;
     for _ in 0..LOOKS_MAX {
-        let looking = match Looking::begin(slot) {
+        let looking = match Looking::begin(socket) {
             Ok(looking) => looking,
             Err(now) => return now,
         };
         let mut spare = Spare::take();
-        match show(slot, fd, &mut spare) {
+        match show(socket, fd, &mut spare) {
             Shown::Nothing => return seen,
             Shown::End => return Seen::End,
             Shown::Failed(error) => return Seen::Failed(error),
@@ -189,18 +190,18 @@ enum Shown {
 }
 
 /// The next packet of a socket: where it lies in shared memory, or a copy of it in `spare`.
-fn show(slot: &Pin, fd: c_int, spare: &mut Spare) -> Shown {
-    let loan = Loan::showing(slot);
-    let (len, from) = if slot.kind() == Kind::Datagram {
+fn show(socket: &Pin, fd: c_int, spare: &mut Spare) -> Shown {
+    let loan = Loan::showing(socket);
+    let (len, from) = if socket.kind() == Kind::Datagram {
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        match letter(slot, fd, &[spare.part()], flags, Some(&loan)) {
+        match letter(socket, fd, &[spare.part()], flags, Some(&loan)) {
             Ok(arrival) => (arrival.len, address::read(&arrival.from)),
             Err(Errno::AGAIN) => return Shown::Nothing,
             Err(error) => return Shown::Failed(error),
         }
     } else {
         let how = Receive { peek: true, now: true, loan: Some(&loan), ..Receive::default() };
-        match stream::try_receive(slot, fd, &mut Cursor::new(&[spare.part()]), how) {
+        match stream::try_receive(socket, fd, &mut Cursor::new(&[spare.part()]), how) {
             Step::Moved(0) | Step::Nothing => return Shown::Nothing,
             Step::Moved(len) => (len, address::name(fd, true)),
             Step::Ended => return Shown::End,
@@ -215,29 +216,29 @@ fn show(slot: &Pin, fd: c_int, spare: &mut Spare) -> Shown {
 }
 
 fn letter(
-    slot: &Pin,
+    socket: &Pin,
     fd: c_int,
     parts: &[libc::iovec],
     flags: c_int,
     loan: Option<&Loan<'_>>,
 ) -> Result<Arrival, Errno> {
     let (control, control_len) = (std::ptr::null_mut(), 0);
-    datagram::receive_one(slot, fd, Request { parts, control, control_len, flags, loan })
+    datagram::receive_one(socket, fd, Request { parts, control, control_len, flags, loan })
 }
 
 /// This thread looks at a packet of a socket, and no other does.
 #[derive(Debug)]
 struct Looking<'a> {
-    slot: &'a Pin,
+    socket: &'a Pin,
     callback: Callback,
     context: usize,
 }
 
 impl<'a> Looking<'a> {
     /// If nothing has been admitted, and nobody else is looking.
-    fn begin(slot: &'a Pin) -> Result<Self, Seen> {
+    fn begin(socket: &'a Pin) -> Result<Self, Seen> {
         let me = raw::thread_id();
-        let begun = with(slot, |filter| {
+        let begun = with(socket, |filter| {
             if let Some(len) = filter.admitted {
                 return Err(Seen::Admitted(len));
             }
@@ -252,32 +253,32 @@ impl<'a> Looking<'a> {
         });
         // It may have been taken away just now.
         let (callback, context) = begun.unwrap_or(Err(Seen::Admitted(usize::MAX)))?;
-        Ok(Self { slot, callback, context })
+        Ok(Self { socket, callback, context })
     }
 
     /// Has the program decide, and does what it says.
     fn decide(&self, fd: c_int, packet: Packet, spare: Spare) -> Seen {
-        let id = loans::reserve(self.slot);
+        let id = loans::reserve(self.socket);
         let verdict = self.ask(fd, &packet, id);
-        let is_out = loans::is_out(self.slot.key(), id);
-        if table::still(fd, self.slot).is_err() {
+        let is_out = loans::is_out(self.socket.key(), id);
+        if table::still(fd, self.socket).is_err() {
             // The program has closed it.
-            loans::cancel(self.slot.key(), id);
+            loans::cancel(self.socket.key(), id);
             return Seen::Nothing;
         }
         match verdict {
             HOLD if is_out => {
-                hold(self.slot, fd, &packet, spare, id);
+                hold(self.socket, fd, &packet, spare, id);
                 Seen::Held
             }
             DROP | HOLD => {
-                loans::cancel(self.slot.key(), id);
-                take_out(self.slot, fd, packet.len, None);
+                loans::cancel(self.socket.key(), id);
+                take_out(self.socket, fd, packet.len, None);
                 Seen::Nothing
             }
             _ => {
-                loans::cancel(self.slot.key(), id);
-                with(self.slot, |filter| filter.admitted = Some(packet.len));
+                loans::cancel(self.socket.key(), id);
+                with(self.socket, |filter| filter.admitted = Some(packet.len));
                 Seen::Admitted(packet.len)
             }
         }
@@ -313,30 +314,30 @@ impl<'a> Looking<'a> {
 
 impl Drop for Looking<'_> {
     fn drop(&mut self) {
-        with(self.slot, |filter| filter.looking = None);
+        with(self.socket, |filter| filter.looking = None);
     }
 }
 
 /// Keeps a packet for the program, under a number that it knows already.
-fn hold(slot: &Pin, fd: c_int, packet: &Packet, mut spare: Spare, id: u64) {
-    let loan = Loan::reserved(slot, id, packet.len, packet.count.max(1));
-    take_out(slot, fd, packet.len, Some(&loan).filter(|_| packet.is_shared));
+fn hold(socket: &Pin, fd: c_int, packet: &Packet, mut spare: Spare, id: u64) {
+    let loan = Loan::reserved(socket, id, packet.len, packet.count.max(1));
+    take_out(socket, fd, packet.len, Some(&loan).filter(|_| packet.is_shared));
     if !packet.is_shared {
-        loans::fill(slot, id, None, spare.keep(packet.len));
+        loans::fill(socket, id, None, spare.keep(packet.len));
     }
 }
 
 /// Takes the packet that was looked at out, and lends it if that is wished.
-fn take_out(slot: &Pin, fd: c_int, len: usize, loan: Option<&Loan<'_>>) {
-    if slot.kind() == Kind::Datagram {
-        let _ = letter(slot, fd, &[], libc::MSG_DONTWAIT, loan);
+fn take_out(socket: &Pin, fd: c_int, len: usize, loan: Option<&Loan<'_>>) {
+    if socket.kind() == Kind::Datagram {
+        let _ = letter(socket, fd, &[], libc::MSG_DONTWAIT, loan);
         return;
     }
     let how = Receive { discard: loan.is_none(), now: true, loan, ..Receive::default() };
     let mut left = len;
     while left > 0 {
         let nowhere = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: left }];
-        match stream::try_receive(slot, fd, &mut Cursor::new(&nowhere), how) {
+        match stream::try_receive(socket, fd, &mut Cursor::new(&nowhere), how) {
             Step::Moved(moved @ 1..) if loan.is_none() => left = left.saturating_sub(moved),
             Step::Moved(_) | Step::Ended | Step::Nothing | Step::Failed(_) => return,
         }
@@ -353,16 +354,16 @@ pub(crate) enum Admitted {
 }
 
 /// Waits, unless `now`, until something may be received.
-pub(crate) fn admit(slot: &Pin, fd: c_int, now: bool) -> Result<Admitted, Errno> {
-    let (limit, kind) = match slot.receive_limit_ns.load(Ordering::Relaxed) {
+pub(crate) fn admit(socket: &Pin, fd: c_int, now: bool) -> Result<Admitted, Errno> {
+    let (limit, kind) = match socket.receive_limit_ns.load(Ordering::Relaxed) {
         0 => (None, Interrupts::Hard),
         limit => (Some(limit), Interrupts::All),
     };
-    let now = now || slot.is_nonblocking.load(Ordering::Relaxed);
+    let now = now || socket.is_nonblocking.load(Ordering::Relaxed);
     let errno = raw::errno();
     let patience = Patience::start(config::get().receive_spin_ns, limit, kind);
     loop {
-        match look(slot, fd) {
+        match look(socket, fd) {
             Seen::Admitted(len) => {
                 raw::set_errno(errno);
                 return Ok(Admitted::Bytes(len));
@@ -374,7 +375,7 @@ pub(crate) fn admit(slot: &Pin, fd: c_int, now: bool) -> Result<Admitted, Errno>
             Seen::Nothing | Seen::Held | Seen::Busy(false) => {}
         }
         if now {
-            add(&slot.counters.rx_eagain, 1);
+            add(&socket.counters.rx_eagain, 1);
             return Err(Errno::AGAIN);
         }
         let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
@@ -384,7 +385,7 @@ pub(crate) fn admit(slot: &Pin, fd: c_int, now: bool) -> Result<Admitted, Errno>
             Err(error) => return Err(error),
             Ok(_) => {}
         }
-        table::still(fd, slot)?;
+        table::still(fd, socket)?;
     }
 }
 
@@ -392,21 +393,21 @@ pub(crate) fn admit(slot: &Pin, fd: c_int, now: bool) -> Result<Admitted, Errno>
 const OTHERS_NAP_NS: i64 = 50_000;
 
 /// So much of what was admitted has been received; all of a datagram.
-pub(crate) fn taken(slot: &Pin, len: usize) {
-    let is_datagram = slot.kind() == Kind::Datagram;
-    with(slot, |filter| {
+pub(crate) fn taken(socket: &Pin, len: usize) {
+    let is_datagram = socket.kind() == Kind::Datagram;
+    with(socket, |filter| {
         let left = filter.admitted.map_or(0, |admitted| admitted.saturating_sub(len));
         filter.admitted = (left > 0 && !is_datagram).then_some(left);
     });
 }
 
 /// Receives on a stream, as `recv(2)` does.
-pub(crate) fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], how: Receive<'_>) -> Answer {
+pub(crate) fn receive(socket: &Pin, fd: c_int, parts: &[libc::iovec], how: Receive<'_>) -> Answer {
     raw::cancellation_point();
     let mut cursor = Cursor::new(parts);
     let mut done = 0;
     while cursor.remaining() > 0 {
-        let admitted = match admit(slot, fd, how.now || done > 0 && !how.all) {
+        let admitted = match admit(socket, fd, how.now || done > 0 && !how.all) {
             Ok(Admitted::Bytes(len)) => len,
             Ok(Admitted::End) => break,
             Err(_) if done > 0 => break,
@@ -415,17 +416,17 @@ pub(crate) fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], how: Receive
         let mut rest = [NO_PIECE; PARTS_MAX];
         let count = cursor.rest(admitted, &mut rest);
         let how = Receive { now: true, all: false, ..how };
-        match blocking::receive(slot, fd, rest.get(..count).unwrap_or(&[]), how) {
+        match blocking::receive(socket, fd, rest.get(..count).unwrap_or(&[]), how) {
             Ok(got) => {
                 done += got;
                 cursor.skip(got);
                 if how.peek || got == 0 {
                     break;
                 }
-                taken(slot, got);
+                taken(socket, got);
             }
             // Another process has taken it.
-            Err(Errno::AGAIN) => taken(slot, usize::MAX),
+            Err(Errno::AGAIN) => taken(socket, usize::MAX),
             Err(_) if done > 0 => break,
             Err(error) => return Err(error),
         }
@@ -435,44 +436,44 @@ pub(crate) fn receive(slot: &Pin, fd: c_int, parts: &[libc::iovec], how: Receive
 
 /// Receives on a stream, once, and lends what comes.
 pub(crate) fn receive_lent(
-    slot: &Pin,
+    socket: &Pin,
     fd: c_int,
     parts: &[libc::iovec],
     mut how: Receive<'_>,
 ) -> Answer {
     raw::cancellation_point();
-    let Admitted::Bytes(len) = admit(slot, fd, how.now)? else { return Ok(0) };
+    let Admitted::Bytes(len) = admit(socket, fd, how.now)? else { return Ok(0) };
     how.now = true;
     if let Some(loan) = how.loan {
         loan.most.set(loan.most.get().min(len));
     }
     let mut rest = [NO_PIECE; PARTS_MAX];
     let count = Cursor::new(parts).rest(len, &mut rest);
-    let got = blocking::receive(slot, fd, rest.get(..count).unwrap_or(&[]), how)?;
-    taken(slot, got);
+    let got = blocking::receive(socket, fd, rest.get(..count).unwrap_or(&[]), how)?;
+    taken(socket, got);
     Ok(got)
 }
 
 /// Receives a datagram.
-pub(crate) fn receive_one(slot: &Pin, fd: c_int, request: Request<'_>) -> Result<Arrival, Errno> {
+pub(crate) fn receive_one(socket: &Pin, fd: c_int, request: Request<'_>) -> Result<Arrival, Errno> {
     raw::cancellation_point();
-    admit(slot, fd, request.flags & libc::MSG_DONTWAIT != 0)?;
+    admit(socket, fd, request.flags & libc::MSG_DONTWAIT != 0)?;
     let now = request.flags | libc::MSG_DONTWAIT;
-    let outcome = datagram::receive_one(slot, fd, Request { flags: now, ..request });
+    let outcome = datagram::receive_one(socket, fd, Request { flags: now, ..request });
     if request.flags & libc::MSG_PEEK == 0 {
-        taken(slot, usize::MAX);
+        taken(socket, usize::MAX);
     }
     outcome
 }
 
 /// Whether there is something for a program that was told of a socket: what may be received, what it has got in its
 /// callback, an end, or an error.
-pub(crate) fn has_news(slot: &Pin, fd: c_int) -> bool {
-    match look(slot, fd) {
+pub(crate) fn has_news(socket: &Pin, fd: c_int) -> bool {
+    match look(socket, fd) {
         Seen::Admitted(_) | Seen::Held | Seen::End => true,
         Seen::Nothing | Seen::Busy(_) => false,
         Seen::Failed(error) => {
-            with(slot, |filter| filter.error = Some(error));
+            with(socket, |filter| filter.error = Some(error));
             true
         }
     }
@@ -484,8 +485,8 @@ pub(crate) fn sift(fds: &mut [libc::pollfd]) -> usize {
     let mut count = 0;
     for fd in fds {
         if fd.revents & READING != 0
-            && let Some(slot) = table::socket(fd.fd).filter(has)
-            && !has_news(&slot, fd.fd)
+            && let Some(socket) = table::socket(fd.fd).filter(has)
+            && !has_news(&socket, fd.fd)
         {
             fd.revents &= !READING;
         }

@@ -39,13 +39,13 @@ enum Known {
 
 impl Known {
     fn of(fd: c_int) -> Self {
-        if let Some(slot) = table::socket(fd) {
-            retreat::settle(&slot, fd);
-            if datagram::has_post(&slot) {
-                return Self::Datagram(slot);
+        if let Some(socket) = table::socket(fd) {
+            retreat::settle(&socket, fd);
+            if datagram::has_post(&socket) {
+                return Self::Datagram(socket);
             }
-            return match slot.segment() {
-                Some(_) => Self::Socket(slot),
+            return match socket.segment() {
+                Some(_) => Self::Socket(socket),
                 None => Self::Nothing,
             };
         }
@@ -70,7 +70,7 @@ impl Known {
 
     /// A socket that may get a mailbox, and has none yet.
     fn waits_for_kernel(&self, fd: &libc::pollfd) -> bool {
-        matches!(self, Self::Datagram(slot) if datagram::mailbox(slot, fd.fd).is_none())
+        matches!(self, Self::Datagram(socket) if datagram::mailbox(socket, fd.fd).is_none())
     }
 }
 
@@ -201,10 +201,10 @@ fn poll_inner(
         drop(dozers);
         patience.slept(since, most_ns);
         for (asked, known) in asked.iter().zip(&*known) {
-            if let Some((slot, segment)) = known.rings() {
-                park::heed(slot, asked.revents);
+            if let Some((socket, segment)) = known.rings() {
+                park::heed(socket, asked.revents);
                 if asked.revents & libc::POLLIN != 0 {
-                    bell::hear_after_sleep(slot, segment, asked.fd);
+                    bell::hear_after_sleep(socket, segment, asked.fd);
                 }
             }
         }
@@ -224,9 +224,9 @@ fn poll_inner(
 /// other end has been killed only the kernel says.
 fn is_due(known: &[Known], now_ns: u64) -> bool {
     let each = || known.iter().filter_map(Known::rings);
-    let is_due = each().any(|(slot, _)| park::is_look_due(slot, now_ns));
+    let is_due = each().any(|(socket, _)| park::is_look_due(socket, now_ns));
     if is_due {
-        each().for_each(|(slot, _)| slot.looked_ns.store(now_ns, Ordering::Relaxed));
+        each().for_each(|(socket, _)| socket.looked_ns.store(now_ns, Ordering::Relaxed));
     }
     is_due
 }
@@ -236,10 +236,10 @@ fn is_due(known: &[Known], now_ns: u64) -> bool {
 fn doze<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Option<Few<datagram::Sleeper<'a>>> {
     let mut dozers = Few::new();
     for (fd, known) in fds.iter().zip(known) {
-        let Known::Datagram(slot) = known else { continue };
-        datagram::mind(slot, fd.fd);
+        let Known::Datagram(socket) = known else { continue };
+        datagram::mind(socket, fd.fd);
         if fd.events & READING != 0 {
-            dozers.push(datagram::Sleeper::new(slot, fd.fd)?);
+            dozers.push(datagram::Sleeper::new(socket, fd.fd)?);
         }
     }
     Some(dozers)
@@ -306,10 +306,10 @@ fn spin_then_sleep(
 fn ask(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
     let each = fds.iter().zip(known).map(|(fd, known)| match known.rings() {
         None => libc::pollfd { fd: fd.fd, events: fd.events, revents: 0 },
-        Some((slot, segment)) => {
-            let (_, writing) = park::kernel_speaks(slot, segment);
+        Some((socket, segment)) => {
+            let (_, writing) = park::kernel_speaks(socket, segment);
             let writing = if writing { fd.events } else { 0 };
-            let writing = if park::owes(slot) { libc::POLLOUT } else { writing };
+            let writing = if park::owes(socket) { libc::POLLOUT } else { writing };
             let room = writing & libc::POLLOUT;
             let events = libc::POLLIN | libc::POLLRDHUP | room;
             libc::pollfd { fd: fd.fd, events, revents: 0 }
@@ -334,8 +334,8 @@ fn look(
     let kernel = asked.is_some();
     let mut has_changed = false;
     for (fd, known) in fds.iter().zip(known.iter_mut()) {
-        if let Known::Socket(slot) = known
-            && slot.segment().is_none_or(Segment::is_leaving)
+        if let Known::Socket(socket) = known
+            && socket.segment().is_none_or(Segment::is_leaving)
         {
             *known = Known::of(fd.fd);
             has_changed = true;
@@ -349,7 +349,7 @@ fn look(
         for ((fd, known), asked) in fds.iter_mut().zip(known.iter_mut()).zip(&*asked) {
             fd.revents = 0;
             match known {
-                Known::Socket(slot) => park::heed(slot, asked.revents),
+                Known::Socket(socket) => park::heed(socket, asked.revents),
                 Known::Nothing | Known::Datagram(_) | Known::Epoll(_) => fd.revents = asked.revents,
             }
             if let Known::Nothing = known
@@ -369,20 +369,20 @@ fn look(
                     fd.revents = 0;
                 }
             }
-            Known::Datagram(slot) => {
+            Known::Datagram(socket) => {
                 if !kernel {
                     fd.revents = 0;
                 }
                 let is_wanted = fd.events & READING != 0;
-                let mailbox = datagram::mailbox(slot, fd.fd).filter(|_| is_wanted);
+                let mailbox = datagram::mailbox(socket, fd.fd).filter(|_| is_wanted);
                 let has = |mailbox| datagram::content(mailbox, fd.fd) == Content::Datagram;
                 if mailbox.is_some_and(has) {
                     fd.revents |= fd.events & READING;
                 }
             }
             Known::Socket(_) => {
-                if let Some((slot, segment)) = known.rings() {
-                    let ready = epoll::events_of(slot, segment, fd.fd);
+                if let Some((socket, segment)) = known.rings() {
+                    let ready = epoll::events_of(socket, segment, fd.fd);
                     let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
                     fd.revents = ready & (fd.events | always);
                 }
@@ -416,28 +416,30 @@ fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool 
     let mut is_quiet = true;
     let number = bell.map_or(0, Doorbell::number);
     let ready = |fd: &libc::pollfd, known: &Known| {
-        known.rings().is_some_and(|(slot, segment)| is_ready(fd, slot, segment))
+        known.rings().is_some_and(|(socket, segment)| is_ready(fd, socket, segment))
     };
     for (fd, known) in fds.iter().zip(known) {
         match known {
             Known::Nothing | Known::Datagram(_) => {}
             Known::Epoll(epoll) => is_quiet &= epoll.cool(None),
             Known::Socket(_) => {
-                let Some((slot, segment)) = known.rings() else { continue };
+                let Some((socket, segment)) = known.rings() else { continue };
                 // What comes through the kernel, the kernel wakes for.
-                let number = if park::kernel_speaks(slot, segment).0 { 0 } else { number };
-                if fd.events & libc::POLLIN != 0 && !park::arm_together(slot, segment, number, true)
+                let number = if park::kernel_speaks(socket, segment).0 { 0 } else { number };
+                if fd.events & libc::POLLIN != 0
+                    && !park::arm_together(socket, segment, number, true)
                 {
-                    park::arm(slot, segment, Want::Read);
+                    park::arm(socket, segment, Want::Read);
                 }
                 if fd.events & libc::POLLOUT != 0 {
-                    park::arm(slot, segment, Want::Room);
+                    park::arm(socket, segment, Want::Room);
                 }
                 let is_writer = fd.events & libc::POLLOUT != 0;
-                if !bell::drain(slot, segment, fd.fd, is_writer) && fd.events & libc::POLLIN == 0 {
+                if !bell::drain(socket, segment, fd.fd, is_writer) && fd.events & libc::POLLIN == 0
+                {
                     // Somebody else has to read what keeps the kernel's queue full.
                     raw::nap(NAP_NS);
-                    park::look_at_kernel(slot, fd.fd);
+                    park::look_at_kernel(socket, fd.fd);
                     is_quiet = false;
                 }
                 is_quiet &= number != 0 || !ready(fd, known);
@@ -456,8 +458,8 @@ fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool 
 /// Everybody who has rings, as a sleeper.
 fn sleepers<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Few<Sleeper<'a>> {
     let sleeper = |(fd, known): (&libc::pollfd, &'a Known)| {
-        let (slot, _) = known.rings()?;
-        Some(Sleeper::new(slot, fd.events & libc::POLLOUT != 0))
+        let (socket, _) = known.rings()?;
+        Some(Sleeper::new(socket, fd.events & libc::POLLOUT != 0))
     };
     fds.iter().zip(known).filter_map(sleeper).collect()
 }
@@ -476,9 +478,9 @@ fn sleep_on_memory(
     let _sleepers = sleepers(fds, known);
     if let ([fd], [known], None) = (fds, known, mask)
         && fd.events & libc::POLLOUT == 0
-        && let Some((slot, segment)) = known.rings()
+        && let Some((socket, segment)) = known.rings()
     {
-        return Ok(park::sleep_on_word(slot, segment, left_ns));
+        return Ok(park::sleep_on_word(socket, segment, left_ns));
     }
     Borrowed::take().map_or(Ok(false), |bell| sleep_on_bell(fds, known, &bell, left_ns, mask))
 }
@@ -493,10 +495,10 @@ fn sleep_on_bell(
 ) -> Result<bool, Errno> {
     let of_bytes = READING | libc::POLLRDHUP | libc::POLLPRI;
     let is_together = |(fd, known): (&libc::pollfd, &Known)| {
-        known.rings().is_some_and(|(slot, segment)| {
+        known.rings().is_some_and(|(socket, segment)| {
             fd.events & !of_bytes == 0
-                && park::is_in_memory(slot, segment)
-                && park::arm_together(slot, segment, bell.number(), true)
+                && park::is_in_memory(socket, segment)
+                && park::arm_together(socket, segment, bell.number(), true)
         })
     };
     let Some(bell_fd) = bell.fd() else { return Ok(false) };
@@ -507,8 +509,8 @@ fn sleep_on_bell(
     // Whoever has something for us sees that, or we see what it has.
     fence(Ordering::SeqCst);
     let has_changed = |(fd, known): (&libc::pollfd, &Known)| {
-        known.rings().is_none_or(|(slot, segment)| {
-            is_ready(fd, slot, segment) || !park::is_in_memory(slot, segment)
+        known.rings().is_none_or(|(socket, segment)| {
+            is_ready(fd, socket, segment) || !park::is_in_memory(socket, segment)
         })
     };
     let mut asked = [libc::pollfd { fd: bell_fd, events: libc::POLLIN, revents: 0 }];
@@ -524,8 +526,8 @@ fn sleep_on_bell(
     slept.map(|count| count != 0)
 }
 
-fn is_ready(fd: &libc::pollfd, slot: &Pin, segment: &Segment) -> bool {
-    let ready = epoll::events_of(slot, segment, fd.fd);
+fn is_ready(fd: &libc::pollfd, socket: &Pin, segment: &Segment) -> bool {
+    let ready = epoll::events_of(socket, segment, fd.fd);
     ready & (fd.events | libc::POLLERR | libc::POLLHUP) != 0
 }
 

@@ -134,7 +134,7 @@ impl Pool {
 }
 
 /// A list of buffers for what has been lent of a socket, of at least one.
-pub(crate) fn list(slot: &Pin, fd: c_int, lent: &Lent) -> (*mut Buffer, usize) {
+pub(crate) fn list(socket: &Pin, fd: c_int, lent: &Lent) -> (*mut Buffer, usize) {
     let count = lent.count.clamp(1, PIECES_MAX);
     POOL.with(|pool| {
         let mut places = [0; PIECES_MAX];
@@ -150,7 +150,7 @@ pub(crate) fn list(slot: &Pin, fd: c_int, lent: &Lent) -> (*mut Buffer, usize) {
             next = ptr::from_mut(buffer);
         }
         if let Some(buffer) = pool.buffer(first) {
-            let loan = Some((slot.clone(), fd, lent.id));
+            let loan = Some((socket.clone(), fd, lent.id));
             buffer.packet = Some(Packet { loan, places, count, alive: count });
         }
         (next, count)
@@ -203,8 +203,8 @@ impl Blank {
 }
 
 fn return_packet(packet: Option<Packet>) {
-    if let Some(Packet { loan: Some((slot, fd, id)), .. }) = packet {
-        let _ = give_back(&slot, fd, id);
+    if let Some(Packet { loan: Some((socket, fd, id)), .. }) = packet {
+        let _ = give_back(&socket, fd, id);
     }
 }
 

@@ -4,28 +4,28 @@ use std::ffi::c_int;
 
 use crate::base::raw::{Answer, Errno};
 use crate::socket::loans::{self, Keep, Returned};
-use crate::socket::slot::Kind;
+use crate::socket::state::Kind;
 use crate::socket::table::Pin;
 use crate::transport::{datagram, stream};
 
 /// Takes one loan back. The room behind it is the sender's again, once all before it has come back.
-pub(crate) fn give_back(slot: &Pin, fd: c_int, id: u64) -> Answer {
+pub(crate) fn give_back(socket: &Pin, fd: c_int, id: u64) -> Answer {
     let returned;
-    if slot.kind() == Kind::Datagram {
-        let mailbox = datagram::mapped(slot);
+    if socket.kind() == Kind::Datagram {
+        let mailbox = datagram::mapped(socket);
         let _held = mailbox.and_then(|mailbox| mailbox.hold_readers());
-        returned = loans::strike(slot.key(), id);
+        returned = loans::strike(socket.key(), id);
         if let (Returned::UpTo { oldest, .. }, Some(mailbox)) = (&returned, mailbox) {
             mailbox.take_back_loans(*oldest);
         }
     } else {
-        let ring = slot.mapped().map(|segment| segment.incoming(slot.end()));
-        let held = slot.receiving.hold();
-        returned = loans::strike(slot.key(), id);
+        let ring = socket.mapped().map(|segment| segment.incoming(socket.end()));
+        let held = socket.receiving.hold();
+        returned = loans::strike(socket.key(), id);
         if let (Returned::UpTo { oldest, .. }, Some(ring)) = (&returned, ring) {
             ring.take_back(*oldest);
             drop(held);
-            stream::returned(slot, ring, fd);
+            stream::returned(socket, ring, fd);
         }
     }
     match returned {

@@ -22,7 +22,7 @@ use crate::exports::extra::buffers::{self, Blank, Buffer, SHORT};
 use crate::exports::extra::rings;
 use crate::share::sockets;
 use crate::socket::loans::{Lent, Loan, PIECES_MAX, Spare};
-use crate::socket::slot::{Carrier, Kind, Slot};
+use crate::socket::state::{Carrier, Kind, Socket};
 use crate::socket::table::{self, Pin};
 use crate::transport::datagram::{self, Content, Request};
 use crate::transport::stream::{self, Receive, Step};
@@ -62,7 +62,7 @@ const PACKET_MAX: usize = 0xffff;
 #[derive(Debug)]
 struct Seat {
     fd: c_int,
-    slot: Pin,
+    socket: Pin,
     /// What the kernel was last asked about it; 0: it does not know it.
     asked: u64,
     /// Of a stream, once it is known.
@@ -94,7 +94,7 @@ impl Paper {
     }
 
     /// The packet of `len` bytes that have been copied there.
-    fn list(&mut self, slot: &Pin, fd: c_int, len: usize) -> (*mut Buffer, usize) {
+    fn list(&mut self, socket: &Pin, fd: c_int, len: usize) -> (*mut Buffer, usize) {
         match self.blank.take() {
             Some(blank) if len <= SHORT => (blank.list(len), 1),
             blank => {
@@ -104,7 +104,7 @@ impl Paper {
                     unsafe { copy::copy(to.cast(), from.cast(), SHORT) };
                 }
                 self.blank = blank;
-                buffers::list(slot, fd, &self.spare.lend(slot, len))
+                buffers::list(socket, fd, &self.spare.lend(socket, len))
             }
         }
     }
@@ -133,16 +133,16 @@ static DESKS: Guarded<Vec<Desk>> = Guarded::new(Vec::new());
 /// A socket has got an address, a peer, or a backlog: it has a seat from now on, where the program has asked for
 /// SocketXtreme.
 #[inline]
-pub(crate) fn attach(slot: &Pin, fd: c_int) {
+pub(crate) fn attach(socket: &Pin, fd: c_int) {
     if config::get().socketxtreme {
         let _errno = raw::KeptErrno::new();
-        seat(slot, fd);
+        seat(socket, fd);
     }
 }
 
 #[cold]
-fn seat(slot: &Pin, fd: c_int) {
-    let Some(ring) = rings::of(slot, fd) else { return };
+fn seat(socket: &Pin, fd: c_int) {
+    let Some(ring) = rings::of(socket, fd) else { return };
     forks::join(Rank::Desks, DESKS.lock());
     buffers::join_forks();
     forks::call_in_child(after_fork);
@@ -163,7 +163,7 @@ fn seat(slot: &Pin, fd: c_int) {
             }
         };
         if let Some(desk) = desk {
-            desk.sit(slot.clone(), fd);
+            desk.sit(socket.clone(), fd);
         }
     });
 }
@@ -222,15 +222,16 @@ impl Room {
 
 impl Desk {
     /// A socket sits down, or has changed.
-    fn sit(&mut self, slot: Pin, fd: c_int) {
-        let is_there = |seat: &Seat| seat.fd == fd && std::ptr::eq(seat.slot.slot(), slot.slot());
+    fn sit(&mut self, socket: Pin, fd: c_int) {
+        let is_there =
+            |seat: &Seat| seat.fd == fd && std::ptr::eq(seat.socket.socket(), socket.socket());
         if !self.seats.iter().any(is_there) {
-            self.seats.retain(|seat| seat.fd != fd && table::is_socket(seat.fd, &seat.slot));
-            self.seats.push(Seat { fd, slot, asked: 0, peer: None, has_ended: false });
+            self.seats.retain(|seat| seat.fd != fd && table::is_socket(seat.fd, &seat.socket));
+            self.seats.push(Seat { fd, socket, asked: 0, peer: None, has_ended: false });
         }
         let ring = self.ring;
         if let Some(seat) = self.seat(fd) {
-            if seat.slot.kind() == Kind::Listener
+            if seat.socket.kind() == Kind::Listener
                 && let Ok(flags) = raw::file_flags(fd)
             {
                 // Another process may accept what was there: this one must not wait.
@@ -274,7 +275,7 @@ impl Desk {
                 if !seat.has_memory_news() {
                     continue;
                 }
-                if !table::is_socket(seat.fd, &seat.slot) {
+                if !table::is_socket(seat.fd, &seat.socket) {
                     has_gone = true;
                     continue;
                 }
@@ -289,7 +290,7 @@ impl Desk {
             }
         }
         if has_gone {
-            seats.retain(|seat| table::is_socket(seat.fd, &seat.slot));
+            seats.retain(|seat| table::is_socket(seat.fd, &seat.socket));
         }
         Ok(())
     }
@@ -303,11 +304,11 @@ impl Desk {
             let Ok(fd) = c_int::try_from(event.u64) else { continue };
             let Some(at) = self.seats.iter().position(|seat| seat.fd == fd) else { continue };
             let Some(seat) = self.seats.get_mut(at) else { continue };
-            if !table::is_socket(fd, &seat.slot) {
+            if !table::is_socket(fd, &seat.socket) {
                 self.seats.remove(at);
                 continue;
             }
-            let completion = match seat.slot.kind() {
+            let completion = match seat.socket.kind() {
                 Kind::Listener => self.accept(fd),
                 Kind::Connecting | Kind::Fresh => seat.arrive(self.ring, fd, event.events.into()),
                 Kind::Stream | Kind::Datagram => {
@@ -323,13 +324,13 @@ impl Desk {
 
     /// Accepts a connection, which sits down here, too.
     fn accept(&mut self, listener: c_int) -> Option<Completion> {
-        let slot = self.seat(listener)?.slot.clone();
+        let socket = self.seat(listener)?.socket.clone();
         let fd = raw::accept(listener).ok()?;
         // Whatever had this number before was closed behind our back.
-        table::clear(fd).map(Slot::release).unwrap_or(());
-        sockets::accepted(&slot, fd, 0, false);
+        table::clear(fd).map(Socket::release).unwrap_or(());
+        sockets::accepted(&socket, fd, 0, false);
         let new = table::socket(fd)?;
-        new.ring.store(slot.ring.load(Ordering::Relaxed), Ordering::Release);
+        new.ring.store(socket.ring.load(Ordering::Relaxed), Ordering::Release);
         let completion = Completion {
             events: ACCEPTED,
             user_data: new.user_data_or(fd),
@@ -346,9 +347,9 @@ impl Seat {
     /// Whether what comes to it comes through memory.
     #[inline]
     fn is_in_memory(&self) -> bool {
-        match self.slot.kind() {
-            Kind::Stream => self.slot.carrier() == Carrier::Rings && !self.has_ended,
-            Kind::Datagram => datagram::mapped(&self.slot).is_some(),
+        match self.socket.kind() {
+            Kind::Stream => self.socket.carrier() == Carrier::Rings && !self.has_ended,
+            Kind::Datagram => datagram::mapped(&self.socket).is_some(),
             Kind::Fresh | Kind::Listener | Kind::Connecting => false,
         }
     }
@@ -356,14 +357,14 @@ impl Seat {
     /// Whether memory alone says that there is something.
     #[inline]
     fn has_memory_news(&self) -> bool {
-        match self.slot.kind() {
+        match self.socket.kind() {
             Kind::Stream if !self.has_ended => {
-                self.slot.segment().is_some_and(|segment| park::has_news(&self.slot, segment))
+                self.socket.segment().is_some_and(|segment| park::has_news(&self.socket, segment))
             }
             Kind::Datagram => {
                 // A record that is still being written is none yet.
                 let is_there = |mailbox| datagram::content(mailbox, self.fd) == Content::Datagram;
-                datagram::mapped(&self.slot).is_some_and(is_there)
+                datagram::mapped(&self.socket).is_some_and(is_there)
             }
             Kind::Stream | Kind::Fresh | Kind::Listener | Kind::Connecting => false,
         }
@@ -372,18 +373,18 @@ impl Seat {
     /// Receives a packet, or finds the end of a stream.
     fn serve(&mut self, fd: c_int, paper: &mut Paper) -> Option<Completion> {
         let _errno = raw::KeptErrno::new();
-        let mut loan = Loan::new(&self.slot, PACKET_MAX, PIECES_MAX);
+        let mut loan = Loan::new(&self.socket, PACKET_MAX, PIECES_MAX);
         let parts = paper.parts(&mut loan);
-        if self.slot.kind() == Kind::Datagram {
+        if self.socket.kind() == Kind::Datagram {
             let (control, flags) = (std::ptr::null_mut(), libc::MSG_DONTWAIT);
             let request =
                 Request { parts: &parts, control, control_len: 0, flags, loan: Some(&loan) };
-            let arrival = datagram::receive_one(&self.slot, fd, request).ok()?;
+            let arrival = datagram::receive_one(&self.socket, fd, request).ok()?;
             let from = short(address::read(&arrival.from));
             return Some(self.packet(fd, arrival.len, loan.lent(), from, paper));
         }
         let how = Receive { now: true, loan: Some(&loan), ..Receive::default() };
-        match stream::try_receive(&self.slot, fd, &mut Cursor::new(&parts), how) {
+        match stream::try_receive(&self.socket, fd, &mut Cursor::new(&parts), how) {
             Step::Moved(0) | Step::Nothing => None,
             Step::Moved(len) => {
                 let from = *self.peer.get_or_insert_with(|| short(address::name(fd, true)));
@@ -393,7 +394,7 @@ impl Seat {
             Step::Failed(error) => {
                 // Whatever the program does next fails with it.
                 let error = u8::try_from(error.0).unwrap_or(0);
-                self.slot.pending_error.store(error, Ordering::Relaxed);
+                self.socket.pending_error.store(error, Ordering::Relaxed);
                 self.end(fd, IN | ERR | HUP | RDHUP)
             }
         }
@@ -408,11 +409,11 @@ impl Seat {
         paper: &mut Paper,
     ) -> Completion {
         let (buffers, buffer_count) = match lent {
-            Some(lent) => buffers::list(&self.slot, fd, &lent),
-            None => paper.list(&self.slot, fd, len),
+            Some(lent) => buffers::list(&self.socket, fd, &lent),
+            None => paper.list(&self.socket, fd, len),
         };
         let len = u16::try_from(len).unwrap_or(u16::MAX);
-        let user_data = self.slot.user_data_or(fd);
+        let user_data = self.socket.user_data_or(fd);
         Completion { buffer_count, len, buffers, events: PACKET, user_data, from, ..NOTHING }
     }
 
@@ -421,9 +422,9 @@ impl Seat {
         if std::mem::replace(&mut self.has_ended, true) {
             return None;
         }
-        let is_shut = self.slot.is_write_shut.load(Ordering::Relaxed);
+        let is_shut = self.socket.is_write_shut.load(Ordering::Relaxed);
         let events = if is_shut { events | HUP } else { events };
-        Some(Completion { events, user_data: self.slot.user_data_or(fd), ..NOTHING })
+        Some(Completion { events, user_data: self.socket.user_data_or(fd), ..NOTHING })
     }
 
     /// A connection that was on its way has arrived, or failed.
@@ -438,9 +439,9 @@ impl Seat {
         if !is_open {
             return None;
         }
-        retreat::settle(&self.slot, fd);
+        retreat::settle(&self.socket, fd);
         self.ask(ring, fd);
-        Some(Completion { events: OUT, user_data: self.slot.user_data_or(fd), ..NOTHING })
+        Some(Completion { events: OUT, user_data: self.socket.user_data_or(fd), ..NOTHING })
     }
 
     /// The kernel has something for it.
@@ -455,18 +456,18 @@ impl Seat {
             self.ask(ring, fd);
             return None;
         }
-        if let Some(segment) = self.slot.segment() {
-            let (reading, _) = park::kernel_speaks(&self.slot, segment);
+        if let Some(segment) = self.socket.segment() {
+            let (reading, _) = park::kernel_speaks(&self.socket, segment);
             if !reading {
                 // A bell, or the end of the peer.
-                park::look_at_kernel(&self.slot, fd);
-                bell::drain(&self.slot, segment, fd, false);
-                if !park::has_news(&self.slot, segment) {
+                park::look_at_kernel(&self.socket, fd);
+                bell::drain(&self.socket, segment, fd, false);
+                if !park::has_news(&self.socket, segment) {
                     return None;
                 }
             }
         }
-        let is_kernels = self.slot.kind() == Kind::Stream && self.slot.segment().is_none();
+        let is_kernels = self.socket.kind() == Kind::Stream && self.socket.segment().is_none();
         if is_kernels && events & ERR != 0 && raw::waiting(fd) == Ok(0) {
             // The error is the program's to take.
             let said = self.end(fd, IN | ERR | HUP | RDHUP);
@@ -483,7 +484,7 @@ impl Seat {
 
     /// Has the kernel say what it has to say of it, and no more.
     fn ask(&mut self, ring: c_int, fd: c_int) {
-        let wanted = match self.slot.kind() {
+        let wanted = match self.socket.kind() {
             _ if self.has_ended => 0,
             Kind::Fresh => 0,
             Kind::Listener | Kind::Datagram => IN,

@@ -23,7 +23,7 @@ use super::mailbox::{Expects, LOOPBACK, Pushed, Reserved, Sender, Shows};
 use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, Plan, VERIFY, Way, source_of};
 use crate::base::parts::Cursor;
 use crate::base::{config, raw};
-use crate::socket::slot::Slot;
+use crate::socket::state::Socket;
 
 /// Groups to which one socket sends through mailboxes, at a time.
 const GROUPS_MAX: usize = 16;
@@ -38,8 +38,8 @@ const PAUSE_MAX_NS: u64 = 200_000_000;
 
 /// Who sends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Socket<'a> {
-    pub(super) slot: &'a Slot,
+pub(super) struct Source<'a> {
+    pub(super) socket: &'a Socket,
     pub(super) fd: c_int,
     /// The kernel's number for it.
     pub(super) me: u64,
@@ -165,9 +165,9 @@ struct Group {
 }
 
 /// Lets a socket of ours send to groups by the interface by which the program's does.
-pub(super) fn send_by_same(slot: &Slot, fd: c_int, probe: c_int, is_v4: bool) {
+pub(super) fn send_by_same(socket: &Socket, fd: c_int, probe: c_int, is_v4: bool) {
     if is_v4 {
-        let by = slot.multicast_by.load(Ordering::Relaxed);
+        let by = socket.multicast_by.load(Ordering::Relaxed);
         let addr = u32::try_from(by & u64::from(u32::MAX)).unwrap_or(0);
         let index = c_int::try_from(by >> 32).unwrap_or(0);
         let (level, name) = (libc::IPPROTO_IP, libc::IP_MULTICAST_IF);
@@ -203,14 +203,14 @@ impl Groups {
     /// Decides about one datagram, and delivers it if it can.
     pub(super) fn plan(
         &mut self,
-        socket: &Socket<'_>,
+        source: &Source<'_>,
         parts: &[libc::iovec],
         to: SocketAddr,
         is_special: bool,
         directory: &Directory,
     ) -> Plan {
         let kernel = |is_counted| Plan::Kernel { is_counted, to: Some(to) };
-        let is_known = socket.slot.multicast_by.load(Ordering::Relaxed) != BY_UNKNOWN;
+        let is_known = source.socket.multicast_by.load(Ordering::Relaxed) != BY_UNKNOWN;
         if !is_known {
             return kernel(false);
         }
@@ -219,16 +219,16 @@ impl Groups {
         let Some(group) = groups.get_mut(at) else { return kernel(false) };
         let generation = directory.generation(to.port());
         if group.generation != generation {
-            group.search(directory, generation, socket);
+            group.search(directory, generation, source);
         }
         if group.members.is_empty() {
             return kernel(false);
         }
         if !is_special
             && Cursor::new(parts).remaining() <= LEN_MAX
-            && group.is_ready(socket.me, listing)
+            && group.is_ready(source.me, listing)
         {
-            group.explain(socket.fd);
+            group.explain(source.fd);
             match group.transmit(parts) {
                 Pushed::At(_) | Pushed::Full => return Plan::Done,
                 Pushed::Asleep => {}
@@ -275,9 +275,9 @@ impl Group {
     }
 
     /// Looks for mailboxes on the group's port.
-    fn search(&mut self, directory: &Directory, generation: u32, socket: &Socket<'_>) {
-        let Socket { slot, fd, me } = *socket;
-        if slot.port.load(Ordering::Relaxed) == 0 {
+    fn search(&mut self, directory: &Directory, generation: u32, source: &Source<'_>) {
+        let Source { socket, fd, me } = *source;
+        if socket.port.load(Ordering::Relaxed) == 0 {
             return;
         }
         self.generation = generation;
@@ -295,7 +295,7 @@ impl Group {
             if self.members.iter().any(|member| member.way.mailbox.cookie() == *cookie) {
                 continue;
             }
-            self.source = self.source.or_else(|| source_of(slot, fd, self.to));
+            self.source = self.source.or_else(|| source_of(socket, fd, self.to));
             let Some(source) = self.source else { return self.members.clear() };
             let Some((mailbox, _)) = directory::open(fd, *cookie) else { continue };
             let is_v6 = mailbox.domain() == libc::AF_INET6;
@@ -303,7 +303,7 @@ impl Group {
             if !is_fit || mailbox.port() != self.to.port() {
                 continue;
             }
-            let sent = slot.counters.tx_os_packets.load(Ordering::Relaxed);
+            let sent = socket.counters.tx_os_packets.load(Ordering::Relaxed);
             let Some(way) = Way::new(mailbox, me, source, sent) else { continue };
             let group = Some(self.to.ip());
             let Some(entry) = way.mailbox.enter(me, source, group, sent) else { continue };

@@ -23,8 +23,8 @@ use crate::base::{address, config};
 use crate::socket::counters::{add, rise};
 use crate::socket::loans::{Loan, NO_PIECE, PIECES_MAX};
 use crate::socket::patience::{Patience, Spin};
-use crate::socket::slot::Slot;
 use crate::socket::stamps::Control;
+use crate::socket::state::Socket;
 use crate::socket::table::{self, Pin};
 use crate::transport::kernel;
 
@@ -61,21 +61,21 @@ pub(crate) struct Arrival {
 type Outcome = Result<Arrival, Errno>;
 
 /// Receives one datagram, waiting as the socket's options and `request` say.
-pub(crate) fn receive(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+pub(crate) fn receive(socket: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
     raw::cancellation_point();
     let errno = raw::errno();
-    let outcome = wait(slot, fd, request);
+    let outcome = wait(socket, fd, request);
     match &outcome {
         Ok(arrival) if arrival.is_from_ring => {
-            add(&slot.counters.rx_packets, 1);
-            add(&slot.counters.rx_bytes, arrival.len);
+            add(&socket.counters.rx_packets, 1);
+            add(&socket.counters.rx_bytes, arrival.len);
         }
         Ok(arrival) => {
-            add(&slot.counters.rx_os_packets, 1);
-            add(&slot.counters.rx_os_bytes, arrival.len);
+            add(&socket.counters.rx_os_packets, 1);
+            add(&socket.counters.rx_os_bytes, arrival.len);
         }
-        Err(Errno::AGAIN) => add(&slot.counters.rx_eagain, 1),
-        Err(_) => add(&slot.counters.rx_errors, 1),
+        Err(Errno::AGAIN) => add(&socket.counters.rx_eagain, 1),
+        Err(_) => add(&socket.counters.rx_errors, 1),
     }
     if outcome.is_ok() {
         raw::set_errno(errno);
@@ -83,34 +83,34 @@ pub(crate) fn receive(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
     outcome
 }
 
-fn wait(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+fn wait(socket: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
     let now =
-        request.flags & libc::MSG_DONTWAIT != 0 || slot.is_nonblocking.load(Ordering::Relaxed);
+        request.flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking.load(Ordering::Relaxed);
     // With a mailbox, one who waits anyway looks there first, and asks the kernel a little later.
-    let mailbox = post::inbox(slot, fd).map(Inbox::mailbox);
+    let mailbox = post::inbox(socket, fd).map(Inbox::mailbox);
     if now || mailbox.is_none_or(Mailbox::has_record) {
-        let first = attempt(slot, fd, request);
+        let first = attempt(socket, fd, request);
         if !matches!(first, Err(Errno::AGAIN)) {
             return first;
         }
     }
     if now {
-        return last_look(slot, fd, request);
+        return last_look(socket, fd, request);
     }
-    let (limit, kind) = match slot.receive_limit_ns.load(Ordering::Relaxed) {
+    let (limit, kind) = match socket.receive_limit_ns.load(Ordering::Relaxed) {
         0 => (None, Interrupts::Hard),
         limit => (Some(limit), Interrupts::All),
     };
     let most_ns = config::get().receive_spin_ns;
     let mut patience = Patience::start(most_ns, limit, kind);
     loop {
-        if let Some(outcome) = spin(slot, fd, request, &mut patience, most_ns) {
+        if let Some(outcome) = spin(socket, fd, request, &mut patience, most_ns) {
             return outcome;
         }
-        add(&slot.counters.rx_poll_miss, 1);
-        outbox::mind(slot, fd);
-        let Some(sleeper) = Sleeper::new(slot, fd) else {
-            let outcome = attempt(slot, fd, request);
+        add(&socket.counters.rx_poll_miss, 1);
+        outbox::mind(socket, fd);
+        let Some(sleeper) = Sleeper::new(socket, fd) else {
+            let outcome = attempt(socket, fd, request);
             if !matches!(outcome, Err(Errno::AGAIN)) {
                 return outcome;
             }
@@ -120,12 +120,12 @@ fn wait(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
             continue;
         };
         let since = raw::now_ns();
-        let outcome = kernel::sleep_until_readable(slot, fd, &patience)
-            .and_then(|()| from_kernel(slot, fd, request, request.flags, true));
+        let outcome = kernel::sleep_until_readable(socket, fd, &patience)
+            .and_then(|()| from_kernel(socket, fd, request, request.flags, true));
         drop(sleeper);
         patience.miss(since, most_ns);
         if let Ok(arrival) = &outcome {
-            take_note(slot, fd, request, arrival);
+            take_note(socket, fd, request, arrival);
         }
         return outcome;
     }
@@ -133,14 +133,14 @@ fn wait(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
 
 /// Spins; `None` if it is time to sleep.
 fn spin(
-    slot: &Pin,
+    socket: &Pin,
     fd: c_int,
     request: Request<'_>,
     patience: &mut Patience,
     most_ns: u64,
 ) -> Option<Outcome> {
     let mut rounds = 0_u32;
-    let mut mailbox = post::inbox(slot, fd).map(Inbox::mailbox);
+    let mut mailbox = post::inbox(socket, fd).map(Inbox::mailbox);
     loop {
         match patience.goes_on(mailbox.is_some()) {
             Spin::Look => {}
@@ -152,14 +152,14 @@ fn spin(
         let is_worth_a_look =
             mailbox.is_none_or(Mailbox::has_record) || rounds.is_multiple_of(KERNEL_LOOK_ROUNDS);
         if is_worth_a_look {
-            if let Err(error) = table::still(fd, slot) {
+            if let Err(error) = table::still(fd, socket) {
                 return Some(Err(error));
             }
-            mailbox = mailbox.or_else(|| post::inbox(slot, fd).map(Inbox::mailbox));
-            let outcome = attempt(slot, fd, request);
+            mailbox = mailbox.or_else(|| post::inbox(socket, fd).map(Inbox::mailbox));
+            let outcome = attempt(socket, fd, request);
             if !matches!(outcome, Err(Errno::AGAIN)) {
                 patience.hit(most_ns);
-                add(&slot.counters.rx_poll_hit, 1);
+                add(&socket.counters.rx_poll_hit, 1);
                 return Some(outcome);
             }
         }
@@ -168,36 +168,37 @@ fn spin(
 
 /// Nothing was there, and the program does not wait: now and then it is looked whether somebody
 /// has died to whom this socket has sent.
-fn last_look(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+fn last_look(socket: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
     let now = raw::now_ns();
-    if slot.post().is_none() || now.saturating_sub(slot.looked_ns.load(Ordering::Relaxed)) < LOOK_NS
+    if socket.post().is_none()
+        || now.saturating_sub(socket.looked_ns.load(Ordering::Relaxed)) < LOOK_NS
     {
         return Err(Errno::AGAIN);
     }
-    slot.looked_ns.store(now, Ordering::Relaxed);
-    outbox::mind(slot, fd);
-    attempt(slot, fd, request)
+    socket.looked_ns.store(now, Ordering::Relaxed);
+    outbox::mind(socket, fd);
+    attempt(socket, fd, request)
 }
 
 /// A thread that sleeps, or is about to.
 #[derive(Debug)]
 pub(crate) struct Sleeper<'a> {
-    slot: &'a Slot,
+    socket: &'a Socket,
     mailbox: Option<&'a Mailbox>,
 }
 
 impl<'a> Sleeper<'a> {
     /// Refused if there is something in the mailbox.
-    pub(crate) fn new(slot: &'a Slot, fd: c_int) -> Option<Self> {
-        if let Some(inbox) = post::inbox(slot, fd) {
+    pub(crate) fn new(socket: &'a Socket, fd: c_int) -> Option<Self> {
+        if let Some(inbox) = post::inbox(socket, fd) {
             let mailbox = Some(&inbox.mailbox);
-            return inbox.mailbox.doze().then_some(Self { slot, mailbox });
+            return inbox.mailbox.doze().then_some(Self { socket, mailbox });
         }
-        slot.sleepers.fetch_add(1, Ordering::SeqCst);
+        socket.sleepers.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let sleeper = Self { slot, mailbox: None };
+        let sleeper = Self { socket, mailbox: None };
         // Whoever makes a mailbox now has seen that we sleep, or is seen here.
-        (!slot.has_inbox.load(Ordering::SeqCst)).then_some(sleeper)
+        (!socket.has_inbox.load(Ordering::SeqCst)).then_some(sleeper)
     }
 }
 
@@ -205,32 +206,35 @@ impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         match self.mailbox {
             Some(mailbox) => mailbox.rouse(),
-            None => _ = self.slot.sleepers.fetch_sub(1, Ordering::SeqCst),
+            None => _ = self.socket.sleepers.fetch_sub(1, Ordering::SeqCst),
         }
     }
 }
 
 /// Receives what is there.
-fn attempt(slot: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+fn attempt(socket: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
     let now = request.flags | libc::MSG_DONTWAIT;
-    match post::inbox(slot, fd) {
+    match post::inbox(socket, fd) {
         None => {
-            let arrival = from_kernel(slot, fd, request, now, false)?;
-            take_note(slot, fd, request, &arrival);
+            let arrival = from_kernel(socket, fd, request, now, false)?;
+            take_note(socket, fd, request, &arrival);
             Ok(arrival)
         }
-        Some(inbox) => from_both(slot, fd, &inbox.mailbox, request),
+        Some(inbox) => from_both(socket, fd, &inbox.mailbox, request),
     }
 }
 
 /// The mailbox first, the kernel's queue when it is empty, or has to wait for what is there.
-fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
+fn from_both(socket: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
     let Some(_held) = mailbox.hold_readers() else {
-        post::give_up(slot, fd);
-        return from_kernel(slot, fd, request, request.flags | libc::MSG_DONTWAIT, false);
+        post::give_up(socket, fd);
+        return from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false);
     };
-    mailbox.let_senders(slot.sleepers.load(Ordering::SeqCst), slot.watchers.load(Ordering::SeqCst));
-    show_groups(slot, fd, mailbox);
+    mailbox.let_senders(
+        socket.sleepers.load(Ordering::SeqCst),
+        socket.watchers.load(Ordering::SeqCst),
+    );
+    show_groups(socket, fd, mailbox);
     let front = mailbox.front();
     let peeked = mailbox.peeked();
     let kernel_first = peeked == Peeked::Kernel;
@@ -239,11 +243,11 @@ fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> 
         && !mailbox.is_blocked(front)
     {
         let is_promised = request.peeks() || peeked == Peeked::Ring;
-        if is_promised || !mailbox.is_others_turn() || !has_stranger(slot, fd, mailbox) {
-            return from_ring(slot, mailbox, front, request);
+        if is_promised || !mailbox.is_others_turn() || !has_stranger(socket, fd, mailbox) {
+            return from_ring(socket, mailbox, front, request);
         }
     }
-    match from_kernel(slot, fd, request, request.flags | libc::MSG_DONTWAIT, false) {
+    match from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false) {
         Ok(arrival) => {
             count(mailbox, request, &arrival);
             return Ok(arrival);
@@ -257,14 +261,15 @@ fn from_both(slot: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> 
     }
     let Some(front) = mailbox.front() else { return Err(Errno::AGAIN) };
     if !mailbox.is_blocked(&front) || mailbox.unblock(&front, drops(fd), raw::now_ns()) {
-        return from_ring(slot, mailbox, &front, request);
+        return from_ring(socket, mailbox, &front, request);
     }
     Err(Errno::AGAIN)
 }
 
 /// Datagrams for which there was no room, here or in the kernel's queue, and bytes of those here.
-pub(crate) fn dropped(slot: &Slot, fd: c_int) -> (u64, u64) {
-    let (packets, bytes) = post::mapped(slot).map(Inbox::mailbox).map_or((0, 0), Mailbox::dropped);
+pub(crate) fn dropped(socket: &Socket, fd: c_int) -> (u64, u64) {
+    let (packets, bytes) =
+        post::mapped(socket).map(Inbox::mailbox).map_or((0, 0), Mailbox::dropped);
     (packets.saturating_add(drops(fd).into()), bytes)
 }
 
@@ -276,13 +281,13 @@ fn drops(fd: c_int) -> u32 {
 }
 
 /// Whether the kernel's queue begins with a datagram of a sender that does not use the mailbox.
-fn has_stranger(slot: &Slot, fd: c_int, mailbox: &Mailbox) -> bool {
+fn has_stranger(socket: &Socket, fd: c_int, mailbox: &Mailbox) -> bool {
     if raw::poll_now(fd, libc::POLLIN) != Ok(libc::POLLIN) {
         return false;
     }
     let request =
         Request { parts: &[], control: std::ptr::null_mut(), control_len: 0, flags: 0, loan: None };
-    match from_kernel(slot, fd, request, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) {
+    match from_kernel(socket, fd, request, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) {
         Ok(arrival) => address::read(&arrival.from).is_some_and(|from| !mailbox.knows(from)),
         // An error that is pending is the program's to see, and this call has taken it.
         Err(_) => false,
@@ -291,12 +296,12 @@ fn has_stranger(slot: &Slot, fd: c_int, mailbox: &Mailbox) -> bool {
 
 /// Takes the first record. The readers' lock is held, and it is there and may go.
 fn from_ring(
-    slot: &Slot,
+    socket: &Socket,
     mailbox: &Mailbox,
     front: &Front,
     request: Request<'_>,
 ) -> Result<Arrival, Errno> {
-    let counters = &slot.counters;
+    let counters = &socket.counters;
     if rise(&counters.rx_waiting_bytes_max, mailbox.waiting_bytes(front)) {
         rise(&counters.rx_waiting_packets_max, mailbox.waiting());
     }
@@ -336,7 +341,7 @@ fn from_ring(
     }
     let cut = if is_cut { libc::MSG_TRUNC } else { 0 };
     let mut control = Control::new(request.control, request.control_len);
-    control.stamp(slot.stamps.load(Ordering::Relaxed));
+    control.stamp(socket.stamps.load(Ordering::Relaxed));
     Ok(Arrival {
         len: if request.flags & libc::MSG_TRUNC != 0 { front.len } else { copied },
         from,
@@ -379,9 +384,15 @@ impl Arrival {
 /// Receives from the kernel's queue; `waits`: through the C library, so that the thread can be
 /// cancelled. What it says of groups is for us: sockets that have asked for control data themselves
 /// are the kernel's alone.
-fn from_kernel(slot: &Slot, fd: c_int, request: Request<'_>, flags: c_int, waits: bool) -> Outcome {
+fn from_kernel(
+    socket: &Socket,
+    fd: c_int,
+    request: Request<'_>,
+    flags: c_int,
+    waits: bool,
+) -> Outcome {
     let is_ours =
-        slot.has_inbox.load(Ordering::Relaxed) && !slot.is_kernel_only.load(Ordering::Relaxed);
+        socket.has_inbox.load(Ordering::Relaxed) && !socket.is_kernel_only.load(Ordering::Relaxed);
     let mut control = Room([0; CONTROL_BYTES]);
     let mut arrival = Arrival { is_from_ring: false, ..Arrival::empty() };
     // SAFETY: all zeros is a legal value of this structure of integers and pointers.
@@ -409,7 +420,7 @@ fn from_kernel(slot: &Slot, fd: c_int, request: Request<'_>, flags: c_int, waits
     if is_ours {
         arrival.sent = sent_to(&message);
         let mut control = Control::new(request.control, request.control_len);
-        if slot.stamps.load(Ordering::Relaxed) != 0 {
+        if socket.stamps.load(Ordering::Relaxed) != 0 {
             // SAFETY: the kernel has just filled it in, and the buffer is on this stack.
             unsafe { control.pass_on(&message) };
         }
@@ -476,23 +487,23 @@ pub(super) fn shows_option(fd: c_int) -> (c_int, c_int) {
 /// Somebody who sends to a group wants to know what comes of it: from now on the kernel says so,
 /// unless the program could see that, and we say which groups' datagrams are for this socket. The
 /// readers' lock is held.
-fn show_groups(slot: &Slot, fd: c_int, mailbox: &Mailbox) {
+fn show_groups(socket: &Socket, fd: c_int, mailbox: &Mailbox) {
     if mailbox.shows() != Shows::Wanted
         || mailbox.is_held()
-        || slot.is_kernel_only.load(Ordering::Relaxed)
+        || socket.is_kernel_only.load(Ordering::Relaxed)
     {
         return;
     }
     let (level, name) = shows_option(fd);
     let errors = if level == libc::IPPROTO_IP { libc::IP_RECVERR } else { libc::IPV6_RECVERR };
     let is_off = |name| raw::option::<c_int>(fd, level, name) == Ok(0);
-    let is_on = slot.shows_groups.load(Ordering::Acquire);
+    let is_on = socket.shows_groups.load(Ordering::Acquire);
     let may_be_on = is_on || is_off(name) && is_off(errors);
     if !may_be_on {
         mailbox.set_shows(Shows::Wanted, Shows::Never);
     } else if mailbox.set_shows(Shows::Wanted, Shows::Groups) {
         if !is_on {
-            slot.shows_groups.store(true, Ordering::Release);
+            socket.shows_groups.store(true, Ordering::Release);
             let _ = raw::set_option(fd, level, name, 1);
         }
         expect_groups(fd, mailbox);
@@ -554,14 +565,14 @@ const SOURCES_MAX: u32 = 32;
 const MCAST_INCLUDE: u32 = 1;
 
 /// The kernel has brought a datagram to a socket that may have a mailbox by now.
-fn take_note(slot: &Pin, fd: c_int, request: Request<'_>, arrival: &Arrival) {
-    match post::inbox(slot, fd) {
+fn take_note(socket: &Pin, fd: c_int, request: Request<'_>, arrival: &Arrival) {
+    match post::inbox(socket, fd) {
         Some(inbox) => {
             let Some(_held) = inbox.mailbox.hold_readers() else { return };
-            show_groups(slot, fd, &inbox.mailbox);
+            show_groups(socket, fd, &inbox.mailbox);
             count(&inbox.mailbox, request, arrival);
         }
-        None if !request.peeks() => meet(slot, fd, arrival),
+        None if !request.peeks() => meet(socket, fd, arrival),
         None => {}
     }
 }
@@ -578,17 +589,17 @@ fn count(mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
 }
 
 /// Now and then, as long as there is no mailbox: is the sender one who would use it?
-fn meet(slot: &Pin, fd: c_int, arrival: &Arrival) {
-    let count = slot.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    if !count.is_power_of_two() || slot.is_kernel_only.load(Ordering::Relaxed) {
+fn meet(socket: &Pin, fd: c_int, arrival: &Arrival) {
+    let count = socket.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if !count.is_power_of_two() || socket.is_kernel_only.load(Ordering::Relaxed) {
         return;
     }
     let Some(from) = address::read(&arrival.from) else { return };
-    let post = slot.post_or_new(|| post::Post::new(slot, fd));
+    let post = socket.post_or_new(|| post::Post::new(socket, fd));
     let Some(directory) = post.and_then(|post| post.directory) else { return };
     if directory.generation(from.port()) > 0 && is_here(fd, from) {
         let errno = raw::errno();
-        post::set_up(slot, fd);
+        post::set_up(socket, fd);
         raw::set_errno(errno);
     }
 }
@@ -610,8 +621,8 @@ fn is_here(fd: c_int, from: SocketAddr) -> bool {
 }
 
 /// The size of the next datagram, as `FIONREAD` has it; `None` if the kernel is to be asked.
-pub(crate) fn next_len(slot: &Pin, fd: c_int) -> Option<usize> {
-    let mailbox = &post::inbox(slot, fd)?.mailbox;
+pub(crate) fn next_len(socket: &Pin, fd: c_int) -> Option<usize> {
+    let mailbox = &post::inbox(socket, fd)?.mailbox;
     let _held = mailbox.hold_readers()?;
     if mailbox.peeked() == Peeked::Kernel {
         return None;

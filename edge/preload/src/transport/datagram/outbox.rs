@@ -17,7 +17,7 @@ use crate::base::parts::Cursor;
 use crate::base::raw::{self, Answer};
 use crate::base::{address, thread};
 use crate::socket::counters::add;
-use crate::socket::slot::Slot;
+use crate::socket::state::Socket;
 use crate::socket::table::Pin;
 
 /// Candidates for one destination; if there are more, it stays with the kernel.
@@ -91,8 +91,15 @@ pub(super) enum Plan {
 
 impl Route {
     /// Looks for mailboxes of the destination.
-    fn search(&mut self, directory: &Directory, generation: u32, slot: &Slot, fd: c_int, me: u64) {
-        if slot.port.load(Ordering::Relaxed) == 0 {
+    fn search(
+        &mut self,
+        directory: &Directory,
+        generation: u32,
+        socket: &Socket,
+        fd: c_int,
+        me: u64,
+    ) {
+        if socket.port.load(Ordering::Relaxed) == 0 {
             return;
         }
         self.generation = generation;
@@ -112,14 +119,14 @@ impl Route {
             if self.ways.iter().any(|way| way.mailbox.cookie() == *cookie) {
                 continue;
             }
-            source = source.or_else(|| source_of(slot, fd, self.to));
+            source = source.or_else(|| source_of(socket, fd, self.to));
             let (Some(source), Some((mailbox, _))) = (source, directory::open(fd, *cookie)) else {
                 continue;
             };
             if mailbox.port() != self.to.port() {
                 continue;
             }
-            let sent = slot.counters.tx_os_packets.load(Ordering::Relaxed);
+            let sent = socket.counters.tx_os_packets.load(Ordering::Relaxed);
             self.ways.extend(Way::new(mailbox, me, source, sent));
         }
     }
@@ -187,9 +194,9 @@ impl Route {
 }
 
 /// The address that a socket's datagrams to `to` come from.
-pub(super) fn source_of(slot: &Slot, fd: c_int, to: SocketAddr) -> Option<SocketAddr> {
+pub(super) fn source_of(socket: &Socket, fd: c_int, to: SocketAddr) -> Option<SocketAddr> {
     let own = address::name(fd, false)?;
-    let port = u16::try_from(slot.port.load(Ordering::Relaxed)).ok()?;
+    let port = u16::try_from(socket.port.load(Ordering::Relaxed)).ok()?;
     // Nothing comes from the address of a group, though sockets may be bound to one.
     if !own.ip().is_unspecified() && !own.ip().is_multicast() {
         return Some(SocketAddr::new(own.ip(), port));
@@ -197,7 +204,7 @@ pub(super) fn source_of(slot: &Slot, fd: c_int, to: SocketAddr) -> Option<Socket
     let domain = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let probe = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC).ok()?;
     if to.ip().is_multicast() {
-        group::send_by_same(slot, fd, probe, to.is_ipv4());
+        group::send_by_same(socket, fd, probe, to.is_ipv4());
     }
     let (storage, len) = address::write(to, domain);
     let source = raw::connect(probe, &storage, len).ok().and_then(|_| address::name(probe, false));
@@ -244,8 +251,8 @@ impl Outbox {
 
     /// Where the socket is connected to.
     #[inline]
-    fn peer(&mut self, slot: &Slot, fd: c_int) -> Option<SocketAddr> {
-        let turn = slot.turns.load(Ordering::Acquire);
+    fn peer(&mut self, socket: &Socket, fd: c_int) -> Option<SocketAddr> {
+        let turn = socket.turns.load(Ordering::Acquire);
         if turn != self.peer_turn {
             self.peer = address::name(fd, true);
             self.peer_turn = turn;
@@ -308,14 +315,14 @@ impl Outbox {
     /// Decides about one datagram, and delivers it if it can.
     fn plan(
         &mut self,
-        slot: &Slot,
+        socket: &Socket,
         fd: c_int,
         parts: &[libc::iovec],
         to: Option<SocketAddr>,
         is_special: bool,
         directory: &Directory,
     ) -> Plan {
-        let peer = self.peer(slot, fd);
+        let peer = self.peer(socket, fd);
         let to = to.or(peer).filter(|to| is_unicast(*to) || is_group(*to));
         let kernel = Plan::Kernel { is_counted: false, to };
         let Some(to) = to else { return kernel };
@@ -327,13 +334,13 @@ impl Outbox {
         if is_group(to) {
             let is_settled = self.settle(to.port(), me) && self.groups.settle(to.port());
             let is_special = is_special || !is_settled;
-            let socket = group::Socket { slot, fd, me };
-            return self.groups.plan(&socket, parts, to, is_special, directory);
+            let source = group::Source { socket, fd, me };
+            return self.groups.plan(&source, parts, to, is_special, directory);
         }
         let is_special = is_special || !self.groups.settle(to.port());
         let Some(route) = self.find_or_new(to) else { return kernel };
         if route.generation != generation {
-            route.search(directory, generation, slot, fd, me);
+            route.search(directory, generation, socket, fd, me);
         }
         if !is_special && let Some(way) = route.confirmed(me) {
             match way.send(parts) {
@@ -428,7 +435,7 @@ impl Way {
 /// Sends one datagram: `to` is where the call says, if it says so. `is_special`: it asks for what
 /// only the kernel has. `kernel` is the real call.
 pub(crate) fn send(
-    slot: &Pin,
+    socket: &Pin,
     fd: c_int,
     parts: &[libc::iovec],
     to: Option<SocketAddr>,
@@ -436,29 +443,30 @@ pub(crate) fn send(
     kernel: impl FnOnce() -> Answer,
 ) -> Answer {
     raw::cancellation_point();
-    if slot.is_kernel_only.load(Ordering::Acquire) {
-        return through_kernel(slot, kernel);
+    if socket.is_kernel_only.load(Ordering::Acquire) {
+        return through_kernel(socket, kernel);
     }
-    let post = slot.post_or_new(|| Post::new(slot, fd));
+    let post = socket.post_or_new(|| Post::new(socket, fd));
     let Some((post, directory)) = post.and_then(|post| Some((post, post.directory?))) else {
-        return through_kernel(slot, kernel);
+        return through_kernel(socket, kernel);
     };
-    let held = slot.sending.hold();
-    let plan = post.outbox(&held, |outbox| outbox.plan(slot, fd, parts, to, is_special, directory));
+    let held = socket.sending.hold();
+    let plan =
+        post.outbox(&held, |outbox| outbox.plan(socket, fd, parts, to, is_special, directory));
     drop(held);
     let (is_counted, to) = match plan {
         Plan::Done => {
             let len = Cursor::new(parts).remaining();
-            add(&slot.counters.tx_packets, 1);
-            add(&slot.counters.tx_bytes, len);
+            add(&socket.counters.tx_packets, 1);
+            add(&socket.counters.tx_bytes, len);
             return Ok(len);
         }
         Plan::Kernel { is_counted, to } => (is_counted, to),
     };
-    let answer = through_kernel(slot, kernel);
+    let answer = through_kernel(socket, kernel);
     let errno = raw::errno();
     if answer.is_err() && is_counted {
-        let held = slot.sending.hold();
+        let held = socket.sending.hold();
         post.outbox(&held, |outbox| {
             let (me, Some(to)) = (outbox.cookie, to) else { return };
             match outbox.find(to) {
@@ -468,9 +476,9 @@ pub(crate) fn send(
         });
     }
     if answer.is_ok() {
-        let port = u16::try_from(slot.port.load(Ordering::Relaxed)).unwrap_or(0);
+        let port = u16::try_from(socket.port.load(Ordering::Relaxed)).unwrap_or(0);
         if port == 0 || directory.generation(port) == 0 {
-            announce(slot, fd, directory);
+            announce(socket, fd, directory);
         }
     }
     raw::set_errno(errno);
@@ -478,11 +486,11 @@ pub(crate) fn send(
 }
 
 /// Goes the way of a send as far as the mailbox that it would write to. Returns whether there is one.
-pub(crate) fn warm(slot: &Pin, fd: c_int, to: Option<SocketAddr>) -> bool {
-    let Some(post) = slot.post() else { return false };
-    let held = slot.sending.hold();
+pub(crate) fn warm(socket: &Pin, fd: c_int, to: Option<SocketAddr>) -> bool {
+    let Some(post) = socket.post() else { return false };
+    let held = socket.sending.hold();
     post.outbox(&held, |outbox| {
-        let (me, peer) = (outbox.cookie, outbox.peer(slot, fd));
+        let (me, peer) = (outbox.cookie, outbox.peer(socket, fd));
         let way = to.or(peer).and_then(|to| outbox.find(to)?.confirmed(me));
         way.is_some_and(|way| {
             way.mailbox.prepare(way.pushed_to);
@@ -492,30 +500,30 @@ pub(crate) fn warm(slot: &Pin, fd: c_int, to: Option<SocketAddr>) -> bool {
     })
 }
 
-fn through_kernel(slot: &Slot, kernel: impl FnOnce() -> Answer) -> Answer {
+fn through_kernel(socket: &Socket, kernel: impl FnOnce() -> Answer) -> Answer {
     let answer = kernel();
     if let Ok(len) = answer {
         thread::note_woken();
-        add(&slot.counters.tx_os_packets, 1);
-        add(&slot.counters.tx_os_bytes, len);
+        add(&socket.counters.tx_os_packets, 1);
+        add(&socket.counters.tx_os_bytes, len);
     }
     answer
 }
 
 /// The socket has got a port: receivers may look for it there.
 #[cold]
-fn announce(slot: &Slot, fd: c_int, directory: &Directory) {
+fn announce(socket: &Socket, fd: c_int, directory: &Directory) {
     if let Some(own) = address::name(fd, false).filter(|own| own.port() != 0) {
-        slot.port.store(own.port().into(), Ordering::Relaxed);
+        socket.port.store(own.port().into(), Ordering::Relaxed);
         directory.announce(own.port());
     }
 }
 
 /// Before a sleep, or when there is nothing to read: has a receiver died that has not read what was
 /// sent? Then the kernel gets it, and may have something to say about it.
-pub(crate) fn mind(slot: &Slot, fd: c_int) {
-    let Some(post) = slot.post().filter(|post| post.directory.is_some()) else { return };
-    let held = slot.sending.hold();
+pub(crate) fn mind(socket: &Socket, fd: c_int) {
+    let Some(post) = socket.post().filter(|post| post.directory.is_some()) else { return };
+    let held = socket.sending.hold();
     post.outbox(&held, |outbox| {
         for route in outbox.routes.iter_mut().flatten() {
             let to = route.to;
@@ -530,9 +538,9 @@ pub(crate) fn mind(slot: &Slot, fd: c_int) {
 }
 
 /// The socket will not send through mailboxes any more: they are told so.
-pub(super) fn forget(slot: &Slot) {
-    let Some(post) = slot.post() else { return };
-    let held = slot.sending.hold();
+pub(super) fn forget(socket: &Socket) {
+    let Some(post) = socket.post() else { return };
+    let held = socket.sending.hold();
     post.outbox(&held, |outbox| {
         outbox.routes.clear();
         outbox.groups.clear();

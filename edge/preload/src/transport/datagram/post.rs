@@ -3,8 +3,8 @@
 //! # Safety
 //!
 //! 1. An inbox that has been published is freed with its post, when the last user of the socket in
-//!    this process has gone, and nobody holds a reference to it for longer than it holds the slot.
-//! 2. The outbox is touched only while the slot's lock for sending is held, or by the only thread there is.
+//!    this process has gone, and nobody holds a reference to it for longer than it holds the socket.
+//! 2. The outbox is touched only while the socket's lock for sending is held, or by the only thread there is.
 //!    The cookie in there never changes.
 
 use std::cell::UnsafeCell;
@@ -12,7 +12,7 @@ use std::ffi::{CString, c_int};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence};
 
-use adverb_sockconf::{Level, Role, Socket, Transport};
+use adverb_sockconf::{Level, Role, Transport};
 
 use super::directory::{self, Directory};
 use super::mailbox::Mailbox;
@@ -20,7 +20,7 @@ use super::outbox::Outbox;
 use crate::base::lock::Held;
 use crate::base::{address, config, log, raw};
 use crate::socket::counters::add;
-use crate::socket::slot::{Attached, Slot, Why};
+use crate::socket::state::{Attached, Socket, Why};
 use crate::socket::{changes, policy};
 
 /// The mailbox of a socket.
@@ -52,8 +52,8 @@ unsafe impl Attached for Post {
     const PLACE: usize = 1;
 }
 
-impl Slot {
-    /// What this process has of a UDP socket. The slot must be in use by the caller.
+impl Socket {
+    /// What this process has of a UDP socket. The socket must be in use by the caller.
     #[inline]
     pub(crate) fn post(&self) -> Option<&Post> {
         self.attached()
@@ -75,8 +75,8 @@ unsafe impl Sync for Post {}
 unsafe impl Send for Post {}
 
 impl Post {
-    pub(super) fn new(slot: &Slot, fd: c_int) -> Self {
-        let directory = is_allowed(slot, fd).then(|| directory::of(fd)).flatten();
+    pub(super) fn new(socket: &Socket, fd: c_int) -> Self {
+        let directory = is_allowed(socket, fd).then(|| directory::of(fd)).flatten();
         Self {
             inbox: AtomicPtr::new(ptr::null_mut()),
             outbox: UnsafeCell::new(Outbox::new(fd)),
@@ -89,7 +89,7 @@ impl Post {
     #[inline]
     pub(super) fn inbox(&self) -> Option<&Inbox> {
         let at = NonNull::new(self.inbox.load(Ordering::Acquire))?;
-        // SAFETY: published, and not freed while the slot is in use (rule 1).
+        // SAFETY: published, and not freed while the socket is in use (rule 1).
         Some(unsafe { at.as_ref() })
     }
 
@@ -145,39 +145,41 @@ impl Drop for Post {
 
 /// Whether rules let a socket use shared memory that may have done nothing that they were asked
 /// about.
-fn is_allowed(slot: &Slot, fd: c_int) -> bool {
-    let local = address::name(fd, false).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
-    let remote = address::name(fd, true).map_or(Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
-    let socket = Socket { role: Role::UdpSender, local, remote };
-    match config::get().allowed(&socket) {
-        Transport::Best | Transport::SharedMemory => policy::may_share(slot),
+fn is_allowed(socket: &Socket, fd: c_int) -> bool {
+    let local = address::name(fd, false)
+        .map_or(adverb_sockconf::Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let remote = address::name(fd, true)
+        .map_or(adverb_sockconf::Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
+    let asked = adverb_sockconf::Socket { role: Role::UdpSender, local, remote };
+    match config::get().allowed(&asked) {
+        Transport::Best | Transport::SharedMemory => policy::may_share(socket),
         Transport::Os | Transport::Spin => false,
     }
 }
 
 /// The mailbox of a socket: mapped now if another process of this family has made it.
 #[inline]
-pub(super) fn inbox(slot: &Slot, fd: c_int) -> Option<&Inbox> {
-    if !slot.has_inbox.load(Ordering::Acquire) {
+pub(super) fn inbox(socket: &Socket, fd: c_int) -> Option<&Inbox> {
+    if !socket.has_inbox.load(Ordering::Acquire) {
         return None;
     }
-    match slot.post().and_then(Post::inbox) {
-        Some(inbox) if inbox.mailbox.is_spoilt() => give_up(slot, fd),
+    match socket.post().and_then(Post::inbox) {
+        Some(inbox) if inbox.mailbox.is_spoilt() => give_up(socket, fd),
         Some(inbox) => Some(inbox),
-        None => join(slot, fd),
+        None => join(socket, fd),
     }
 }
 
 /// The mailbox is spoilt: from now on the kernel brings everything, and senders are told.
 #[cold]
-pub(super) fn give_up(slot: &Slot, fd: c_int) -> Option<&Inbox> {
-    if slot.has_inbox.swap(false, Ordering::SeqCst) {
-        if let Some(inbox) = mapped(slot) {
+pub(super) fn give_up(socket: &Socket, fd: c_int) -> Option<&Inbox> {
+    if socket.has_inbox.swap(false, Ordering::SeqCst) {
+        if let Some(inbox) = mapped(socket) {
             inbox.mailbox.give_up();
         }
-        slot.set_why(Why::Spoilt);
-        add(&slot.counters.rings_broken, 1);
-        changes::note(slot.index());
+        socket.set_why(Why::Spoilt);
+        add(&socket.counters.rings_broken, 1);
+        changes::note(socket.index());
         log::print(Level::Warning, || format!("fd {fd}: {}", Why::Spoilt.text()));
     }
     None
@@ -185,38 +187,38 @@ pub(super) fn give_up(slot: &Slot, fd: c_int) -> Option<&Inbox> {
 
 /// The mailbox of a socket, if this process has mapped it.
 #[inline]
-pub(crate) fn mapped(slot: &Slot) -> Option<&Inbox> {
-    slot.post()?.inbox()
+pub(crate) fn mapped(socket: &Socket) -> Option<&Inbox> {
+    socket.post()?.inbox()
 }
 
 #[cold]
-fn join(slot: &Slot, fd: c_int) -> Option<&Inbox> {
-    let post = slot.post_or_new(|| Post::new(slot, fd))?;
+fn join(socket: &Socket, fd: c_int) -> Option<&Inbox> {
+    let post = socket.post_or_new(|| Post::new(socket, fd))?;
     let (mailbox, path) = directory::open(fd, directory::cookie(fd)?)?;
     mailbox.own();
     post.publish(mailbox, path);
-    changes::note(slot.index());
+    changes::note(socket.index());
     post.inbox()
 }
 
 /// In a child just forked: nothing of a socket is in the hands of the parent's threads.
-pub(crate) fn forget_threads(slot: &Slot) {
-    slot.post().into_iter().for_each(Post::after_fork);
+pub(crate) fn forget_threads(socket: &Socket) {
+    socket.post().into_iter().for_each(Post::after_fork);
 }
 
 /// A socket that came from another program: if it has a mailbox, so it stays.
-pub(crate) fn inherit(slot: &Slot, fd: c_int) {
-    slot.has_inbox.store(true, Ordering::Release);
-    if join(slot, fd).is_none() {
-        slot.has_inbox.store(false, Ordering::Release);
+pub(crate) fn inherit(socket: &Socket, fd: c_int) {
+    socket.has_inbox.store(true, Ordering::Release);
+    if join(socket, fd).is_none() {
+        socket.has_inbox.store(false, Ordering::Release);
     }
 }
 
 /// Makes a mailbox for a socket that has received something from a port on which there are sockets
 /// of ours.
 #[cold]
-pub(super) fn set_up(slot: &Slot, fd: c_int) {
-    let Some(post) = slot.post_or_new(|| Post::new(slot, fd)) else { return };
+pub(super) fn set_up(socket: &Socket, fd: c_int) {
+    let Some(post) = socket.post_or_new(|| Post::new(socket, fd)) else { return };
     if post.inbox().is_some() {
         return; // It was given up.
     }
@@ -225,17 +227,17 @@ pub(super) fn set_up(slot: &Slot, fd: c_int) {
     let limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);
     // If this process is killed while it makes the mailbox, others know where it is.
     let (cookie, network) = (directory::cookie(fd), directory::network(fd));
-    slot.cookie.store(cookie.unwrap_or(0), Ordering::Relaxed);
-    slot.meeting_key.store(network.unwrap_or(0), Ordering::Relaxed);
+    socket.cookie.store(cookie.unwrap_or(0), Ordering::Relaxed);
+    socket.meeting_key.store(network.unwrap_or(0), Ordering::Relaxed);
     let Some((mailbox, path)) =
         directory::make(directory, fd, own.port(), number(libc::SO_DOMAIN), limit)
     else {
         return;
     };
-    slot.port.store(own.port().into(), Ordering::Relaxed);
+    socket.port.store(own.port().into(), Ordering::Relaxed);
     post.publish(mailbox, path);
-    slot.has_inbox.store(true, Ordering::SeqCst);
-    slot.set_why(Why::Rings);
-    policy::explain(slot, fd, "mailbox");
-    changes::note(slot.index());
+    socket.has_inbox.store(true, Ordering::SeqCst);
+    socket.set_why(Why::Rings);
+    policy::explain(socket, fd, "mailbox");
+    changes::note(socket.index());
 }

@@ -10,7 +10,7 @@ use super::{Epoll, MARK, State, heat, kernel_control};
 use crate::base::raw::{Answer, Errno};
 use crate::socket::changes::{self, Since};
 use crate::socket::policy;
-use crate::socket::slot::{Kind, Slot};
+use crate::socket::state::{Kind, Socket};
 use crate::socket::table::{self, Pin};
 use crate::transport::datagram;
 use crate::wait::{epoll, filters};
@@ -25,16 +25,16 @@ impl Epoll {
         event: libc::epoll_event,
     ) -> Answer {
         let (events, data) = (event.events, event.u64);
-        let is_ours = |slot: &Pin| match slot.kind() {
+        let is_ours = |socket: &Pin| match socket.kind() {
             Kind::Datagram => {
-                op != libc::EPOLL_CTL_ADD || datagram::has_post(slot) || filters::has(slot)
+                op != libc::EPOLL_CTL_ADD || datagram::has_post(socket) || filters::has(socket)
             }
             Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => true,
         };
         let Some(pin) = table::socket(fd).filter(is_ours) else {
             return self.control_inner(epfd, op, fd, events, data);
         };
-        let at = self.with(|state| state.find(fd, pin.slot()));
+        let at = self.with(|state| state.find(fd, pin.socket()));
         match (op, at) {
             (libc::EPOLL_CTL_ADD, Some((at, true))) => {
                 self.revive(at, events, data);
@@ -129,8 +129,8 @@ impl Epoll {
 
     /// A descriptor that is about to be closed stands for a socket that others have as well: they are
     /// what it is looked at by from now on, and if it has been removed here, it is now.
-    pub(super) fn lay(&self, fd: c_int, slot: &Slot) {
-        let places: Vec<usize> = self.with(|state| state.items_of(slot.index()).collect());
+    pub(super) fn lay(&self, fd: c_int, socket: &Socket) {
+        let places: Vec<usize> = self.with(|state| state.items_of(socket.index()).collect());
         if places.is_empty() {
             return;
         }
@@ -140,13 +140,13 @@ impl Epoll {
             for at in places {
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
                 if item.via == fd {
-                    item.via = table::find(|fd| table::is_socket(fd, slot)).unwrap_or(-1);
+                    item.via = table::find(|fd| table::is_socket(fd, socket)).unwrap_or(-1);
                 }
                 // The last moment to tell the kernel, even if rings come only later.
                 let is_late = item.fd == fd && item.ghost_of.is_none() && !item.is_marked;
-                let may_ring = policy::may_ring(slot) && !item.is_kernels();
+                let may_ring = policy::may_ring(socket) && !item.is_kernels();
                 if is_late
-                    && (slot.segment().is_some() || may_ring)
+                    && (socket.segment().is_some() || may_ring)
                     && matches!(item.target, Target::Socket(_))
                     && let Some(epfd) = epfd
                 {
@@ -156,7 +156,7 @@ impl Epoll {
                 }
             }
         });
-        let Some((at, true)) = self.with(|state| state.find(fd, slot)) else { return };
+        let Some((at, true)) = self.with(|state| state.find(fd, socket)) else { return };
         let epfd = self.with(|state| state.items.get(at)?.as_ref()?.ghost_of);
         if let Some(epfd) = epfd.filter(|epfd| epoll::is_of(*epfd, self)) {
             let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
@@ -246,8 +246,8 @@ impl Epoll {
     }
 
     /// Forgets a socket whose last descriptor is being closed.
-    pub(super) fn forget(&self, slot: &Slot) {
-        while let Some(at) = self.with(|state| state.items_of(slot.index()).next()) {
+    pub(super) fn forget(&self, socket: &Socket) {
+        while let Some(at) = self.with(|state| state.items_of(socket.index()).next()) {
             self.remove(at);
         }
     }
@@ -318,7 +318,7 @@ impl Epoll {
                 heat(hot, at, item);
                 return false;
             }
-            Target::Socket(slot) => slot.segment().is_some(),
+            Target::Socket(socket) => socket.segment().is_some(),
             Target::Inner(_) if item.is_orphan() => return false,
             Target::Inner(inner) => {
                 inner.sync(item.fd);

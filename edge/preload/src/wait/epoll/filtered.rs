@@ -14,7 +14,7 @@ use crate::wait::filters;
 /// A registration of a socket that has a receive callback.
 #[derive(Debug)]
 struct Filtered {
-    slot: Pin,
+    socket: Pin,
     fd: c_int,
     via: c_int,
     events: u32,
@@ -57,7 +57,7 @@ impl Epoll {
             let mut known = filtered.iter().filter(|known| known.data == data);
             if let (Some(known), None) = (known.next(), known.next())
                 && mask & READING != 0
-                && !filters::has_news(&known.slot, known.via)
+                && !filters::has_news(&known.socket, known.via)
             {
                 event.events = mask & !READING;
                 if event.events == 0 {
@@ -86,9 +86,11 @@ impl Epoll {
         filters::each(|socket| sockets.push(socket));
         self.with(|state| {
             let known = |item: &Item| match &item.target {
-                Target::Socket(slot) | Target::Datagram(slot) if sockets.contains(&slot.key()) => {
-                    let (slot, fd, via) = (slot.clone(), item.fd, item.via);
-                    Some(Filtered { slot, fd, via, events: item.events, data: item.data })
+                Target::Socket(socket) | Target::Datagram(socket)
+                    if sockets.contains(&socket.key()) =>
+                {
+                    let (socket, fd, via) = (socket.clone(), item.fd, item.via);
+                    Some(Filtered { socket, fd, via, events: item.events, data: item.data })
                 }
                 Target::Socket(_) | Target::Datagram(_) | Target::Inner(_) => None,
             };

@@ -11,7 +11,7 @@ use super::Instance;
 use crate::base::raw;
 use crate::socket::changes;
 use crate::socket::counters::add;
-use crate::socket::slot::Slot;
+use crate::socket::state::Socket;
 use crate::socket::table::{self, Pin};
 use crate::transport::datagram::{self, Content};
 use crate::transport::park::{self, Want};
@@ -132,9 +132,9 @@ impl Item {
     }
 
     /// The socket that it watches, if it is one.
-    pub(super) fn slot(&self) -> Option<&'static Slot> {
+    pub(super) fn socket(&self) -> Option<&'static Socket> {
         match &self.target {
-            Target::Socket(pin) | Target::Datagram(pin) => Some(pin.slot()),
+            Target::Socket(pin) | Target::Datagram(pin) => Some(pin.socket()),
             Target::Inner(_) => None,
         }
     }
@@ -173,12 +173,12 @@ impl Item {
         }
         match &self.target {
             Target::Inner(_) => Look::NOTHING,
-            Target::Datagram(slot) => datagram::mapped(slot)
+            Target::Datagram(socket) => datagram::mapped(socket)
                 .map_or(Look::NOTHING, |mailbox| Look { head: mailbox.head(), ..Look::NOTHING }),
-            Target::Socket(slot) => slot.mapped().map_or(Look::NOTHING, |segment| Look {
-                head: segment.incoming(slot.end()).head(),
-                fulls: slot.fulls.load(Ordering::Acquire),
-                kernel: park::kernel_speaks(slot, segment),
+            Target::Socket(socket) => socket.mapped().map_or(Look::NOTHING, |segment| Look {
+                head: segment.incoming(socket.end()).head(),
+                fulls: socket.fulls.load(Ordering::Acquire),
+                kernel: park::kernel_speaks(socket, segment),
             }),
         }
     }
@@ -197,9 +197,9 @@ impl Item {
         let ready = match &self.target {
             Target::Inner(inner) if inner.is_ready() => libc::EPOLLIN as u32,
             Target::Inner(_) => 0,
-            Target::Datagram(slot) => self.due_datagram(slot, look),
-            Target::Socket(slot) => {
-                let Some(segment) = slot.segment() else {
+            Target::Datagram(socket) => self.due_datagram(socket, look),
+            Target::Socket(socket) => {
+                let Some(segment) = socket.segment() else {
                     if self.is_marked && self.is_orphan() {
                         let all = (libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP).cast_unsigned();
                         let asked = u32::from(all) & self.events;
@@ -211,11 +211,11 @@ impl Item {
                     }
                     if self.is_marked {
                         // A process of this family has given the rings up.
-                        changes::note(slot.index());
+                        changes::note(socket.index());
                     }
                     return 0;
                 };
-                let ready = events_of(slot, segment, self.via);
+                let ready = events_of(socket, segment, self.via);
                 if self.events & libc::EPOLLET as u32 != 0 && !self.is_edge(look, ready) {
                     return 0;
                 }
@@ -226,8 +226,8 @@ impl Item {
     }
 
     /// The same for a UDP socket: what its mailbox has. The kernel reports its own.
-    fn due_datagram(&self, slot: &Slot, look: Look) -> u32 {
-        let Some(mailbox) = datagram::mapped(slot) else { return 0 };
+    fn due_datagram(&self, socket: &Socket, look: Look) -> u32 {
+        let Some(mailbox) = datagram::mapped(socket) else { return 0 };
         let is_new = self.events & libc::EPOLLET as u32 == 0 || look.head != self.seen.head;
         if !is_new || datagram::content(mailbox, self.via) != Content::Datagram {
             return 0;
@@ -241,14 +241,14 @@ impl Item {
 
     /// Whether what is to be read of it still comes through the kernel, which wakes its watchers.
     pub(super) fn is_read_by_kernel(&self) -> bool {
-        let Target::Socket(slot) = &self.target else { return false };
-        slot.mapped().is_some_and(|segment| park::kernel_speaks(slot, segment).0)
+        let Target::Socket(socket) = &self.target else { return false };
+        socket.mapped().is_some_and(|segment| park::kernel_speaks(socket, segment).0)
     }
 
     /// What it costs to look at it, in looks at memory.
     pub(super) fn cost(&self) -> u32 {
-        let Target::Socket(slot) = &self.target else { return 1 };
-        let speaks = slot.mapped().map(|segment| park::kernel_speaks(slot, segment));
+        let Target::Socket(socket) = &self.target else { return 1 };
+        let speaks = socket.mapped().map(|segment| park::kernel_speaks(socket, segment));
         if speaks.is_some_and(|(reading, writing)| reading || writing) {
             KERNEL_LOOK_WORTH
         } else {
@@ -265,8 +265,8 @@ impl Item {
     pub(super) fn disarm(&mut self) {
         if self.is_armed
             && !self.is_kernels()
-            && let Target::Datagram(slot) = &self.target
-            && let Some(mailbox) = datagram::mapped(slot)
+            && let Target::Datagram(socket) = &self.target
+            && let Some(mailbox) = datagram::mapped(socket)
         {
             mailbox.rouse();
             self.is_armed = false;
@@ -275,8 +275,8 @@ impl Item {
 
     /// The mailbox of a UDP socket may have come into being: then it is looked at from now on.
     pub(super) fn meet(&mut self, is_asleep: bool) {
-        let Target::Datagram(slot) = &self.target else { return };
-        let Some(mailbox) = datagram::mailbox(slot, self.via) else { return };
+        let Target::Datagram(socket) = &self.target else { return };
+        let Some(mailbox) = datagram::mailbox(socket, self.via) else { return };
         if (self.is_kernels() || is_asleep) && !self.is_armed {
             mailbox.hold();
             self.is_armed = true;
@@ -295,14 +295,14 @@ impl Item {
         match &self.target {
             // Its watcher is the parent, which has been counted.
             Target::Socket(_) if self.is_copied => {}
-            Target::Socket(slot) => {
-                if let Some(segment) = slot.mapped() {
-                    park::part_together(slot, segment);
+            Target::Socket(socket) => {
+                if let Some(segment) = socket.mapped() {
+                    park::part_together(socket, segment);
                 }
-                slot.watchers.fetch_sub(1, Ordering::AcqRel);
+                socket.watchers.fetch_sub(1, Ordering::AcqRel);
             }
-            Target::Datagram(slot) => {
-                if let Some(mailbox) = datagram::mapped(slot) {
+            Target::Datagram(socket) => {
+                if let Some(mailbox) = datagram::mapped(socket) {
                     if self.is_armed {
                         mailbox.rouse();
                     }
@@ -310,7 +310,7 @@ impl Item {
                         mailbox.seen(false);
                     }
                 }
-                slot.watchers.fetch_sub(1, Ordering::AcqRel);
+                socket.watchers.fetch_sub(1, Ordering::AcqRel);
             }
             Target::Inner(_) => {}
         }
@@ -319,9 +319,9 @@ impl Item {
     /// It has been copied by a fork.
     pub(super) fn after_fork(&mut self) {
         self.is_copied = true;
-        if let Target::Datagram(slot) = &self.target {
-            slot.watchers.fetch_add(1, Ordering::AcqRel);
-            if let Some(mailbox) = datagram::mapped(slot) {
+        if let Target::Datagram(socket) = &self.target {
+            socket.watchers.fetch_add(1, Ordering::AcqRel);
+            if let Some(mailbox) = datagram::mapped(socket) {
                 if self.is_armed {
                     mailbox.hold();
                 }
@@ -349,20 +349,20 @@ impl Item {
         if self.events & libc::EPOLLONESHOT as u32 != 0 {
             self.is_spent = true;
         }
-        if let Target::Datagram(slot) = &self.target {
+        if let Target::Datagram(socket) = &self.target {
             self.seen = look;
-            add(&slot.counters.rx_poll_hit, 1);
+            add(&socket.counters.rx_poll_hit, 1);
         }
-        if let Target::Socket(slot) = &self.target {
+        if let Target::Socket(socket) = &self.target {
             self.rung &= !events;
-            if slot.mapped().is_none() {
+            if socket.mapped().is_none() {
                 return;
             }
             let fulls =
                 if events & libc::EPOLLOUT as u32 != 0 { look.fulls } else { self.seen.fulls };
             self.seen = Look { fulls, ..look };
             self.seen_end |= events & (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32 != 0;
-            add(&slot.counters.rx_poll_hit, 1);
+            add(&socket.counters.rx_poll_hit, 1);
         }
     }
 
@@ -374,10 +374,10 @@ impl Item {
         }
         match &self.target {
             Target::Inner(inner) => inner.cool(None),
-            Target::Datagram(slot) => {
+            Target::Datagram(socket) => {
                 let reading = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-                let Some(mailbox) = datagram::mapped(slot) else { return true };
-                datagram::mind(slot, self.via);
+                let Some(mailbox) = datagram::mapped(socket) else { return true };
+                datagram::mind(socket, self.via);
                 if self.events & reading == 0 || self.is_armed {
                     return self.due() == 0;
                 }
@@ -397,24 +397,24 @@ impl Item {
                 self.is_armed = true;
                 self.due() == 0
             }
-            Target::Socket(slot) => {
-                let Some(segment) = slot.segment() else {
+            Target::Socket(socket) => {
+                let Some(segment) = socket.segment() else {
                     return !(self.is_marked && self.is_orphan()) || self.due() == 0;
                 };
                 let (reading, writing) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
                 let is_reader = self.events & reading != 0;
                 // What the kernel wakes for stays cold when its watcher wakes: it is rung for alone.
                 let doorbell = if self.is_read_by_kernel() { 0 } else { doorbell };
-                let is_together = is_reader && park::arm_together(slot, segment, doorbell, false);
+                let is_together = is_reader && park::arm_together(socket, segment, doorbell, false);
                 if is_reader && !is_together {
-                    park::arm(slot, segment, Want::Read);
+                    park::arm(socket, segment, Want::Read);
                 }
-                if self.events & writing != 0 && !segment.outgoing(slot.end()).has_much_room() {
-                    park::arm(slot, segment, Want::Room);
+                if self.events & writing != 0 && !segment.outgoing(socket.end()).has_much_room() {
+                    park::arm(socket, segment, Want::Room);
                 }
-                let is_drained = bell::drain(slot, segment, self.via, false);
+                let is_drained = bell::drain(socket, segment, self.via, false);
                 let waits_for_room =
-                    self.events & writing != 0 && !segment.outgoing(slot.end()).has_much_room();
+                    self.events & writing != 0 && !segment.outgoing(socket.end()).has_much_room();
                 if waits_for_room && !is_reader && !is_drained {
                     // Bytes that the program does not read now may fill the kernel's queue, and no bell
                     // gets past them.
@@ -429,25 +429,29 @@ impl Item {
 
 /// What `poll` would say about a connection with rings: from memory, and from the kernel as long as
 /// bytes still come through it.
-pub(crate) fn events_of(slot: &Slot, segment: &crate::transport::ring::Segment, fd: c_int) -> i16 {
+pub(crate) fn events_of(
+    socket: &Socket,
+    segment: &crate::transport::ring::Segment,
+    fd: c_int,
+) -> i16 {
     if segment.is_leaving() || segment.is_spoilt() {
-        retreat::settle(slot, fd);
-        if slot.segment().is_none() {
+        retreat::settle(socket, fd);
+        if socket.segment().is_none() {
             let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
             return raw::poll_now(fd, all).unwrap_or(0);
         }
     }
-    let mut ready = park::readiness(slot, segment);
-    let (reading, writing) = park::kernel_speaks(slot, segment);
+    let mut ready = park::readiness(socket, segment);
+    let (reading, writing) = park::kernel_speaks(socket, segment);
     if reading || writing {
         let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
         let events = raw::poll_now(fd, all).unwrap_or(0);
-        park::heed(slot, events);
+        park::heed(socket, events);
         if reading {
             ready |= events & !(libc::POLLOUT | libc::POLLWRNORM);
         }
         if writing {
-            let room = if park::owes(slot) { 0 } else { events & libc::POLLOUT };
+            let room = if park::owes(socket) { 0 } else { events & libc::POLLOUT };
             ready = (ready & !(libc::POLLOUT | libc::POLLWRNORM)) | room;
         }
     }

@@ -244,16 +244,16 @@ impl Epoll {
                         Target::Datagram(_) => {}
                         Target::Inner(_) if item.is_orphan() => {}
                         Target::Inner(inner) => inner.harvest(item.fd),
-                        Target::Socket(slot) => {
+                        Target::Socket(socket) => {
                             item.rung |= mask;
-                            if mask & GRAVE != 0 && slot.segment().is_some() {
+                            if mask & GRAVE != 0 && socket.segment().is_some() {
                                 // It may be of a connection that was here when the kernel was asked.
-                                park::look_at_kernel(slot, item.via);
+                                park::look_at_kernel(socket, item.via);
                             }
-                            if slot.watchers.load(Ordering::Relaxed) == 1
-                                && let Some(segment) = slot.mapped()
+                            if socket.watchers.load(Ordering::Relaxed) == 1
+                                && let Some(segment) = socket.mapped()
                             {
-                                bell::drain(slot, segment, item.via, false);
+                                bell::drain(socket, segment, item.via, false);
                             }
                         }
                     }
@@ -300,10 +300,10 @@ impl Epoll {
                 let idle = item.idle;
                 // Others may sleep on, who are to hear what comes while this one does something else.
                 if *asleep == 0
-                    && let Target::Socket(slot) = &item.target
-                    && let Some(segment) = slot.mapped()
+                    && let Target::Socket(socket) = &item.target
+                    && let Some(segment) = socket.mapped()
                 {
-                    park::disarm(slot, segment);
+                    park::disarm(socket, segment);
                 }
                 heat(hot, at, item);
                 item.idle = idle;
@@ -322,11 +322,11 @@ impl Epoll {
                 *next_check = at + 1;
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
                 let writes = item.events & libc::EPOLLOUT as u32 != 0;
-                if let Target::Socket(slot) = &item.target
+                if let Target::Socket(socket) = &item.target
                     && writes
                     && item.is_marked
                 {
-                    park::look_at_kernel(slot, item.via);
+                    park::look_at_kernel(socket, item.via);
                 }
                 heat(hot, at, item);
             }

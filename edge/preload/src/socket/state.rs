@@ -1,16 +1,16 @@
 //! Sockets: what we know about each open one.
 //!
-//! A slot is a socket, however many descriptors in however many processes stand for it: slots lie
+//! A socket is a socket, however many descriptors in however many processes stand for it: sockets lie
 //! in memory that children inherit as shared, so that parent and child agree about what has been
 //! read and written. What differs between processes is where they have mapped the rings
-//! ([`Slot::attached`]).
+//! ([`Socket::attached`]).
 //!
 //! # Safety
 //!
 //! 1. The arena is mapped once, by the first process, and never unmapped. It holds atomics alone,
 //!    for which every bit pattern, zeros above all, is legal.
-//! 2. What has been attached to a slot is freed when the last user of the slot in this process has
-//!    gone ([`Slot::release`]), and nobody holds a reference to it for longer than it holds the slot.
+//! 2. What has been attached to a socket is freed when the last user of the socket in this process has
+//!    gone ([`Socket::release`]), and nobody holds a reference to it for longer than it holds the socket.
 //! 3. Each type has a place of its own ([`Attached`]), where nothing else is, and what lies there begins
 //!    with the function that frees this type.
 
@@ -122,7 +122,7 @@ pub(crate) enum End {
 /// One socket.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Slot {
+pub(crate) struct Socket {
     /// Whether it is free, and who has it otherwise.
     pub(crate) holding: Holding,
     /// Other programs that have it, or may have.
@@ -214,7 +214,7 @@ pub(crate) struct Slot {
     /// What the program has said of it for completions, if it has.
     pub(crate) user_data: AtomicU64,
     pub(crate) has_user_data: AtomicBool,
-    /// How often the slot has become a new socket: tells one from the next.
+    /// How often the socket has become a new socket: tells one from the next.
     pub(crate) life: AtomicU32,
     /// The descriptor of its ring and one, once it has one; and by what logic it is to have one, or 0: see
     /// `rings.rs`.
@@ -227,10 +227,10 @@ pub(crate) struct Slot {
     pub(crate) counters: Counters,
 }
 
-/// From so many slots on it is worth looking for those of dead processes, whenever there are twice as many.
+/// From so many sockets on it is worth looking for those of dead processes, whenever there are twice as many.
 const SWEEP_MIN: u32 = 1024;
 
-/// What this process alone knows about a slot.
+/// What this process alone knows about a socket.
 #[derive(Debug)]
 pub(crate) struct Local {
     /// Descriptors that stand for it here, and calls that are using it. 0: this process has not got
@@ -275,26 +275,26 @@ unsafe fn free<T>(at: *mut Head) {
     drop(unsafe { Box::from_raw(at.cast::<Boxed<T>>()) });
 }
 
-/// Where a field of a slot lies: its name, offset and size in bytes, for readers of statistics.
+/// Where a field of a socket lies: its name, offset and size in bytes, for readers of statistics.
 pub(crate) fn fields() -> String {
     use std::mem::offset_of;
-    let counters = offset_of!(Slot, counters);
+    let counters = offset_of!(Socket, counters);
     let mut text = String::new();
     for (name, offset, size) in [
-        ("refs", offset_of!(Slot, holding), 4),
-        ("pid", offset_of!(Slot, owner), 4),
-        ("fd", offset_of!(Slot, owner_fd), 4),
-        ("kind", offset_of!(Slot, kind), 1),
-        ("carrier", offset_of!(Slot, carrier), 1),
-        ("why", offset_of!(Slot, why), 1),
-        ("nonblocking", offset_of!(Slot, is_nonblocking), 1),
-        ("ring_bytes", offset_of!(Slot, ring_bytes), 8),
-        ("is_server", offset_of!(Slot, is_server), 1),
-        ("has_inbox", offset_of!(Slot, has_inbox), 1),
-        ("loop_off", offset_of!(Slot, is_loop_off), 1),
-        ("meeting_a", offset_of!(Slot, meeting), 8),
-        ("meeting_b", offset_of!(Slot, meeting) + 8, 8),
-        ("cookie", offset_of!(Slot, cookie), 8),
+        ("refs", offset_of!(Socket, holding), 4),
+        ("pid", offset_of!(Socket, owner), 4),
+        ("fd", offset_of!(Socket, owner_fd), 4),
+        ("kind", offset_of!(Socket, kind), 1),
+        ("carrier", offset_of!(Socket, carrier), 1),
+        ("why", offset_of!(Socket, why), 1),
+        ("nonblocking", offset_of!(Socket, is_nonblocking), 1),
+        ("ring_bytes", offset_of!(Socket, ring_bytes), 8),
+        ("is_server", offset_of!(Socket, is_server), 1),
+        ("has_inbox", offset_of!(Socket, has_inbox), 1),
+        ("loop_off", offset_of!(Socket, is_loop_off), 1),
+        ("meeting_a", offset_of!(Socket, meeting), 8),
+        ("meeting_b", offset_of!(Socket, meeting) + 8, 8),
+        ("cookie", offset_of!(Socket, cookie), 8),
     ] {
         text.push_str(&format!("{name}:{offset}:{size} "));
     }
@@ -304,15 +304,15 @@ pub(crate) fn fields() -> String {
     text
 }
 
-/// Calls `f` with all slots that have been used.
-pub(crate) fn each(f: impl Fn(&'static Slot)) {
-    each_local(|slot, _| f(slot));
+/// Calls `f` with all sockets that have been used.
+pub(crate) fn each(f: impl Fn(&'static Socket)) {
+    each_local(|socket, _| f(socket));
 }
 
-/// Calls `f` with all slots that have been used, and what this process knows of them.
-fn each_local(f: impl Fn(&'static Slot, &Local)) {
-    for slot in (0..arena::fresh()).map_while(arena::slot) {
-        slot.local().into_iter().for_each(|local| f(slot, local));
+/// Calls `f` with all sockets that have been used, and what this process knows of them.
+fn each_local(f: impl Fn(&'static Socket, &Local)) {
+    for socket in (0..arena::fresh()).map_while(arena::slot) {
+        socket.local().into_iter().for_each(|local| f(socket, local));
     }
 }
 
@@ -327,30 +327,30 @@ pub(crate) fn forget_users() {
 
 /// The same, once they have been counted: gives back what no user needs.
 pub(crate) fn forget_unused() {
-    each_local(|slot, local| {
+    each_local(|socket, local| {
         if local.users.load(Ordering::Relaxed) == 0 {
-            slot.detach();
+            socket.detach();
         }
     });
 }
 
-impl Slot {
+impl Socket {
     /// A new socket, with one user; `None` if there are too many. `make_room` may take from the dead what
     /// they had, if there are many, and says whether it has.
     pub(crate) fn create(kind: Kind, make_room: fn() -> bool) -> Option<&'static Self> {
         let (holders, me) = (arena::holders()?, own::me().filter(|me| *me != Place::STRAYS)?);
         holders.places.more(me);
-        let Some(slot) = Self::take_free(&holders, me, make_room) else {
+        let Some(socket) = Self::take_free(&holders, me, make_room) else {
             holders.places.fewer(me);
             return None;
         };
         // Left by the other threads of a parent, in a child that was forked in a handler.
-        slot.detach();
-        slot.reset(kind);
-        holders.get_in_hand(me, slot.index());
-        slot.holding.settle(me);
-        slot.local()?.users.store(1, Ordering::Release);
-        Some(slot)
+        socket.detach();
+        socket.reset(kind);
+        holders.get_in_hand(me, socket.index());
+        socket.holding.settle(me);
+        socket.local()?.users.store(1, Ordering::Release);
+        Some(socket)
     }
 
     fn take_free(
@@ -363,9 +363,9 @@ impl Slot {
                 .vacancies
                 .take(arena::fresh())
                 .or_else(|| Self::take_fresh(holders, make_room))?;
-            let slot = arena::slot(index)?;
-            if slot.holding.claim(me) {
-                return Some(slot);
+            let socket = arena::slot(index)?;
+            if socket.holding.claim(me) {
+                return Some(socket);
             }
         }
     }
@@ -487,7 +487,7 @@ impl Slot {
     }
 
     /// One user less. The last one of this process unmaps the rings, and the last process gives the
-    /// slot back.
+    /// socket back.
     #[inline]
     pub(crate) fn release(&'static self) {
         let Some(Local { users, .. }) = self.local() else { return };
@@ -604,11 +604,11 @@ impl Slot {
         arena::local(self)
     }
 
-    /// What this process has of it. The slot must be in use by the caller.
+    /// What this process has of it. The socket must be in use by the caller.
     #[inline]
     pub(crate) fn attached<T: Attached>(&self) -> Option<&T> {
         let at = NonNull::new(self.local()?.attached.get(T::PLACE)?.load(Ordering::Acquire))?;
-        // SAFETY: published, with this type (rule 3), and not freed while the slot is in use (rule 2).
+        // SAFETY: published, with this type (rule 3), and not freed while the socket is in use (rule 2).
         Some(unsafe { &at.cast::<Boxed<T>>().as_ref().value })
     }
 
