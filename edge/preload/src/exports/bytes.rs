@@ -24,7 +24,7 @@ use crate::socket::pacing::Patience;
 use crate::socket::policy::{is_plain, may_ring};
 use crate::socket::stamps::Control;
 use crate::socket::state::Kind;
-use crate::socket::table::{self, Pin};
+use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::{self, Receive};
 use crate::transport::{kernel, streak};
@@ -53,7 +53,7 @@ unsafe fn list<'a>(parts: *const libc::iovec, count: usize) -> Option<&'a [libc:
 const PART_BYTES: usize = size_of::<libc::iovec>();
 
 /// A socket that is not to be left alone.
-fn ours(fd: c_int) -> Option<Pin> {
+fn ours(fd: c_int) -> Option<SocketRef> {
     table::socket(fd).filter(|socket| !is_plain(socket))
 }
 
@@ -67,7 +67,7 @@ const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
 
 /// Receives on a connection that has rings or may get them; `None` if this is not one, or the flags
 /// ask for what only the kernel has.
-fn receive(socket: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
+fn receive(socket: &SocketRef, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
     let is_filtered = filters::has(socket) && socket.kind() != Kind::Datagram;
     if !may_ring(socket) && !is_filtered {
         return None;
@@ -93,7 +93,12 @@ fn receive(socket: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Opti
 }
 
 /// Sends on a connection that has rings or may get them; `None` if this is not one.
-fn send_parts(socket: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
+fn send_parts(
+    socket: &SocketRef,
+    fd: c_int,
+    parts: &[libc::iovec],
+    flags: c_int,
+) -> Option<Answer> {
     if !may_ring(socket) {
         return None;
     }
@@ -112,7 +117,7 @@ fn send_parts(socket: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> O
 /// Receives a datagram on a socket that has a mailbox or may get one; `None` if this is not one, or
 /// the flags ask for what only the kernel has.
 fn arrival(
-    socket: &Pin,
+    socket: &SocketRef,
     fd: c_int,
     parts: &[libc::iovec],
     control: (*mut c_void, usize),
@@ -131,18 +136,18 @@ fn arrival(
 
 /// Whether datagrams of a socket come by way of [`arrival`].
 #[inline]
-fn is_letters(socket: &Pin) -> bool {
+fn is_letters(socket: &SocketRef) -> bool {
     datagram::has_post(socket) || filters::has(socket) && socket.kind() == Kind::Datagram
 }
 
 /// Whether bytes of a socket come by way of [`receive`].
 #[inline]
-fn is_bytes(socket: &Pin) -> bool {
+fn is_bytes(socket: &SocketRef) -> bool {
     may_ring(socket) || filters::has(socket) && socket.kind() != Kind::Datagram
 }
 
 /// The same, for calls that want neither address nor control data.
-fn datagram(socket: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
+fn datagram(socket: &SocketRef, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Option<Answer> {
     let arrival = arrival(socket, fd, parts, NO_CONTROL, flags)?;
     Some(arrival.map(|arrival| arrival.len))
 }
@@ -248,7 +253,7 @@ fn dummy(fd: c_int, parts: &[libc::iovec], to: Destination) -> Answer {
 
 /// Before a datagram is sent: waits until its socket's rate allows it.
 #[inline]
-fn pace(socket: &Pin, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Result<(), Errno> {
+fn pace(socket: &SocketRef, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Result<(), Errno> {
     if !socket.paced.is_on() || socket.kind() != Kind::Datagram {
         return Ok(());
     }
@@ -283,7 +288,7 @@ impl Destination {
 ///
 /// `buffer` has room for `len` bytes.
 unsafe fn from_kernel(
-    socket: &Pin,
+    socket: &SocketRef,
     fd: c_int,
     buffer: *mut c_void,
     len: usize,
@@ -705,7 +710,7 @@ pub(super) unsafe extern "C-unwind" fn write(
 }
 
 /// Counts what the kernel has sent for a socket of ours.
-fn sent(socket: &Pin, count: libc::ssize_t) -> libc::ssize_t {
+fn sent(socket: &SocketRef, count: libc::ssize_t) -> libc::ssize_t {
     if let Ok(count) = usize::try_from(count) {
         streak::end_run(socket);
         crate::socket::counters::add(&socket.counters.tx_os_packets, 1);
@@ -809,7 +814,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     let is_ours =
-        |socket: &Pin| may_ring(socket) || datagram::has_post(socket) || socket.paced.is_on();
+        |socket: &SocketRef| may_ring(socket) || datagram::has_post(socket) || socket.paced.is_on();
     if flags & DUMMY == 0 && !table::socket(fd).is_some_and(|socket| is_ours(&socket)) {
         return real!(sendmmsg(fd, messages, count, flags));
     }

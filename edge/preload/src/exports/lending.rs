@@ -18,7 +18,7 @@ use crate::exports::extra::returning::give_back;
 use crate::socket::loans::{self, Lent, Loan, PIECES_MAX, STREAM_MAX};
 use crate::socket::policy::is_plain;
 use crate::socket::state::Kind;
-use crate::socket::table::{self, Pin};
+use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::Receive;
 use crate::wait::{blocking, filters};
@@ -92,7 +92,7 @@ type Received = Result<(usize, Option<Lent>, Arrival), Errno>;
 
 /// Receives, and lends what comes: where it lies in shared memory, if it lies there in so few pieces, else from
 /// memory of ours.
-fn receive(socket: &Pin, fd: c_int, pieces: usize, flags: c_int) -> Received {
+fn receive(socket: &SocketRef, fd: c_int, pieces: usize, flags: c_int) -> Received {
     let loan = Loan::new(socket, STREAM_MAX, pieces);
     let mut spare = loans::Spare::take();
     let now = flags & libc::MSG_DONTWAIT != 0;

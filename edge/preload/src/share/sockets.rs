@@ -11,7 +11,7 @@ use adverb_sockconf::{Level, Role};
 use crate::base::{address, config, raw};
 use crate::share::family;
 use crate::socket::state::{Carrier, End, Kind, Socket, Why};
-use crate::socket::table::{self, Pin};
+use crate::socket::table::{self, SocketRef};
 use crate::socket::{policy, stamps};
 use crate::transport::{datagram, doors, offer, ports};
 
@@ -111,7 +111,7 @@ pub(crate) fn listening(socket: &Socket, fd: c_int) {
 }
 
 /// A connection has been accepted; `is_near` if it is known to come from this very namespace.
-pub(crate) fn accepted(listener: &Pin, fd: c_int, flags: c_int, is_near: bool) {
+pub(crate) fn accepted(listener: &SocketRef, fd: c_int, flags: c_int, is_near: bool) {
     let Some(socket) = family::create(Kind::Stream) else { return };
     socket.is_nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     socket.set_end(End::Server);

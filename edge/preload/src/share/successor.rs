@@ -19,7 +19,7 @@ use crate::base::lock::Lazy;
 use crate::base::{alive, config, raw, signal};
 use crate::share::family;
 use crate::socket::state::{Carrier, Kind, Socket, Why};
-use crate::socket::table::{self, Pin};
+use crate::socket::table::{self, SocketRef};
 use crate::socket::{arena, policy};
 use crate::transport::ring::ACCEPTED;
 use crate::transport::{datagram, offer, rendezvous, retreat};
@@ -50,8 +50,8 @@ fn shares_memory(socket: &Socket) -> bool {
 
 /// The socket in shared memory that a descriptor of the calling process stands for. A guest in our
 /// memory may have given it another number than we know.
-pub(crate) fn ringed(fd: c_int) -> Option<Pin> {
-    let is_it = |socket: &Pin, cookie: Option<u64>| {
+pub(crate) fn ringed(fd: c_int) -> Option<SocketRef> {
+    let is_it = |socket: &SocketRef, cookie: Option<u64>| {
         shares_memory(socket)
             && cookie.is_none_or(|cookie| socket.cookie.load(Ordering::Relaxed) == cookie)
     };
@@ -110,7 +110,7 @@ impl Prepared {
     /// A descriptor counts no longer: this process is about to lose it, or to give it to whom we do not
     /// know.
     fn unname(&mut self, fd: c_int) {
-        let Some(socket) = table::socket(fd).map(|pin| pin.socket()) else { return };
+        let Some(socket) = table::socket(fd).map(|socket| socket.socket()) else { return };
         // A program that takes the rings over keeps the connection open.
         let stays = socket.segment().is_some() && !raw::ends_with_program(fd);
         if stays && !self.passed_on.iter().any(|known| std::ptr::eq(*known, socket)) {

@@ -117,15 +117,15 @@ fn entry_or_new(fd: c_int) -> Option<&'static AtomicUsize> {
 
 /// A socket in use: it stays what it is until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Pin(&'static Socket);
+pub(crate) struct SocketRef(&'static Socket);
 
-impl Pin {
+impl SocketRef {
     pub(crate) fn socket(&self) -> &'static Socket {
         self.0
     }
 }
 
-impl Clone for Pin {
+impl Clone for SocketRef {
     fn clone(&self) -> Self {
         // It is in use, so it can be used once more.
         self.0.retain();
@@ -133,7 +133,7 @@ impl Clone for Pin {
     }
 }
 
-impl Keep for Pin {
+impl Keep for SocketRef {
     fn key(&self) -> usize {
         ptr::from_ref(self.0).addr()
     }
@@ -143,7 +143,7 @@ impl Keep for Pin {
     }
 }
 
-impl Deref for Pin {
+impl Deref for SocketRef {
     type Target = Socket;
 
     #[inline]
@@ -152,7 +152,7 @@ impl Deref for Pin {
     }
 }
 
-impl Drop for Pin {
+impl Drop for SocketRef {
     #[inline]
     fn drop(&mut self) {
         self.0.release();
@@ -161,15 +161,15 @@ impl Drop for Pin {
 
 /// The socket that a descriptor stands for.
 #[inline]
-pub(crate) fn socket(fd: c_int) -> Option<Pin> {
+pub(crate) fn socket(fd: c_int) -> Option<SocketRef> {
     let entry = entry(fd)?;
     loop {
         let found = entry.load(Ordering::Acquire);
         let socket = socket_of(found)?;
         if socket.retain() {
-            let pin = Pin(socket);
+            let socket = SocketRef(socket);
             if entry.load(Ordering::Acquire) == found {
-                return Some(pin);
+                return Some(socket);
             }
         }
     }

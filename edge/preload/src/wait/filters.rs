@@ -29,7 +29,7 @@ use crate::socket::counters::add;
 use crate::socket::loans::{self, Keep, Lent, Loan, NO_PIECE, PIECES_MAX, Spare};
 use crate::socket::patience::Patience;
 use crate::socket::state::Kind;
-use crate::socket::table::{self, Pin};
+use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::{self, Receive, Step};
 use crate::wait::{blocking, multiplex};
@@ -91,20 +91,20 @@ pub(crate) fn is_any() -> bool {
 
 /// Whether this socket has one.
 #[inline]
-pub(crate) fn has(socket: &Pin) -> bool {
+pub(crate) fn has(socket: &SocketRef) -> bool {
     is_any() && with(socket, |_| ()).is_some()
 }
 
 /// Calls `f` with the filter of a socket, if it has one.
 #[cold]
-fn with<T>(socket: &Pin, f: impl FnOnce(&mut Filter) -> T) -> Option<T> {
+fn with<T>(socket: &SocketRef, f: impl FnOnce(&mut Filter) -> T) -> Option<T> {
     let life = socket.life.load(Ordering::Relaxed);
     FILTERS
         .with(|filters| filters.get_mut(&socket.key()).filter(|filter| filter.life == life).map(f))
 }
 
 /// From now on the program looks at what comes to a socket; or, with `None`, no longer.
-pub(crate) fn register(socket: &Pin, callback: Option<Callback>, context: *mut c_void) {
+pub(crate) fn register(socket: &SocketRef, callback: Option<Callback>, context: *mut c_void) {
     let life = socket.life.load(Ordering::Relaxed);
     FILTERS.with(|filters| {
         match callback {
@@ -144,7 +144,7 @@ pub(crate) enum Seen {
 }
 
 /// Has the program look at packets, until one is to be received or there is none.
-pub(crate) fn look(socket: &Pin, fd: c_int) -> Seen {
+pub(crate) fn look(socket: &SocketRef, fd: c_int) -> Seen {
     let mut seen = Seen::Nothing;
     for _ in 0..LOOKS_MAX {
         let looking = match Looking::begin(socket) {
@@ -190,7 +190,7 @@ enum Shown {
 }
 
 /// The next packet of a socket: where it lies in shared memory, or a copy of it in `spare`.
-fn show(socket: &Pin, fd: c_int, spare: &mut Spare) -> Shown {
+fn show(socket: &SocketRef, fd: c_int, spare: &mut Spare) -> Shown {
     let loan = Loan::showing(socket);
     let (len, from) = if socket.kind() == Kind::Datagram {
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -216,7 +216,7 @@ fn show(socket: &Pin, fd: c_int, spare: &mut Spare) -> Shown {
 }
 
 fn letter(
-    socket: &Pin,
+    socket: &SocketRef,
     fd: c_int,
     parts: &[libc::iovec],
     flags: c_int,
@@ -229,14 +229,14 @@ fn letter(
 /// This thread looks at a packet of a socket, and no other does.
 #[derive(Debug)]
 struct Looking<'a> {
-    socket: &'a Pin,
+    socket: &'a SocketRef,
     callback: Callback,
     context: usize,
 }
 
 impl<'a> Looking<'a> {
     /// If nothing has been admitted, and nobody else is looking.
-    fn begin(socket: &'a Pin) -> Result<Self, Seen> {
+    fn begin(socket: &'a SocketRef) -> Result<Self, Seen> {
         let me = raw::thread_id();
         let begun = with(socket, |filter| {
             if let Some(len) = filter.admitted {
@@ -319,7 +319,7 @@ impl Drop for Looking<'_> {
 }
 
 /// Keeps a packet for the program, under a number that it knows already.
-fn hold(socket: &Pin, fd: c_int, packet: &Packet, mut spare: Spare, id: u64) {
+fn hold(socket: &SocketRef, fd: c_int, packet: &Packet, mut spare: Spare, id: u64) {
     let loan = Loan::reserved(socket, id, packet.len, packet.count.max(1));
     take_out(socket, fd, packet.len, Some(&loan).filter(|_| packet.is_shared));
     if !packet.is_shared {
@@ -328,7 +328,7 @@ fn hold(socket: &Pin, fd: c_int, packet: &Packet, mut spare: Spare, id: u64) {
 }
 
 /// Takes the packet that was looked at out, and lends it if that is wished.
-fn take_out(socket: &Pin, fd: c_int, len: usize, loan: Option<&Loan<'_>>) {
+fn take_out(socket: &SocketRef, fd: c_int, len: usize, loan: Option<&Loan<'_>>) {
     if socket.kind() == Kind::Datagram {
         let _ = letter(socket, fd, &[], libc::MSG_DONTWAIT, loan);
         return;
@@ -354,7 +354,7 @@ pub(crate) enum Admitted {
 }
 
 /// Waits, unless `now`, until something may be received.
-pub(crate) fn admit(socket: &Pin, fd: c_int, now: bool) -> Result<Admitted, Errno> {
+pub(crate) fn admit(socket: &SocketRef, fd: c_int, now: bool) -> Result<Admitted, Errno> {
     let (limit, kind) = match socket.receive_limit_ns.load(Ordering::Relaxed) {
         0 => (None, Interrupts::Hard),
         limit => (Some(limit), Interrupts::All),
@@ -393,7 +393,7 @@ pub(crate) fn admit(socket: &Pin, fd: c_int, now: bool) -> Result<Admitted, Errn
 const OTHERS_NAP_NS: i64 = 50_000;
 
 /// So much of what was admitted has been received; all of a datagram.
-pub(crate) fn taken(socket: &Pin, len: usize) {
+pub(crate) fn taken(socket: &SocketRef, len: usize) {
     let is_datagram = socket.kind() == Kind::Datagram;
     with(socket, |filter| {
         let left = filter.admitted.map_or(0, |admitted| admitted.saturating_sub(len));
@@ -402,7 +402,12 @@ pub(crate) fn taken(socket: &Pin, len: usize) {
 }
 
 /// Receives on a stream, as `recv(2)` does.
-pub(crate) fn receive(socket: &Pin, fd: c_int, parts: &[libc::iovec], how: Receive<'_>) -> Answer {
+pub(crate) fn receive(
+    socket: &SocketRef,
+    fd: c_int,
+    parts: &[libc::iovec],
+    how: Receive<'_>,
+) -> Answer {
     raw::cancellation_point();
     let mut cursor = Cursor::new(parts);
     let mut done = 0;
@@ -436,7 +441,7 @@ pub(crate) fn receive(socket: &Pin, fd: c_int, parts: &[libc::iovec], how: Recei
 
 /// Receives on a stream, once, and lends what comes.
 pub(crate) fn receive_lent(
-    socket: &Pin,
+    socket: &SocketRef,
     fd: c_int,
     parts: &[libc::iovec],
     mut how: Receive<'_>,
@@ -455,7 +460,11 @@ pub(crate) fn receive_lent(
 }
 
 /// Receives a datagram.
-pub(crate) fn receive_one(socket: &Pin, fd: c_int, request: Request<'_>) -> Result<Arrival, Errno> {
+pub(crate) fn receive_one(
+    socket: &SocketRef,
+    fd: c_int,
+    request: Request<'_>,
+) -> Result<Arrival, Errno> {
     raw::cancellation_point();
     admit(socket, fd, request.flags & libc::MSG_DONTWAIT != 0)?;
     let now = request.flags | libc::MSG_DONTWAIT;
@@ -468,7 +477,7 @@ pub(crate) fn receive_one(socket: &Pin, fd: c_int, request: Request<'_>) -> Resu
 
 /// Whether there is something for a program that was told of a socket: what may be received, what it has got in its
 /// callback, an end, or an error.
-pub(crate) fn has_news(socket: &Pin, fd: c_int) -> bool {
+pub(crate) fn has_news(socket: &SocketRef, fd: c_int) -> bool {
     match look(socket, fd) {
         Seen::Admitted(_) | Seen::Held | Seen::End => true,
         Seen::Nothing | Seen::Busy(_) => false,

@@ -18,7 +18,7 @@ use crate::base::raw::{self, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::base::{config, ppoll};
 use crate::socket::patience::{Patience, SLICE_NS, Spin};
-use crate::socket::table::{self, Pin};
+use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Content};
 use crate::transport::doorbell::{Borrowed, Doorbell, Sleeping};
 use crate::transport::park::{self, Sleeper, Want};
@@ -31,9 +31,9 @@ use crate::wait::filters;
 #[derive(Debug)]
 enum Known {
     Nothing,
-    Socket(Pin),
+    Socket(SocketRef),
     /// One that has a mailbox, or may get one while we wait.
-    Datagram(Pin),
+    Datagram(SocketRef),
     Epoll(Instance),
 }
 
@@ -52,9 +52,9 @@ impl Known {
         epoll::of(fd).map_or(Self::Nothing, Self::Epoll)
     }
 
-    fn rings(&self) -> Option<(&Pin, &Segment)> {
+    fn rings(&self) -> Option<(&SocketRef, &Segment)> {
         match self {
-            Self::Socket(pin) => pin.segment().map(|segment| (pin, segment)),
+            Self::Socket(socket) => socket.segment().map(|segment| (socket, segment)),
             Self::Nothing | Self::Datagram(_) | Self::Epoll(_) => None,
         }
     }
@@ -526,7 +526,7 @@ fn sleep_on_bell(
     slept.map(|count| count != 0)
 }
 
-fn is_ready(fd: &libc::pollfd, socket: &Pin, segment: &Segment) -> bool {
+fn is_ready(fd: &libc::pollfd, socket: &SocketRef, segment: &Segment) -> bool {
     let ready = epoll::events_of(socket, segment, fd.fd);
     ready & (fd.events | libc::POLLERR | libc::POLLHUP) != 0
 }

@@ -18,7 +18,7 @@ use super::returning::give_back;
 use crate::base::forks::{self, Rank};
 use crate::base::lock::Guarded;
 use crate::socket::loans::{Lent, PIECES_MAX};
-use crate::socket::table::Pin;
+use crate::socket::table::SocketRef;
 
 /// `struct vma_buff_t`, and what we know of it.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ const SHORTS_MAX: usize = 4096;
 #[derive(Debug)]
 struct Packet {
     /// What has been lent: of which socket and descriptor, and under which number.
-    loan: Option<(Pin, c_int, u64)>,
+    loan: Option<(SocketRef, c_int, u64)>,
     places: [usize; PIECES_MAX],
     count: usize,
     alive: usize,
@@ -134,7 +134,7 @@ impl Pool {
 }
 
 /// A list of buffers for what has been lent of a socket, of at least one.
-pub(crate) fn list(socket: &Pin, fd: c_int, lent: &Lent) -> (*mut Buffer, usize) {
+pub(crate) fn list(socket: &SocketRef, fd: c_int, lent: &Lent) -> (*mut Buffer, usize) {
     let count = lent.count.clamp(1, PIECES_MAX);
     POOL.with(|pool| {
         let mut places = [0; PIECES_MAX];

@@ -5,11 +5,11 @@ use std::ffi::c_int;
 use crate::base::raw::{Answer, Errno};
 use crate::socket::loans::{self, Keep, Returned};
 use crate::socket::state::Kind;
-use crate::socket::table::Pin;
+use crate::socket::table::SocketRef;
 use crate::transport::{datagram, stream};
 
 /// Takes one loan back. The room behind it is the sender's again, once all before it has come back.
-pub(crate) fn give_back(socket: &Pin, fd: c_int, id: u64) -> Answer {
+pub(crate) fn give_back(socket: &SocketRef, fd: c_int, id: u64) -> Answer {
     let returned;
     if socket.kind() == Kind::Datagram {
         let mailbox = datagram::mapped(socket);

@@ -19,7 +19,7 @@ use crate::base::logic::Logic;
 use crate::base::{address, config, raw};
 use crate::socket::loans::Keep;
 use crate::socket::policy::is_plain;
-use crate::socket::table::Pin;
+use crate::socket::table::SocketRef;
 
 /// What the sockets of a ring have in common. All interfaces are one: packets do not go through any.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -36,7 +36,7 @@ enum Key {
 static RINGS: Guarded<Vec<(Key, c_int)>> = Guarded::new(Vec::new());
 
 /// The ring of a socket; `None` if it has none yet, for want of an address, or is the kernel's alone.
-pub(crate) fn of(socket: &Pin, fd: c_int) -> Option<c_int> {
+pub(crate) fn of(socket: &SocketRef, fd: c_int) -> Option<c_int> {
     if let known @ 1.. = socket.ring.load(Ordering::Acquire) {
         return c_int::try_from(known - 1).ok();
     }

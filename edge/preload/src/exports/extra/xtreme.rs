@@ -23,7 +23,7 @@ use crate::exports::extra::rings;
 use crate::share::sockets;
 use crate::socket::loans::{Lent, Loan, PIECES_MAX, Spare};
 use crate::socket::state::{Carrier, Kind, Socket};
-use crate::socket::table::{self, Pin};
+use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Content, Request};
 use crate::transport::stream::{self, Receive, Step};
 use crate::transport::{bell, park, retreat};
@@ -62,7 +62,7 @@ const PACKET_MAX: usize = 0xffff;
 #[derive(Debug)]
 struct Seat {
     fd: c_int,
-    socket: Pin,
+    socket: SocketRef,
     /// What the kernel was last asked about it; 0: it does not know it.
     asked: u64,
     /// Of a stream, once it is known.
@@ -94,7 +94,7 @@ impl Paper {
     }
 
     /// The packet of `len` bytes that have been copied there.
-    fn list(&mut self, socket: &Pin, fd: c_int, len: usize) -> (*mut Buffer, usize) {
+    fn list(&mut self, socket: &SocketRef, fd: c_int, len: usize) -> (*mut Buffer, usize) {
         match self.blank.take() {
             Some(blank) if len <= SHORT => (blank.list(len), 1),
             blank => {
@@ -133,7 +133,7 @@ static DESKS: Guarded<Vec<Desk>> = Guarded::new(Vec::new());
 /// A socket has got an address, a peer, or a backlog: it has a seat from now on, where the program has asked for
 /// SocketXtreme.
 #[inline]
-pub(crate) fn attach(socket: &Pin, fd: c_int) {
+pub(crate) fn attach(socket: &SocketRef, fd: c_int) {
     if config::get().socketxtreme {
         let _errno = raw::KeptErrno::new();
         seat(socket, fd);
@@ -141,7 +141,7 @@ pub(crate) fn attach(socket: &Pin, fd: c_int) {
 }
 
 #[cold]
-fn seat(socket: &Pin, fd: c_int) {
+fn seat(socket: &SocketRef, fd: c_int) {
     let Some(ring) = rings::of(socket, fd) else { return };
     forks::join(Rank::Desks, DESKS.lock());
     buffers::join_forks();
@@ -222,7 +222,7 @@ impl Room {
 
 impl Desk {
     /// A socket sits down, or has changed.
-    fn sit(&mut self, socket: Pin, fd: c_int) {
+    fn sit(&mut self, socket: SocketRef, fd: c_int) {
         let is_there =
             |seat: &Seat| seat.fd == fd && std::ptr::eq(seat.socket.socket(), socket.socket());
         if !self.seats.iter().any(is_there) {

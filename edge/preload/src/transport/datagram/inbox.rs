@@ -25,7 +25,7 @@ use crate::socket::loans::{Loan, NO_PIECE, PIECES_MAX};
 use crate::socket::patience::{Patience, Spin};
 use crate::socket::stamps::Control;
 use crate::socket::state::Socket;
-use crate::socket::table::{self, Pin};
+use crate::socket::table::{self, SocketRef};
 use crate::transport::kernel;
 
 /// What the program wants.
@@ -61,7 +61,7 @@ pub(crate) struct Arrival {
 type Outcome = Result<Arrival, Errno>;
 
 /// Receives one datagram, waiting as the socket's options and `request` say.
-pub(crate) fn receive(socket: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+pub(crate) fn receive(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     raw::cancellation_point();
     let errno = raw::errno();
     let outcome = wait(socket, fd, request);
@@ -83,7 +83,7 @@ pub(crate) fn receive(socket: &Pin, fd: c_int, request: Request<'_>) -> Outcome 
     outcome
 }
 
-fn wait(socket: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let now =
         request.flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking.load(Ordering::Relaxed);
     // With a mailbox, one who waits anyway looks there first, and asks the kernel a little later.
@@ -133,7 +133,7 @@ fn wait(socket: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
 
 /// Spins; `None` if it is time to sleep.
 fn spin(
-    socket: &Pin,
+    socket: &SocketRef,
     fd: c_int,
     request: Request<'_>,
     patience: &mut Patience,
@@ -168,7 +168,7 @@ fn spin(
 
 /// Nothing was there, and the program does not wait: now and then it is looked whether somebody
 /// has died to whom this socket has sent.
-fn last_look(socket: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+fn last_look(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let now = raw::now_ns();
     if socket.post().is_none()
         || now.saturating_sub(socket.looked_ns.load(Ordering::Relaxed)) < LOOK_NS
@@ -212,7 +212,7 @@ impl Drop for Sleeper<'_> {
 }
 
 /// Receives what is there.
-fn attempt(socket: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
+fn attempt(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let now = request.flags | libc::MSG_DONTWAIT;
     match post::inbox(socket, fd) {
         None => {
@@ -225,7 +225,7 @@ fn attempt(socket: &Pin, fd: c_int, request: Request<'_>) -> Outcome {
 }
 
 /// The mailbox first, the kernel's queue when it is empty, or has to wait for what is there.
-fn from_both(socket: &Pin, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
+fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
     let Some(_held) = mailbox.hold_readers() else {
         post::give_up(socket, fd);
         return from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false);
@@ -565,7 +565,7 @@ const SOURCES_MAX: u32 = 32;
 const MCAST_INCLUDE: u32 = 1;
 
 /// The kernel has brought a datagram to a socket that may have a mailbox by now.
-fn take_note(socket: &Pin, fd: c_int, request: Request<'_>, arrival: &Arrival) {
+fn take_note(socket: &SocketRef, fd: c_int, request: Request<'_>, arrival: &Arrival) {
     match post::inbox(socket, fd) {
         Some(inbox) => {
             let Some(_held) = inbox.mailbox.hold_readers() else { return };
@@ -589,7 +589,7 @@ fn count(mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
 }
 
 /// Now and then, as long as there is no mailbox: is the sender one who would use it?
-fn meet(socket: &Pin, fd: c_int, arrival: &Arrival) {
+fn meet(socket: &SocketRef, fd: c_int, arrival: &Arrival) {
     let count = socket.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     if !count.is_power_of_two() || socket.is_kernel_only.load(Ordering::Relaxed) {
         return;
@@ -621,7 +621,7 @@ fn is_here(fd: c_int, from: SocketAddr) -> bool {
 }
 
 /// The size of the next datagram, as `FIONREAD` has it; `None` if the kernel is to be asked.
-pub(crate) fn next_len(socket: &Pin, fd: c_int) -> Option<usize> {
+pub(crate) fn next_len(socket: &SocketRef, fd: c_int) -> Option<usize> {
     let mailbox = &post::inbox(socket, fd)?.mailbox;
     let _held = mailbox.hold_readers()?;
     if mailbox.peeked() == Peeked::Kernel {

@@ -18,7 +18,7 @@ use crate::base::raw::{self, Answer};
 use crate::base::{address, thread};
 use crate::socket::counters::add;
 use crate::socket::state::Socket;
-use crate::socket::table::Pin;
+use crate::socket::table::SocketRef;
 
 /// Candidates for one destination; if there are more, it stays with the kernel.
 const CANDIDATES_MAX: usize = 4;
@@ -435,7 +435,7 @@ impl Way {
 /// Sends one datagram: `to` is where the call says, if it says so. `is_special`: it asks for what
 /// only the kernel has. `kernel` is the real call.
 pub(crate) fn send(
-    socket: &Pin,
+    socket: &SocketRef,
     fd: c_int,
     parts: &[libc::iovec],
     to: Option<SocketAddr>,
@@ -486,7 +486,7 @@ pub(crate) fn send(
 }
 
 /// Goes the way of a send as far as the mailbox that it would write to. Returns whether there is one.
-pub(crate) fn warm(socket: &Pin, fd: c_int, to: Option<SocketAddr>) -> bool {
+pub(crate) fn warm(socket: &SocketRef, fd: c_int, to: Option<SocketAddr>) -> bool {
     let Some(post) = socket.post() else { return false };
     let held = socket.sending.hold();
     post.outbox(&held, |outbox| {

@@ -11,7 +11,7 @@ use crate::base::raw::{Answer, Errno};
 use crate::socket::changes::{self, Since};
 use crate::socket::policy;
 use crate::socket::state::{Kind, Socket};
-use crate::socket::table::{self, Pin};
+use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram;
 use crate::wait::{epoll, filters};
 
@@ -25,16 +25,16 @@ impl Epoll {
         event: libc::epoll_event,
     ) -> Answer {
         let (events, data) = (event.events, event.u64);
-        let is_ours = |socket: &Pin| match socket.kind() {
+        let is_ours = |socket: &SocketRef| match socket.kind() {
             Kind::Datagram => {
                 op != libc::EPOLL_CTL_ADD || datagram::has_post(socket) || filters::has(socket)
             }
             Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => true,
         };
-        let Some(pin) = table::socket(fd).filter(is_ours) else {
+        let Some(socket) = table::socket(fd).filter(is_ours) else {
             return self.control_inner(epfd, op, fd, events, data);
         };
-        let at = self.with(|state| state.find(fd, pin.socket()));
+        let at = self.with(|state| state.find(fd, socket.socket()));
         match (op, at) {
             (libc::EPOLL_CTL_ADD, Some((at, true))) => {
                 self.revive(at, events, data);
@@ -46,10 +46,10 @@ impl Epoll {
             }
             (libc::EPOLL_CTL_ADD, _) => {
                 kernel_control(epfd, op, fd, events, data)?;
-                pin.watchers.fetch_add(1, Ordering::SeqCst);
-                let is_datagram = pin.kind() == Kind::Datagram;
+                socket.watchers.fetch_add(1, Ordering::SeqCst);
+                let is_datagram = socket.kind() == Kind::Datagram;
                 let target = if is_datagram { Target::Datagram } else { Target::Socket };
-                let mut item = Item::new(fd, target(pin), events, data);
+                let mut item = Item::new(fd, target(socket), events, data);
                 // Somebody may sleep on this instance already, and be woken by the kernel alone.
                 item.meet(true);
                 item.is_hot |= item.is_seen;

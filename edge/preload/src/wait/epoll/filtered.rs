@@ -8,13 +8,13 @@ use super::Epoll;
 use super::item::{Item, Target};
 use crate::base::raw::{self, Errno};
 use crate::socket::loans::Keep;
-use crate::socket::table::Pin;
+use crate::socket::table::SocketRef;
 use crate::wait::filters;
 
 /// A registration of a socket that has a receive callback.
 #[derive(Debug)]
 struct Filtered {
-    socket: Pin,
+    socket: SocketRef,
     fd: c_int,
     via: c_int,
     events: u32,

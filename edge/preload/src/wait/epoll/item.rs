@@ -12,7 +12,7 @@ use crate::base::raw;
 use crate::socket::changes;
 use crate::socket::counters::add;
 use crate::socket::state::Socket;
-use crate::socket::table::{self, Pin};
+use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Content};
 use crate::transport::park::{self, Want};
 use crate::transport::{bell, retreat};
@@ -21,10 +21,10 @@ use crate::wait::epoll;
 /// What an item watches.
 #[derive(Debug)]
 pub(super) enum Target {
-    Socket(Pin),
+    Socket(SocketRef),
     /// A UDP socket: the kernel knows it as the program wants it, and its mailbox is looked at
     /// besides.
-    Datagram(Pin),
+    Datagram(SocketRef),
     /// Another instance.
     Inner(Instance),
 }
@@ -134,7 +134,7 @@ impl Item {
     /// The socket that it watches, if it is one.
     pub(super) fn socket(&self) -> Option<&'static Socket> {
         match &self.target {
-            Target::Socket(pin) | Target::Datagram(pin) => Some(pin.socket()),
+            Target::Socket(socket) | Target::Datagram(socket) => Some(socket.socket()),
             Target::Inner(_) => None,
         }
     }
@@ -142,7 +142,7 @@ impl Item {
     /// Where an instance finds it: by its socket and its descriptor.
     pub(super) fn place(&self) -> Option<(u32, c_int)> {
         match &self.target {
-            Target::Socket(pin) | Target::Datagram(pin) => Some((pin.index(), self.fd)),
+            Target::Socket(socket) | Target::Datagram(socket) => Some((socket.index(), self.fd)),
             Target::Inner(_) => None,
         }
     }
@@ -151,7 +151,7 @@ impl Item {
     /// been closed, and copies keep the socket, and with it the registration.
     pub(super) fn is_orphan(&self) -> bool {
         match &self.target {
-            Target::Socket(pin) | Target::Datagram(pin) => !table::is_socket(self.fd, pin),
+            Target::Socket(socket) | Target::Datagram(socket) => !table::is_socket(self.fd, socket),
             Target::Inner(inner) => !epoll::is_of(self.fd, inner),
         }
     }
