@@ -5,7 +5,7 @@
 //! policy          what rules allow            habit       connections that were too short
 //! counters, memberships, changes      for statistics, and for epoll
 //! holders, own    which process has which socket, and which of them this one is
-//! patience        how long a wait spins       pacing      rates that sends keep
+//! spin            how long a wait spins       pacing      rates that sends keep
 //! stamps          time stamps                 loans       bytes that the program reads where they lie
 //! ```
 
@@ -18,8 +18,8 @@ pub(crate) mod loans;
 pub(crate) mod memberships;
 pub(crate) mod own;
 pub(crate) mod pacing;
-pub(crate) mod patience;
 pub(crate) mod policy;
+pub(crate) mod spin;
 pub(crate) mod stamps;
 pub(crate) mod state;
 pub(crate) mod table;

@@ -21,7 +21,7 @@ pub(crate) struct Thread {
     /// Handlers among them that do not ask for calls to be restarted.
     hard_interrupts: Cell<u32>,
     /// How long it is worth spinning, in nanoseconds; `u64::MAX` as long as it has not tried.
-    pub(crate) patience_ns: Cell<u64>,
+    pub(crate) spin_ns: Cell<u64>,
     /// Sleeps in a row that were short.
     pub(crate) short_sleeps: Cell<u32>,
     /// How often in a row it has been tried in vain whether spinning pays.
@@ -54,7 +54,7 @@ thread_local! {
             deferred: Cell::new(0),
             interrupts: Cell::new(0),
             hard_interrupts: Cell::new(0),
-            patience_ns: Cell::new(u64::MAX),
+            spin_ns: Cell::new(u64::MAX),
             short_sleeps: Cell::new(0),
             failures: Cell::new(0),
             pace: Cell::new(Pace::new()),

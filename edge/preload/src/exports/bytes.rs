@@ -20,7 +20,7 @@ use crate::base::raw::{self, Answer, Errno};
 use crate::base::real::real;
 use crate::base::{address, copy};
 use crate::share::{life, successor};
-use crate::socket::pacing::Patience;
+use crate::socket::pacing::MayWait;
 use crate::socket::policy::{is_plain, may_ring};
 use crate::socket::stamps::Control;
 use crate::socket::state::Kind;
@@ -261,7 +261,7 @@ fn pace(socket: &SocketRef, fd: c_int, parts: &[libc::iovec], flags: c_int) -> R
     let load = Load::Datagram(u64::try_from(Cursor::new(parts).remaining()).unwrap_or(u64::MAX));
     let limit_ns = socket.send_limit_ns.load(Ordering::Relaxed);
     let is_still = || table::still(fd, socket);
-    socket.paced.admit(load, Patience::of(now, false), limit_ns, is_still).map(|_| ())
+    socket.paced.admit(load, MayWait::of(now, false), limit_ns, is_still).map(|_| ())
 }
 
 /// Where a datagram goes, if the call says so, and whether it asks for what only the kernel has.

@@ -100,15 +100,15 @@ impl Paced {
     pub(crate) fn admit(
         &self,
         load: Load,
-        patience: Patience,
+        may_wait: MayWait,
         limit_ns: u64,
         is_still: impl Fn() -> Result<(), Errno>,
     ) -> Result<u64, Errno> {
         let start_ns = raw::now_ns();
-        let limit_ns = match patience {
-            Patience::Never => Some(0),
-            Patience::DontWait => Some(DONTWAIT_NS),
-            Patience::Wait => Some(limit_ns).filter(|ns| *ns > 0),
+        let limit_ns = match may_wait {
+            MayWait::Never => Some(0),
+            MayWait::DontWait => Some(DONTWAIT_NS),
+            MayWait::Wait => Some(limit_ns).filter(|ns| *ns > 0),
         };
         let kind = if limit_ns.is_none() { Interrupts::Hard } else { Interrupts::All };
         let interrupts = thread::interrupts(kind);
@@ -121,7 +121,7 @@ impl Paced {
             if limit_ns.is_some_and(|limit| spent_ns >= limit) {
                 return Err(Errno::AGAIN);
             }
-            if patience == Patience::Wait && thread::interrupts(kind) != interrupts {
+            if may_wait == MayWait::Wait && thread::interrupts(kind) != interrupts {
                 return Err(Errno::INTR);
             }
             raw::cancellation_point();
@@ -218,7 +218,7 @@ const RATE_BYTES: libc::socklen_t = 8;
 
 /// How a send waits for bytes to be due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Patience {
+pub(crate) enum MayWait {
     /// As the socket's options say.
     Wait,
     /// For a moment: the call does not wait.
@@ -227,7 +227,7 @@ pub(crate) enum Patience {
     Never,
 }
 
-impl Patience {
+impl MayWait {
     /// What a call has that does not wait, or does, and has sent something, or nothing yet.
     pub(crate) fn of(now: bool, has_sent: bool) -> Self {
         match (now, has_sent) {

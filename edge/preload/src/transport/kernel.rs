@@ -7,7 +7,7 @@ use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::base::{config, ppoll, signal};
 use crate::socket::counters::add;
-use crate::socket::patience::{Patience, Spin};
+use crate::socket::spin::{Spin, SpinBudget};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::table;
 use crate::transport::streak;
@@ -52,9 +52,9 @@ fn receive_inner(
         limit => (Some(limit), Interrupts::All),
     };
     let most_ns = config::get().receive_spin_ns;
-    let mut patience = Patience::start(most_ns, limit, kind).since(seen);
+    let mut budget = SpinBudget::start(most_ns, limit, kind).since(seen);
     loop {
-        match patience.goes_on(false) {
+        match budget.goes_on(false) {
             Spin::Look => {}
             Spin::Sleep => break,
             Spin::Interrupted => return Err(Errno::INTR),
@@ -66,7 +66,7 @@ fn receive_inner(
         table::still(fd, socket)?;
         let answer = attempt();
         if answer != Err(Errno::AGAIN) {
-            patience.hit(most_ns);
+            budget.hit(most_ns);
             add(&socket.counters.rx_poll_hit, 1);
             raw::set_errno(errno);
             return answer;
@@ -74,8 +74,8 @@ fn receive_inner(
     }
     add(&socket.counters.rx_poll_miss, 1);
     let since = raw::now_ns();
-    let answer = sleep_until_readable(socket, fd, &patience).and_then(|()| block());
-    patience.miss(since, most_ns);
+    let answer = sleep_until_readable(socket, fd, &budget).and_then(|()| block());
+    budget.miss(since, most_ns);
     answer
 }
 
@@ -88,11 +88,11 @@ pub(crate) fn spin_until_readable(socket: &Socket, fd: c_int) -> Result<(), Errn
         return Ok(());
     }
     let most_ns = config::get().receive_spin_ns;
-    let mut patience = Patience::start(most_ns, None, Interrupts::Hard);
+    let mut budget = SpinBudget::start(most_ns, None, Interrupts::Hard);
     while raw::poll_now(fd, libc::POLLIN) == Ok(0) {
-        match patience.goes_on(false) {
+        match budget.goes_on(false) {
             Spin::Look => {}
-            Spin::Sleep => return sleep_until_readable(socket, fd, &patience),
+            Spin::Sleep => return sleep_until_readable(socket, fd, &budget),
             Spin::TimedOut => return Ok(()),
             Spin::Interrupted => return Err(Errno::INTR),
         }
@@ -105,17 +105,17 @@ pub(crate) fn spin_until_readable(socket: &Socket, fd: c_int) -> Result<(), Errn
 pub(crate) fn sleep_until_readable(
     socket: &Socket,
     fd: c_int,
-    patience: &Patience,
+    budget: &SpinBudget,
 ) -> Result<(), Errno> {
-    while signal::may_interrupt(patience.kind()) {
-        if patience.is_interrupted() {
+    while signal::may_interrupt(budget.kind()) {
+        if budget.is_interrupted() {
             return Err(Errno::INTR);
         }
-        if patience.is_over() {
+        if budget.is_over() {
             return Err(Errno::AGAIN);
         }
         let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-        let slept = ppoll::sleep(&mut polled, patience.slice_ns(), None);
+        let slept = ppoll::sleep(&mut polled, budget.slice_ns(), None);
         table::still(fd, socket)?;
         match slept {
             Ok(0) | Err(Errno::INTR) => {}

@@ -287,7 +287,7 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
         Ok(_) => now,
         Err(since) => since,
     };
-    let is_over = now.saturating_sub(since) > PATIENCE_NS;
+    let is_over = now.saturating_sub(since) > TIMEOUT_NS;
     if is_over {
         poison(socket, fd);
     }
@@ -342,7 +342,7 @@ fn follow_to_the_end(socket: &Socket, fd: c_int) {
             let incoming = segment.incoming(socket.end());
             if incoming.has_bytes()
                 || !is_past(incoming)
-                || raw::now_ns().saturating_sub(start) > PATIENCE_NS
+                || raw::now_ns().saturating_sub(start) > TIMEOUT_NS
             {
                 disconnect(fd);
                 return finish(socket, fd);
@@ -608,7 +608,7 @@ const LEAVE_NS: u64 = 500_000_000;
 /// How long for an end that leaves, with each use of the connection.
 const LEAVING_NS: u64 = 20_000_000;
 /// How long for room for bytes that are to be sent again, and for an end that leaves.
-const PATIENCE_NS: u64 = 10_000_000_000;
+const TIMEOUT_NS: u64 = 10_000_000_000;
 /// What every process is granted for the asking, unless the system has been told otherwise (`wmem_max`, tcp(7)):
 /// where the kernel holds more by itself, asking might make it less.
 const GRANTED_BYTES: c_int = 2 * 212_992;

@@ -13,7 +13,7 @@ use crate::base::parts::Cursor;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::socket::counters::add;
-use crate::socket::patience::{Patience, SLICE_NS, Spin};
+use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
 use crate::socket::state::{Carrier, Socket};
 use crate::socket::{pacing, table};
 use crate::transport::park::{self, Want};
@@ -108,7 +108,7 @@ fn wait(
         limit => (Some(limit), Interrupts::All),
     };
     let most_ns = config::get().receive_spin_ns;
-    let mut patience = Patience::start(most_ns, limit, kind).since(seen);
+    let mut budget = SpinBudget::start(most_ns, limit, kind).since(seen);
     let mut rounds = 0_u32;
     loop {
         loop {
@@ -125,7 +125,7 @@ fn wait(
                 match attempt() {
                     Step::Nothing => {}
                     step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => {
-                        patience.hit(most_ns);
+                        budget.hit(most_ns);
                         add(&socket.counters.rx_poll_hit, 1);
                         raw::set_errno(errno);
                         return step;
@@ -133,7 +133,7 @@ fn wait(
                 }
             }
             let cheap = segment.is_some() && socket.carrier() == Carrier::Rings;
-            match patience.goes_on(cheap) {
+            match budget.goes_on(cheap) {
                 Spin::Look => {}
                 Spin::Sleep => break,
                 Spin::Interrupted => return Step::Failed(Errno::INTR),
@@ -142,8 +142,8 @@ fn wait(
         }
         add(&socket.counters.rx_poll_miss, 1);
         let since = raw::now_ns();
-        let slept = sleep(socket, fd, want, patience.slice_ns());
-        patience.slept(since, most_ns);
+        let slept = sleep(socket, fd, want, budget.slice_ns());
+        budget.slept(since, most_ns);
         match attempt() {
             Step::Nothing => {}
             step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => {
@@ -151,10 +151,10 @@ fn wait(
                 return step;
             }
         }
-        if patience.is_interrupted() {
+        if budget.is_interrupted() {
             return Step::Failed(Errno::INTR);
         }
-        if patience.is_over() {
+        if budget.is_over() {
             return Step::Failed(Errno::AGAIN);
         }
         match slept {
@@ -254,8 +254,8 @@ pub(crate) fn send(socket: &Socket, fd: c_int, parts: &[libc::iovec], how: Send)
         let step = wait(socket, fd, Want::Write, now, || match socket.paced.is_on() {
             false => try_send(socket, fd, &mut cursor, how.more),
             true => {
-                let patience = pacing::Patience::of(now, done > 0);
-                try_send_paced(socket, fd, &mut cursor, how.more, patience)
+                let may_wait = pacing::MayWait::of(now, done > 0);
+                try_send_paced(socket, fd, &mut cursor, how.more, may_wait)
             }
         });
         match step {
@@ -286,7 +286,7 @@ fn try_send_paced(
     fd: c_int,
     from: &mut Cursor<'_>,
     more: bool,
-    patience: pacing::Patience,
+    may_wait: pacing::MayWait,
 ) -> Step {
     let wanted = u64::try_from(from.remaining()).unwrap_or(u64::MAX);
     if wanted == 0 {
@@ -294,7 +294,7 @@ fn try_send_paced(
     }
     let limit_ns = socket.send_limit_ns.load(Ordering::Relaxed);
     let is_still = || table::still(fd, socket);
-    let granted = match socket.paced.admit(Load::Stream(wanted), patience, limit_ns, is_still) {
+    let granted = match socket.paced.admit(Load::Stream(wanted), may_wait, limit_ns, is_still) {
         Ok(granted) => granted,
         Err(error) => return Step::Failed(error),
     };

@@ -27,7 +27,7 @@ use crate::base::thread::Interrupts;
 use crate::base::{address, config};
 use crate::socket::counters::add;
 use crate::socket::loans::{self, Keep, Lent, Loan, NO_PIECE, PIECES_MAX, Spare};
-use crate::socket::patience::Patience;
+use crate::socket::spin::SpinBudget;
 use crate::socket::state::Kind;
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Arrival, Request};
@@ -361,7 +361,7 @@ pub(crate) fn admit(socket: &SocketRef, fd: c_int, now: bool) -> Result<Admitted
     };
     let now = now || socket.is_nonblocking.load(Ordering::Relaxed);
     let errno = raw::errno();
-    let patience = Patience::start(config::get().receive_spin_ns, limit, kind);
+    let budget = SpinBudget::start(config::get().receive_spin_ns, limit, kind);
     loop {
         match look(socket, fd) {
             Seen::Admitted(len) => {
@@ -379,9 +379,9 @@ pub(crate) fn admit(socket: &SocketRef, fd: c_int, now: bool) -> Result<Admitted
             return Err(Errno::AGAIN);
         }
         let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-        match multiplex::poll_unfiltered(&mut polled, patience.left_ns(), None) {
+        match multiplex::poll_unfiltered(&mut polled, budget.left_ns(), None) {
             Ok(0) => return Err(Errno::AGAIN),
-            Err(Errno::INTR) if !patience.is_interrupted() => {}
+            Err(Errno::INTR) if !budget.is_interrupted() => {}
             Err(error) => return Err(error),
             Ok(_) => {}
         }

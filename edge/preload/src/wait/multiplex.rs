@@ -17,7 +17,7 @@ use crate::base::few::Few;
 use crate::base::raw::{self, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::base::{config, ppoll};
-use crate::socket::patience::{Patience, SLICE_NS, Spin};
+use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Content};
 use crate::transport::doorbell::{Borrowed, Doorbell, Sleeping};
@@ -132,15 +132,15 @@ fn poll_inner(
     let mut known = fds.iter().map(|fd| Known::of(fd.fd)).collect::<Few<_>>();
     let has_rings = known.iter().any(|known| !matches!(known, Known::Nothing));
     let most_ns = config.select_spin_ns;
-    let mut patience = Patience::start(most_ns, limit_ns, Interrupts::All).since(seen);
+    let mut budget = SpinBudget::start(most_ns, limit_ns, Interrupts::All).since(seen);
     if !has_rings {
-        return spin_then_sleep(fds, &mut patience, mask, most_ns);
+        return spin_then_sleep(fds, &mut budget, mask, most_ns);
     }
     // If there is nothing but rings, the first look at the kernel can wait until they are empty.
     let is_mixed = known.iter().zip(&*fds).any(|(known, fd)| known.needs_kernel(fd));
     let has_streams = known.iter().any(|known| matches!(known, Known::Socket(_) | Known::Epoll(_)));
     let every = if is_mixed { config.kernel_every } else { config.kernel_every.max(RINGS_ALONE) };
-    let mut looks = if is_mixed || is_due(&known, patience.start_ns()) { every } else { 0 };
+    let mut looks = if is_mixed || is_due(&known, budget.start_ns()) { every } else { 0 };
     loop {
         let is_eager = known.iter().zip(&*fds).any(|(known, fd)| known.waits_for_kernel(fd));
         let kernel = is_eager || looks >= every || limit_ns == Some(0);
@@ -148,12 +148,12 @@ fn poll_inner(
         let asked = kernel.then(|| ask_now(fds, &known));
         let count = look(fds, &mut known, asked);
         if count > 0 || limit_ns == Some(0) {
-            patience.hit(most_ns);
+            budget.hit(most_ns);
             return Ok(count);
         }
         let looked =
             if is_eager { KERNEL_LOOKS } else { u32::try_from(fds.len()).unwrap_or(u32::MAX) };
-        match patience.goes_on_after(looked) {
+        match budget.goes_on_after(looked) {
             Spin::Look => continue,
             Spin::Interrupted => return Err(Errno::INTR),
             Spin::TimedOut => return Ok(0),
@@ -161,8 +161,8 @@ fn poll_inner(
         }
         looks = 0;
         let since = raw::now_ns();
-        if sleep_on_memory(fds, &known, patience.left_ns(), mask)? {
-            patience.slept(since, most_ns);
+        if sleep_on_memory(fds, &known, budget.left_ns(), mask)? {
+            budget.slept(since, most_ns);
             match look(fds, &mut known, None) {
                 0 => continue,
                 count => return Ok(count),
@@ -187,8 +187,8 @@ fn poll_inner(
             asked.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         }
         let left_ns = match has_streams {
-            true => Some(patience.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
-            false => patience.slice_ns(),
+            true => Some(budget.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
+            false => budget.slice_ns(),
         };
         let slept = ppoll::sleep(&mut asked, left_ns, mask);
         if let (Some(bell), Some(_)) = (&bell, bell_fd)
@@ -199,7 +199,7 @@ fn poll_inner(
         drop(bell);
         drop(sleepers);
         drop(dozers);
-        patience.slept(since, most_ns);
+        budget.slept(since, most_ns);
         for (asked, known) in asked.iter().zip(&*known) {
             if let Some((socket, segment)) = known.rings() {
                 park::heed(socket, asked.revents);
@@ -211,10 +211,10 @@ fn poll_inner(
         slept?;
         // What the kernel has said is still true of its own.
         let count = look(fds, &mut known, Some(asked));
-        if count > 0 || patience.is_over() || limit_ns == Some(0) {
+        if count > 0 || budget.is_over() || limit_ns == Some(0) {
             return Ok(count);
         }
-        if patience.is_interrupted() {
+        if budget.is_interrupted() {
             return Err(Errno::INTR);
         }
     }
@@ -261,7 +261,7 @@ fn is_known(fd: c_int) -> bool {
 /// Nothing but the kernel's descriptors.
 fn spin_then_sleep(
     fds: &mut [libc::pollfd],
-    patience: &mut Patience,
+    budget: &mut SpinBudget,
     mask: Option<&libc::sigset_t>,
     most_ns: u64,
 ) -> Result<usize, Errno> {
@@ -269,15 +269,15 @@ fn spin_then_sleep(
     // burn a processor.
     let spins = mask.is_none() && fds.iter().any(|fd| is_known(fd.fd));
     loop {
-        if !spins || !patience.spins() {
+        if !spins || !budget.spins() {
             break;
         }
         let count = ppoll::now(fds);
         if count > 0 {
-            patience.hit(most_ns);
+            budget.hit(most_ns);
             return Ok(count);
         }
-        match patience.goes_on(false) {
+        match budget.goes_on(false) {
             Spin::Look => {}
             Spin::Sleep => break,
             Spin::Interrupted => return Err(Errno::INTR),
@@ -286,17 +286,17 @@ fn spin_then_sleep(
     }
     let since = raw::now_ns();
     let answer = loop {
-        let limit_ns = if spins { patience.slice_ns() } else { patience.left_ns() };
+        let limit_ns = if spins { budget.slice_ns() } else { budget.left_ns() };
         let answer = ppoll::sleep(fds, limit_ns, mask);
-        if answer != Ok(0) || !spins || patience.is_over() {
+        if answer != Ok(0) || !spins || budget.is_over() {
             break answer;
         }
-        if patience.is_interrupted() {
+        if budget.is_interrupted() {
             break Err(Errno::INTR);
         }
     };
     if spins {
-        patience.miss(since, most_ns);
+        budget.miss(since, most_ns);
     }
     answer
 }

@@ -55,7 +55,7 @@ fn the_command(place: &Place, environment: &[(&str, &str)]) -> Command {
 fn finish(mut command: Command, place: &Place, environment: &[(&str, &str)]) -> Said {
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("a child");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     while child.try_wait().expect("a child").is_none() {
         if Instant::now() > until {
             child.kill().expect("a child");
@@ -72,7 +72,7 @@ fn finish(mut command: Command, place: &Place, environment: &[(&str, &str)]) -> 
 }
 
 /// How long a child may take, so that one that hangs is a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 const RULES: &str = "# Everything is the kernel's.\nuse os tcp_server *:*\nuse os tcp_client *:*\n";
 const GROUPS: &str = "application-id configuration* mine\nuse os tcp_server *:*\nuse os tcp_client *:*\n\

@@ -22,7 +22,7 @@ use crate::base::thread::Interrupts;
 use crate::base::{address, config};
 use crate::socket::counters::{add, rise};
 use crate::socket::loans::{Loan, NO_PIECE, PIECES_MAX};
-use crate::socket::patience::{Patience, Spin};
+use crate::socket::spin::{Spin, SpinBudget};
 use crate::socket::stamps::Control;
 use crate::socket::state::Socket;
 use crate::socket::table::{self, SocketRef};
@@ -102,9 +102,9 @@ fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
         limit => (Some(limit), Interrupts::All),
     };
     let most_ns = config::get().receive_spin_ns;
-    let mut patience = Patience::start(most_ns, limit, kind);
+    let mut budget = SpinBudget::start(most_ns, limit, kind);
     loop {
-        if let Some(outcome) = spin(socket, fd, request, &mut patience, most_ns) {
+        if let Some(outcome) = spin(socket, fd, request, &mut budget, most_ns) {
             return outcome;
         }
         add(&socket.counters.rx_poll_miss, 1);
@@ -116,14 +116,14 @@ fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
             }
             // A record waits for a datagram that the kernel is about to bring, or has lost.
             raw::nap(BLOCKED_NAP_NS);
-            patience.again(most_ns);
+            budget.again(most_ns);
             continue;
         };
         let since = raw::now_ns();
-        let outcome = kernel::sleep_until_readable(socket, fd, &patience)
+        let outcome = kernel::sleep_until_readable(socket, fd, &budget)
             .and_then(|()| from_kernel(socket, fd, request, request.flags, true));
         drop(sleeper);
-        patience.miss(since, most_ns);
+        budget.miss(since, most_ns);
         if let Ok(arrival) = &outcome {
             take_note(socket, fd, request, arrival);
         }
@@ -136,13 +136,13 @@ fn spin(
     socket: &SocketRef,
     fd: c_int,
     request: Request<'_>,
-    patience: &mut Patience,
+    budget: &mut SpinBudget,
     most_ns: u64,
 ) -> Option<Outcome> {
     let mut rounds = 0_u32;
     let mut mailbox = post::inbox(socket, fd).map(Inbox::mailbox);
     loop {
-        match patience.goes_on(mailbox.is_some()) {
+        match budget.goes_on(mailbox.is_some()) {
             Spin::Look => {}
             Spin::Sleep => return None,
             Spin::Interrupted => return Some(Err(Errno::INTR)),
@@ -158,7 +158,7 @@ fn spin(
             mailbox = mailbox.or_else(|| post::inbox(socket, fd).map(Inbox::mailbox));
             let outcome = attempt(socket, fd, request);
             if !matches!(outcome, Err(Errno::AGAIN)) {
-                patience.hit(most_ns);
+                budget.hit(most_ns);
                 add(&socket.counters.rx_poll_hit, 1);
                 return Some(outcome);
             }

@@ -11,7 +11,7 @@ use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::thread::{Interrupts, Seen};
 use crate::base::{config, copy};
-use crate::socket::patience::{Patience, SLICE_NS, Spin};
+use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
 use crate::transport::{bell, park};
 
 impl Epoll {
@@ -32,7 +32,7 @@ impl Epoll {
         let mut looks = 0_usize;
         let mut is_restless = false;
         let every = config.kernel_every;
-        let mut patience: Option<Patience> = None;
+        let mut budget: Option<SpinBudget> = None;
         if self.count.load(Ordering::Relaxed) > 0 && self.is_dozing() {
             // It was looked at as a part of another instance, or by `poll`.
             self.wake();
@@ -45,15 +45,16 @@ impl Epoll {
             }
             let (mut count, hot) = if has_items { self.scan(events) } else { (0, 0) };
             let has_hot = hot > 0;
-            let look = match &mut patience {
+            let look = match &mut budget {
                 _ if count > 0 => self.is_kernels_turn(config.kernel_skip),
                 _ if limit_ns == Some(0) => true,
                 // It may be so for long that it must not sleep, and only the kernel knows of the others.
                 _ if std::mem::take(&mut is_restless) => true,
                 None if has_hot => false,
-                patience => {
-                    let start = || Patience::start(most_ns, limit_ns, Interrupts::All).since(seen);
-                    patience.get_or_insert_with(start).spins() && (!has_hot || looks >= every)
+                budget => {
+                    let start =
+                        || SpinBudget::start(most_ns, limit_ns, Interrupts::All).since(seen);
+                    budget.get_or_insert_with(start).spins() && (!has_hot || looks >= every)
                 }
             };
             if look {
@@ -70,8 +71,8 @@ impl Epoll {
                 }
             }
             if count > 0 {
-                if let Some(patience) = &patience {
-                    patience.hit(most_ns);
+                if let Some(budget) = &budget {
+                    budget.hit(most_ns);
                 }
                 self.pass_on(epfd, events.get(..count).unwrap_or(&[]));
                 raw::set_errno(errno);
@@ -81,12 +82,12 @@ impl Epoll {
             if limit_ns == Some(0) {
                 return Ok(0);
             }
-            let patience = patience.get_or_insert_with(|| {
-                Patience::start(most_ns, limit_ns, Interrupts::All).since(seen)
+            let budget = budget.get_or_insert_with(|| {
+                SpinBudget::start(most_ns, limit_ns, Interrupts::All).since(seen)
             });
             let looked =
                 if has_hot { u32::try_from(hot).unwrap_or(u32::MAX) } else { KERNEL_LOOKS };
-            match patience.goes_on_after(looked) {
+            match budget.goes_on_after(looked) {
                 Spin::Look => continue,
                 Spin::Interrupted => return Err(Errno::INTR),
                 Spin::TimedOut if look => return Ok(0),
@@ -99,14 +100,14 @@ impl Epoll {
             let since = raw::now_ns();
             let has_marks = has_items && self.has_marks();
             let has_datagrams = has_items && self.with(|state| !state.datagrams.is_empty());
-            let left_ns = patience.left_ns();
+            let left_ns = budget.left_ns();
             let slice_ns = match has_marks {
                 true => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
-                false => patience.slice_ns(),
+                false => budget.slice_ns(),
             };
             let sleeper = Sleeper { epoll: self, heats: has_marks || has_datagrams };
             let answer = sleep(epfd, events, slice_ns, mask);
-            patience.miss(since, most_ns);
+            budget.miss(since, most_ns);
             drop(sleeper);
             let found = answer?;
             let kept = if self.is_to_sift() { self.sift(epfd, events, found) } else { found };
@@ -123,16 +124,16 @@ impl Epoll {
                     return Ok(count);
                 }
             }
-            if found == 0 && patience.is_over() {
+            if found == 0 && budget.is_over() {
                 return Ok(0);
             }
-            if patience.is_interrupted() {
+            if budget.is_interrupted() {
                 return Err(Errno::INTR);
             }
             if found == 0 && has_marks {
                 self.check();
             }
-            patience.again(most_ns);
+            budget.again(most_ns);
             looks = 0;
         }
     }

@@ -1,11 +1,11 @@
-//! How long to spin before going to sleep.
+//! Spin budgets: how long a wait spins before it sleeps.
 //!
 //! Waking a sleeper takes the kernel tens of microseconds, spinning takes a processor. So each thread
-//! has patience: a spin that ends with what it waited for gives it as much as it needed, and more; a
-//! spin in vain halves it, so that an idle program costs nothing. A spin during which somebody else
+//! has a budget. A spin that ends with what it waited for raises it to what it needed, and more. A
+//! spin in vain halves it, so that an idle program costs nothing. A spin during which another thread
 //! got the processor ends at once, and the next waits do not spin: there the processor is worth more
-//! than time. A thread that is cancelled ends there, as it would in the kernel's sleep: so whoever spins
-//! holds no lock.
+//! than time. A thread that is cancelled ends there, as it would in the kernel's sleep: so no lock is
+//! held while a thread spins.
 //!
 //! A thread whose waits are over within twice the usual limit, nearly all of them, spins through them; see
 //! `pace.rs`. It lets others run meanwhile, and gives up where they want to often.
@@ -15,9 +15,9 @@ use crate::base::thread::{self, Interrupts, Seen};
 use crate::base::{config, confined, raw};
 use crate::socket::arena;
 
-/// One wait: spins while [`Patience::goes_on`].
+/// One wait: spins while [`SpinBudget::goes_on`].
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct SpinBudget {
     /// When the call began to wait, and when it began to spin last.
     begun_ns: u64,
     start_ns: u64,
@@ -48,11 +48,11 @@ pub(crate) enum Spin {
     TimedOut,
 }
 
-impl Patience {
+impl SpinBudget {
     /// A wait that starts now: it spins for at most `most_ns`, and lasts at most `limit_ns`.
     pub(crate) fn start(most_ns: u64, limit_ns: Option<u64>, kind: Interrupts) -> Self {
         let mut start_ns = raw::now_ns();
-        let (spin_ns, spins_through) = budget(most_ns, start_ns);
+        let (spin_ns, spins_through) = budget_of(most_ns, start_ns);
         if spins_through && thread::with(|thread| thread.has_woken.replace(false)) {
             // It may wait for this very processor.
             raw::give_way();
@@ -168,7 +168,7 @@ impl Patience {
     #[cold]
     fn crowded(&mut self, gone_ns: u64, now: u64) -> Spin {
         if !self.spins_through {
-            thread::with(|thread| thread.patience_ns.set(0));
+            thread::with(|thread| thread.spin_ns.set(0));
             return Spin::Sleep;
         }
         let preemptions = raw::preemptions();
@@ -202,8 +202,8 @@ impl Patience {
         let spun = now.saturating_sub(self.start_ns);
         learn(|pace| pace.after_wait(now.saturating_sub(self.begun_ns), limit_ns(most_ns)));
         thread::with(|thread| {
-            let own = thread.patience_ns.get();
-            thread.patience_ns.set(own.max(spun.saturating_mul(4)).min(most_ns));
+            let own = thread.spin_ns.get();
+            thread.spin_ns.set(own.max(spun.saturating_mul(4)).min(most_ns));
             thread.failures.set(0);
         });
     }
@@ -219,17 +219,17 @@ impl Patience {
         arena::heed();
         self.start_ns = raw::now_ns();
         self.let_ns = self.start_ns;
-        (self.spin_ns, self.spins_through) = budget(most_ns, self.start_ns);
+        (self.spin_ns, self.spins_through) = budget_of(most_ns, self.start_ns);
     }
 
-    /// The wait has spun in vain, and slept since `since_ns`. Patience halves, but after many sleeps that were short
+    /// The wait has spun in vain, and slept since `since_ns`. The budget halves, but after many sleeps that were short
     /// it is tried again whether spinning pays.
     pub(crate) fn miss(&self, since_ns: u64, most_ns: u64) {
         let now = raw::now_ns();
         let slept_ns = now.saturating_sub(since_ns);
         learn(|pace| pace.after_wait(now.saturating_sub(self.begun_ns), limit_ns(most_ns)));
         thread::with(|thread| {
-            let own = thread.patience_ns.get().min(most_ns);
+            let own = thread.spin_ns.get().min(most_ns);
             let mut shorts = thread.short_sleeps.get();
             shorts = if slept_ns < WAKE_NS { shorts.wrapping_add(1) } else { 0 };
             thread.short_sleeps.set(shorts);
@@ -238,7 +238,7 @@ impl Patience {
             if tries {
                 thread.failures.set((failures + 1).min(FAILURES_MAX));
             }
-            thread.patience_ns.set(match own {
+            thread.spin_ns.set(match own {
                 _ if tries => most_ns.min(TRY_NS),
                 own if own <= LEAST_NS => 0,
                 own => (own / 2).max(LEAST_NS),
@@ -248,14 +248,14 @@ impl Patience {
 }
 
 /// How long a wait spins that starts now, and whether that is through.
-fn budget(most_ns: u64, now_ns: u64) -> (u64, bool) {
+fn budget_of(most_ns: u64, now_ns: u64) -> (u64, bool) {
     if !config::get().adaptive {
         return (most_ns, false);
     }
     thread::with(|thread| {
         match thread.pace.get().spins_through(now_ns) && !confined::is_confined() {
             true => (limit_ns(most_ns), true),
-            false => (most_ns.min(thread.patience_ns.get()), false),
+            false => (most_ns.min(thread.spin_ns.get()), false),
         }
     })
 }
