@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! socket, arena     one socket, and the memory that all lie in      table   which descriptor is which
-//! policy          what rules allow            habit       connections that were too short
+//! policy          what rules allow            history       connections that were too short
 //! counters, memberships, changes      for statistics, and for epoll
 //! holders, own    which process has which socket, and which of them this one is
 //! spin            how long a wait spins       pacing      rates that sends keep
@@ -12,7 +12,7 @@
 pub(crate) mod arena;
 pub(crate) mod changes;
 pub(crate) mod counters;
-pub(crate) mod habit;
+pub(crate) mod history;
 pub(crate) mod holders;
 pub(crate) mod loans;
 pub(crate) mod memberships;

@@ -7,7 +7,7 @@ use crate::base::raw;
 use crate::share::{family, stats};
 use crate::socket::counters::Counters;
 use crate::socket::state::Socket;
-use crate::socket::{arena, habit, table};
+use crate::socket::{arena, history, table};
 use crate::transport::ring::{ACCEPTED, NEVER, Segment};
 use crate::transport::{bell, datagram, offer, retreat};
 use crate::wait::epoll;
@@ -50,7 +50,7 @@ fn learn(socket: &Socket) {
     let Counters { rx_bytes, rx_os_bytes, tx_bytes, tx_os_bytes, .. } = counters;
     let messages = sum([rx_packets, rx_os_packets, tx_packets, tx_os_packets]);
     let bytes = sum([rx_bytes, rx_os_bytes, tx_bytes, tx_os_bytes]);
-    habit::ended(destination, messages, bytes, raw::now_ns());
+    history::ended(destination, messages, bytes, raw::now_ns());
 }
 
 /// Says good-bye. What the kernel then sends, a FIN or a reset, is the peer's to see.

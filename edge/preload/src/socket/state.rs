@@ -183,7 +183,7 @@ pub(crate) struct Socket {
     /// The port that a UDP socket is known to have; the one that a listener announces, and to which a connection's offer
     /// counts, made or expected; 0 if there is none.
     pub(crate) port: AtomicU32,
-    /// Where a connection goes that this end has made: see `habit.rs`.
+    /// Where a connection goes that this end has made: see `history.rs`.
     pub(crate) destination: AtomicU32,
     /// How often a UDP socket has been connected.
     pub(crate) turns: AtomicU32,

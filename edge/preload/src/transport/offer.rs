@@ -19,7 +19,7 @@ use crate::base::raw::{self, Errno};
 use crate::base::shelter::Mapping;
 use crate::base::{address, alive, config};
 use crate::socket::state::{Carrier, End, Socket, Why};
-use crate::socket::{changes, habit, policy};
+use crate::socket::{changes, history, policy};
 use crate::transport::rendezvous::{self, Name};
 use crate::transport::ring::{ACCEPTED, Leaver, OFFERED, Segment, WITHDRAWN};
 use crate::transport::{doors, ports};
@@ -67,9 +67,9 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
         return socket.leave_to_kernel(Why::PeerElsewhere);
     }
     socket.set_end(End::Client);
-    let destination = habit::destination(theirs);
+    let destination = history::destination(theirs);
     socket.destination.store(destination, Ordering::Relaxed);
-    if !policy::insists(socket) && !habit::is_worth(destination, raw::now_ns()) {
+    if !policy::insists(socket) && !history::is_worth(destination, raw::now_ns()) {
         return socket.leave_to_kernel(Why::ShortLived);
     }
     let (Some(ours), Some(space)) = (ours(), rendezvous::space(fd)) else {

@@ -7,9 +7,9 @@
 //!
 //! What is made of zeros are atomics, and structures and arrays of them.
 
-#[path = "../../src/socket/habit.rs"]
+#[path = "../../src/socket/history.rs"]
 #[expect(dead_code, reason = "what is used depends on who includes it")]
-mod habit;
+mod history;
 #[path = "../../src/socket/holders.rs"]
 #[expect(dead_code, reason = "what is used depends on who includes it")]
 mod holders;

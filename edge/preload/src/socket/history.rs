@@ -1,4 +1,4 @@
-//! Which destinations are worth rings: those where connections last.
+//! The history of short connections: to which destinations rings are worth it.
 //!
 //! To lay rings and to take them away again costs what some twenty messages by them save. A program that
 //! connects anew for each request would only lose. So each process remembers of each destination how many
@@ -22,22 +22,22 @@ pub(crate) fn destination(peer: SocketAddr) -> u32 {
 
 /// Whether rings to a destination are worth it at `now_ns`.
 pub(crate) fn is_worth(destination: u32, now_ns: u64) -> bool {
-    HABITS.is_worth(destination, now_ns)
+    HISTORY.is_worth(destination, now_ns)
 }
 
 /// A connection there has ended that has sent and received so many messages, and so many bytes.
 pub(crate) fn ended(destination: u32, messages: u64, bytes: u64, now_ns: u64) {
-    HABITS.ended(destination, messages >= LASTING_MESSAGES || bytes >= LASTING_BYTES, now_ns);
+    HISTORY.ended(destination, messages >= LASTING_MESSAGES || bytes >= LASTING_BYTES, now_ns);
 }
 
-static HABITS: Habits = Habits::new();
+static HISTORY: History = History::new();
 
 /// What is known of some destinations. Threads that meet here lose a count at worst.
 #[derive(Debug)]
-struct Habits([Habit; PLACES]);
+struct History([Record; PLACES]);
 
 #[derive(Debug)]
-struct Habit {
+struct Record {
     destination: AtomicU32,
     /// Short connections since the last one that was not.
     shorts: AtomicU32,
@@ -45,11 +45,11 @@ struct Habit {
     last_ns: AtomicU64,
 }
 
-impl Habits {
+impl History {
     const fn new() -> Self {
         Self(
             [const {
-                Habit {
+                Record {
                     destination: AtomicU32::new(0),
                     shorts: AtomicU32::new(0),
                     last_ns: AtomicU64::new(0),
@@ -58,7 +58,7 @@ impl Habits {
         )
     }
 
-    fn of(&self, destination: u32) -> Option<&Habit> {
+    fn of(&self, destination: u32) -> Option<&Record> {
         self.0.get(usize::try_from(destination).unwrap_or(0) % PLACES)
     }
 
@@ -99,10 +99,10 @@ mod tests {
 
     const HERE: u32 = 7;
 
-    fn after(shorts: u32) -> Habits {
-        let habits = Habits::new();
-        (0..shorts).for_each(|_| habits.ended(HERE, false, 1000));
-        habits
+    fn after(shorts: u32) -> History {
+        let history = History::new();
+        (0..shorts).for_each(|_| history.ended(HERE, false, 1000));
+        history
     }
 
     #[test]
@@ -115,20 +115,20 @@ mod tests {
 
     #[test]
     fn one_that_lasts_ends_it() {
-        let habits = after(SHORTS);
-        habits.ended(HERE, true, 1000);
-        assert!(habits.is_worth(HERE, 1000));
-        habits.ended(HERE, false, 1000);
-        assert!(habits.is_worth(HERE, 1000));
+        let history = after(SHORTS);
+        history.ended(HERE, true, 1000);
+        assert!(history.is_worth(HERE, 1000));
+        history.ended(HERE, false, 1000);
+        assert!(history.is_worth(HERE, 1000));
     }
 
     #[test]
     fn destinations_do_not_answer_for_each_other() {
-        let habits = after(SHORTS);
+        let history = after(SHORTS);
         let elsewhere = HERE + u32::try_from(PLACES).unwrap();
-        assert!(habits.is_worth(elsewhere, 1000));
-        habits.ended(elsewhere, false, 1000);
-        assert!(habits.is_worth(HERE, 1000));
+        assert!(history.is_worth(elsewhere, 1000));
+        history.ended(elsewhere, false, 1000);
+        assert!(history.is_worth(HERE, 1000));
         let ports = [1, 2].map(|port| destination(SocketAddr::from(([127, 0, 0, 1], port))));
         assert!(ports[0] != ports[1] && !ports.contains(&0), "{ports:?}");
     }
