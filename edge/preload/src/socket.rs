@@ -4,7 +4,7 @@
 //! socket, arena     one socket, and the memory that all lie in      table   which descriptor is which
 //! policy          what rules allow            history       connections that were too short
 //! counters, memberships, changes      for statistics, and for epoll
-//! holders, own    which process has which socket, and which of them this one is
+//! ownership, own  which process has which socket, and which of them this one is
 //! spin            how long a wait spins       pacing      rates that sends keep
 //! stamps          time stamps                 loans       bytes that the program reads where they lie
 //! ```
@@ -13,10 +13,10 @@ pub(crate) mod arena;
 pub(crate) mod changes;
 pub(crate) mod counters;
 pub(crate) mod history;
-pub(crate) mod holders;
 pub(crate) mod loans;
 pub(crate) mod memberships;
 pub(crate) mod own;
+pub(crate) mod ownership;
 pub(crate) mod pacing;
 pub(crate) mod policy;
 pub(crate) mod spin;

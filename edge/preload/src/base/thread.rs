@@ -38,8 +38,8 @@ pub(crate) struct Thread {
     pub(crate) is_prepared: Cell<bool>,
     /// It is in a fork by the function of that name.
     pub(crate) is_forking: Cell<bool>,
-    /// The place of the child that it is about to have; see `holders.rs`.
-    pub(crate) heir: Cell<Option<u64>>,
+    /// The place of the child that it is about to have; see `ownership.rs`.
+    pub(crate) reserved: Cell<Option<u64>>,
     /// Which doorbell it had when it last slept in `poll`.
     pub(crate) doorbell: Cell<usize>,
     /// Where its stack is while it copies from or to the program; see `copy.rs`.
@@ -63,7 +63,7 @@ thread_local! {
             handlers: Cell::new(0),
             is_prepared: Cell::new(false),
             is_forking: Cell::new(false),
-            heir: Cell::new(None),
+            reserved: Cell::new(None),
             doorbell: Cell::new(0),
             landing: Cell::new(0),
         }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::base::raw;
-use crate::share::{family, stats};
+use crate::share::{processes, stats};
 use crate::socket::counters::Counters;
 use crate::socket::state::Socket;
 use crate::socket::{arena, history, table};
@@ -16,7 +16,7 @@ use crate::wait::epoll;
 /// one of its socket.
 pub(crate) fn forget(fd: c_int) {
     let Some(socket) = table::clear(fd) else { return };
-    let is_last = !family::is_named(socket);
+    let is_last = !processes::is_named(socket);
     if socket.watchers.load(Ordering::Relaxed) > 0 {
         if is_last { epoll::forget(socket) } else { epoll::lay(fd, socket) }
     }

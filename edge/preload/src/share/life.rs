@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 
 use crate::base::lock::Lock;
 use crate::base::{alive, config, confined, forks, heap, raw, signal, thread};
-use crate::share::{family, successor};
-use crate::socket::holders::Heir;
+use crate::share::{processes, successor};
+use crate::socket::ownership::Reserved;
 use crate::socket::state::{self, Carrier, Kind, Socket};
 use crate::socket::{arena, loans, policy, stamps, table};
 use crate::transport::{doorbell, doors, offer, rendezvous};
@@ -100,36 +100,36 @@ pub(crate) fn end_at_once() {
 /// Before a fork by the function of that name.
 pub(crate) fn before_fork() {
     if !confined::is_confined() {
-        family::sweep_if_due();
+        processes::sweep_if_due();
     }
     thread::with(|thread| thread.is_forking.set(true));
 }
 
 /// After a fork that answered `child`. The parent may end before the child has begun to run.
 pub(crate) fn after_fork(child: libc::pid_t) {
-    let heir = thread::with(|thread| {
+    let reserved = thread::with(|thread| {
         thread.is_forking.set(false);
-        thread.heir.take()
+        thread.reserved.take()
     });
-    if let Some(heir) = heir.map(Heir::unpack) {
+    if let Some(reserved) = reserved.map(Reserved::unpack) {
         match u32::try_from(child) {
-            Ok(child) => family::bear(heir, child),
-            Err(_) => uncount_child(heir),
+            Ok(child) => processes::confirm(reserved, child),
+            Err(_) => uncount_child(reserved),
         }
     }
     release();
     if let Ok(child @ 1..) = u32::try_from(child)
         && !confined::is_confined()
     {
-        arena::join_family(child);
+        arena::add_process(child);
     }
 }
 
 /// The child's descriptors count as well: all those there are, while nobody changes any.
-fn count_child(heir: Heir) {
+fn count_child(reserved: Reserved) {
     table::each(0, usize::MAX, |fd| {
         if let Some(socket) = table::socket(fd) {
-            family::endow(heir, &socket);
+            processes::give(reserved, &socket);
             if let Some(segment) = socket.segment() {
                 segment.share(socket.end());
             }
@@ -138,13 +138,13 @@ fn count_child(heir: Heir) {
 }
 
 /// The child has not come into being, and nobody has changed any descriptor yet.
-fn uncount_child(heir: Heir) {
+fn uncount_child(reserved: Reserved) {
     table::each(0, usize::MAX, |fd| {
         if let Some(socket) = table::socket(fd) {
-            family::disinherit(heir, &socket);
+            processes::take_away(reserved, &socket);
         }
     });
-    family::miscarry(heir);
+    processes::cancel(reserved);
 }
 
 /// The locks on what a process has for itself. The last one is held by its threads for a moment only, and
@@ -172,9 +172,9 @@ extern "C" fn prepare() {
         locks().for_each(|lock| std::mem::forget(lock.hold()));
         thread::with(|thread| thread.is_prepared.set(true));
     }
-    if let Some(heir) = family::expect() {
-        thread::with(|thread| thread.heir.set(Some(heir.pack())));
-        count_child(heir);
+    if let Some(reserved) = processes::reserve() {
+        thread::with(|thread| thread.reserved.set(Some(reserved.pack())));
+        count_child(reserved);
     }
 }
 
@@ -182,8 +182,8 @@ extern "C" fn prepare() {
 /// and do not say so; others say it a little later.
 extern "C" fn in_parent() {
     if !thread::with(|thread| thread.is_forking.get()) {
-        if let Some(heir) = thread::with(|thread| thread.heir.take()) {
-            family::unheard(Heir::unpack(heir));
+        if let Some(reserved) = thread::with(|thread| thread.reserved.take()) {
+            processes::doubt(Reserved::unpack(reserved));
         }
         release();
     }
@@ -204,17 +204,17 @@ extern "C" fn in_child() {
     thread::forget_id();
     thread::with(|thread| thread.is_forking.set(false));
     let is_confined = confined::is_confined();
-    if let Some(heir) = thread::with(|thread| thread.heir.take()) {
+    if let Some(reserved) = thread::with(|thread| thread.reserved.take()) {
         if is_confined {
-            family::goes_astray();
+            processes::untrack();
         }
-        if is_confined || !family::born(Heir::unpack(heir)) {
+        if is_confined || !processes::start(Reserved::unpack(reserved)) {
             table::disown_all();
         }
     }
     if !is_confined {
         signal::settle_in();
-        arena::join_family(alive::me());
+        arena::add_process(alive::me());
     }
     alive::after_fork();
     doorbell::after_fork();
@@ -287,7 +287,7 @@ pub(crate) fn adopt(fd: c_int) {
         libc::SOCK_DGRAM => Kind::Datagram,
         _ => return,
     };
-    let Some(socket) = family::create(kind) else { return };
+    let Some(socket) = processes::create(kind) else { return };
     let nonblocking = raw::file_flags(fd).unwrap_or(0) & libc::O_NONBLOCK != 0;
     socket.is_nonblocking.store(nonblocking, Ordering::Relaxed);
     policy::read_limits(socket, fd);

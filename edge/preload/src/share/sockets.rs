@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use adverb_sockconf::{Level, Role};
 
 use crate::base::{address, config, raw};
-use crate::share::family;
+use crate::share::processes;
 use crate::socket::state::{Carrier, End, Kind, Socket, Why};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{policy, stamps};
@@ -34,7 +34,7 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
         libc::SOCK_DGRAM => Kind::Datagram,
         _ => return,
     };
-    let Some(socket) = family::create(socket_kind) else { return };
+    let Some(socket) = processes::create(socket_kind) else { return };
     socket.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     if socket_kind == Kind::Datagram {
         socket.leave_to_kernel(Why::Spin);
@@ -112,7 +112,7 @@ pub(crate) fn listening(socket: &Socket, fd: c_int) {
 
 /// A connection has been accepted; `is_near` if it is known to come from this very namespace.
 pub(crate) fn accepted(listener: &SocketRef, fd: c_int, flags: c_int, is_near: bool) {
-    let Some(socket) = family::create(Kind::Stream) else { return };
+    let Some(socket) = processes::create(Kind::Stream) else { return };
     socket.is_nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     socket.set_end(End::Server);
     let allowed = listener.allowed.load(Ordering::Relaxed);

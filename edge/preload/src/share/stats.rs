@@ -31,7 +31,7 @@ fn set_up() -> bool {
     let is_ours = arena::set_up(map, |fd, level| _ = describe(fd, Level::of(level)));
     if is_ours == Some(true) {
         arena::hold(MAKER.load(Ordering::Relaxed));
-        arena::join_family(alive::me());
+        arena::add_process(alive::me());
     }
     is_ours.is_some()
 }
@@ -60,16 +60,16 @@ static MAKER: AtomicU32 = AtomicU32::new(0);
 /// been, and lay where rings meet.
 pub(crate) fn remove() -> bool {
     let pid = raw::process_id();
-    arena::leave_family();
+    arena::remove_process();
     if arena::holder() != Some(pid) {
         return false;
     }
     let Some(here) = path(pid) else { return config::get().stats_dir.is_none() };
-    if let Some(heir) = arena::heir()
-        && let Some(there) = path(heir)
+    if let Some(other) = arena::other_process()
+        && let Some(there) = path(other)
         && raw::link(&here, &there).is_ok()
     {
-        arena::hold(heir);
+        arena::hold(other);
         raw::unlink(&here);
         return false;
     }

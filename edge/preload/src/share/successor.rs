@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use crate::base::lock::Lazy;
 use crate::base::{alive, config, raw, signal};
-use crate::share::family;
+use crate::share::processes;
 use crate::socket::state::{Carrier, Kind, Socket, Why};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{arena, policy};
@@ -98,9 +98,9 @@ pub(crate) unsafe fn prepare(
     }
     if !signal::is_guest() {
         table::each(0, usize::MAX, |fd| prepared.unname(fd));
-        arena::leave_family();
+        arena::remove_process();
         // What it has besides descriptors goes when others see that it is another program.
-        family::leaves(true);
+        processes::set_exec(true);
     }
     raw::set_errno(errno);
     prepared
@@ -119,7 +119,7 @@ impl Prepared {
         }
         if !self.unnamed.iter().any(|(known, _)| std::ptr::eq(*known, socket)) {
             socket.hide_name();
-            self.unnamed.push((socket, family::lend(socket)));
+            self.unnamed.push((socket, processes::suspend(socket)));
         }
     }
 
@@ -128,10 +128,10 @@ impl Prepared {
         if signal::is_guest() {
             return;
         }
-        arena::join_family(alive::me());
-        family::leaves(false);
+        arena::add_process(alive::me());
+        processes::set_exec(false);
         for (socket, lent) in self.unnamed {
-            if lent.is_none_or(|since| family::regain(socket, since)) {
+            if lent.is_none_or(|since| processes::resume(socket, since)) {
                 table::unchanged(|| socket.note_name());
             } else {
                 table::disown(socket);

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::base::lock::Lazy;
 use crate::base::shelter::Mapping;
 use crate::base::{alive, log, raw};
-use crate::socket::holders::{self, Bits, Holders, Places, Vacancies};
 use crate::socket::memberships::{self, Membership};
 use crate::socket::own;
+use crate::socket::ownership::{self, Bits, Ownership, Places, Vacancies};
 use crate::socket::state::{self, Local, Socket};
 
 /// The most sockets that are known at a time; others are the kernel's.
@@ -38,14 +38,14 @@ struct Arena {
     subject: AtomicU64,
     /// The process after which the file is named, and some of those that have it.
     holder: AtomicU32,
-    family: [AtomicU32; FAMILY_MAX],
+    processes: [AtomicU32; PROCESSES_MAX],
     /// Who has which slots. What a child of few touches is on one page with all of the above.
     places: Places,
     free: [AtomicU64; SLOTS_MAX / u64::BITS as usize],
 }
 
 /// Processes of a family that can go on with its file when the one ends that has made it.
-const FAMILY_MAX: usize = 16;
+const PROCESSES_MAX: usize = 16;
 
 /// What lies in front of who has which slots: the arena's head, the slots, and the memberships behind them.
 const HEAD_BYTES: usize = size_of::<Arena>()
@@ -56,7 +56,7 @@ const _: () = assert!(HEAD_BYTES.is_multiple_of(align_of::<Bits>()));
 pub(crate) const HEAD_PAGES: usize = size_of::<Arena>() + 64 * size_of::<Socket>();
 /// Length of the arena. Only what has been touched is there.
 const ARENA_BYTES: usize = HEAD_BYTES + BITS_COUNT * size_of::<Bits>();
-const BITS_COUNT: usize = (holders::WORDS - 1) * SLOTS_MAX;
+const BITS_COUNT: usize = (ownership::WORDS - 1) * SLOTS_MAX;
 static ARENA: AtomicPtr<Arena> = AtomicPtr::new(ptr::null_mut());
 static LOCALS: AtomicPtr<Local> = AtomicPtr::new(ptr::null_mut());
 
@@ -130,7 +130,7 @@ pub(crate) fn set_up(
     let mapped = map(ARENA_BYTES)?;
     let base = mapped.base();
     // SAFETY: mapped for good unless another thread is faster, and zeros are legal (rule 1).
-    own::found(&holders_of(unsafe { &*base.cast::<Arena>() }));
+    own::found(&ownership_of(unsafe { &*base.cast::<Arena>() }));
     let null = ptr::null_mut();
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     if let Err(other) = LOCALS.compare_exchange(null, locals.cast(), o, r) {
@@ -200,7 +200,7 @@ fn wanted_subject() -> Option<(c_int, i64)> {
     if subject.load(Ordering::Relaxed) == 0 || holder() != Some(raw::process_id()) {
         return None;
     }
-    let (fd, level) = holders::halves(subject.swap(0, Ordering::AcqRel));
+    let (fd, level) = ownership::halves(subject.swap(0, Ordering::AcqRel));
     Some((c_int::try_from(fd.checked_sub(1)?).ok()?, i64::from(level.checked_sub(1)?)))
 }
 
@@ -217,7 +217,7 @@ pub(crate) fn holder() -> Option<u32> {
 }
 
 /// That process has the arena too.
-pub(crate) fn join_family(process: u32) {
+pub(crate) fn add_process(process: u32) {
     let Some(arena) = existing() else { return };
     let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
     if let Some((place, known)) = known_as(arena, process) {
@@ -227,7 +227,7 @@ pub(crate) fn join_family(process: u32) {
         }
         return;
     }
-    let _ = arena.family.iter().any(|place| {
+    let _ = arena.processes.iter().any(|place| {
         let known = place.load(Ordering::Acquire);
         let is_free = known == 0 || alive::has_ended(known);
         is_free && place.compare_exchange(known, process, o, r).is_ok()
@@ -235,7 +235,7 @@ pub(crate) fn join_family(process: u32) {
 }
 
 /// It has it no longer.
-pub(crate) fn leave_family() {
+pub(crate) fn remove_process() {
     let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
     if let Some(arena) = existing()
         && let Some((place, known)) = known_as(arena, raw::process_id())
@@ -246,16 +246,16 @@ pub(crate) fn leave_family() {
 
 /// The place of a process of that number.
 fn known_as(arena: &Arena, process: u32) -> Option<(&AtomicU32, u32)> {
-    let mut known = arena.family.iter().map(|place| (place, place.load(Ordering::Acquire)));
+    let mut known = arena.processes.iter().map(|place| (place, place.load(Ordering::Acquire)));
     known.find(|(_, known)| alive::number(*known) == alive::number(process))
 }
 
 /// The number of another process that has it.
-pub(crate) fn heir() -> Option<u32> {
+pub(crate) fn other_process() -> Option<u32> {
     let me = raw::process_id();
-    let mut family = existing()?.family.iter().map(|place| place.load(Ordering::Acquire));
+    let mut processes = existing()?.processes.iter().map(|place| place.load(Ordering::Acquire));
     let is_other = |other: &u32| ![0, me].contains(&alive::number(*other));
-    family.find(|other| is_other(other) && !alive::has_ended(*other)).map(alive::number)
+    processes.find(|other| is_other(other) && !alive::has_ended(*other)).map(alive::number)
 }
 
 /// The memberships of all sockets.
@@ -267,17 +267,17 @@ pub(crate) fn memberships() -> Option<&'static [Membership; memberships::COUNT]>
 }
 
 /// Who has which slots, if there is an arena.
-pub(crate) fn holders() -> Option<Holders<'static>> {
-    existing().map(holders_of)
+pub(crate) fn ownership() -> Option<Ownership<'static>> {
+    existing().map(ownership_of)
 }
 
-fn holders_of(arena: &Arena) -> Holders<'_> {
+fn ownership_of(arena: &Arena) -> Ownership<'_> {
     let at = ptr::from_ref(arena).cast::<u8>().wrapping_add(HEAD_BYTES).cast::<Bits>();
     // SAFETY: behind the memberships, inside of the mapping, and made of atomics (rule 1).
     let bits = unsafe { std::slice::from_raw_parts(at, BITS_COUNT) };
     let vacancies = Vacancies { bits: &arena.free, low: &arena.low };
-    let slot = |index| slot(index).map(|slot| &slot.holding);
-    Holders { places: &arena.places, slot, bits, slots_max: SLOTS_MAX, vacancies }
+    let slot = |index| slot(index).map(|slot| &slot.allocation);
+    Ownership { places: &arena.places, slot, bits, slots_max: SLOTS_MAX, vacancies }
 }
 
 /// Slots from here on have never been used.

@@ -1,12 +1,12 @@
 //! This process among those that share its sockets: its place in their list, its number, and the namespace
 //! of that.
 //!
-//! Not here: the others (`family.rs`), and which sockets each of them has (`holders.rs`).
+//! Not here: the others (`processes.rs`), and which sockets each of them has (`ownership.rs`).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::base::raw;
-use crate::socket::holders::{Holders, Place};
+use crate::socket::ownership::{Ownership, Place};
 
 /// What this process knows of itself. A guest in our memory finds what its host does, for which it acts.
 #[derive(Debug)]
@@ -39,9 +39,9 @@ pub(crate) fn space() -> u64 {
 }
 
 /// This process is the first of a family, and nobody else knows of it yet.
-pub(crate) fn found(holders: &Holders<'_>) {
+pub(crate) fn found(ownership: &Ownership<'_>) {
     OWN.space.store(space(), Ordering::Relaxed);
     OWN.process.store(raw::process_id(), Ordering::Relaxed);
-    holders.places.found(raw::process_id(), OWN.space.load(Ordering::Relaxed));
+    ownership.places.found(raw::process_id(), OWN.space.load(Ordering::Relaxed));
     OWN.place.store(Place::FOUNDER.0, Ordering::Release);
 }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, O
 
 use crate::base::lock::Lock;
 use crate::socket::counters::Counters;
-use crate::socket::holders::{Holders, Holding, Place};
+use crate::socket::ownership::{Allocation, Ownership, Place};
 use crate::socket::pacing::Paced;
 use crate::socket::{arena, changes, memberships, own};
 
@@ -124,7 +124,7 @@ pub(crate) enum End {
 #[repr(C, align(64))]
 pub(crate) struct Socket {
     /// Whether it is free, and who has it otherwise.
-    pub(crate) holding: Holding,
+    pub(crate) allocation: Allocation,
     /// Other programs that have it, or may have.
     pub(crate) strangers: AtomicU32,
     /// The process that made it or accepted it, and the descriptor's number there.
@@ -281,7 +281,7 @@ pub(crate) fn fields() -> String {
     let counters = offset_of!(Socket, counters);
     let mut text = String::new();
     for (name, offset, size) in [
-        ("refs", offset_of!(Socket, holding), 4),
+        ("refs", offset_of!(Socket, allocation), 4),
         ("pid", offset_of!(Socket, owner), 4),
         ("fd", offset_of!(Socket, owner_fd), 4),
         ("kind", offset_of!(Socket, kind), 1),
@@ -338,44 +338,45 @@ impl Socket {
     /// A new socket, with one user; `None` if there are too many. `make_room` may take from the dead what
     /// they had, if there are many, and says whether it has.
     pub(crate) fn create(kind: Kind, make_room: fn() -> bool) -> Option<&'static Self> {
-        let (holders, me) = (arena::holders()?, own::me().filter(|me| *me != Place::STRAYS)?);
-        holders.places.more(me);
-        let Some(socket) = Self::take_free(&holders, me, make_room) else {
-            holders.places.fewer(me);
+        let (ownership, me) =
+            (arena::ownership()?, own::me().filter(|me| *me != Place::UNTRACKED)?);
+        ownership.places.more(me);
+        let Some(socket) = Self::take_free(&ownership, me, make_room) else {
+            ownership.places.fewer(me);
             return None;
         };
         // Left by the other threads of a parent, in a child that was forked in a handler.
         socket.detach();
         socket.reset(kind);
-        holders.get_in_hand(me, socket.index());
-        socket.holding.settle(me);
+        ownership.get_in_hand(me, socket.index());
+        socket.allocation.settle(me);
         socket.local()?.users.store(1, Ordering::Release);
         Some(socket)
     }
 
     fn take_free(
-        holders: &Holders<'_>,
+        ownership: &Ownership<'_>,
         me: Place,
         make_room: fn() -> bool,
     ) -> Option<&'static Self> {
         loop {
-            let index = holders
+            let index = ownership
                 .vacancies
                 .take(arena::fresh())
-                .or_else(|| Self::take_fresh(holders, make_room))?;
+                .or_else(|| Self::take_fresh(ownership, make_room))?;
             let socket = arena::slot(index)?;
-            if socket.holding.claim(me) {
+            if socket.allocation.claim(me) {
                 return Some(socket);
             }
         }
     }
 
     /// One that has never been used; or one that a dead process had, if there are many.
-    fn take_fresh(holders: &Holders<'_>, make_room: fn() -> bool) -> Option<u32> {
+    fn take_fresh(ownership: &Ownership<'_>, make_room: fn() -> bool) -> Option<u32> {
         let before = arena::fresh();
         let is_over = usize::try_from(before).ok()? >= arena::SLOTS_MAX;
         if before >= SWEEP_MIN && (before.is_power_of_two() || is_over) && make_room() {
-            if let Some(index) = holders.vacancies.take(before) {
+            if let Some(index) = ownership.vacancies.take(before) {
                 return Some(index);
             }
         }
@@ -498,8 +499,8 @@ impl Socket {
     }
 
     fn release_process(&self) {
-        if let (Some(holders), Some(me)) = (arena::holders(), own::me()) {
-            holders.give_back(me, self.index());
+        if let (Some(ownership), Some(me)) = (arena::ownership(), own::me()) {
+            ownership.give_back(me, self.index());
         }
     }
 
@@ -507,9 +508,9 @@ impl Socket {
     pub(crate) fn name(&self) {
         let Some(Local { names, .. }) = self.local() else { return };
         if names.fetch_add(1, Ordering::AcqRel) == 0
-            && let (Some(holders), Some(me)) = (arena::holders(), own::me())
+            && let (Some(ownership), Some(me)) = (arena::ownership(), own::me())
         {
-            holders.name(me, self.index());
+            ownership.name(me, self.index());
         }
     }
 
@@ -523,17 +524,17 @@ impl Socket {
 
     /// Others see that this process has descriptors for it, if it has any.
     pub(crate) fn note_name(&self) {
-        if let (Some(holders), Some(me)) = (arena::holders(), own::me())
+        if let (Some(ownership), Some(me)) = (arena::ownership(), own::me())
             && self.is_named_here()
         {
-            holders.name(me, self.index());
+            ownership.name(me, self.index());
         }
     }
 
     /// Others see none, whatever there is.
     pub(crate) fn hide_name(&self) {
-        if let (Some(holders), Some(me)) = (arena::holders(), own::me()) {
-            holders.unname(me, self.index());
+        if let (Some(ownership), Some(me)) = (arena::ownership(), own::me()) {
+            ownership.unname(me, self.index());
         }
     }
 

@@ -8,7 +8,7 @@
 //! A place is taken before a fork, and everything that the child gets is noted there, before there is a
 //! child. It is free again only when no bit of it is left. Who is dead is not known here: callers say so.
 //!
-//! Nothing here makes a system call. How a slot is taken and freed is [`Holding`]; where free ones are, which
+//! Nothing here makes a system call. How a slot is taken and freed is [`Allocation`]; where free ones are, which
 //! is no more than a hint, is [`Vacancies`].
 
 #![expect(clippy::as_conversions, reason = "an enumeration is stored as its number")]
@@ -27,7 +27,7 @@ pub(crate) struct Place(pub(crate) u32);
 
 impl Place {
     /// All processes for which there was no place.
-    pub(crate) const STRAYS: Self = Self(0);
+    pub(crate) const UNTRACKED: Self = Self(0);
     /// The process that has made the list.
     pub(crate) const FOUNDER: Self = Self(1);
 
@@ -42,14 +42,14 @@ impl Place {
 
 /// A place that has been taken for a child, and how often it had been taken before.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Heir {
+pub(crate) struct Reserved {
     pub(crate) place: Place,
     turn: u32,
 }
 
-impl Heir {
+impl Reserved {
     /// For a child for which there is no place.
-    pub(crate) const STRAY: Self = Self { place: Place::STRAYS, turn: 0 };
+    pub(crate) const UNTRACKED: Self = Self { place: Place::UNTRACKED, turn: 0 };
 
     /// One word, for whoever has to keep it across a fork.
     pub(crate) fn pack(self) -> u64 {
@@ -70,31 +70,31 @@ pub(crate) fn halves(word: u64) -> (u32, u32) {
 
 /// What a place is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Standing {
+pub(crate) enum EntryState {
     Free,
     /// The process at that place is about to have a child.
-    Expected(Place),
+    Reserved(Place),
     /// A child may have been born, or not, and nobody else will say so. Since that second.
-    Unheard(u32),
+    Unconfirmed(u32),
     /// The process of that number.
-    Alive(u32),
+    Live(u32),
     /// That process is about to become another program, or has become it.
-    Leaving(u32),
+    Exec(u32),
     /// A process of which no number is known that would mean anything here.
-    Elsewhere,
+    Foreign,
     /// It is dead, and what it had is being taken from it.
     Dead,
 }
 
-impl Standing {
+impl EntryState {
     fn parts(self) -> (u32, u32) {
         match self {
             Self::Free => (0, 0),
-            Self::Expected(Place(maker)) => (1, maker),
-            Self::Unheard(since) => (2, since),
-            Self::Alive(process) => (3, process),
-            Self::Leaving(process) => (4, process),
-            Self::Elsewhere => (5, 0),
+            Self::Reserved(Place(maker)) => (1, maker),
+            Self::Unconfirmed(since) => (2, since),
+            Self::Live(process) => (3, process),
+            Self::Exec(process) => (4, process),
+            Self::Foreign => (5, 0),
             Self::Dead => (6, 0),
         }
     }
@@ -107,16 +107,16 @@ impl Standing {
 
     fn of(word: u64) -> (Self, u32) {
         let (number, upper) = halves(word);
-        let standing = match upper & 7 {
+        let state_of = match upper & 7 {
             0 => Self::Free,
-            1 => Self::Expected(Place(number)),
-            2 => Self::Unheard(number),
-            3 => Self::Alive(number),
-            4 => Self::Leaving(number),
+            1 => Self::Reserved(Place(number)),
+            2 => Self::Unconfirmed(number),
+            3 => Self::Live(number),
+            4 => EntryState::Exec(number),
             6 => Self::Dead,
-            _ => Self::Elsewhere,
+            _ => Self::Foreign,
         };
-        (standing, upper >> 3)
+        (state_of, upper >> 3)
     }
 }
 
@@ -150,7 +150,7 @@ pub(crate) struct Places {
 /// The least mark.
 const MARK_MIN: u32 = 8;
 /// So long a child may take to say that it has been born, in seconds.
-pub(crate) const PATIENCE_S: u32 = 60;
+pub(crate) const UNCONFIRMED_S: u32 = 60;
 
 /// A process, to be judged by whoever can.
 #[derive(Clone, Copy, Debug)]
@@ -167,16 +167,16 @@ impl Places {
     }
 
     /// The standing of a place.
-    pub(crate) fn standing(&self, place: Place) -> Standing {
+    pub(crate) fn state_of(&self, place: Place) -> EntryState {
         self.entry(place)
-            .map_or(Standing::Free, |entry| Standing::of(entry.word.load(Ordering::Acquire)).0)
+            .map_or(EntryState::Free, |entry| EntryState::of(entry.word.load(Ordering::Acquire)).0)
     }
 
     /// Enters the first process, before anybody else can know the list.
     pub(crate) fn found(&self, process: u32, space: u64) {
         let Some(entry) = self.entry(Place::FOUNDER) else { return };
         entry.space.store(space, Ordering::Relaxed);
-        entry.word.store(Standing::Alive(process).word(1), Ordering::Release);
+        entry.word.store(EntryState::Live(process).word(1), Ordering::Release);
         self.used.store(Place::FOUNDER.0 + 1, Ordering::Release);
         self.mark.store(MARK_MIN, Ordering::Release);
     }
@@ -191,7 +191,7 @@ impl Places {
     pub(crate) fn is_due(&self) -> (bool, bool) {
         let mut taken = self.taken();
         let free = taken.find(|(_, entry)| {
-            matches!(Standing::of(entry.word.load(Ordering::Relaxed)).0, Standing::Free)
+            matches!(EntryState::of(entry.word.load(Ordering::Relaxed)).0, EntryState::Free)
         });
         let first = free.map_or(self.used.load(Ordering::Relaxed), |(place, _)| place.0);
         let is_short = usize::try_from(first).is_ok_and(|first| first >= PLACES / 2);
@@ -199,17 +199,17 @@ impl Places {
     }
 
     /// A place for a child that the process at `maker` is about to have.
-    pub(crate) fn expect(&self, maker: Place, space: u64) -> Option<Heir> {
+    pub(crate) fn reserve(&self, maker: Place, space: u64) -> Option<Reserved> {
         for (place, entry) in (0..).map(Place).zip(&self.entries).skip(1) {
             let word = entry.word.load(Ordering::Acquire);
-            let (Standing::Free, turn) = Standing::of(word) else { continue };
+            let (EntryState::Free, turn) = EntryState::of(word) else { continue };
             let turn = turn.wrapping_add(1) & TURN_MASK;
-            let new = Standing::Expected(maker).word(turn);
+            let new = EntryState::Reserved(maker).word(turn);
             // Others have to look as far before it is taken.
             self.used.fetch_max(place.0 + 1, Ordering::AcqRel);
             if entry.word.compare_exchange(word, new, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 entry.space.store(space, Ordering::Release);
-                return Some(Heir { place, turn });
+                return Some(Reserved { place, turn });
             }
         }
         None
@@ -219,18 +219,18 @@ impl Places {
     /// or `Err` if the place is somebody else's.
     fn settle(
         &self,
-        heir: Heir,
-        new: Standing,
-        may: impl Fn(Standing) -> bool,
+        reserved: Reserved,
+        new: EntryState,
+        may: impl Fn(EntryState) -> bool,
     ) -> Result<bool, Lost> {
-        let entry = self.entry(heir.place).ok_or(Lost)?;
+        let entry = self.entry(reserved.place).ok_or(Lost)?;
         let mut word = entry.word.load(Ordering::Acquire);
         loop {
-            let (standing, turn) = Standing::of(word);
-            if turn != heir.turn || matches!(standing, Standing::Free | Standing::Dead) {
+            let (state_of, turn) = EntryState::of(word);
+            if turn != reserved.turn || matches!(state_of, EntryState::Free | EntryState::Dead) {
                 return Err(Lost);
             }
-            if !may(standing) {
+            if !may(state_of) {
                 return Ok(false);
             }
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
@@ -243,41 +243,45 @@ impl Places {
 
     /// The child has been born, and says so itself; `None` if its number means nothing where the place
     /// was taken. Fails if it has been given up.
-    pub(crate) fn born(&self, heir: Heir, process: Option<u32>) -> Result<(), Lost> {
-        let new = process.map_or(Standing::Elsewhere, Standing::Alive);
-        let may = |was| matches!(was, Standing::Expected(_) | Standing::Unheard(_));
-        self.settle(heir, new, may).map(|_| ())
+    pub(crate) fn start(&self, reserved: Reserved, process: Option<u32>) -> Result<(), Lost> {
+        let new = process.map_or(EntryState::Foreign, EntryState::Live);
+        let may = |was| matches!(was, EntryState::Reserved(_) | EntryState::Unconfirmed(_));
+        self.settle(reserved, new, may).map(|_| ())
     }
 
     /// The child has this number, says who has had it. It may have ended since.
-    pub(crate) fn bear(&self, heir: Heir, process: u32) {
-        let may =
-            |was| matches!(was, Standing::Expected(_) | Standing::Unheard(_) | Standing::Elsewhere);
-        let _ = self.settle(heir, Standing::Alive(process), may);
+    pub(crate) fn confirm(&self, reserved: Reserved, process: u32) {
+        let may = |was| {
+            matches!(
+                was,
+                EntryState::Reserved(_) | EntryState::Unconfirmed(_) | EntryState::Foreign
+            )
+        };
+        let _ = self.settle(reserved, EntryState::Live(process), may);
     }
 
     /// Whether there is a child nobody but itself will say.
-    pub(crate) fn unheard(&self, heir: Heir, now_s: u32) {
-        let may = |was| matches!(was, Standing::Expected(_));
-        let _ = self.settle(heir, Standing::Unheard(now_s), may);
+    pub(crate) fn doubt(&self, reserved: Reserved, now_s: u32) {
+        let may = |was| matches!(was, EntryState::Reserved(_));
+        let _ = self.settle(reserved, EntryState::Unconfirmed(now_s), may);
     }
 
     /// There is no child. Its bits have been cleared.
-    pub(crate) fn miscarry(&self, heir: Heir) {
-        if let Some(entry) = self.entry(heir.place)
-            && heir.place != Place::STRAYS
+    pub(crate) fn cancel(&self, reserved: Reserved) {
+        if let Some(entry) = self.entry(reserved.place)
+            && reserved.place != Place::UNTRACKED
         {
             entry.held.store(0, Ordering::Relaxed);
-            entry.word.store(Standing::Free.word(heir.turn), Ordering::Release);
+            entry.word.store(EntryState::Free.word(reserved.turn), Ordering::Release);
         }
     }
 
     /// The process at a place is about to become another program, or goes on with this one after all.
-    pub(crate) fn leaves(&self, place: Place, process: u32, is_leaving: bool) {
-        let Some(entry) = self.entry(place).filter(|_| place != Place::STRAYS) else { return };
+    pub(crate) fn set_exec(&self, place: Place, process: u32, is_leaving: bool) {
+        let Some(entry) = self.entry(place).filter(|_| place != Place::UNTRACKED) else { return };
         let word = entry.word.load(Ordering::Acquire);
-        let new = if is_leaving { Standing::Leaving(process) } else { Standing::Alive(process) };
-        if let (Standing::Alive(_) | Standing::Leaving(_), turn) = Standing::of(word) {
+        let new = if is_leaving { EntryState::Exec(process) } else { EntryState::Live(process) };
+        if let (EntryState::Live(_) | EntryState::Exec(_), turn) = EntryState::of(word) {
             let _ = entry.word.compare_exchange(
                 word,
                 new.word(turn),
@@ -303,17 +307,18 @@ impl Places {
 
     /// Whether the process at a place has ended, as far as `judge` can tell.
     pub(crate) fn is_gone(&self, place: Place, judge: &dyn Fn(Suspect) -> bool) -> bool {
-        let Some(entry) = self.entry(place).filter(|_| place != Place::STRAYS) else {
+        let Some(entry) = self.entry(place).filter(|_| place != Place::UNTRACKED) else {
             return false;
         };
         let space = entry.space.load(Ordering::Acquire);
-        match Standing::of(entry.word.load(Ordering::Acquire)).0 {
-            Standing::Alive(process) => judge(Suspect { process, space, is_leaving: false }),
-            Standing::Leaving(process) => judge(Suspect { process, space, is_leaving: true }),
-            Standing::Dead => true,
-            Standing::Free | Standing::Expected(_) | Standing::Unheard(_) | Standing::Elsewhere => {
-                false
-            }
+        match EntryState::of(entry.word.load(Ordering::Acquire)).0 {
+            EntryState::Live(process) => judge(Suspect { process, space, is_leaving: false }),
+            EntryState::Exec(process) => judge(Suspect { process, space, is_leaving: true }),
+            EntryState::Dead => true,
+            EntryState::Free
+            | EntryState::Reserved(_)
+            | EntryState::Unconfirmed(_)
+            | EntryState::Foreign => false,
         }
     }
 
@@ -337,21 +342,21 @@ impl Places {
     }
 
     /// Who is dead from now on, and whether any of them had a slot.
-    fn condemn(&self, now_s: u32, judge: &dyn Fn(Suspect) -> bool) -> (Dead, bool) {
+    fn mark_dead(&self, now_s: u32, judge: &dyn Fn(Suspect) -> bool) -> (Dead, bool) {
         let (mut dead, mut had_any) = (Dead::default(), false);
         for (place, entry) in self.taken() {
             let word = entry.word.load(Ordering::Acquire);
-            let (standing, turn) = Standing::of(word);
-            let is_over = match standing {
-                Standing::Unheard(since) => now_s.wrapping_sub(since) > PATIENCE_S,
-                Standing::Free
-                | Standing::Expected(_)
-                | Standing::Alive(_)
-                | Standing::Leaving(_)
-                | Standing::Elsewhere
-                | Standing::Dead => self.is_gone(place, judge),
+            let (state_of, turn) = EntryState::of(word);
+            let is_over = match state_of {
+                EntryState::Unconfirmed(since) => now_s.wrapping_sub(since) > UNCONFIRMED_S,
+                EntryState::Free
+                | EntryState::Reserved(_)
+                | EntryState::Live(_)
+                | EntryState::Exec(_)
+                | EntryState::Foreign
+                | EntryState::Dead => self.is_gone(place, judge),
             };
-            let new = Standing::Dead.word(turn);
+            let new = EntryState::Dead.word(turn);
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
             if is_over && entry.word.compare_exchange(word, new, o, r).is_ok() {
                 dead.add(place);
@@ -360,25 +365,25 @@ impl Places {
         }
         // Children of whom nobody else will ever hear.
         for (place, entry) in self.taken() {
-            if let (Standing::Expected(maker), turn) =
-                Standing::of(entry.word.load(Ordering::Acquire))
+            if let (EntryState::Reserved(maker), turn) =
+                EntryState::of(entry.word.load(Ordering::Acquire))
                 && dead.has(maker)
             {
-                self.unheard(Heir { place, turn }, now_s);
+                self.doubt(Reserved { place, turn }, now_s);
             }
         }
         (dead, had_any)
     }
 
     /// Nothing is left of the dead: their places are free. Says when to look again.
-    fn bury(&self, dead: &Dead) {
+    fn free_dead(&self, dead: &Dead) {
         let mut taken = 0;
         for (place, entry) in self.taken() {
-            let (standing, turn) = Standing::of(entry.word.load(Ordering::Acquire));
+            let (state_of, turn) = EntryState::of(entry.word.load(Ordering::Acquire));
             if dead.has(place) {
                 entry.held.store(0, Ordering::Relaxed);
-                entry.word.store(Standing::Free.word(turn), Ordering::Release);
-            } else if standing != Standing::Free {
+                entry.word.store(EntryState::Free.word(turn), Ordering::Release);
+            } else if state_of != EntryState::Free {
                 taken += 1;
             }
         }
@@ -421,7 +426,7 @@ pub(crate) struct Bits {
 /// How a slot is taken and freed, and who has it.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Holding {
+pub(crate) struct Allocation {
     /// Whether it is free, and how often it has been taken.
     life: AtomicU64,
     /// The bits of the first places, which few families go beyond.
@@ -435,7 +440,7 @@ const IN_USE: u32 = 1;
 /// Somebody prepares it, or clears it away: this, and its place.
 const IN_HAND: u32 = 2;
 
-impl Holding {
+impl Allocation {
     fn parts(&self) -> (u32, u32) {
         halves(self.life.load(Ordering::Acquire))
     }
@@ -524,16 +529,16 @@ impl Vacancies<'_> {
 
 /// All of it together.
 #[derive(Debug)]
-pub(crate) struct Holders<'a> {
+pub(crate) struct Ownership<'a> {
     pub(crate) places: &'a Places,
-    pub(crate) slot: fn(u32) -> Option<&'static Holding>,
+    pub(crate) slot: fn(u32) -> Option<&'static Allocation>,
     /// For every 64 places but the first, the bits of all slots.
     pub(crate) bits: &'a [Bits],
     pub(crate) slots_max: usize,
     pub(crate) vacancies: Vacancies<'a>,
 }
 
-impl Holders<'_> {
+impl Ownership<'_> {
     fn bits(&self, word: usize, slot: u32) -> Option<&Bits> {
         match word.checked_sub(1) {
             None => (self.slot)(slot).map(|slot| &slot.first),
@@ -565,26 +570,27 @@ impl Holders<'_> {
 
     /// It has it no longer; if nobody has, it is free.
     pub(crate) fn give_back(&self, place: Place, slot: u32) {
-        if place == Place::STRAYS {
+        if place == Place::UNTRACKED {
             return;
         }
-        let (Some(bits), Some(holding)) = (self.bits(place.word(), slot), (self.slot)(slot)) else {
+        let (Some(bits), Some(allocation)) = (self.bits(place.word(), slot), (self.slot)(slot))
+        else {
             return;
         };
         // As long as this process has it, that cannot change.
-        let (_, count) = holding.parts();
+        let (_, count) = allocation.parts();
         if bits.has.fetch_and(!place.bit(), Ordering::SeqCst) & place.bit() == 0 {
             return;
         }
-        if !self.is_had(slot) && holding.turn((IN_USE, count), (FREE, count)) {
+        if !self.is_had(slot) && allocation.turn((IN_USE, count), (FREE, count)) {
             self.vacancies.add(slot);
         }
         self.places.fewer(place);
     }
 
     /// A process gives up what others have as well, for now. Returns what it takes to have it again.
-    pub(crate) fn lend(&self, place: Place, slot: u32) -> Option<u32> {
-        let bits = self.bits(place.word(), slot).filter(|_| place != Place::STRAYS)?;
+    pub(crate) fn suspend(&self, place: Place, slot: u32) -> Option<u32> {
+        let bits = self.bits(place.word(), slot).filter(|_| place != Place::UNTRACKED)?;
         let (_, count) = (self.slot)(slot)?.parts();
         if bits.has.fetch_and(!place.bit(), Ordering::SeqCst) & place.bit() == 0 {
             return None;
@@ -594,9 +600,9 @@ impl Holders<'_> {
     }
 
     /// It has it again. Returns false if the others have given it back meanwhile.
-    pub(crate) fn regain(&self, place: Place, slot: u32, since: u32) -> bool {
+    pub(crate) fn resume(&self, place: Place, slot: u32, since: u32) -> bool {
         self.get(place, slot);
-        let is_there = (self.slot)(slot).is_some_and(|holding| holding.stay(since));
+        let is_there = (self.slot)(slot).is_some_and(|allocation| allocation.stay(since));
         if !is_there && let Some(bits) = self.bits(place.word(), slot) {
             bits.has.fetch_and(!place.bit(), Ordering::SeqCst);
             self.places.fewer(place);
@@ -619,7 +625,7 @@ impl Holders<'_> {
 
     /// It has no descriptor of it any more.
     pub(crate) fn unname(&self, place: Place, slot: u32) {
-        if let Some(bits) = self.bits(place.word(), slot).filter(|_| place != Place::STRAYS) {
+        if let Some(bits) = self.bits(place.word(), slot).filter(|_| place != Place::UNTRACKED) {
             bits.names.fetch_and(!place.bit(), Ordering::SeqCst);
         }
     }
@@ -647,21 +653,21 @@ impl Holders<'_> {
         judge: &dyn Fn(Suspect) -> bool,
         clear: &mut dyn FnMut(u32),
     ) -> Option<bool> {
-        if me == Place::STRAYS || !self.places.begin(me, judge) {
+        if me == Place::UNTRACKED || !self.places.begin(me, judge) {
             return None;
         }
-        let (dead, had_any) = self.places.condemn(now_s, judge);
+        let (dead, had_any) = self.places.mark_dead(now_s, judge);
         if had_any {
             (0..fresh).for_each(|slot| self.inherit(me, slot, &dead, clear));
         }
-        self.places.bury(&dead);
+        self.places.free_dead(&dead);
         self.places.finish();
         Some(dead.0.iter().any(|word| *word != 0))
     }
 
     /// One slot.
     fn inherit(&self, me: Place, slot: u32, dead: &Dead, clear: &mut dyn FnMut(u32)) {
-        let Some(holding) = (self.slot)(slot) else { return };
+        let Some(allocation) = (self.slot)(slot) else { return };
         let mut was_had = false;
         for (word, gone) in self.words().zip(&dead.0) {
             let Some(bits) = self.bits(word, slot) else { continue };
@@ -671,7 +677,7 @@ impl Holders<'_> {
                 was_had = true;
             }
         }
-        let (state, count) = holding.parts();
+        let (state, count) = allocation.parts();
         let holder = state.checked_sub(IN_HAND).map(Place);
         let is_over = match holder {
             Some(holder) => dead.has(holder),
@@ -680,11 +686,11 @@ impl Holders<'_> {
         if state == FREE {
             // Whoever freed it may have been killed before it could say so.
             self.vacancies.add(slot);
-        } else if is_over && holding.turn((state, count), (IN_HAND + me.0, count)) {
+        } else if is_over && allocation.turn((state, count), (IN_HAND + me.0, count)) {
             if was_had {
                 clear(slot);
             }
-            holding.turn((IN_HAND + me.0, count), (FREE, count));
+            allocation.turn((IN_HAND + me.0, count), (FREE, count));
             self.vacancies.add(slot);
         }
     }

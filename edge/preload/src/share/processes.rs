@@ -1,7 +1,7 @@
 //! The family: this process, those that it was forked from, and those that were forked from it, which
 //! share what is known about sockets.
 //!
-//! Here is who they are, and who of them has ended; which sockets each of them has is in `holders.rs`.
+//! Here is who they are, and who of them has ended; which sockets each of them has is in `ownership.rs`.
 //! Their sockets are taken from the dead when somebody wants places or sockets, or closes a socket that only
 //! a dead one has besides: never while bytes move.
 //!
@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::base::{confined, raw, thread};
 use crate::share::stats;
-use crate::socket::holders::{Heir, Holders, Place, Standing, Suspect};
+use crate::socket::ownership::{EntryState, Ownership, Place, Reserved, Suspect};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::{arena, own};
 use crate::transport::{datagram, offer};
 
-fn with<T>(f: impl FnOnce(&Holders<'static>, Place) -> T) -> Option<T> {
-    Some(f(&arena::holders()?, own::me()?))
+fn with<T>(f: impl FnOnce(&Ownership<'static>, Place) -> T) -> Option<T> {
+    Some(f(&arena::ownership()?, own::me()?))
 }
 
 fn now_s() -> u32 {
@@ -43,44 +43,44 @@ pub(crate) fn create(kind: Kind) -> Option<&'static Socket> {
 }
 
 /// A place for a child that is about to be forked; `None` if nothing is shared yet.
-pub(crate) fn expect() -> Option<Heir> {
+pub(crate) fn reserve() -> Option<Reserved> {
     let space = own::OWN.space.load(Ordering::Relaxed);
-    with(|holders, me| holders.places.expect(me, space).unwrap_or(Heir::STRAY))
+    with(|ownership, me| ownership.places.reserve(me, space).unwrap_or(Reserved::UNTRACKED))
 }
 
 /// A child is about to have this socket, and a descriptor of it.
-pub(crate) fn endow(heir: Heir, socket: &Socket) {
-    with(|holders, _| {
-        holders.get(heir.place, socket.index());
-        holders.name(heir.place, socket.index());
+pub(crate) fn give(reserved: Reserved, socket: &Socket) {
+    with(|ownership, _| {
+        ownership.get(reserved.place, socket.index());
+        ownership.name(reserved.place, socket.index());
     });
 }
 
 /// The child has not come into being, and has no such socket.
-pub(crate) fn disinherit(heir: Heir, socket: &Socket) {
-    with(|holders, _| {
-        holders.unname(heir.place, socket.index());
-        holders.give_back(heir.place, socket.index());
+pub(crate) fn take_away(reserved: Reserved, socket: &Socket) {
+    with(|ownership, _| {
+        ownership.unname(reserved.place, socket.index());
+        ownership.give_back(reserved.place, socket.index());
     });
 }
 
 /// The child has not come into being.
-pub(crate) fn miscarry(heir: Heir) {
-    with(|holders, _| holders.places.miscarry(heir));
+pub(crate) fn cancel(reserved: Reserved) {
+    with(|ownership, _| ownership.places.cancel(reserved));
 }
 
 /// The parent knows its child.
-pub(crate) fn bear(heir: Heir, child: u32) {
-    with(|holders, _| holders.places.bear(heir, child));
+pub(crate) fn confirm(reserved: Reserved, child: u32) {
+    with(|ownership, _| ownership.places.confirm(reserved, child));
 }
 
 /// The parent does not know whether it has one.
-pub(crate) fn unheard(heir: Heir) {
-    with(|holders, _| holders.places.unheard(heir, now_s()));
+pub(crate) fn doubt(reserved: Reserved) {
+    with(|ownership, _| ownership.places.doubt(reserved, now_s()));
 }
 
 /// The child has been born. Returns false if that has taken so long that nobody believed in it.
-pub(crate) fn born(heir: Heir) -> bool {
+pub(crate) fn start(reserved: Reserved) -> bool {
     let me = raw::process_id();
     let parent = own::OWN.process.swap(me, Ordering::Relaxed);
     let mut is_at_home = true;
@@ -89,38 +89,38 @@ pub(crate) fn born(heir: Heir) -> bool {
         let space = own::space();
         is_at_home = space != 0 && own::OWN.space.swap(space, Ordering::Relaxed) == space;
     }
-    own::OWN.place.store(heir.place.0, Ordering::Release);
-    if heir == Heir::STRAY {
+    own::OWN.place.store(reserved.place.0, Ordering::Release);
+    if reserved == Reserved::UNTRACKED {
         return true;
     }
-    let Some(holders) = arena::holders() else { return true };
-    let is_believed = holders.places.born(heir, is_at_home.then_some(me)).is_ok();
+    let Some(ownership) = arena::ownership() else { return true };
+    let is_believed = ownership.places.start(reserved, is_at_home.then_some(me)).is_ok();
     if !is_believed {
-        goes_astray();
+        untrack();
     }
     is_believed
 }
 
 /// The child may not find out who it is: it has what all have who are not told apart.
-pub(crate) fn goes_astray() {
-    own::OWN.place.store(Place::STRAYS.0, Ordering::Release);
+pub(crate) fn untrack() {
+    own::OWN.place.store(Place::UNTRACKED.0, Ordering::Release);
 }
 
 /// This process is about to become another program, or goes on after all.
-pub(crate) fn leaves(is_leaving: bool) {
-    with(|holders, me| holders.places.leaves(me, raw::process_id(), is_leaving));
+pub(crate) fn set_exec(is_leaving: bool) {
+    with(|ownership, me| ownership.places.set_exec(me, raw::process_id(), is_leaving));
 }
 
 /// This process is about to become another program: it has a socket no more that others have. Returns
 /// what it takes to have it again.
-pub(crate) fn lend(socket: &Socket) -> Option<u32> {
+pub(crate) fn suspend(socket: &Socket) -> Option<u32> {
     let is_shared = others_name(socket);
-    is_shared.then(|| with(|holders, me| holders.lend(me, socket.index())))??
+    is_shared.then(|| with(|ownership, me| ownership.suspend(me, socket.index())))??
 }
 
 /// It goes on after all. Returns false if the socket is somebody else's by now.
-pub(crate) fn regain(socket: &Socket, since: u32) -> bool {
-    with(|holders, me| holders.regain(me, socket.index(), since)).unwrap_or(false)
+pub(crate) fn resume(socket: &Socket, since: u32) -> bool {
+    with(|ownership, me| ownership.resume(me, socket.index(), since)).unwrap_or(false)
 }
 
 /// Whether any descriptor stands for a socket, of any process.
@@ -130,11 +130,11 @@ pub(crate) fn is_named(socket: &Socket) -> bool {
 
 /// Whether another process has a descriptor of a socket. If only dead ones have, they are swept away.
 fn others_name(socket: &Socket) -> bool {
-    let answer = with(|holders, me| {
+    let answer = with(|ownership, me| {
         let mut has_dead = false;
-        for other in holders.others(me, socket.index()) {
-            if is_parent(holders.places.standing(other))
-                || !holders.places.is_gone(other, &|suspect| has_ended(suspect, false))
+        for other in ownership.others(me, socket.index()) {
+            if is_parent(ownership.places.state_of(other))
+                || !ownership.places.is_gone(other, &|suspect| has_ended(suspect, false))
             {
                 return (true, has_dead);
             }
@@ -150,8 +150,8 @@ fn others_name(socket: &Socket) -> bool {
 }
 
 /// Whether it lives for sure, and cheaply so: who had us, in the same namespace, has us still.
-fn is_parent(standing: Standing) -> bool {
-    standing == Standing::Alive(raw::parent_id())
+fn is_parent(state_of: EntryState) -> bool {
+    state_of == EntryState::Live(raw::parent_id())
 }
 
 /// Whether a process of the family has ended. If it is worth more effort, so has one whose number is
@@ -202,7 +202,7 @@ fn file_at(maps: &[u8], address: usize) -> Option<(&[u8], &[u8])> {
 
 /// Before a fork: if many places are taken, perhaps many are those of the dead.
 pub(crate) fn sweep_if_due() {
-    let due = with(|holders, _| holders.places.is_due());
+    let due = with(|ownership, _| ownership.places.is_due());
     if let Some((true, is_short)) = due {
         sweep(is_short && may_be_thorough());
     }
@@ -226,10 +226,10 @@ pub(crate) fn sweep(is_thorough: bool) {
     let _stays = raw::Uncancelled::new();
     // Handlers wait: they might fork.
     thread::enter();
-    with(|holders, me| {
+    with(|ownership, me| {
         let judge = |suspect| has_ended(suspect, is_thorough);
         let mut clear = |index| arena::slot(index).map_or((), clear_away);
-        holders.sweep(me, arena::fresh(), now_s(), &judge, &mut clear);
+        ownership.sweep(me, arena::fresh(), now_s(), &judge, &mut clear);
     });
     thread::leave();
     raw::set_errno(errno);
