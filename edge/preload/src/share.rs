@@ -1,14 +1,14 @@
 //! Processes that share sockets: forks, new programs, descriptors that are passed on, ends.
 //!
 //! ```text
-//! processes, life, successor   who shares, children, the next program
+//! processes, life, exec_target who shares, children, the next program
 //! sockets, closing            from the first call of a socket to its last descriptor
 //! stats                       the file that sockets lie in, and reports
 //! ```
 
 pub(crate) mod closing;
+pub(crate) mod exec_target;
 pub(crate) mod life;
 pub(crate) mod processes;
 pub(crate) mod sockets;
 pub(crate) mod stats;
-pub(crate) mod successor;

@@ -19,7 +19,7 @@ use crate::base::parts::Cursor;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::real::real;
 use crate::base::{address, copy};
-use crate::share::{life, successor};
+use crate::share::{exec_target, life};
 use crate::socket::pacing::MayWait;
 use crate::socket::policy::{is_plain, may_ring};
 use crate::socket::stamps::Control;
@@ -788,7 +788,7 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
         let is_there = copy::is_readable(header.msg_control, header.msg_controllen);
         if !header.msg_control.is_null() && is_there {
             // SAFETY: the program's promise: a valid header, and what it points to is there.
-            unsafe { each_passed(message, |passed| successor::hand_over(fd, passed)) };
+            unsafe { each_passed(message, |passed| exec_target::hand_over(fd, passed)) };
         }
     }
     if let Some(socket) = socket.filter(|_| is_ours && header.msg_controllen > 0) {

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::{copy, signal};
-use crate::share::{closing, successor};
+use crate::share::{closing, exec_target};
 use crate::socket::table;
 use crate::transport::{datagram, doorbell};
 use crate::wait::epoll;
@@ -74,7 +74,7 @@ fn is_open(fd: c_int) -> bool {
 /// The first three descriptors are those that streams and programs use which do not know us.
 fn standard(old: c_int, new: c_int) {
     if (libc::STDIN_FILENO..=libc::STDERR_FILENO).contains(&new) {
-        successor::prepare_standard(old);
+        exec_target::prepare_standard(old);
     }
 }
 
@@ -112,7 +112,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
     }
     if closes_all && !signal::is_guest() {
         let others_keep_theirs = flags & unshare != 0 && raw::has_threads();
-        let each = if others_keep_theirs { successor::prepare_standard } else { closes };
+        let each = if others_keep_theirs { exec_target::prepare_standard } else { closes };
         table::each(first as usize, last as usize, each);
     }
     real!(close_range(first, last, flags))

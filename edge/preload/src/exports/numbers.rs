@@ -17,7 +17,7 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 
 use super::{bytes, descriptors, processes, size};
 use crate::base::raw;
-use crate::share::{life, successor};
+use crate::share::{exec_target, life};
 use crate::socket::table;
 
 #[unsafe(no_mangle)]
@@ -56,7 +56,7 @@ unsafe extern "C-unwind" fn syscall(
             unsafe { descriptors::dup3(a as c_int, b as c_int, c as c_int) }.into()
         }
         libc::SYS_io_uring_setup => {
-            successor::give_up_all();
+            exec_target::give_up_all();
             // SAFETY: the program's promise (rule 1).
             size(unsafe { raw::syscall(number, [a, b, c, d, e, f]) }) as c_long
         }

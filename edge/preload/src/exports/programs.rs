@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::base::real::real;
-use crate::share::successor;
+use crate::share::exec_target;
 
 type Strings = *const *const c_char;
 
@@ -48,7 +48,7 @@ unsafe fn become_it(
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let prepared = unsafe { successor::prepare(program, environment) };
+    let prepared = unsafe { exec_target::prepare(program, environment) };
     let answer = call();
     prepared.undo();
     answer
@@ -84,7 +84,7 @@ unsafe extern "C-unwind" fn execvpe(
     environment: Strings,
 ) -> c_int {
     // SAFETY: the program's promise.
-    let program = unsafe { given(file) }.and_then(successor::find);
+    let program = unsafe { given(file) }.and_then(exec_target::find);
     let call = || real!(execvpe(file, arguments, environment));
     // SAFETY: the program's promise.
     unsafe { become_it(program.as_deref(), environment, call) }
@@ -213,7 +213,7 @@ unsafe extern "C-unwind" fn posix_spawn(
     // SAFETY: the program's promise.
     let program = path_of(unsafe { given(path) });
     // SAFETY: the program's promise.
-    unsafe { successor::prepare_child(program.as_deref(), environment) };
+    unsafe { exec_target::prepare_child(program.as_deref(), environment) };
     real!(posix_spawn(pid, path, actions, attributes, arguments, environment))
 }
 
@@ -227,9 +227,9 @@ unsafe extern "C-unwind" fn posix_spawnp(
     environment: Strings,
 ) -> c_int {
     // SAFETY: the program's promise.
-    let program = unsafe { given(file) }.and_then(successor::find);
+    let program = unsafe { given(file) }.and_then(exec_target::find);
     // SAFETY: the program's promise.
-    unsafe { successor::prepare_child(program.as_deref(), environment) };
+    unsafe { exec_target::prepare_child(program.as_deref(), environment) };
     real!(posix_spawnp(pid, file, actions, attributes, arguments, environment))
 }
 
@@ -241,6 +241,6 @@ unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     old: c_int,
     new: c_int,
 ) -> c_int {
-    successor::prepare_standard(old);
+    exec_target::prepare_standard(old);
     real!(posix_spawn_file_actions_adddup2(actions, old, new))
 }

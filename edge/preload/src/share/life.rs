@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use crate::base::lock::Lock;
 use crate::base::{alive, config, confined, forks, heap, raw, signal, thread};
-use crate::share::{processes, successor};
+use crate::share::{exec_target, processes};
 use crate::socket::ownership::Reserved;
 use crate::socket::state::{self, Carrier, Kind, Socket};
 use crate::socket::{arena, loans, policy, stamps, table};
@@ -62,7 +62,7 @@ pub(crate) fn confine() {
     let errno = raw::errno();
     heap::provide();
     alive::confine();
-    successor::give_up_all();
+    exec_target::give_up_all();
     let mut is_bare = true;
     table::each(0, usize::MAX, |fd| match epoll::of(fd) {
         Some(epoll) if epoll.is_kernels_alone(fd) => {
