@@ -21,14 +21,14 @@ use crate::base::real::real;
 use crate::share::sockets;
 use crate::socket::policy::may_ring;
 use crate::socket::table;
-use crate::transport::{retreat, stream};
+use crate::transport::{fallback, stream};
 use crate::wait::blocking;
 
 const CHUNK: usize = 65_536;
 
 fn is_ringed(fd: c_int) -> bool {
     table::socket(fd).is_some_and(|socket| {
-        retreat::settle(&socket, fd);
+        fallback::settle(&socket, fd);
         may_ring(&socket) && socket.segment().is_some()
     })
 }

@@ -11,12 +11,12 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::base::real::real;
 use crate::socket::table;
-use crate::transport::retreat;
+use crate::transport::fallback;
 
 /// Whether a descriptor is a connection whose bytes do not go through the kernel.
 fn is_ringed(fd: c_int) -> bool {
     table::socket(fd).is_some_and(|socket| {
-        retreat::settle(&socket, fd);
+        fallback::settle(&socket, fd);
         socket.segment().is_some()
     })
 }

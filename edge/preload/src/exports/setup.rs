@@ -19,7 +19,7 @@ use crate::share::{closing, sockets};
 use crate::socket::policy::{self, is_plain};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::{memberships, pacing, table};
-use crate::transport::{datagram, kernel, retreat};
+use crate::transport::{datagram, fallback, kernel};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -156,7 +156,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let kernel = || real!(shutdown(fd, how));
     let Some(socket) = table::socket(fd) else { return kernel() };
     datagram::keep_to_kernel(&socket, fd);
-    retreat::settle(&socket, fd);
+    fallback::settle(&socket, fd);
     let known = [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR].contains(&how);
     if !known || socket.kind() != Kind::Stream || closing::shut(&socket, fd, how) {
         return kernel();
@@ -289,7 +289,7 @@ unsafe extern "C-unwind" fn getsockopt(
         };
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.kind() == Kind::Connecting {
-        retreat::settle(&socket, fd);
+        fallback::settle(&socket, fd);
     }
     answer
 }

@@ -9,7 +9,7 @@ use crate::socket::counters::Counters;
 use crate::socket::state::Socket;
 use crate::socket::{arena, history, table};
 use crate::transport::ring::{ACCEPTED, NEVER, Segment};
-use crate::transport::{bell, datagram, offer, retreat};
+use crate::transport::{bell, datagram, fallback, offer};
 use crate::wait::epoll;
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
@@ -23,7 +23,7 @@ pub(crate) fn forget(fd: c_int) {
     if is_last {
         if let Some(segment) = socket.segment() {
             if socket.is_adopted.load(Ordering::Relaxed) {
-                retreat::see_off(socket, fd);
+                fallback::send_the_rest(socket, fd);
                 bell::hear_after_sleep(socket, segment, fd);
             } else {
                 part(socket, segment, fd);
@@ -65,7 +65,7 @@ fn part(socket: &Socket, segment: &Segment, fd: c_int) {
     fence(Ordering::SeqCst);
     bell::wake_at_end(outgoing);
     if segment.is_leaving() {
-        retreat::see_off(socket, fd);
+        fallback::send_the_rest(socket, fd);
         return offer::withdraw(socket);
     }
     // From here on nobody rings for us; whoever is about to has a moment to finish, since a bell

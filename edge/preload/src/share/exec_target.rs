@@ -22,7 +22,7 @@ use crate::socket::state::{Carrier, Kind, Socket, Why};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{arena, policy};
 use crate::transport::ring::ACCEPTED;
-use crate::transport::{datagram, offer, rendezvous, retreat};
+use crate::transport::{datagram, fallback, offer, rendezvous};
 
 /// What has been done for a program that is about to take this process over.
 #[derive(Debug, Default)]
@@ -195,7 +195,7 @@ fn give_up(socket: &Socket, fd: c_int) {
     match socket.kind() {
         Kind::Datagram => datagram::give_up(socket, fd),
         Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => {
-            retreat::leave(socket, fd)
+            fallback::leave(socket, fd)
         }
     }
 }
@@ -209,7 +209,7 @@ pub(crate) fn hand_over(over: c_int, fd: c_int) {
     if takes_over(over) {
         pass_on(&socket, fd);
     } else {
-        retreat::leave(&socket, fd);
+        fallback::leave(&socket, fd);
     }
 }
 

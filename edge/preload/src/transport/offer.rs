@@ -170,7 +170,7 @@ fn remembered(socket: &Socket) -> [u64; 2] {
 }
 
 /// Where the bytes are that the end that left had to take out of the kernel's queue.
-pub(crate) fn refund(socket: &Socket) -> Option<CString> {
+pub(crate) fn resend_path(socket: &Socket) -> Option<CString> {
     let [a, b] = remembered(socket);
     rendezvous::path(&format!("{a:016x}{b:016x}.back"))
 }

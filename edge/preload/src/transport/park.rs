@@ -10,7 +10,7 @@ use crate::base::raw;
 use crate::socket::state::{Carrier, Socket};
 use crate::transport::bell::armed_by;
 use crate::transport::ring::{ACCEPTED, ALONE, NEVER, ON_WORD, Segment, TOGETHER};
-use crate::transport::{doorbell, retreat};
+use crate::transport::{doorbell, fallback};
 
 /// What somebody waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -176,9 +176,9 @@ pub(crate) fn part_together(socket: &Socket, segment: &Segment) {
 }
 
 /// Whether this end has bytes to send again, as soon as the kernel takes them.
-pub(crate) fn owes(socket: &Socket) -> bool {
+pub(crate) fn has_to_resend(socket: &Socket) -> bool {
     socket.carrier() == Carrier::Leaving
-        && socket.mapped().is_some_and(|segment| !retreat::is_pumped(segment, socket.end()))
+        && socket.mapped().is_some_and(|segment| !fallback::has_resent(segment, socket.end()))
 }
 
 /// A thread that sleeps, or is about to: bells may be for it.

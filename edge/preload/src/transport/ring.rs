@@ -77,12 +77,12 @@ pub(crate) struct Header {
     pub(crate) ports: [AtomicU32; 2],
     /// The processes at both ends, the one that connected first.
     owners: [Owner; 2],
-    /// Who goes back to the kernel, and how far it is; see `retreat.rs`.
+    /// Who goes back to the kernel, and how far it is; see `fallback.rs`.
     leaver: AtomicU32,
     /// Bytes that whoever left had to take out of the kernel's queue, and that are sent again, and
     /// how many of them have been.
-    pub(crate) refund: AtomicU64,
-    pub(crate) refunded: AtomicU64,
+    pub(crate) resend: AtomicU64,
+    pub(crate) resent: AtomicU64,
     directions: [Direction; 2],
 }
 

@@ -21,7 +21,7 @@ use crate::socket::loans::{Loan, PIECES_MAX};
 use crate::socket::policy;
 use crate::socket::state::{Carrier, Kind, Socket, Why};
 use crate::transport::ring::{ACCEPTED, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
-use crate::transport::{bell, doorbell, offer, park, rendezvous, retreat, streak};
+use crate::transport::{bell, doorbell, fallback, offer, park, rendezvous, streak};
 
 /// What an attempt has come to.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +103,7 @@ pub(crate) fn try_receive(
     if let Some(error) = socket.take_error() {
         return Step::Failed(Errno(error));
     }
-    retreat::arrive(socket, fd);
+    fallback::arrive(socket, fd);
     for _ in 0..FOLLOWS_MAX {
         let held = socket.receiving.hold();
         match socket.segment() {
@@ -112,7 +112,7 @@ pub(crate) fn try_receive(
             Some(segment) => return receive_settled(socket, segment, fd, into, how),
         }
         drop(held);
-        if !retreat::follow(socket, fd) {
+        if !fallback::follow(socket, fd) {
             return Step::Nothing;
         }
     }
@@ -125,7 +125,7 @@ const FOLLOWS_MAX: u32 = 8;
 /// The other end has written nonsense: the connection is reset, which is said once.
 #[cold]
 fn broken(socket: &Socket, fd: c_int) -> Step {
-    retreat::poison(socket, fd);
+    fallback::poison(socket, fd);
     let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     Step::Failed(Errno::CONNRESET)
 }
@@ -322,7 +322,7 @@ fn is_left(socket: &Socket) -> bool {
 /// The peer has gone back to the kernel, and the ring is empty: what comes now comes from there.
 fn receive_after_ring(socket: &Socket, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
     let Some(segment) = socket.mapped() else { return Step::Nothing };
-    if !retreat::is_heard(socket, segment, fd) {
+    if !fallback::is_heard(socket, segment, fd) {
         let has_bytes = segment.incoming(socket.end()).has_bytes();
         return if has_bytes { Step::Moved(0) } else { Step::Nothing };
     }
@@ -368,7 +368,7 @@ pub(crate) fn returned(socket: &Socket, ring: Ring<'_>, fd: c_int) {
 
 /// Goes the way of a send as far as the ring that it would write to. Returns whether there is one.
 pub(crate) fn warm(socket: &Socket, fd: c_int) -> bool {
-    retreat::arrive(socket, fd);
+    fallback::arrive(socket, fd);
     let _held = socket.sending.hold();
     let Some(segment) = socket.segment().filter(|_| socket.carrier() == Carrier::Rings) else {
         return false;
@@ -385,13 +385,13 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut Cursor<'_>, more: 
     if let Some(error) = socket.take_error() {
         return Step::Failed(Errno(error));
     }
-    retreat::arrive(socket, fd);
+    fallback::arrive(socket, fd);
     if socket.carrier() == Carrier::Open {
         look_for_offer(socket, fd);
     }
     let mut is_short = false;
     for _ in 0..FOLLOWS_MAX {
-        if is_short && !retreat::leave_for_want_of_memory(socket, fd) {
+        if is_short && !fallback::leave_for_want_of_memory(socket, fd) {
             return Step::Nothing;
         }
         let held = socket.sending.hold();
@@ -410,12 +410,12 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut Cursor<'_>, more: 
             }
             if is_left_behind(socket, segment) {
                 // The other end did not wait for these bytes: they follow it.
-                retreat::follow(socket, fd);
+                fallback::follow(socket, fd);
             }
             return step;
         }
         drop(held);
-        if !retreat::follow(socket, fd) {
+        if !fallback::follow(socket, fd) {
             return Step::Nothing;
         }
     }
@@ -430,7 +430,7 @@ fn send_settled(
     more: bool,
 ) -> Step {
     match socket.carrier() {
-        Carrier::Leaving if !retreat::is_pumped(segment, socket.end()) => return Step::Nothing,
+        Carrier::Leaving if !fallback::has_resent(segment, socket.end()) => return Step::Nothing,
         Carrier::Leaving => return through_kernel(socket, Some(segment), fd, from, more),
         Carrier::Offered if segment.header().state.load(Ordering::Acquire) != ACCEPTED => {
             let step = through_kernel(socket, Some(segment), fd, from, more);

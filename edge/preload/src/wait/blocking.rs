@@ -49,7 +49,7 @@ fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Re
         (true, false) => libc::POLLOUT,
     };
     let events = if rings.is_none() { events & !libc::POLLRDHUP } else { events };
-    let events = events | if park::owes(socket) { libc::POLLOUT } else { 0 };
+    let events = events | if park::has_to_resend(socket) { libc::POLLOUT } else { 0 };
     let left_ns = match rings {
         None => left_ns,
         Some(_) => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),

@@ -23,7 +23,7 @@ use crate::transport::datagram::{self, Content};
 use crate::transport::doorbell::{Borrowed, Doorbell, Sleeping};
 use crate::transport::park::{self, Sleeper, Want};
 use crate::transport::ring::Segment;
-use crate::transport::{bell, retreat};
+use crate::transport::{bell, fallback};
 use crate::wait::epoll::{self, Instance};
 use crate::wait::filters;
 
@@ -40,7 +40,7 @@ enum Known {
 impl Known {
     fn of(fd: c_int) -> Self {
         if let Some(socket) = table::socket(fd) {
-            retreat::settle(&socket, fd);
+            fallback::settle(&socket, fd);
             if datagram::has_post(&socket) {
                 return Self::Datagram(socket);
             }
@@ -309,7 +309,7 @@ fn ask(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
         Some((socket, segment)) => {
             let (_, writing) = park::kernel_speaks(socket, segment);
             let writing = if writing { fd.events } else { 0 };
-            let writing = if park::owes(socket) { libc::POLLOUT } else { writing };
+            let writing = if park::has_to_resend(socket) { libc::POLLOUT } else { writing };
             let room = writing & libc::POLLOUT;
             let events = libc::POLLIN | libc::POLLRDHUP | room;
             libc::pollfd { fd: fd.fd, events, revents: 0 }

@@ -26,7 +26,7 @@ use crate::socket::state::{Carrier, Kind, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Content, Request};
 use crate::transport::stream::{self, Receive, Step};
-use crate::transport::{bell, park, retreat};
+use crate::transport::{bell, fallback, park};
 
 /// `struct vma_completion_t`, whose packet comes first.
 #[derive(Clone, Copy, Debug)]
@@ -439,7 +439,7 @@ impl Seat {
         if !is_open {
             return None;
         }
-        retreat::settle(&self.socket, fd);
+        fallback::settle(&self.socket, fd);
         self.ask(ring, fd);
         Some(Completion { events: OUT, user_data: self.socket.user_data_or(fd), ..NOTHING })
     }

@@ -15,7 +15,7 @@ use crate::socket::state::Socket;
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Content};
 use crate::transport::park::{self, Want};
-use crate::transport::{bell, retreat};
+use crate::transport::{bell, fallback};
 use crate::wait::epoll;
 
 /// What an item watches.
@@ -435,7 +435,7 @@ pub(crate) fn events_of(
     fd: c_int,
 ) -> i16 {
     if segment.is_leaving() || segment.is_spoilt() {
-        retreat::settle(socket, fd);
+        fallback::settle(socket, fd);
         if socket.segment().is_none() {
             let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
             return raw::poll_now(fd, all).unwrap_or(0);
@@ -451,7 +451,7 @@ pub(crate) fn events_of(
             ready |= events & !(libc::POLLOUT | libc::POLLWRNORM);
         }
         if writing {
-            let room = if park::owes(socket) { 0 } else { events & libc::POLLOUT };
+            let room = if park::has_to_resend(socket) { 0 } else { events & libc::POLLOUT };
             ready = (ready & !(libc::POLLOUT | libc::POLLWRNORM)) | room;
         }
     }

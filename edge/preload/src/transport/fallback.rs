@@ -124,7 +124,7 @@ fn leave_first(socket: &Socket, segment: &Segment, fd: c_int) {
     };
     if is_alone {
         inherit(socket, segment, fd, given);
-    } else if !refund(socket, segment, &given) {
+    } else if !keep_for_resending(socket, segment, &given) {
         return poison(socket, fd);
     } else {
         ring_last(segment, me, fd);
@@ -205,11 +205,11 @@ fn take_exactly(fd: c_int, mut count: u64, until: u64, mut take: impl FnMut(&[u8
 }
 
 /// Leaves bytes where the other end finds them, to send them again. Returns whether there was room for all.
-fn refund(socket: &Socket, segment: &Segment, given: &[u8]) -> bool {
+fn keep_for_resending(socket: &Socket, segment: &Segment, given: &[u8]) -> bool {
     if given.is_empty() {
         return true;
     }
-    let Some(path) = offer::refund(socket) else { return false };
+    let Some(path) = offer::resend_path(socket) else { return false };
     raw::unlink(&path);
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     let Ok(file) = raw::open(&path, flags) else { return false };
@@ -218,7 +218,7 @@ fn refund(socket: &Socket, segment: &Segment, given: &[u8]) -> bool {
         rest = rest.get(written..).unwrap_or(&[]);
     }
     raw::close(file);
-    segment.header().refund.store((given.len() - rest.len()) as u64, Ordering::Release);
+    segment.header().resend.store((given.len() - rest.len()) as u64, Ordering::Release);
     rest.is_empty()
 }
 
@@ -298,7 +298,7 @@ fn follow_left(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     if socket.carrier() != Carrier::Leaving {
         socket.set_carrier(Carrier::Leaving);
     }
-    match send_again(socket, segment, fd) {
+    match resend_all(socket, segment, fd) {
         Err(Broken) => poison(socket, fd),
         Ok(true) if is_heard(socket, segment, fd) => {
             finish(socket, fd);
@@ -347,7 +347,7 @@ fn follow_to_the_end(socket: &Socket, fd: c_int) {
                 disconnect(fd);
                 return finish(socket, fd);
             }
-            if is_pumped(segment, socket.end()) { libc::POLLIN } else { libc::POLLOUT }
+            if has_resent(segment, socket.end()) { libc::POLLIN } else { libc::POLLOUT }
         };
         let _ = raw::poll_for(fd, events, 10);
     }
@@ -389,40 +389,40 @@ pub(crate) fn is_heard(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
 }
 
 /// Whether everything that the end that left has not read has been sent again.
-pub(crate) fn is_pumped(segment: &Segment, me: End) -> bool {
+pub(crate) fn has_resent(segment: &Segment, me: End) -> bool {
     left_to_send(segment, me) == 0
 }
 
 /// How much of that is still to be sent.
 fn left_to_send(segment: &Segment, me: End) -> u64 {
-    let refunded = segment.header().refunded.load(Ordering::Acquire);
-    refund_of(segment).saturating_sub(refunded).saturating_add(segment.outgoing(me).waiting())
+    let resent = segment.header().resent.load(Ordering::Acquire);
+    resend_of(segment).saturating_sub(resent).saturating_add(segment.outgoing(me).waiting())
 }
 
 /// Bytes that the end that left has left to be sent again.
-fn refund_of(segment: &Segment) -> u64 {
-    segment.header().refund.load(Ordering::Acquire).min(QUEUE_MAX)
+fn resend_of(segment: &Segment) -> u64 {
+    segment.header().resend.load(Ordering::Acquire).min(QUEUE_MAX)
 }
 
 /// Sends again what the end that left has not read, as far as the kernel takes it. Returns whether
 /// that was all.
-fn send_again(socket: &Socket, segment: &Segment, fd: c_int) -> Result<bool, Broken> {
+fn resend_all(socket: &Socket, segment: &Segment, fd: c_int) -> Result<bool, Broken> {
     let header = segment.header();
-    let refund = refund_of(segment);
-    let done = header.refunded.load(Ordering::Acquire);
-    if done < refund {
-        let given = offer::refund(socket)
-            .and_then(|path| rendezvous::read_own(&path, usize::try_from(refund).ok()?))
-            .filter(|given| given.len() as u64 == refund)
+    let resend = resend_of(segment);
+    let done = header.resent.load(Ordering::Acquire);
+    if done < resend {
+        let given = offer::resend_path(socket)
+            .and_then(|path| rendezvous::read_own(&path, usize::try_from(resend).ok()?))
+            .filter(|given| given.len() as u64 == resend)
             .ok_or(Broken)?;
         let rest = given.get(usize::try_from(done).unwrap_or(usize::MAX)..).unwrap_or(&[]);
         let sent = give(fd, rest.as_ptr(), rest.len())?;
-        header.refunded.fetch_add(sent as u64, Ordering::AcqRel);
+        header.resent.fetch_add(sent as u64, Ordering::AcqRel);
         if sent < rest.len() {
             return Ok(false);
         }
-        header.refunded.store(refund, Ordering::Release);
-        if let Some(path) = offer::refund(socket) {
+        header.resent.store(resend, Ordering::Release);
+        if let Some(path) = offer::resend_path(socket) {
             raw::unlink(&path);
         }
     }
@@ -456,7 +456,7 @@ fn give(fd: c_int, bytes: *const u8, len: usize) -> Result<usize, Broken> {
 /// A connection whose other end has left is being closed: what it has not read must be on its way. The kernel is
 /// asked to hold all of it; what it does not take, as a reader is slow, is waited for, but not for long. Then the
 /// connection is reset: to end it would hide that bytes are missing.
-pub(crate) fn see_off(socket: &Socket, fd: c_int) {
+pub(crate) fn send_the_rest(socket: &Socket, fd: c_int) {
     let mut since = raw::now_ns();
     let mut before = u64::MAX;
     loop {
