@@ -3,7 +3,7 @@
 //! ```text
 //! stream      connections, in and out         kernel      receiving from the kernel, spinning first
 //! ring        bytes in shared memory          rendezvous, ports, offer    how two ends find one another
-//! doors       ends in other namespaces        fallback    back to the kernel
+//! path_proof  ends in other namespaces        fallback    back to the kernel
 //! park, bell, doorbell        ends that sleep, and what wakes them        streak  receptions in a row
 //! datagram    UDP, and its mailboxes
 //! ```
@@ -11,11 +11,11 @@
 pub(crate) mod bell;
 pub(crate) mod datagram;
 pub(crate) mod doorbell;
-pub(crate) mod doors;
 pub(crate) mod fallback;
 pub(crate) mod kernel;
 pub(crate) mod offer;
 pub(crate) mod park;
+pub(crate) mod path_proof;
 pub(crate) mod ports;
 pub(crate) mod rendezvous;
 pub(crate) mod ring;

@@ -15,7 +15,7 @@ use crate::share::{exec_target, processes};
 use crate::socket::ownership::Reserved;
 use crate::socket::state::{self, Carrier, Kind, Socket};
 use crate::socket::{arena, loans, policy, stamps, table};
-use crate::transport::{doorbell, doors, offer, rendezvous};
+use crate::transport::{doorbell, offer, path_proof, rendezvous};
 use crate::wait::{epoll, filters};
 
 /// Called by the loader.
@@ -153,7 +153,7 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
     let ours = [
         config::rules_lock(),
         policy::wishes(),
-        doors::opening(),
+        path_proof::opening(),
         doorbell::opening(),
         filters::lock(),
         loans::lock(),

@@ -13,7 +13,7 @@ use crate::share::processes;
 use crate::socket::state::{Carrier, End, Kind, Socket, Why};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{policy, stamps};
-use crate::transport::{datagram, doors, offer, ports};
+use crate::transport::{datagram, offer, path_proof, ports};
 
 /// A socket has been made.
 pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
@@ -104,7 +104,7 @@ pub(crate) fn listening(socket: &Socket, fd: c_int) {
     {
         ports::announce(addr.port());
         socket.port.store(addr.port().into(), Ordering::Relaxed);
-        doors::announce(fd, addr);
+        path_proof::announce(fd, addr);
         socket.set_why(Why::Listening);
     }
     policy::explain(socket, fd, "listen");

@@ -3,7 +3,7 @@
 //! The end that connected makes a file with the rings, named after the network namespace and both
 //! addresses, as soon as the kernel's connection stands; the end that accepted finds it there. If
 //! either is not one of us, there is no file, or nobody takes it, and the connection stays the
-//! kernel's. To another namespace, where addresses mean something else, the file is brought: see `doors.rs`.
+//! kernel's. To another namespace, where addresses mean something else, the file is brought: see `path_proof.rs`.
 //! Where files lie is `rendezvous.rs`.
 //!
 //! # Safety
@@ -22,7 +22,7 @@ use crate::socket::state::{Carrier, End, Socket, Why};
 use crate::socket::{changes, history, policy};
 use crate::transport::rendezvous::{self, Name};
 use crate::transport::ring::{ACCEPTED, Leaver, OFFERED, Segment, WITHDRAWN};
-use crate::transport::{doors, ports};
+use crate::transport::{path_proof, ports};
 
 /// A name for a connection: both addresses, and the namespaces they are addresses in.
 fn name(space: u64, client: SocketAddr, server: SocketAddr) -> [u64; 2] {
@@ -63,7 +63,7 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
     if is_near && !ports::listens(theirs.port()) {
         return socket.leave_to_kernel(Why::PeerSilent);
     }
-    if !is_near && !doors::ask(theirs) {
+    if !is_near && !path_proof::request(theirs) {
         return socket.leave_to_kernel(Why::PeerElsewhere);
     }
     socket.set_end(End::Client);
@@ -86,7 +86,7 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
         Some(segment) => {
             if !is_near {
                 segment.address(raw::secret(), ours, theirs);
-                knock(&segment, ours, theirs);
+                send_probe(&segment, ours, theirs);
             }
             remember(socket, fd, name, &segment);
             socket.attach(segment);
@@ -103,26 +103,26 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
 }
 
 /// Tells the other end of an offer that it cannot find.
-fn knock(segment: &Segment, ours: SocketAddr, theirs: SocketAddr) {
+fn send_probe(segment: &Segment, ours: SocketAddr, theirs: SocketAddr) {
     let secret = segment.header().secret.load(Ordering::Relaxed);
     if secret != 0 && segment.header().state.load(Ordering::Acquire) == OFFERED {
-        doors::knock(ours, theirs, segment.name(), secret);
+        path_proof::probe(ours, theirs, segment.name(), secret);
     }
 }
 
 /// The same, later: the door may have been opened since, or a knock been lost. Returns whether the offer
 /// is one that has to be brought.
-pub(crate) fn knock_again(segment: &Segment, fd: c_int) -> bool {
+pub(crate) fn probe_again(segment: &Segment, fd: c_int) -> bool {
     let has_to_be_brought = segment.header().secret.load(Ordering::Relaxed) != 0;
     if has_to_be_brought && let Some((ours, theirs)) = ends(fd) {
-        knock(segment, ours, theirs);
+        send_probe(segment, ours, theirs);
     }
     has_to_be_brought
 }
 
 /// Somebody has knocked: what it has sent has come from `from` to this namespace, that of `door`. If it
 /// is what the offer says, the connection of these addresses is the one that the offer is for.
-fn let_in(door: c_int, offered: [u64; 2], secret: u64, from: IpAddr) {
+fn accept_probe(probe_socket: c_int, offered: [u64; 2], secret: u64, from: IpAddr) {
     let Some((path, segment)) = file(offered).and_then(|path| {
         let opened = open(&path)?;
         Some((path, opened))
@@ -136,7 +136,7 @@ fn let_in(door: c_int, offered: [u64; 2], secret: u64, from: IpAddr) {
         && header.state.load(Ordering::Acquire) == OFFERED
         && segment.name() == offered
         && client.ip() == from;
-    let Some(space) = rendezvous::space(door).filter(|_| is_right) else { return };
+    let Some(space) = rendezvous::space(probe_socket).filter(|_| is_right) else { return };
     let alias = name(space, client, server);
     let Some(second) = file(alias).filter(|_| alias != offered) else { return };
     if raw::link(&path, &second) == Err(Errno(libc::EEXIST)) {
@@ -228,12 +228,13 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
     }
     if !is_near(ours, theirs) {
         // Who asks for the door does so as soon as it has connected: about now.
-        let is_early = socket.looks.load(Ordering::Relaxed) <= LOOKS_EARLY && doors::is_announced();
-        if !is_early && !doors::is_wanted() {
+        let is_early =
+            socket.looks.load(Ordering::Relaxed) <= LOOKS_EARLY && path_proof::is_announced();
+        if !is_early && !path_proof::is_wanted() {
             socket.leave_to_kernel(Why::PeerElsewhere);
             return false;
         }
-        doors::answer(let_in);
+        path_proof::receive_probes(accept_probe);
         let _ = socket.looks.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
     }
     let name = name(space, theirs, ours);

@@ -120,7 +120,7 @@ pub(crate) fn open_own(path: &CStr, more: c_int) -> Option<c_int> {
     is_own.then_some(file)
 }
 
-/// Names of one file: the one under which it was made, and that of a door (`doors.rs`).
+/// Names of one file: the one under which it was made, and that of a door (`path_proof.rs`).
 const NAMES_MAX: libc::nlink_t = 2;
 
 /// A name of 128 bits, made of everything that has to be the same.

@@ -70,7 +70,7 @@ pub(crate) struct Header {
     pub(crate) name: [AtomicU64; 2],
     pub(crate) alias: [AtomicU64; 2],
     /// What only those know who can read this; 0 if the other end finds it by addresses. See
-    /// `doors.rs`.
+    /// `path_proof.rs`.
     pub(crate) secret: AtomicU64,
     /// The addresses of both ends as IPv6 has them, and their ports, the one that connected first.
     pub(crate) addresses: [[AtomicU64; 2]; 2],

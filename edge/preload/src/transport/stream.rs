@@ -253,7 +253,7 @@ const SETTLING_LOOKS_MAX: u32 = 64;
 fn give_up(socket: &Socket, segment: &Segment, fd: c_int) {
     let answers = socket.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     let given = segment.outgoing(socket.end()).direction.producer.given.load(Ordering::Relaxed);
-    let has_to_be_brought = offer::knock_again(segment, fd);
+    let has_to_be_brought = offer::probe_again(segment, fd);
     if given > 0 && answers >= ANSWERS && offer::take_back(socket, segment, fd) {
         socket.set_why(if has_to_be_brought { Why::Unproven } else { Why::PeerSilent });
     }
@@ -435,7 +435,7 @@ fn send_settled(
         Carrier::Offered if segment.header().state.load(Ordering::Acquire) != ACCEPTED => {
             let step = through_kernel(socket, Some(segment), fd, from, more);
             if socket.counters.tx_os_packets.load(Ordering::Relaxed).is_power_of_two() {
-                offer::knock_again(segment, fd);
+                offer::probe_again(segment, fd);
             }
             return step;
         }

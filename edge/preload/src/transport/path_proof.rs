@@ -1,18 +1,21 @@
-//! Doors: how the end that connected shows that it is the one, from another network namespace.
+//! Path proofs: how the end that connected from another network namespace shows that it is the peer.
 //!
-//! Addresses mean something in one namespace alone. Two pairs of namespaces may have the same ones, so
-//! an offer that is found by addresses may be of another connection, whose bytes would end in the
-//! wrong program. So an offer is not found from elsewhere, it is brought. Whoever listens says on which
-//! addresses in a table that all namespaces of a user share. Who connects to one of them asks there for
-//! a *door*, a UDP socket of the listener, and *knocks*: sends a datagram with the name of its offer,
-//! and a number that only readers of the offer know, to the address that it has connected to. If it
-//! arrives from the address that the connection comes from, packets from there to here arrive here; and
-//! in one namespace both addresses and ports of a connection name one connection. Then the offer gets a
+//! An address means something in one namespace alone. Two pairs of namespaces may have the same ones, so
+//! an offer that is found by addresses may belong to another connection, whose bytes would end in the
+//! wrong program. So an offer from elsewhere is not found, it is announced along the path of the connection:
+//!
+//! 1. A process that listens enters its addresses in a table that all namespaces of a user share.
+//! 2. A process that connects to one of them asks there for a *probe socket*, a UDP socket of the listener.
+//! 3. It sends a *probe* there: a datagram with the name of its offer, and a number that only readers of the
+//!    offer know, to the address that it has connected to.
+//!
+//! A probe that arrives from the address that the connection comes from has taken its path, and in one
+//! namespace both addresses and ports of a connection name one connection. Then the offer gets a
 //! second name, that of the connection in this namespace, by which the end that accepted looks for it.
 //! NAT between the ends changes the addresses that one of them sees: nothing is found, and the
 //! connection stays the kernel's.
 //!
-//! A door is not opened before somebody has asked for it: programs of one namespace have none.
+//! A probe socket is not opened before a process has asked for it: programs of one namespace have none.
 //!
 //! # Safety
 //!
@@ -33,20 +36,20 @@ use crate::transport::rendezvous::{self, Reach};
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Entry {
-    /// The process that listens; 0 if nobody does.
+    /// The process that listens; 0 if none does.
     owner: AtomicU32,
     /// The port on which it listens; 0 as long as the rest is not there.
     port: AtomicU32,
     /// The network namespace.
     space: AtomicU64,
-    /// The port of its door; 0 if it has none.
-    door: AtomicU32,
-    /// Somebody has asked for one.
+    /// The port of its probe socket; 0 if it has none.
+    probe_port: AtomicU32,
+    /// One has been asked for.
     is_wanted: AtomicU32,
     addresses: [[AtomicU64; 2]; ADDRESSES_MAX],
 }
 
-/// Ports of one user and process namespace; who listens on others is not found from elsewhere.
+/// Ports of one user and process namespace; listeners on others are not found from elsewhere.
 const ENTRIES: usize = 1024;
 /// Places that are looked at for one port: so many processes may listen on it.
 const PROBES: usize = 16;
@@ -55,23 +58,23 @@ const ADDRESSES_MAX: usize = 8;
 /// Entries of one process.
 const OWN_MAX: usize = 16;
 
-/// What a knock says first.
-const KNOCK: [u8; 8] = *b"adverb/1";
-/// Length of a knock: that, a name of 16 bytes, and a number of 8.
-const KNOCK_BYTES: usize = 32;
-/// Knocks that are heard with one look.
-const KNOCKS_MAX: usize = 64;
-/// Doors have numbers that programs rarely use.
+/// How a probe begins.
+const PROBE: [u8; 8] = *b"adverb/1";
+/// Length of a probe: that, a name of 16 bytes, and a number of 8.
+const PROBE_BYTES: usize = 32;
+/// Probes that are received with one look.
+const PROBES_MAX: usize = 64;
+/// Probe sockets have numbers that programs rarely use.
 const FD_MIN: c_int = 1000;
 
-/// This process's entries, each by its number and one, and the owner's number above it; and its door: a
-/// descriptor, and the kernel's number for what must lie behind it. Children have them too.
+/// This process's entries, each by its number and one, and the owner's number above it; and its probe socket:
+/// a descriptor, and the kernel's number for what must lie behind it. Children have them too.
 static OWN: [AtomicU64; OWN_MAX] = [const { AtomicU64::new(0) }; OWN_MAX];
-static DOOR: AtomicI32 = AtomicI32::new(-1);
-static DOOR_COOKIE: AtomicU64 = AtomicU64::new(0);
+static SOCKET: AtomicI32 = AtomicI32::new(-1);
+static SOCKET_COOKIE: AtomicU64 = AtomicU64::new(0);
 static OPENING: Lock = Lock::new();
 
-/// Held by who opens the door; for a fork.
+/// Held while the probe socket is opened; for a fork.
 pub(crate) fn opening() -> &'static Lock {
     &OPENING
 }
@@ -116,7 +119,7 @@ impl Entry {
 
     fn fill(&self, port: u16, space: u64, addresses: &[IpAddr]) {
         self.port.store(0, Ordering::Release);
-        self.door.store(0, Ordering::Relaxed);
+        self.probe_port.store(0, Ordering::Relaxed);
         self.is_wanted.store(0, Ordering::Relaxed);
         self.space.store(space, Ordering::Relaxed);
         let mut addresses = addresses.iter().map(|ip| ip_words(*ip));
@@ -159,14 +162,14 @@ fn mine() -> impl Iterator<Item = &'static Entry> {
         let own = own.load(Ordering::Acquire);
         let number = usize::try_from(own & u64::from(u32::MAX)).ok()?.checked_sub(1)?;
         let entry = table()?.get(number)?;
-        // Somebody else may have it by now, if the process that made it has ended.
+        // Another process may have it by now, if the process that made it has ended.
         (u64::from(entry.owner.load(Ordering::Acquire)) == own >> 32).then_some(entry)
     })
 }
 
-/// Whether a program of this user says that it listens there, and asks for its door if so. An address
+/// Whether a program of this user says that it listens there, and asks for its probe socket if so. An address
 /// that is another's as well costs a datagram in vain.
-pub(crate) fn ask(at: SocketAddr) -> bool {
+pub(crate) fn request(at: SocketAddr) -> bool {
     let mut is_there = false;
     if config::get().reaches_across {
         for (_, entry) in places(at.port()).filter(|(_, entry)| entry.is_at(at)) {
@@ -177,31 +180,31 @@ pub(crate) fn ask(at: SocketAddr) -> bool {
     is_there
 }
 
-/// Brings an offer of that name to all doors there may be at `there`. Whether one is the right one, the
-/// network decides: nothing else than an address is theirs alone.
-pub(crate) fn knock(here: SocketAddr, there: SocketAddr, [a, b]: [u64; 2], secret: u64) {
-    let mut knock = [0; KNOCK_BYTES];
-    let parts = [KNOCK, a.to_le_bytes(), b.to_le_bytes(), secret.to_le_bytes()];
-    for (place, byte) in knock.iter_mut().zip(parts.as_flattened()) {
+/// Sends the name of an offer to all probe sockets that there may be at `there`. Which of them is the right
+/// one, the network decides: nothing but an address is theirs alone.
+pub(crate) fn probe(here: SocketAddr, there: SocketAddr, [a, b]: [u64; 2], secret: u64) {
+    let mut probe = [0; PROBE_BYTES];
+    let parts = [PROBE, a.to_le_bytes(), b.to_le_bytes(), secret.to_le_bytes()];
+    for (place, byte) in probe.iter_mut().zip(parts.as_flattened()) {
         *place = *byte;
     }
-    let mut doors: Vec<u16> = places(there.port())
+    let mut ports: Vec<u16> = places(there.port())
         .filter(|(_, entry)| entry.is_at(there))
-        .filter_map(|(_, entry)| entry.door.load(Ordering::Acquire).try_into().ok())
-        .filter(|door| *door != 0)
+        .filter_map(|(_, entry)| entry.probe_port.load(Ordering::Acquire).try_into().ok())
+        .filter(|port| *port != 0)
         .collect();
-    doors.sort_unstable();
-    doors.dedup();
-    if doors.is_empty() {
+    ports.sort_unstable();
+    ports.dedup();
+    if ports.is_empty() {
         return;
     }
     let domain = if there.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let Ok(fd) = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) else { return };
     let (from, from_len) = address::write(SocketAddr::new(here.ip(), 0), domain);
     if raw::bind(fd, &from, from_len).is_ok() {
-        for door in doors {
-            let (to, to_len) = address::write(SocketAddr::new(there.ip(), door), domain);
-            let _ = raw::send_to(fd, &knock, &to, to_len);
+        for port in ports {
+            let (to, to_len) = address::write(SocketAddr::new(there.ip(), port), domain);
+            let _ = raw::send_to(fd, &probe, &to, to_len);
         }
     }
     raw::close(fd);
@@ -212,53 +215,53 @@ pub(crate) fn is_announced() -> bool {
     mine().next().is_some()
 }
 
-/// Whether somebody from elsewhere has asked for this process's door.
+/// Whether this process's probe socket has been asked for.
 pub(crate) fn is_wanted() -> bool {
     mine().any(|entry| entry.is_wanted.load(Ordering::Acquire) != 0)
 }
 
-/// Opens the door if it is wanted, and hands whoever has knocked to `open_for`: the door, the name of
-/// the offer, the secret, and where it came from.
-pub(crate) fn answer(mut open_for: impl FnMut(c_int, [u64; 2], u64, IpAddr)) {
-    let Some(door) = door() else { return };
-    let mut knock = [0; KNOCK_BYTES + 1];
-    for _ in 0..KNOCKS_MAX {
-        let Some((got, from)) = raw::receive_from(door, &mut knock) else { return };
-        let [words @ .., _] = &knock;
+/// Opens the probe socket if it is wanted, and calls `accept` with what each probe says: the probe socket, the
+/// name of the offer, the secret, and where it came from.
+pub(crate) fn receive_probes(mut accept: impl FnMut(c_int, [u64; 2], u64, IpAddr)) {
+    let Some(socket) = probe_socket() else { return };
+    let mut probe = [0; PROBE_BYTES + 1];
+    for _ in 0..PROBES_MAX {
+        let Some((got, from)) = raw::receive_from(socket, &mut probe) else { return };
+        let [words @ .., _] = &probe;
         let (words, _) = words.as_chunks::<8>();
-        if got == KNOCK_BYTES
-            && let [KNOCK, a, b, secret] = words
+        if got == PROBE_BYTES
+            && let [PROBE, a, b, secret] = words
             && let Some(from) = address::read(&from)
         {
             let name = [u64::from_le_bytes(*a), u64::from_le_bytes(*b)];
-            open_for(door, name, u64::from_le_bytes(*secret), from.ip());
+            accept(socket, name, u64::from_le_bytes(*secret), from.ip());
         }
     }
 }
 
-/// The door of this process, opened if need be; `None` if nobody wants it, or there can be none.
-fn door() -> Option<c_int> {
+/// The probe socket of this process, opened if need be; `None` if it is not wanted, or there can be none.
+fn probe_socket() -> Option<c_int> {
     if !is_wanted() {
         return None;
     }
     // A program may have closed it, and have something else there.
     let known = || {
-        let (fd, cookie) = (DOOR.load(Ordering::Acquire), DOOR_COOKIE.load(Ordering::Acquire));
+        let (fd, cookie) = (SOCKET.load(Ordering::Acquire), SOCKET_COOKIE.load(Ordering::Acquire));
         (fd >= 0 && cookie != 0 && rendezvous::cookie(fd) == cookie).then_some(fd)
     };
     if let Some(fd) = known() {
         return Some(fd);
     }
-    // Whoever finds somebody else at it looks again later.
+    // A thread that finds another one at it looks again later.
     let _held = OPENING.try_hold()?;
     if let Some(fd) = known() {
         return Some(fd);
     }
     let (fd, port) = open()?;
-    DOOR_COOKIE.store(rendezvous::cookie(fd), Ordering::Release);
-    DOOR.store(fd, Ordering::Release);
+    SOCKET_COOKIE.store(rendezvous::cookie(fd), Ordering::Release);
+    SOCKET.store(fd, Ordering::Release);
     for entry in mine() {
-        entry.door.store(port.into(), Ordering::Release);
+        entry.probe_port.store(port.into(), Ordering::Release);
     }
     Some(fd)
 }
