@@ -26,7 +26,7 @@ use crate::wait::blocking;
 
 const CHUNK: usize = 65_536;
 
-fn is_ringed(fd: c_int) -> bool {
+fn has_rings(fd: c_int) -> bool {
     table::socket(fd).is_some_and(|socket| {
         fallback::settle(&socket, fd);
         may_ring(&socket) && socket.segment().is_some()
@@ -110,7 +110,7 @@ unsafe extern "C-unwind" fn sendfile(
     offset: *mut libc::off_t,
     count: usize,
 ) -> libc::ssize_t {
-    if is_ringed(to) {
+    if has_rings(to) {
         // SAFETY: the program's promise: null, or a position.
         return size(send_file(to, from, unsafe { offset.as_mut() }, count));
     }
@@ -133,7 +133,7 @@ unsafe extern "C-unwind" fn sendfile64(
 fn splice_rings(from: c_int, to: c_int, count: usize, flags: c_uint) -> Answer {
     let now = flags & libc::SPLICE_F_NONBLOCK != 0;
     let mut chunk = vec![0_u8; CHUNK.min(count)];
-    if is_ringed(to) {
+    if has_rings(to) {
         // What a pipe has given cannot be put back: wait for room rather than lose it.
         let got = read_at(from, &mut chunk, None)?;
         let mut done = 0;
@@ -172,7 +172,7 @@ unsafe extern "C-unwind" fn splice(
     count: usize,
     flags: c_uint,
 ) -> libc::ssize_t {
-    if is_ringed(from) || is_ringed(to) {
+    if has_rings(from) || has_rings(to) {
         return size(splice_rings(from, to, count, flags));
     }
     sockets::keep_to_kernel(from);
@@ -227,7 +227,7 @@ static STREAMS: Guarded<Vec<(usize, c_int)>> = Guarded::new(Vec::new());
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    if is_ringed(fd) {
+    if has_rings(fd) {
         let io =
             Functions { read: stream_read, write: stream_write, seek: None, close: stream_close };
         let cookie = std::ptr::without_provenance_mut(fd as usize);

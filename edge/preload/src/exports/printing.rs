@@ -14,7 +14,7 @@ use crate::socket::table;
 use crate::transport::fallback;
 
 /// Whether a descriptor is a connection whose bytes do not go through the kernel.
-fn is_ringed(fd: c_int) -> bool {
+fn has_rings(fd: c_int) -> bool {
     table::socket(fd).is_some_and(|socket| {
         fallback::settle(&socket, fd);
         socket.segment().is_some()
@@ -46,7 +46,7 @@ unsafe extern "C-unwind" fn vdprintf(
     format: *const c_char,
     arguments: *mut c_void,
 ) -> c_int {
-    if is_ringed(fd) {
+    if has_rings(fd) {
         return send_text(fd, |text| {
             real!(
                 c"vasprintf" as fn(*mut *mut c_char, *const c_char, *mut c_void) -> c_int,
@@ -66,7 +66,7 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
     format: *const c_char,
     arguments: *mut c_void,
 ) -> c_int {
-    if is_ringed(fd) {
+    if has_rings(fd) {
         return send_text(fd, |text| {
             real!(
                 c"__vasprintf_chk"

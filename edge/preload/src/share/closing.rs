@@ -24,7 +24,7 @@ pub(crate) fn forget(fd: c_int) {
         if let Some(segment) = socket.segment() {
             if socket.is_adopted.load(Ordering::Relaxed) {
                 fallback::send_the_rest(socket, fd);
-                bell::hear_after_sleep(socket, segment, fd);
+                bell::drain_after_sleep(socket, segment, fd);
             } else {
                 part(socket, segment, fd);
             }
@@ -72,8 +72,9 @@ fn part(socket: &Socket, segment: &Segment, fd: c_int) {
     // that nobody has heard turns the FIN into a reset.
     incoming.direction.consumer.sleep.armed.store(0, Ordering::SeqCst);
     outgoing.writer.armed.store(0, Ordering::SeqCst);
-    let until = raw::now_ns() + RINGING_NS;
-    while incoming.direction.producer.ringing.load(Ordering::SeqCst) != 0 && raw::now_ns() < until {
+    let until = raw::now_ns() + NOTIFYING_NS;
+    while incoming.direction.producer.notifying.load(Ordering::SeqCst) != 0 && raw::now_ns() < until
+    {
         raw::give_way();
     }
     if is_unread {
@@ -122,10 +123,10 @@ pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
         return true;
     }
     if outgoing.consumer.sleep.armed.swap(0, Ordering::AcqRel) != 0 {
-        bell::ring_once(socket, segment, fd);
+        bell::notify(socket, segment, fd);
     }
     false
 }
 
 /// How long for a bell that is being rung: to give way takes long where processors are busy.
-const RINGING_NS: u64 = 100_000_000;
+const NOTIFYING_NS: u64 = 100_000_000;

@@ -50,7 +50,7 @@ fn shares_memory(socket: &Socket) -> bool {
 
 /// The socket in shared memory that a descriptor of the calling process stands for. A guest in our
 /// memory may have given it another number than we know.
-pub(crate) fn ringed(fd: c_int) -> Option<SocketRef> {
+pub(crate) fn in_shared_memory(fd: c_int) -> Option<SocketRef> {
     let is_it = |socket: &SocketRef, cookie: Option<u64>| {
         shares_memory(socket)
             && cookie.is_none_or(|cookie| socket.cookie.load(Ordering::Relaxed) == cookie)
@@ -84,7 +84,9 @@ pub(crate) unsafe fn prepare(
         // SAFETY: the caller's promise.
         let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
         for fd in table::open_descriptors() {
-            let Some(socket) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
+            let Some(socket) = in_shared_memory(fd).filter(|_| !raw::ends_with_program(fd)) else {
+                continue;
+            };
             if !knows_us {
                 give_up(&socket, fd);
                 continue;
@@ -154,7 +156,9 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
         // SAFETY: the caller's promise.
         let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
         for fd in table::open_descriptors() {
-            let Some(socket) = ringed(fd).filter(|_| !raw::ends_with_program(fd)) else { continue };
+            let Some(socket) = in_shared_memory(fd).filter(|_| !raw::ends_with_program(fd)) else {
+                continue;
+            };
             if knows_us {
                 datagram::hide_groups(&socket, fd);
                 pass_on(&socket, fd);
@@ -169,7 +173,7 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
 /// A connection is put where programs expect their terminal: it may be used by the C library's own
 /// streams, and by whatever program comes next.
 pub(crate) fn prepare_standard(fd: c_int) {
-    if let Some(socket) = ringed(fd) {
+    if let Some(socket) = in_shared_memory(fd) {
         let errno = raw::errno();
         give_up(&socket, fd);
         raw::set_errno(errno);

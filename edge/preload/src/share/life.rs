@@ -66,7 +66,7 @@ pub(crate) fn confine() {
     let mut is_bare = true;
     table::each(0, usize::MAX, |fd| match epoll::of(fd) {
         Some(epoll) if epoll.is_kernels_alone(fd) => {
-            epoll.ring_no_more();
+            epoll.stop_notifications();
             table::clear(fd);
         }
         Some(_) => is_bare = false,

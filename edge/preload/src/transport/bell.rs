@@ -13,7 +13,7 @@ use crate::transport::doorbell;
 use crate::transport::ring::{Direction, NEVER, ON_WORD, Ring, Segment, TOGETHER};
 
 /// After reading: rings for a writer that waits for room, once there is a good deal of it.
-pub(crate) fn ring_for_room(socket: &Socket, ring: Ring<'_>, fd: c_int) {
+pub(crate) fn notify_of_room(socket: &Socket, ring: Ring<'_>, fd: c_int) {
     fence(Ordering::SeqCst);
     let writer = &ring.direction.writer;
     if writer.armed.load(Ordering::Relaxed) == 0
@@ -29,7 +29,7 @@ pub(crate) fn ring_for_room(socket: &Socket, ring: Ring<'_>, fd: c_int) {
         let _held = socket.sending.hold();
         switch(socket, segment);
     }
-    ring_once(socket, segment, fd);
+    notify(socket, segment, fd);
 }
 
 /// Wakes a sleeper who has armed `bell` and sleeps on that very word. Returns whether there is one who has to
@@ -47,22 +47,22 @@ pub(crate) fn wants_bell(bell: &AtomicU32) -> bool {
 }
 
 /// Rings, unless the other end has closed or leaves: both wait for whoever is about to.
-pub(crate) fn ring_once(socket: &Socket, segment: &Segment, fd: c_int) {
-    ring_unless(socket, segment, fd, || false);
+pub(crate) fn notify(socket: &Socket, segment: &Segment, fd: c_int) {
+    notify_unless(socket, segment, fd, || false);
 }
 
 /// The same, unless at the last moment it `is_done` or needless.
-pub(crate) fn ring_unless(
+pub(crate) fn notify_unless(
     socket: &Socket,
     segment: &Segment,
     fd: c_int,
     is_done: impl FnOnce() -> bool,
 ) {
     let outgoing = segment.outgoing(socket.end()).direction;
-    outgoing.producer.ringing.fetch_add(1, Ordering::SeqCst);
-    let is_heard =
+    outgoing.producer.notifying.fetch_add(1, Ordering::SeqCst);
+    let is_listening =
         outgoing.consumer.sleep.gone.load(Ordering::SeqCst) == 0 && !segment.is_leaving();
-    if is_heard && !is_done() {
+    if is_listening && !is_done() {
         outgoing.producer.bells.fetch_add(1, Ordering::SeqCst);
         if raw::send(fd, &[0]).is_err() {
             outgoing.producer.bells.fetch_sub(1, Ordering::AcqRel);
@@ -70,7 +70,7 @@ pub(crate) fn ring_unless(
         add(&socket.counters.bells_rung, 1);
         thread::note_woken();
     }
-    outgoing.producer.ringing.fetch_sub(1, Ordering::SeqCst);
+    outgoing.producer.notifying.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// From here on this end's bytes travel through its ring. The lock for sending is held.
@@ -83,13 +83,13 @@ pub(crate) fn switch(socket: &Socket, segment: &Segment) {
 
 /// Takes the bells out of the kernel's queue that have been rung and not been heard, unless
 /// somebody else may be waiting for them.
-pub(crate) fn hear(socket: &Socket, ring: Ring<'_>, fd: c_int) {
-    let unheard = ring.unheard();
-    if unheard > 0
+pub(crate) fn drain_pending(socket: &Socket, ring: Ring<'_>, fd: c_int) {
+    let pending = ring.pending();
+    if pending > 0
         && socket.sleepers.load(Ordering::SeqCst) == 0
         && socket.watchers.load(Ordering::SeqCst) == 0
     {
-        take_bells(ring, fd, unheard);
+        take_bells(ring, fd, pending);
     }
 }
 
@@ -104,8 +104,8 @@ fn take_bells(ring: Ring<'_>, fd: c_int, count: usize) -> bool {
             return false;
         };
         left -= got;
-        let heard = &ring.direction.consumer.heard;
-        heard.fetch_add(got.try_into().unwrap_or(0), Ordering::AcqRel);
+        let drained = &ring.direction.consumer.drained;
+        drained.fetch_add(got.try_into().unwrap_or(0), Ordering::AcqRel);
     }
     true
 }
@@ -122,7 +122,7 @@ pub(crate) fn drain(socket: &Socket, segment: &Segment, fd: c_int, is_writer: bo
         let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
         switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched
     };
-    if is_past() && ring.unheard() == 0 {
+    if is_past() && ring.pending() == 0 {
         return true;
     }
     if socket.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
@@ -133,11 +133,11 @@ pub(crate) fn drain(socket: &Socket, segment: &Segment, fd: c_int, is_writer: bo
         return raw::waiting(fd).unwrap_or(0) == 0;
     }
     // Between the count of bells and the look at the ring lies all that makes this right.
-    let unheard = ring.unheard();
+    let pending = ring.pending();
     if ring.has_bytes() {
         return false;
     }
-    take_bells(ring, fd, unheard)
+    take_bells(ring, fd, pending)
 }
 
 /// Wakes whoever sleeps to read in this direction, and not on the kernel's stream: it has come to an end.
@@ -146,7 +146,7 @@ pub(crate) fn wake_at_end(direction: &Direction) {
     let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
     match armed.compare_exchange(ON_WORD, 0, o, r) {
         Ok(_) => raw::wake(armed),
-        Err(TOGETHER) => doorbell::ring_alone(armed_by(direction)),
+        Err(TOGETHER) => doorbell::notify_alone(armed_by(direction)),
         Err(_) => {}
     }
 }
@@ -158,11 +158,11 @@ pub(crate) fn armed_by(direction: &Direction) -> u32 {
 
 /// After a sleep: takes the bell out of the kernel's queue at once. A program that ends with a bell
 /// unheard would reset the connection where it should end it.
-pub(crate) fn hear_after_sleep(socket: &Socket, segment: &Segment, fd: c_int) {
+pub(crate) fn drain_after_sleep(socket: &Socket, segment: &Segment, fd: c_int) {
     let _held = socket.receiving.hold();
     let ring = segment.incoming(socket.end());
     let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
     if switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched {
-        hear(socket, ring, fd);
+        drain_pending(socket, ring, fd);
     }
 }

@@ -158,7 +158,7 @@ pub(crate) struct Doorbell {
     number: AtomicU32,
     socket: Socket,
     /// Bells that have been heard.
-    heard: AtomicU32,
+    drained: AtomicU32,
 }
 
 impl Default for Doorbell {
@@ -169,7 +169,7 @@ impl Default for Doorbell {
 
 impl Doorbell {
     pub(crate) const fn new() -> Self {
-        Self { number: AtomicU32::new(0), socket: Socket::new(), heard: AtomicU32::new(0) }
+        Self { number: AtomicU32::new(0), socket: Socket::new(), drained: AtomicU32::new(0) }
     }
 
     /// The number by which others find it; 0 if there is none.
@@ -231,15 +231,15 @@ impl Doorbell {
     }
 
     /// It has been rung. Takes the bell out of the kernel's queue.
-    pub(crate) fn hear(&self) {
-        let turn = self.heard.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn drain(&self) {
+        let turn = self.drained.fetch_add(1, Ordering::Relaxed);
         self.take_out(self.socket.get_at(turn), 1);
     }
 
     /// The same for who is told of each bell once, whether it is taken out or not: some are left.
-    pub(crate) fn hear_by_and_by(&self) {
-        let heard = self.heard.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        if heard.is_multiple_of(LEFT_MAX) {
+    pub(crate) fn drain_some(&self) {
+        let drained = self.drained.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if drained.is_multiple_of(LEFT_MAX) {
             self.take_out(self.socket.get(), BELLS_MAX);
         }
     }
@@ -280,41 +280,41 @@ pub(crate) fn is_asleep(number: u32) -> bool {
 }
 
 /// Rings for who sleeps on the bell alone, if anybody does.
-pub(crate) fn ring_alone(number: u32) {
+pub(crate) fn notify_alone(number: u32) {
     let Some(entry) = entry(number) else { return };
     let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
     let (alone, nobody) = (Sleeping::OnBell.number(), Sleeping::Nobody.number());
     if entry.sleeper.compare_exchange(alone, nobody, o, r).is_ok() {
-        ring(number);
+        notify(number);
     }
 }
 
 /// The caller is about to ring. Returns false if somebody else has, or is about to.
 #[inline]
-pub(crate) fn rouse(number: u32) -> bool {
+pub(crate) fn claim(number: u32) -> bool {
     let nobody = Sleeping::Nobody.number();
     entry(number).is_none_or(|entry| entry.sleeper.swap(nobody, Ordering::AcqRel) != nobody)
 }
 
 /// The socket that this process rings by.
-static RINGER: Socket = Socket::new();
+static SENDER: Socket = Socket::new();
 /// The network namespace that it is in.
-static RINGER_SPACE: AtomicU64 = AtomicU64::new(0);
+static SENDER_SPACE: AtomicU64 = AtomicU64::new(0);
 /// How often it has rung.
-static RUNG: AtomicU32 = AtomicU32::new(0);
+static SENT: AtomicU32 = AtomicU32::new(0);
 /// Only each so many times it is looked whether a socket of ours is still there.
 const LOOK_EVERY: u32 = 16;
 
 /// Rings. Returns false if there is nothing to ring there, or no way to.
-pub(crate) fn ring(number: u32) -> bool {
+pub(crate) fn notify(number: u32) -> bool {
     let Some(entry) = entry(number) else { return false };
     let name = entry.bell.load(Ordering::Acquire);
     if name == 0 {
         return false;
     }
-    let turn = RUNG.fetch_add(1, Ordering::Relaxed);
-    let fd = RINGER.get_at(turn).or_else(|| turn.is_multiple_of(LOOK_EVERY).then(open_ringer)?);
-    if entry.space.load(Ordering::Relaxed) != RINGER_SPACE.load(Ordering::Relaxed) {
+    let turn = SENT.fetch_add(1, Ordering::Relaxed);
+    let fd = SENDER.get_at(turn).or_else(|| turn.is_multiple_of(LOOK_EVERY).then(open_sender)?);
+    if entry.space.load(Ordering::Relaxed) != SENDER_SPACE.load(Ordering::Relaxed) {
         return false;
     }
     let (at, len) = address::unfiled(name);
@@ -327,17 +327,17 @@ pub(crate) fn ring(number: u32) -> bool {
 #[inline]
 pub(crate) fn closes(fds: RangeInclusive<c_int>) {
     if *fds.end() >= FD_MIN && !signal::is_guest() {
-        RINGER.closes(&fds);
+        SENDER.closes(&fds);
         SPARES.iter().for_each(|spare| spare.bell.socket.closes(&fds));
     }
 }
 
 #[cold]
-fn open_ringer() -> Option<c_int> {
+fn open_sender() -> Option<c_int> {
     let _held = OPENING.try_hold()?;
     let fd = Socket::open()?;
-    RINGER_SPACE.store(rendezvous::space(fd).unwrap_or(1), Ordering::Relaxed);
-    RINGER.set(fd);
+    SENDER_SPACE.store(rendezvous::space(fd).unwrap_or(1), Ordering::Relaxed);
+    SENDER.set(fd);
     Some(fd)
 }
 

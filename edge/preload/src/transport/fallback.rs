@@ -110,7 +110,7 @@ fn leave_first(socket: &Socket, segment: &Segment, fd: c_int) {
     let incoming = segment.incoming(me);
     // Whoever rings for us has a moment to finish: then bells can be counted.
     let mut round = 0_u32;
-    while incoming.direction.producer.ringing.load(Ordering::SeqCst) != 0
+    while incoming.direction.producer.notifying.load(Ordering::SeqCst) != 0
         && !segment.is_abandoned(me)
         && raw::now_ns() < until
     {
@@ -127,7 +127,7 @@ fn leave_first(socket: &Socket, segment: &Segment, fd: c_int) {
     } else if !keep_for_resending(socket, segment, &given) {
         return poison(socket, fd);
     } else {
-        ring_last(segment, me, fd);
+        notify_last(segment, me, fd);
     }
     segment.has_left(me);
     finish(socket, fd);
@@ -145,7 +145,7 @@ pub(crate) fn leave_for_want_of_memory(socket: &Socket, fd: c_int) -> bool {
             return true;
         }
         let incoming = segment.incoming(socket.end());
-        incoming.bells_left() == 0 || is_past(incoming)
+        incoming.pending_bells() == 0 || is_past(incoming)
     };
     if is_free {
         leave_as(socket, fd, Why::NoRoom);
@@ -160,7 +160,7 @@ pub(crate) fn leave_for_want_of_memory(socket: &Socket, fd: c_int) -> bool {
 /// other end says: what comes later could not be told apart from its data.
 fn empty_queue(incoming: Ring<'_>, fd: c_int, all: bool, until: u64) -> Option<Vec<u8>> {
     let (producer, consumer) = (&incoming.direction.producer, &incoming.direction.consumer);
-    let bells = incoming.bells_left();
+    let bells = incoming.pending_bells();
     if bells == 0 && !all {
         return Some(Vec::new());
     }
@@ -176,10 +176,10 @@ fn empty_queue(incoming: Ring<'_>, fd: c_int, all: bool, until: u64) -> Option<V
     }
     let is_whole = take_exactly(fd, waiting, until, |bytes| given.extend_from_slice(bytes));
     consumer.taken.fetch_add(given.len() as u64, Ordering::AcqRel);
-    let is_heard = take_exactly(fd, bells, until, |bytes| {
-        consumer.heard.fetch_add(bytes.len() as u64, Ordering::AcqRel);
+    let is_drained = take_exactly(fd, bells, until, |bytes| {
+        consumer.drained.fetch_add(bytes.len() as u64, Ordering::AcqRel);
     });
-    (is_whole && is_heard).then_some(given)
+    (is_whole && is_drained).then_some(given)
 }
 
 /// Receives so many bytes that are known to come. Returns whether they have, or never will, as the kernel's stream
@@ -223,7 +223,7 @@ fn keep_for_resending(socket: &Socket, segment: &Segment, given: &[u8]) -> bool 
 }
 
 /// Wakes the other end.
-fn ring_last(segment: &Segment, me: End, fd: c_int) {
+fn notify_last(segment: &Segment, me: End, fd: c_int) {
     let outgoing = segment.outgoing(me).direction;
     bell::wake_at_end(outgoing);
     let bells = &outgoing.producer.bells;
@@ -300,7 +300,7 @@ fn follow_left(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     }
     match resend_all(socket, segment, fd) {
         Err(Broken) => poison(socket, fd),
-        Ok(true) if is_heard(socket, segment, fd) => {
+        Ok(true) if is_drained(socket, segment, fd) => {
             finish(socket, fd);
             offer::withdraw(socket);
         }
@@ -361,14 +361,14 @@ fn is_past(incoming: Ring<'_>) -> bool {
 
 /// Whether everything that came otherwise than it will from now on has been read. Drops bells. Those that
 /// do not come any more, since the kernel's stream has ended, are not waited for.
-pub(crate) fn is_heard(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
+pub(crate) fn is_drained(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     let incoming = segment.incoming(socket.end());
     if !is_past(incoming) || incoming.has_bytes() {
         return false;
     }
     let mut bells = [0_u8; 64];
     loop {
-        let left = usize::try_from(incoming.bells_left()).unwrap_or(usize::MAX);
+        let left = usize::try_from(incoming.pending_bells()).unwrap_or(usize::MAX);
         if left == 0 {
             return true;
         }
@@ -376,7 +376,7 @@ pub(crate) fn is_heard(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
         match raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) {
             Ok(0) => return true,
             Ok(got) => {
-                incoming.direction.consumer.heard.fetch_add(got as u64, Ordering::AcqRel);
+                incoming.direction.consumer.drained.fetch_add(got as u64, Ordering::AcqRel);
             }
             Err(Errno::AGAIN | Errno::INTR) => return false,
             Err(Errno(error)) => {

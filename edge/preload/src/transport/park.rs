@@ -84,7 +84,7 @@ pub(crate) fn arm(socket: &Socket, segment: &Segment, want: Want) -> bool {
         match bell.swap(ALONE, Ordering::AcqRel) {
             ON_WORD => raw::wake(bell),
             TOGETHER if want == Want::Read => {
-                doorbell::ring_alone(armed_by(segment.incoming(socket.end()).direction));
+                doorbell::notify_alone(armed_by(segment.incoming(socket.end()).direction));
             }
             _ => {}
         }

@@ -119,7 +119,7 @@ pub(crate) struct Producer {
     /// It will send no more.
     pub(crate) fin: AtomicU32,
     /// How many threads are about to ring.
-    pub(crate) ringing: AtomicU32,
+    pub(crate) notifying: AtomicU32,
     /// How many bells this end has rung, each a byte in the kernel's stream.
     pub(crate) bells: AtomicU64,
     /// From here on bytes lie in the larger ring; [`NEVER`] before it has grown.
@@ -156,7 +156,7 @@ pub(crate) struct Consumer {
     /// How many bytes it has taken from the kernel.
     pub(crate) taken: AtomicU64,
     /// How many bells it has taken from the kernel.
-    pub(crate) heard: AtomicU64,
+    pub(crate) drained: AtomicU64,
     /// What the sender looks at with every message.
     pub(crate) sleep: Sleep,
 }
@@ -666,16 +666,16 @@ impl Ring<'_> {
 
     /// Bells that the sender of this ring has rung, and nobody has taken out of the kernel's queue.
     #[inline]
-    pub(crate) fn unheard(&self) -> usize {
-        let rung = self.direction.producer.bells.load(Ordering::SeqCst);
-        let heard = self.direction.consumer.heard.load(Ordering::Acquire);
-        usize::try_from(rung.wrapping_sub(heard)).unwrap_or(0).min(BELLS_MAX)
+    pub(crate) fn pending(&self) -> usize {
+        let notified = self.direction.producer.bells.load(Ordering::SeqCst);
+        let drained = self.direction.consumer.drained.load(Ordering::Acquire);
+        usize::try_from(notified.wrapping_sub(drained)).unwrap_or(0).min(BELLS_MAX)
     }
 
     /// The same, all of them.
-    pub(crate) fn bells_left(&self) -> u64 {
-        let rung = self.direction.producer.bells.load(Ordering::SeqCst);
-        rung.wrapping_sub(self.direction.consumer.heard.load(Ordering::Acquire))
+    pub(crate) fn pending_bells(&self) -> u64 {
+        let notified = self.direction.producer.bells.load(Ordering::SeqCst);
+        notified.wrapping_sub(self.direction.consumer.drained.load(Ordering::Acquire))
     }
 
     /// Whether there is so much room that it is worth waking a writer for: half of the ring. For the sender.

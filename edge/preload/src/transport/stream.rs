@@ -306,8 +306,8 @@ fn receive_ring(
                 rise(&socket.counters.rx_waiting_bytes_max, got);
                 add(&socket.counters.rx_packets, 1);
                 add(&socket.counters.rx_bytes, got);
-                bell::ring_for_room(socket, ring, fd);
-                bell::hear(socket, ring, fd);
+                bell::notify_of_room(socket, ring, fd);
+                bell::drain_pending(socket, ring, fd);
             }
             Step::Moved(got)
         }
@@ -322,7 +322,7 @@ fn is_left(socket: &Socket) -> bool {
 /// The peer has gone back to the kernel, and the ring is empty: what comes now comes from there.
 fn receive_after_ring(socket: &Socket, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
     let Some(segment) = socket.mapped() else { return Step::Nothing };
-    if !fallback::is_heard(socket, segment, fd) {
+    if !fallback::is_drained(socket, segment, fd) {
         let has_bytes = segment.incoming(socket.end()).has_bytes();
         return if has_bytes { Step::Moved(0) } else { Step::Nothing };
     }
@@ -363,7 +363,7 @@ fn last_word(socket: &Socket, fd: c_int) -> Step {
 
 /// What was lent of a ring has come back: there may be room for a writer that waits.
 pub(crate) fn returned(socket: &Socket, ring: Ring<'_>, fd: c_int) {
-    bell::ring_for_room(socket, ring, fd);
+    bell::notify_of_room(socket, ring, fd);
 }
 
 /// Goes the way of a send as far as the ring that it would write to. Returns whether there is one.
@@ -525,13 +525,13 @@ fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut Cursor
         TOGETHER => {
             let number = bell::armed_by(ring.direction);
             if doorbell::is_asleep(number) {
-                let is_rung =
-                    || doorbell::ring(number).then(|| add(&socket.counters.bells_rung, 1));
-                let is_done = || !doorbell::rouse(number) || is_rung().is_some();
-                bell::ring_unless(socket, segment, fd, is_done);
+                let is_notified =
+                    || doorbell::notify(number).then(|| add(&socket.counters.bells_rung, 1));
+                let is_done = || !doorbell::claim(number) || is_notified().is_some();
+                bell::notify_unless(socket, segment, fd, is_done);
             }
         }
-        _ if bell::wants_bell(&consumer.sleep.armed) => bell::ring_once(socket, segment, fd),
+        _ if bell::wants_bell(&consumer.sleep.armed) => bell::notify(socket, segment, fd),
         _ => {}
     }
     streak::end_run(socket);

@@ -175,7 +175,7 @@ fn poll_inner(
             continue;
         };
         let sleepers = sleepers(fds, &known);
-        let bell = fds.iter().zip(&*known).any(rings_for_bytes).then(Borrowed::take).flatten();
+        let bell = fds.iter().zip(&*known).any(waits_for_ring_bytes).then(Borrowed::take).flatten();
         if !cool(fds, &known, bell.as_deref()) {
             // That may be so for long, and only the kernel knows of the others.
             looks = every;
@@ -194,7 +194,7 @@ fn poll_inner(
         if let (Some(bell), Some(_)) = (&bell, bell_fd)
             && asked.last().is_some_and(|polled| polled.revents != 0)
         {
-            bell.hear();
+            bell.drain();
         }
         drop(bell);
         drop(sleepers);
@@ -204,7 +204,7 @@ fn poll_inner(
             if let Some((socket, segment)) = known.rings() {
                 park::heed(socket, asked.revents);
                 if asked.revents & libc::POLLIN != 0 {
-                    bell::hear_after_sleep(socket, segment, asked.fd);
+                    bell::drain_after_sleep(socket, segment, asked.fd);
                 }
             }
         }
@@ -406,7 +406,7 @@ fn look(
 }
 
 /// Whether it is a connection with rings whose bytes are waited for.
-fn rings_for_bytes((fd, known): (&libc::pollfd, &Known)) -> bool {
+fn waits_for_ring_bytes((fd, known): (&libc::pollfd, &Known)) -> bool {
     fd.events & libc::POLLIN != 0 && known.rings().is_some()
 }
 
@@ -472,7 +472,7 @@ fn sleep_on_memory(
     left_ns: Option<u64>,
     mask: Option<&libc::sigset_t>,
 ) -> Result<bool, Errno> {
-    if !fds.iter().zip(known).all(rings_for_bytes) {
+    if !fds.iter().zip(known).all(waits_for_ring_bytes) {
         return Ok(false);
     }
     let _sleepers = sleepers(fds, known);
@@ -521,7 +521,7 @@ fn sleep_on_bell(
     }
     bell.set(Sleeping::Nobody);
     if asked.iter().any(|polled| polled.revents != 0) {
-        bell.hear();
+        bell.drain();
     }
     slept.map(|count| count != 0)
 }

@@ -205,7 +205,7 @@ impl<'a> Sleeper<'a> {
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         match self.mailbox {
-            Some(mailbox) => mailbox.rouse(),
+            Some(mailbox) => mailbox.awake(),
             None => _ = self.socket.sleepers.fetch_sub(1, Ordering::SeqCst),
         }
     }

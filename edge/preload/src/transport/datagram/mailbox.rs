@@ -462,7 +462,7 @@ impl Mailbox {
     }
 
     /// A sleeper has woken up, or a hold has ended.
-    pub(crate) fn rouse(&self) {
+    pub(crate) fn awake(&self) {
         let down = |now: u64| (now & SLEEPERS > 0).then(|| now - 1);
         let _ = self.header().word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
     }
@@ -476,7 +476,7 @@ impl Mailbox {
             && header.seen.load(Ordering::SeqCst) >= watchers
             && header.consumer.hold.swap(0, Ordering::AcqRel) != 0
         {
-            self.rouse();
+            self.awake();
         }
     }
 

@@ -296,13 +296,13 @@ impl Epoll {
     }
 
     /// Nobody who sleeps on it is rung for from now on: the kernel forgets the doorbell, too.
-    pub(crate) fn ring_no_more(&self) {
+    pub(crate) fn stop_notifications(&self) {
         self.with(|state| state.doorbell.give_back());
     }
 
     /// From now on the kernel knows an item under our mark. It says again what there is.
     fn mark(&self, at: usize, item: &mut Item, epfd: c_int) {
-        (item.is_marked, item.rung) = (true, 0);
+        (item.is_marked, item.notified) = (true, 0);
         self.has_marked.store(true, Ordering::SeqCst);
         let mark = MARK | at as u64;
         let _ = kernel_control(epfd, libc::EPOLL_CTL_MOD, item.fd, item.bells(), mark);

@@ -58,7 +58,7 @@ pub(super) struct Item {
     seen: Look,
     seen_end: bool,
     /// What the kernel has said since.
-    pub(super) rung: u32,
+    pub(super) notified: u32,
     /// Looks that found nothing.
     pub(super) idle: u32,
     /// It came with a fork.
@@ -86,14 +86,14 @@ impl Look {
     /// Whether there is something to read or room to write, respectively, that was not there when the item was last
     /// reported, which was as `seen` says. What comes through the kernel is new when the kernel says so (`rung`), and
     /// what comes after it is too.
-    fn news(self, seen: Self, rung: u32) -> (bool, bool) {
-        let rung = |events: c_int| rung & events as u32 != 0;
+    fn news(self, seen: Self, notified: u32) -> (bool, bool) {
+        let notified = |events: c_int| notified & events as u32 != 0;
         let is_read = match self.kernel.0 {
-            true => rung(libc::EPOLLIN),
+            true => notified(libc::EPOLLIN),
             false => seen.kernel.0 || self.head != seen.head,
         };
         let is_written = match self.kernel.1 {
-            true => rung(libc::EPOLLOUT),
+            true => notified(libc::EPOLLOUT),
             false => seen.kernel.1 || self.fulls != seen.fulls,
         };
         (is_read, is_written)
@@ -118,7 +118,7 @@ impl Item {
             is_seen: false,
             seen: Look::NOTHING,
             seen_end: false,
-            rung: 0,
+            notified: 0,
             idle: 0,
             is_copied: false,
         }
@@ -127,7 +127,7 @@ impl Item {
     pub(super) fn change(&mut self, events: u32, data: u64) {
         (self.events, self.data) = (events, data);
         (self.seen, self.seen_end) = (Look::NOTHING, false);
-        (self.is_spent, self.rung) = (false, ALL_RUNG);
+        (self.is_spent, self.notified) = (false, ALL_NOTIFIED);
         self.idle = 0;
     }
 
@@ -207,7 +207,7 @@ impl Item {
                         let ready = u32::from(ready.cast_unsigned()) & (self.events | always);
                         // At an edge, what the kernel has said since the last report.
                         let is_edge = self.events & libc::EPOLLET as u32 != 0;
-                        return if is_edge { ready & self.rung } else { ready };
+                        return if is_edge { ready & self.notified } else { ready };
                     }
                     if self.is_marked {
                         // A process of this family has given the rings up.
@@ -268,7 +268,7 @@ impl Item {
             && let Target::Datagram(socket) = &self.target
             && let Some(mailbox) = datagram::mapped(socket)
         {
-            mailbox.rouse();
+            mailbox.awake();
             self.is_armed = false;
         }
     }
@@ -304,7 +304,7 @@ impl Item {
             Target::Datagram(socket) => {
                 if let Some(mailbox) = datagram::mapped(socket) {
                     if self.is_armed {
-                        mailbox.rouse();
+                        mailbox.awake();
                     }
                     if self.is_seen {
                         mailbox.seen(false);
@@ -337,7 +337,7 @@ impl Item {
         let readable = ready & libc::POLLIN != 0;
         let ended = ready & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
         let writable = ready & libc::POLLOUT != 0;
-        let (is_read, is_written) = look.news(self.seen, self.rung);
+        let (is_read, is_written) = look.news(self.seen, self.notified);
         (readable && is_read)
             || (ended && !self.seen_end)
             || (writable && is_written && self.events & libc::EPOLLOUT as u32 != 0)
@@ -354,7 +354,7 @@ impl Item {
             add(&socket.counters.rx_poll_hit, 1);
         }
         if let Target::Socket(socket) = &self.target {
-            self.rung &= !events;
+            self.notified &= !events;
             if socket.mapped().is_none() {
                 return;
             }
@@ -461,7 +461,7 @@ pub(crate) fn events_of(
 /// How long a watcher sleeps that waits for what the kernel has not brought yet.
 const BLOCKED_NAP_NS: i64 = 50_000;
 /// What is to be reported anew, whatever it is.
-const ALL_RUNG: u32 = u32::MAX;
+const ALL_NOTIFIED: u32 = u32::MAX;
 /// A look that has to ask the kernel is worth so many that do not.
 const KERNEL_LOOK_WORTH: u32 = 500;
 
@@ -487,7 +487,7 @@ mod tests {
     fn while_the_kernel_speaks_its_word_counts() {
         let look = Look { head: 0, fulls: 0, kernel: (true, true) };
         assert_eq!(look.news(Look::NOTHING, 0), (false, false));
-        let rung = (libc::EPOLLIN | libc::EPOLLOUT).cast_unsigned();
-        assert_eq!(look.news(look, rung), (true, true));
+        let notified = (libc::EPOLLIN | libc::EPOLLOUT).cast_unsigned();
+        assert_eq!(look.news(look, notified), (true, true));
     }
 }

@@ -88,8 +88,8 @@ impl Epoll {
                         return false;
                     };
                     item.is_hot = matches!(item.target, Target::Inner(_));
-                    let is_rung_alone = item.idle > IDLE_MAX || item.is_read_by_kernel();
-                    if !item.is_hot && !item.is_dozing && !is_rung_alone {
+                    let is_notified_alone = item.idle > IDLE_MAX || item.is_read_by_kernel();
+                    if !item.is_hot && !item.is_dozing && !is_notified_alone {
                         item.is_dozing = true;
                         dozing.push(*at);
                     }

@@ -228,7 +228,7 @@ impl Epoll {
                 let (mask, data) = (event.events, event.u64);
                 if data & !u64::from(u32::MAX) == MARK {
                     if data == MARK | BELL {
-                        state.doorbell.hear_by_and_by();
+                        state.doorbell.drain_some();
                         continue;
                     }
                     let at = usize::try_from(data & u64::from(u32::MAX)).unwrap_or(usize::MAX);
@@ -246,7 +246,7 @@ impl Epoll {
                         Target::Inner(_) if item.is_orphan() => {}
                         Target::Inner(inner) => inner.harvest(item.fd),
                         Target::Socket(socket) => {
-                            item.rung |= mask;
+                            item.notified |= mask;
                             if mask & GRAVE != 0 && socket.segment().is_some() {
                                 // It may be of a connection that was here when the kernel was asked.
                                 park::look_at_kernel(socket, item.via);
@@ -262,7 +262,7 @@ impl Epoll {
                     continue;
                 }
                 if !state.datagrams.is_empty() {
-                    state.rouse(data);
+                    state.claim(data);
                 }
                 if let Some(place) = events.get_mut(kept) {
                     *place = event;
@@ -427,7 +427,7 @@ fn merge(events: &mut [libc::epoll_event], count: usize, kept: usize) -> usize {
 impl State {
     /// The kernel has reported something under this mark of the program's: mailboxes of UDP sockets
     /// that are known by it are looked at again.
-    fn rouse(&mut self, data: u64) {
+    fn claim(&mut self, data: u64) {
         let Self { items, hot, asleep, datagrams, .. } = self;
         for at in datagrams.iter().copied() {
             let item = items.get_mut(at).and_then(Option::as_mut);
