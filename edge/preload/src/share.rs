@@ -1,7 +1,7 @@
 //! Processes that share sockets: forks, new programs, descriptors that are passed on, ends.
 //!
 //! ```text
-//! processes, life, exec_target who shares, children, the next program
+//! processes, life, exec_target      those that share, children, the next program
 //! sockets, closing            from the first call of a socket to its last descriptor
 //! stats                       the file that sockets lie in, and reports
 //! ```

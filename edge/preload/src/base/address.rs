@@ -122,7 +122,7 @@ pub(crate) unsafe fn given(
     // SAFETY: all zeros is a legal value of this structure of integers.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let len = len.min(size_of::<libc::sockaddr_storage>());
-    // SAFETY: the storage has room for `len` bytes, and is nobody else's.
+    // SAFETY: the storage has room for `len` bytes, and is not shared.
     let is_there = unsafe { copy::copy((&raw mut storage).cast(), address.cast(), len) };
     if is_there { read(&storage) } else { None }
 }

@@ -77,7 +77,7 @@ pub(crate) fn has_thread_ended(thread: u32) -> bool {
     is_thread_missing(thread) || is_anothers(thread, process_of)
 }
 
-/// Whether the number is by now that of somebody who began at another time.
+/// Whether the number is by now that of a process that began at another time.
 fn is_anothers(word: u32, process_of: impl FnOnce(u32) -> Option<u32>) -> bool {
     let claimed = word >> NUMBER_BITS;
     if claimed == 0 || me() >> NUMBER_BITS == 0 {
@@ -107,7 +107,7 @@ fn beginning(process: u32) -> Option<u32> {
     u32::try_from(ticks % BEGINNINGS + 1).ok()
 }
 
-/// Whether what `/proc` says is about the numbers that this process knows, and in everybody's time.
+/// Whether what `/proc` says is about the numbers that this process knows, and in the time of all of them.
 fn can_tell(process: u32) -> bool {
     let mut own = [0_u8; 16];
     let len = raw::read_link(c"/proc/self", &mut own).unwrap_or(0);

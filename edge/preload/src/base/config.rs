@@ -131,7 +131,7 @@ impl Config {
         );
         let (rules, more, complaint) = rules(&settings, &first);
         lines.extend(complaint.map(|complaint| (Level::Warning, complaint)));
-        // Whoever else reads it at the same time may be further, and have added some.
+        // Another thread that reads it at the same time may be further, and have added some.
         RULES.with(|known| _ = known.get_or_insert(rules));
         let mut config = Self::of(&settings);
         lines.extend(config.check_files().map(|complaint| (Level::Warning, complaint)));
@@ -357,12 +357,12 @@ fn text_of(path: &str) -> io::Result<String> {
 /// The length of a file of settings, at most.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// The directory, unless somebody has named another.
+/// The directory, unless the user has named another.
 pub(crate) fn default_place() -> String {
     format!("/dev/shm/adverb-sockets-{}", raw::user_id())
 }
 
-/// Where the rings meet, if somebody has said so.
+/// The rendezvous directory: the one that the user has named, or the default.
 pub(crate) fn meeting_place() -> String {
     let given = std::env::var("ADVERB_SOCKETS_SHM_DIR").unwrap_or_default();
     if given.is_empty() { default_place() } else { given }

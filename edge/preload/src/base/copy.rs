@@ -58,7 +58,7 @@ pub(crate) unsafe fn write<T: Copy>(to: *mut T, value: T) -> bool {
 }
 
 /// Whether all of the program's `len` bytes from there on may be written. What they are meanwhile is
-/// nobody's business: the program has promised them to a call that fills them in.
+/// unspecified: the program has promised them to a call that fills them in.
 pub(crate) fn is_writable(to: *mut c_void, len: usize) -> bool {
     let Some(last) = len.checked_sub(1) else { return true };
     let bytes = (0..len).step_by(PAGE_BYTES).chain([last]);

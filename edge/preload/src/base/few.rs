@@ -82,7 +82,7 @@ impl<T> DerefMut for Few<T> {
         if !self.many.is_empty() {
             return &mut self.many;
         }
-        // SAFETY: so many hold elements, and nobody else has them.
+        // SAFETY: so many hold elements, which are ours alone.
         unsafe { slice::from_raw_parts_mut(self.few.as_mut_ptr().cast(), self.count) }
     }
 }

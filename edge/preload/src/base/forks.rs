@@ -4,7 +4,8 @@
 
 use crate::base::lock::{Lazy, Lock};
 
-/// Whose lock it is. Who has an earlier one may take a later one, and any that a process has from the start.
+/// What a lock guards. A thread that holds an earlier one may take a later one, and any that a process has from the
+/// start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rank {
     Desks,

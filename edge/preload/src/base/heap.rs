@@ -9,7 +9,7 @@
 //! # Safety
 //!
 //! 1. Pages of blocks are never unmapped, so that every address made from a block's number is good.
-//! 2. A number is in a list, or its block is somebody's, never both: what takes a number from a list is the only
+//! 2. A number is in a list, or its block is in use, never both: what takes a number from a list is the only
 //!    one to do so, since each exchange changes the count beside it.
 //! 3. Nothing is ever written to a free block: the lists lie beside the blocks.
 
@@ -34,7 +34,7 @@ struct Size {
     bytes: usize,
     /// How many changes there have been, and one more than the number of the first free block, 0 if there is none.
     free: AtomicU64,
-    /// Blocks that somebody has had.
+    /// Blocks that have been in use.
     used: AtomicU32,
     chunks: [AtomicPtr<u8>; CHUNKS],
 }
@@ -129,7 +129,7 @@ impl Size {
         let new = raw::map_zeros(bytes, false).ok()?;
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
         if chunk.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
-            // SAFETY: another thread was faster, and nobody has seen these.
+            // SAFETY: another thread was faster, and these have not been published.
             unsafe { raw::unmap(new, bytes) };
         }
         NonNull::new(chunk.load(Ordering::Acquire))
@@ -144,7 +144,7 @@ impl Size {
         Some(unsafe { &*words.wrapping_add(at) })
     }
 
-    /// A block that is nobody's.
+    /// A block that is free.
     #[inline]
     fn take(&self) -> Option<NonNull<u8>> {
         let block = self.take_free().or_else(|| self.take_new())?;
@@ -158,7 +158,7 @@ impl Size {
         let mut first = self.free.load(r);
         loop {
             let block = u32::try_from(first % CHANGE).unwrap_or(0).checked_sub(1)?;
-            // If somebody has taken it meanwhile, this is nonsense, and the exchange fails.
+            // If another thread has taken it meanwhile, this is nonsense, and the exchange fails.
             let next = u64::from(self.next(block)?.load(Ordering::Relaxed));
             let new = (first - first % CHANGE).wrapping_add(CHANGE) | next;
             match self.free.compare_exchange_weak(first, new, o, r) {
@@ -175,7 +175,7 @@ impl Size {
         self.used.fetch_update(o, o, is_there).ok()
     }
 
-    /// A block is nobody's any more.
+    /// A block is free again.
     fn give_back(&self, at: NonNull<u8>) {
         let Some(block) = self.number(at) else { return };
         let Some(next) = self.next(block) else { return };
@@ -202,7 +202,7 @@ impl Size {
     }
 }
 
-// SAFETY: a block is somebody's alone until it is given back (rule 2), as long as its layout says, and aligned
+// SAFETY: a block has one owner until it is given back (rule 2), is as long as its layout says, and aligned
 // to its own length, or to a page; so is a mapping. Neither is anywhere else.
 unsafe impl GlobalAlloc for Heap {
     #[inline]

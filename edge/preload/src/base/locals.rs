@@ -95,6 +95,6 @@ const HEAD_BYTES: usize = 16;
 const ABOUT_BYTES: usize = 8;
 const PART_HEAD_BYTES: usize = 4;
 const QUESTION_BYTES: usize = HEAD_BYTES + ABOUT_BYTES;
-/// The kernel makes no longer piece for who does not ask for it, and no more of them for a host of many addresses.
+/// The kernel makes no longer piece unless it is asked for one, and no more of them for a host of many addresses.
 const ANSWER_BYTES: usize = 16 << 10;
 const ANSWERS_MAX: usize = 1024;

@@ -1,6 +1,6 @@
 //! A lock that processes share, and that survives the death of its holder.
 //!
-//! It is held for the length of a copy, never across a wait. Whoever waits for it spins, yields, and then sleeps for
+//! It is held for the length of a copy, never across a wait. A thread that waits for it spins, yields, and then sleeps for
 //! moments, so that a holder of lower real-time priority runs. A holder that has died is recognised
 //! by its word (`alive.rs`), and the lock is taken from it: what it guards is counters that only move
 //! forward, each of which is right at every instant.
@@ -29,7 +29,7 @@ const ROUNDS: u32 = 512;
 const SPINS: u32 = 64;
 /// Looks between two at whether its holder's number is another's by now.
 const THOROUGH_ROUNDS: u32 = 16 * ROUNDS;
-/// How long whoever waits for a lock sleeps at a time.
+/// How long a thread that waits for a lock sleeps at a time.
 const NAP_NS: i64 = 50_000;
 
 /// The lock is held until this is dropped.
@@ -37,7 +37,7 @@ const NAP_NS: i64 = 50_000;
 pub(crate) struct Held<'a>(&'a Lock);
 
 impl Lock {
-    /// A lock that nobody holds.
+    /// A lock that is not held.
     pub(crate) const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
@@ -68,7 +68,7 @@ impl Lock {
         Some(Held(self))
     }
 
-    /// The lock, if nobody holds it.
+    /// The lock, if it is not held.
     #[inline]
     pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
         thread::enter();
@@ -109,8 +109,8 @@ impl Lock {
                     if until != u64::MAX && raw::now_ns() >= until {
                         return false;
                     }
-                    // Whoever holds it may have to wait for this processor, which to yield does not give it
-                    // if its priority is lower. It wakes nobody: that would cost each release.
+                    // Its holder may have to wait for this processor, which to yield does not give it
+                    // if its priority is lower. It does not wake waiters: that would cost each release.
                     raw::sleep_on(&self.0, holder, NAP_NS);
                 }
                 1..SPINS => std::hint::spin_loop(),
@@ -125,7 +125,7 @@ impl Lock {
         drop(Held(self));
     }
 
-    /// Whether whoever held it last has died with it.
+    /// Whether its last holder has died with it.
     pub(crate) fn is_abandoned(&self) -> bool {
         let holder = self.0.load(Ordering::Acquire);
         holder != 0 && alive::has_thread_ended(holder)
@@ -167,14 +167,14 @@ impl<T> Guarded<T> {
         f(unsafe { &mut *self.value.get() })
     }
 
-    /// The lock, for a fork: the child gets a value that nobody is in the middle of.
+    /// The lock, for a fork: the child gets a value that no thread is in the middle of.
     pub(crate) fn lock(&self) -> &Lock {
         &self.lock
     }
 }
 
-/// A value that is made when it is first asked for. Who comes second while it is being made makes another
-/// one, and throws it away: nobody waits for anybody, who might not be there after a fork.
+/// A value that is made when it is first asked for. A thread that comes second while it is being made makes another
+/// one, and throws it away: no thread waits for another, which might not be there after a fork.
 #[derive(Debug)]
 pub(crate) struct Lazy<T>(AtomicPtr<T>);
 
@@ -201,7 +201,7 @@ impl<T: Send + Sync> Lazy<T> {
         let at = match self.0.compare_exchange(ptr::null_mut(), new, o, r) {
             Ok(_) => new,
             Err(first) => {
-                // SAFETY: it came from a box just now, and nobody has seen it.
+                // SAFETY: it came from a box just now, and has not been published.
                 drop(unsafe { Box::from_raw(new) });
                 first
             }

@@ -42,7 +42,7 @@ fn wanted(word: impl Fn(&Wanted) -> &AtomicU32) -> Option<i64> {
 pub(crate) struct Log {
     /// The least important level that is printed; `None`: nothing is.
     pub(crate) level: Option<Level>,
-    /// 0 to 3: how much is said about who speaks.
+    /// 0 to 3: how much is said about the thread that prints.
     pub(crate) details: i64,
     pub(crate) colours: bool,
     /// The file; the standard error if there is none.
@@ -53,7 +53,7 @@ pub(crate) struct Log {
 impl Log {
     fn line(&self, level: Level, text: &str) -> String {
         let details = wanted(|wanted| &wanted.details).unwrap_or(self.details);
-        let who = match details {
+        let origin = match details {
             0 => String::new(),
             1 => format!("Tid: {} ", raw::thread_id()),
             2 => format!("Pid: {} Tid: {} ", raw::process_id(), raw::thread_id()),
@@ -62,7 +62,7 @@ impl Log {
                 format!("Time: {ms} Pid: {} Tid: {} ", raw::process_id(), raw::thread_id())
             }
         };
-        let line = format!("{who}VMA {}: {text}", level.word());
+        let line = format!("{origin}VMA {}: {text}", level.word());
         match level {
             Level::Panic | Level::Error | Level::Warning if self.colours => {
                 format!("\x1b[31m{line}\x1b[0m\n")
@@ -79,8 +79,7 @@ impl Log {
         }
     }
 
-    /// The least important level that is printed now: somebody who looks at statistics may want
-    /// another one.
+    /// The least important level that is printed now: a reader of statistics may want another one.
     fn most(&self) -> Option<Level> {
         match wanted(|wanted| &wanted.level) {
             Some(wanted) => Some(Level::of(wanted)),

@@ -289,7 +289,7 @@ pub(crate) fn ends_with_program(fd: c_int) -> bool {
 /// Puts what `old` stands for in the place of `new`, which was open.
 pub(crate) fn replace(old: c_int, new: c_int) -> Answer {
     let flags = if ends_with_program(new) { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: no pointer; whoever calls this owns both.
+    // SAFETY: no pointer; the caller owns both.
     unsafe { syscall(libc::SYS_dup3, [word(old), word(new), word(flags), 0, 0, 0]) }
 }
 
@@ -322,7 +322,7 @@ pub(crate) fn poll_for(fd: c_int, events: i16, milliseconds: u64) -> Result<i16,
 
 /// Closes a descriptor.
 pub(crate) fn close(fd: c_int) {
-    // SAFETY: no pointer; whoever calls this owns the descriptor.
+    // SAFETY: no pointer; the caller owns the descriptor.
     let _ = unsafe { syscall(libc::SYS_close, [word(fd), 0, 0, 0, 0, 0]) };
 }
 
@@ -475,7 +475,7 @@ pub(crate) fn sleep_on(shared: &AtomicU32, value: u32, nanoseconds: i64) -> bool
     slept == Err(Errno(libc::ETIMEDOUT))
 }
 
-/// Wakes everybody who sleeps on a word.
+/// Wakes all threads that sleep on a word.
 pub(crate) fn wake(shared: &AtomicU32) {
     let (at, wake) = (shared.as_ptr() as usize, libc::FUTEX_WAKE as usize);
     // SAFETY: the kernel takes the address as a name.
@@ -587,7 +587,7 @@ pub(crate) fn reserve(fd: c_int, from: usize, len: usize) -> Result<(), Errno> {
 ///
 /// # Safety
 ///
-/// Nobody touches it any more.
+/// It is not touched any more.
 pub(crate) unsafe fn unmap(base: *mut u8, len: usize) {
     // SAFETY: the caller's promise.
     let _ = unsafe { syscall(libc::SYS_munmap, [base as usize, len, 0, 0, 0, 0]) };
@@ -609,7 +609,7 @@ pub(crate) fn unlink(path: &CStr) {
     let _ = unsafe { syscall(libc::SYS_unlinkat, [here, path.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
-/// Gives a file a second name, which nobody has.
+/// Gives a file a second name, which is free.
 pub(crate) fn link(path: &CStr, second: &CStr) -> Answer {
     let here = libc::AT_FDCWD as isize as usize;
     let (old, new) = (path.as_ptr() as usize, second.as_ptr() as usize);
@@ -617,7 +617,7 @@ pub(crate) fn link(path: &CStr, second: &CStr) -> Answer {
     unsafe { syscall(libc::SYS_linkat, [here, old, here, new, 0, 0]) }
 }
 
-/// A number that nobody can guess; 0 if the kernel has none.
+/// A number that cannot be guessed; 0 if the kernel has none.
 pub(crate) fn secret() -> u64 {
     let mut secret = 0_u64;
     let at = &raw mut secret as usize;
@@ -841,7 +841,7 @@ pub(crate) fn has_ended(number: u32) -> bool {
     }
 }
 
-/// Whether a child of this process has ended, and nobody has waited for it; `None` if it is none.
+/// Whether a child of this process has ended, and has not been waited for; `None` if it is none.
 pub(crate) fn is_waited_for(child: u32) -> Option<bool> {
     // SAFETY: all zeros is a legal value of this structure.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };

@@ -10,7 +10,7 @@
 //!
 //! 1. `dlsym(RTLD_NEXT, name)` gives the function of that name that the program would have called
 //!    without us, whose type is the C library's for that name.
-//! 2. `dlsym` looks at its return address to know who asks: it must not be called in tail position.
+//! 2. `dlsym` looks at its return address to know its caller: it must not be called in tail position.
 //!    The result is stored before it is returned, so that it never is.
 
 use std::ffi::{CStr, c_void};

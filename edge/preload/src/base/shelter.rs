@@ -1,13 +1,13 @@
 //! Shared mappings that survive a page that is missing.
 //!
 //! A file in shared memory has no page where its file system had none left to give, or where another
-//! process has cut it off: who touches it gets `SIGBUS`. The handler in `signal.rs` comes here first. If the
+//! process has cut it off: an access there raises `SIGBUS`. The handler in `signal.rs` comes here first. If the
 //! page is one of ours, it is replaced by one of zeros, and the mapping is *spoilt*: what is read from it
 //! is not believed. Every other fault is the program's.
 //!
 //! # Safety
 //!
-//! 1. An entry says base and length of a mapping of ours from before anybody touches it until nobody does.
+//! 1. An entry says base and length of a mapping of ours from before its first access until after its last one.
 //! 2. Pages are replaced only inside of such a mapping, which holds atomics and bytes that are copied: zeros
 //!    are legal there.
 
@@ -61,7 +61,7 @@ impl Mapping {
         let full = Errno(libc::ENOMEM);
         let base = NonNull::new(raw::map_file(file, len)?).ok_or(full)?;
         let Some(entry) = free_entry() else {
-            // SAFETY: mapped just now, and nobody has seen it.
+            // SAFETY: mapped just now, and not published.
             unsafe { raw::unmap(base.as_ptr(), len) };
             return Err(full);
         };
@@ -96,7 +96,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.entry.base.store(0, Ordering::Release);
-        // SAFETY: mapped when this was made; whoever drops it was its last user.
+        // SAFETY: mapped when this was made; what drops it was its last user.
         unsafe { raw::unmap(self.base.as_ptr(), self.len) };
     }
 }

@@ -121,7 +121,7 @@ extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
 const GUARDED: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 static IS_GUARDED: AtomicBool = AtomicBool::new(false);
 
-/// The C library's own flag, which it shows to whoever asks.
+/// The C library's own flag, as its functions report it.
 const SA_RESTORER: c_int = 0x0400_0000;
 
 /// Sends a signal back to where it came from, to come again when this thread has released its locks.
@@ -162,7 +162,7 @@ fn set_default(signal: c_int) {
     next_sigaction(signal, &raw const default, std::ptr::null_mut());
 }
 
-/// A signal that nobody handles ends the program, as if we had not been there.
+/// A signal without a handler ends the program, as if we had not been there.
 fn end_by(signal: c_int, is_fault: bool) {
     set_default(signal);
     // A fault comes again as soon as this handler returns; a signal that was sent does not.

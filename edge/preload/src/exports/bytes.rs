@@ -610,8 +610,8 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         return done as c_int;
     }
     if is_letters(&socket) && flags & libc::MSG_ERRQUEUE == 0 {
-        // Without a mailbox, the kernel's own call moves many at a time; but somebody has to look
-        // now and then who sends.
+        // Without a mailbox, the kernel's own call moves many at a time; but the senders have to be
+        // looked at now and then.
         let has_mailbox = filters::has(&socket) || datagram::mailbox(&socket, fd).is_some();
         let looks = socket.sends.fetch_add(1, Ordering::Relaxed) & 63 == 0;
         if has_mailbox || count == 1 || looks {

@@ -125,7 +125,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
     unsafe { close_range(first, c_uint::MAX, 0) };
 }
 
-/// Whoever wants signals of a socket gets them from the kernel.
+/// Signals of a socket come from the kernel.
 fn signals(fd: c_int) {
     if let Some(socket) = table::socket(fd) {
         datagram::keep_to_kernel(&socket, fd);

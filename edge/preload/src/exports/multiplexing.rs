@@ -85,7 +85,7 @@ unsafe fn poll_copied(
     }
     let answer = multiplex::poll(copied, limit_ns, mask)?;
     // SAFETY: as many bytes of ours, and the program's array, to which we have no references. Only what
-    // happened is new, but nobody else may be writing there.
+    // happened is new, and no other thread may be writing there.
     let is_there = unsafe { copy::copy(fds.cast(), copied.as_ptr().cast(), bytes) };
     if is_there { Ok(answer) } else { Err(Errno::FAULT) }
 }
@@ -109,7 +109,7 @@ unsafe fn mask_of<'a>(mask: *const libc::sigset_t) -> Result<Option<&'a libc::si
 /// So much of a mask the kernel reads.
 const MASK_BYTES: usize = 8;
 
-/// More descriptors than the kernel lets anybody poll at once by default.
+/// More descriptors than the kernel lets a process poll at once by default.
 const MANY: usize = 1 << 20;
 
 #[unsafe(no_mangle)]

@@ -25,7 +25,7 @@ unsafe extern "C-unwind" fn fork() -> libc::pid_t {
     answer
 }
 
-/// Ends without a word to anybody; but peers of connections with rings hear that they have ended.
+/// Ends without cleaning up; but peers of connections with rings see that they have ended.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     life::end_at_once();

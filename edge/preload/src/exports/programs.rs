@@ -113,7 +113,7 @@ unsafe extern "C-unwind" fn execveat(
     flags: c_int,
 ) -> c_int {
     let call = || real!(execveat(place, path, arguments, environment, flags));
-    // Which program that is nobody has looked up: none of ours.
+    // Which program that is has not been looked up: none of ours.
     // SAFETY: the program's promise.
     unsafe { become_it(None, environment, call) }
 }

@@ -68,8 +68,8 @@ fn part(socket: &Socket, segment: &Segment, fd: c_int) {
         fallback::send_the_rest(socket, fd);
         return offer::withdraw(socket);
     }
-    // From here on nobody rings for us; whoever is about to has a moment to finish, since a bell
-    // that nobody has heard turns the FIN into a reset.
+    // From here on the peer sends no bells. Threads that are about to have a moment to finish, since a bell
+    // that has not been drained turns the FIN into a reset.
     incoming.direction.consumer.sleep.armed.store(0, Ordering::SeqCst);
     outgoing.writer.armed.store(0, Ordering::SeqCst);
     let until = raw::now_ns() + NOTIFYING_NS;
@@ -87,7 +87,7 @@ fn part(socket: &Socket, segment: &Segment, fd: c_int) {
     offer::withdraw(socket);
 }
 
-/// Whether what waits in the kernel's queue is bells, rather than bytes that nobody has read.
+/// Whether what waits in the kernel's queue is bells, rather than bytes that have not been read.
 fn are_bells(segment: &Segment, socket: &Socket) -> bool {
     let direction = segment.incoming(socket.end()).direction;
     let switched = direction.producer.switched_at.load(Ordering::Acquire);

@@ -1,8 +1,8 @@
 //! Which program will have our connections next: one with this library, or one without.
 //!
 //! A program that takes this process over, or is started with its descriptors, finds rings where they
-//! met if this library is in front of it too, and if both mean the same place. Whoever cannot be seen
-//! to be such a program is none: then connections go back to the kernel before it starts.
+//! met if this library is in front of it too, and if both mean the same place. A program that cannot be
+//! seen to be such is none: then connections go back to the kernel before it starts.
 //!
 //! # Safety
 //!
@@ -109,8 +109,8 @@ pub(crate) unsafe fn prepare(
 }
 
 impl Prepared {
-    /// A descriptor counts no longer: this process is about to lose it, or to give it to whom we do not
-    /// know.
+    /// A descriptor counts no longer: this process is about to lose it, or to give it to an unknown
+    /// process.
     fn unname(&mut self, fd: c_int) {
         let Some(socket) = table::socket(fd).map(|socket| socket.socket()) else { return };
         // A program that takes the rings over keeps the connection open.
@@ -229,8 +229,8 @@ fn pass_on(socket: &Socket, fd: c_int) {
     }
 }
 
-/// Whether whoever receives descriptors over a UNIX socket can take rings over. If the two ends were
-/// made by one process, nobody knows who has the other one.
+/// Whether the receiver of descriptors over a UNIX socket can take rings over. If the two ends were
+/// made by one process, it is not known which process has the other one.
 fn takes_over(over: c_int) -> bool {
     let peer = raw::option::<[u32; 3]>(over, libc::SOL_SOCKET, libc::SO_PEERCRED);
     let Ok([process, user, _]) = peer else { return false };

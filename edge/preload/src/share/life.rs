@@ -125,7 +125,7 @@ pub(crate) fn after_fork(child: libc::pid_t) {
     }
 }
 
-/// The child's descriptors count as well: all those there are, while nobody changes any.
+/// The child's descriptors count as well: all those there are, while no thread changes any.
 fn count_child(reserved: Reserved) {
     table::each(0, usize::MAX, |fd| {
         if let Some(socket) = table::socket(fd) {
@@ -137,7 +137,7 @@ fn count_child(reserved: Reserved) {
     });
 }
 
-/// The child has not come into being, and nobody has changed any descriptor yet.
+/// The child has not come into being, and no descriptor has been changed yet.
 fn uncount_child(reserved: Reserved) {
     table::each(0, usize::MAX, |fd| {
         if let Some(socket) = table::socket(fd) {
@@ -164,7 +164,7 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
     forks::locks().chain(ours)
 }
 
-/// Just before every fork, whoever called it: the child gets nothing that another thread is in the middle
+/// Just before every fork, by whatever function: the child gets nothing that another thread is in the middle
 /// of. The fork of a handler that has interrupted this thread in such a middle has to do without.
 extern "C" fn prepare() {
     if !thread::holds_locks() {
@@ -199,7 +199,7 @@ fn release() -> bool {
     is_prepared
 }
 
-/// In every child of a fork, whoever called it.
+/// In every child of a fork, by whatever function.
 extern "C" fn in_child() {
     thread::forget_id();
     thread::with(|thread| thread.is_forking.set(false));
@@ -261,7 +261,7 @@ fn count_users() {
 }
 
 /// A program that has just taken this process over may have got connections with rings: from the
-/// one before it, or from whoever started it.
+/// one before it, or from the program that started it.
 fn adopt_descriptors() {
     for fd in raw::descriptors_of("self").unwrap_or_default() {
         if table::socket(fd).is_none() {
@@ -294,7 +294,7 @@ pub(crate) fn adopt(fd: c_int) {
     socket.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
     socket.paced.learn(fd);
     if kind == Kind::Stream && !offer::inherit(socket, fd) {
-        // Whoever had it before may have sent and received without our counting.
+        // Its owner before may have sent and received without our counting.
         socket.leave_to_kernel(state::Why::HandedOver);
     }
     if kind == Kind::Datagram {

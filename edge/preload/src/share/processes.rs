@@ -1,11 +1,11 @@
 //! The family: this process, those that it was forked from, and those that were forked from it, which
 //! share what is known about sockets.
 //!
-//! Here is who they are, and who of them has ended; which sockets each of them has is in `ownership.rs`.
-//! Their sockets are taken from the dead when somebody wants places or sockets, or closes a socket that only
+//! Here is which they are, and which of them have ended; which sockets each of them has is in `ownership.rs`.
+//! Sockets are taken from the dead when a process needs places or slots, or closes a socket that only
 //! a dead one has besides: never while bytes move.
 //!
-//! A process is known by its number, and its number by the namespace that it is from; whoever is in
+//! A process is known by its number, and its number by the namespace that it is from; a process in
 //! another one does not judge it. That a number is another process's by now shows in that one's memory:
 //! what the family shares is not mapped there. The same shows of a process that has become another
 //! program.
@@ -79,7 +79,7 @@ pub(crate) fn doubt(reserved: Reserved) {
     with(|ownership, _| ownership.places.doubt(reserved, now_s()));
 }
 
-/// The child has been born. Returns false if that has taken so long that nobody believed in it.
+/// The child has been born. Returns false if that has taken so long that it has been given up.
 pub(crate) fn start(reserved: Reserved) -> bool {
     let me = raw::process_id();
     let parent = own::OWN.process.swap(me, Ordering::Relaxed);
@@ -101,7 +101,7 @@ pub(crate) fn start(reserved: Reserved) -> bool {
     is_believed
 }
 
-/// The child may not find out who it is: it has what all have who are not told apart.
+/// The child may not find out its place: it has what all have that are not told apart.
 pub(crate) fn untrack() {
     own::OWN.place.store(Place::UNTRACKED.0, Ordering::Release);
 }
@@ -118,7 +118,7 @@ pub(crate) fn suspend(socket: &Socket) -> Option<u32> {
     is_shared.then(|| with(|ownership, me| ownership.suspend(me, socket.index())))??
 }
 
-/// It goes on after all. Returns false if the socket is somebody else's by now.
+/// It goes on after all. Returns false if the slot is another process's by now.
 pub(crate) fn resume(socket: &Socket, since: u32) -> bool {
     with(|ownership, me| ownership.resume(me, socket.index(), since)).unwrap_or(false)
 }
@@ -149,7 +149,7 @@ fn others_name(socket: &Socket) -> bool {
     is_named
 }
 
-/// Whether it lives for sure, and cheaply so: who had us, in the same namespace, has us still.
+/// Whether it lives for sure, and cheaply so: the parent of this process, in the same namespace, still is.
 fn is_parent(state_of: EntryState) -> bool {
     state_of == EntryState::Live(raw::parent_id())
 }
@@ -166,7 +166,7 @@ fn has_ended(suspect: Suspect, is_thorough: bool) -> bool {
             || (is_thorough || is_leaving) && is_stranger(process))
 }
 
-/// Whether what the family shares is not mapped in a process. Whoever may not look does not say so.
+/// Whether what the family shares is not mapped in a process. A process that may not look does not say so.
 fn is_stranger(process: u32) -> bool {
     let Some(own) = maps("self") else { return false };
     let Some(file) = arena::arena_address().and_then(|address| file_at(&own, address)) else {
@@ -235,7 +235,7 @@ pub(crate) fn sweep(is_thorough: bool) {
     raw::set_errno(errno);
 }
 
-/// Only dead processes had a socket: nobody will look for what it has left where rings meet.
+/// Only dead processes had a socket: what it has left at the rendezvous will not be looked for.
 fn clear_away(socket: &Socket) {
     let key = socket.meeting_key.load(Ordering::Acquire);
     if key == 0

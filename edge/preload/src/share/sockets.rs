@@ -1,4 +1,4 @@
-//! What becomes of a socket: decided when it first becomes clear whom it talks to.
+//! Sockets, from call to call: what becomes of one is decided when its peer is first known.
 //!
 //! Not here: what rules allow (`policy.rs`).
 

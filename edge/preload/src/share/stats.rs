@@ -6,8 +6,8 @@
 //!
 //! # Safety
 //!
-//! The file's mapping becomes the arena of sockets, under the rules of `socket.rs`. The text at its
-//! start is written before anybody else can know the file, and never again.
+//! The file's mapping becomes the arena of sockets, under the rules of `arena.rs`. The text at its
+//! start is written before any other process can know the file, and never again.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -105,7 +105,7 @@ fn file(len: usize) -> Option<Mapping> {
         config::command(),
     );
     let count = text.len().min(arena::ABOUT_BYTES - 1);
-    // SAFETY: the mapping is longer than the text, and nobody else has seen it yet.
+    // SAFETY: the mapping is longer than the text, and has not been published yet.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), base, count) };
     Some(mapping)
 }
@@ -123,7 +123,7 @@ fn tidy_up() {
     }
 }
 
-/// Fills in what only others know: the kernel, and those who sent in vain.
+/// Fills in what only others know: the kernel, and senders that found no room.
 pub(crate) fn sum_up(socket: &Socket, fd: i32) {
     let counters = &socket.counters;
     let number = |name| raw::option::<i32>(fd, libc::SOL_SOCKET, name).unwrap_or(0);

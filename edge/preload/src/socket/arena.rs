@@ -1,7 +1,7 @@
 //! The arena: the memory that the slots of a family lie in, which its processes share.
 //!
 //! It is a file that others may look at, or nameless memory; which, and what the file says first, is in
-//! `stats.rs`. Behind a head lie the slots, the memberships, and who has which slots.
+//! `stats.rs`. Behind a head lie the slots, the memberships, and the bits that say which process has which slot.
 //!
 //! # Safety
 //!
@@ -39,7 +39,7 @@ struct Arena {
     /// The process after which the file is named, and some of those that have it.
     holder: AtomicU32,
     processes: [AtomicU32; PROCESSES_MAX],
-    /// Who has which slots. What a child of few touches is on one page with all of the above.
+    /// The processes that have slots. What a child of few touches is on one page with all of the above.
     places: Places,
     free: [AtomicU64; SLOTS_MAX / u64::BITS as usize],
 }
@@ -47,7 +47,7 @@ struct Arena {
 /// Processes of a family that can go on with its file when the one ends that has made it.
 const PROCESSES_MAX: usize = 16;
 
-/// What lies in front of who has which slots: the arena's head, the slots, and the memberships behind them.
+/// What lies in front of the bits of ownership: the arena's head, the slots, and the memberships behind them.
 const HEAD_BYTES: usize = size_of::<Arena>()
     + SLOTS_MAX * size_of::<Socket>()
     + memberships::COUNT * size_of::<Membership>();
@@ -97,7 +97,7 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         if let Self::Nameless { base, len } = *self {
-            // SAFETY: mapped by `map_arena`; it was not kept, so nobody uses it.
+            // SAFETY: mapped by `stats::map`; it was not kept, so it is not used.
             unsafe { raw::unmap(base, len) };
         }
     }
@@ -134,7 +134,7 @@ pub(crate) fn set_up(
     let null = ptr::null_mut();
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     if let Err(other) = LOCALS.compare_exchange(null, locals.cast(), o, r) {
-        // SAFETY: the mapping lost the race, and nobody has seen it.
+        // SAFETY: the mapping lost the race, and has not been published.
         unsafe { raw::unmap(locals, locals_len) };
         debug_assert!(!other.is_null());
     }
@@ -144,13 +144,13 @@ pub(crate) fn set_up(
         mapped.keep();
         log::follow(&existing()?.wanted_log);
     }
-    Some(is_ours) // If not, nobody has seen ours, which goes.
+    Some(is_ours) // If not, ours has not been published, and goes.
 }
 
 static DESCRIBE: Lazy<fn(c_int, i64)> = Lazy::new();
 
-/// Describes what readers of statistics want described. Called by who waits, and where connections come and
-/// go.
+/// Describes what readers of statistics want described. Called by calls that wait, and where connections come
+/// and go.
 #[inline]
 pub(crate) fn heed() {
     if let Some((fd, level)) = wanted_subject()
@@ -266,7 +266,7 @@ pub(crate) fn memberships() -> Option<&'static [Membership; memberships::COUNT]>
     Some(unsafe { &*at })
 }
 
-/// Who has which slots, if there is an arena.
+/// Which process has which slots, if there is an arena.
 pub(crate) fn ownership() -> Option<Ownership<'static>> {
     existing().map(ownership_of)
 }

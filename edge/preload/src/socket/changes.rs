@@ -1,6 +1,6 @@
 //! Which sockets have come to travel otherwise than before: the last few of them, in turn.
 //!
-//! Whoever changes a socket writes its number here, and holds whatever locks it holds. An instance reads
+//! A thread that changes a socket writes its number here, whatever locks it holds. An instance reads
 //! on from where it was, under its own lock, and looks at its registrations of those sockets alone;
 //! one that has fallen too far behind looks at all of them.
 

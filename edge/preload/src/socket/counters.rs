@@ -29,7 +29,7 @@ pub(crate) struct Counters {
     /// The most that waited in shared memory when something was taken out.
     pub(crate) rx_waiting_bytes_max: AtomicU64,
     pub(crate) rx_waiting_packets_max: AtomicU64,
-    /// What there was no room for, and how much there is room for; known when somebody asks.
+    /// What there was no room for, and how much there is room for; known when it is asked for.
     pub(crate) rx_dropped_bytes: AtomicU64,
     pub(crate) rx_dropped_packets: AtomicU64,
     pub(crate) rx_limit_bytes: AtomicU64,

@@ -119,7 +119,7 @@ impl<'a> Loan<'a> {
 #[derive(Debug)]
 pub(crate) struct Spare(Vec<u8>);
 
-/// One that nobody is using.
+/// One that is not in use.
 static SPARE: Guarded<Option<Vec<u8>>> = Guarded::new(None);
 
 impl Spare {

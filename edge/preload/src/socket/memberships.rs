@@ -1,4 +1,4 @@
-//! Which multicast groups sockets have joined, for whoever looks at statistics.
+//! Memberships of sockets in multicast groups, for readers of statistics.
 //!
 //! The kernel lists groups by interface, not by socket; so what the program says is remembered here, in
 //! the file of statistics, behind the sockets. What does not fit is not shown, and means nothing else.

@@ -38,7 +38,7 @@ pub(crate) fn space() -> u64 {
     })
 }
 
-/// This process is the first of a family, and nobody else knows of it yet.
+/// This process is the first of a family, and no other knows of it yet.
 pub(crate) fn found(ownership: &Ownership<'_>) {
     OWN.space.store(space(), Ordering::Relaxed);
     OWN.process.store(raw::process_id(), Ordering::Relaxed);

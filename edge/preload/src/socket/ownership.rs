@@ -1,12 +1,13 @@
 //! Holders: which processes of a family have which sockets.
 //!
-//! Any process may be killed between any two of its instructions. So nobody counts. Each process has a
+//! Any process may be killed between any two of its instructions. So there are no counts. Each process has a
 //! *place*, and each slot two bits for every place: whether that process has it, and whether it has a
-//! descriptor of it. To set or clear a bit twice is as good as once. Whoever sweeps after the dead can
+//! descriptor of it. To set or clear a bit twice is as good as once. A process that sweeps after the dead can
 //! therefore be killed too, and the next one goes over the same ground.
 //!
 //! A place is taken before a fork, and everything that the child gets is noted there, before there is a
-//! child. It is free again only when no bit of it is left. Who is dead is not known here: callers say so.
+//! child. It is free again only when no bit of it is left. Which processes are dead is not known here: callers
+//! say so.
 //!
 //! Nothing here makes a system call. How a slot is taken and freed is [`Allocation`]; where free ones are, which
 //! is no more than a hint, is [`Vacancies`].
@@ -15,8 +16,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Processes of a family that are told apart. Place 0 is that of all others: what they have is nobody
-/// else's any more before the family ends.
+/// Processes of a family that are told apart. Place 0 is that of all others: what they have is freed only when
+/// the family ends.
 pub(crate) const PLACES: usize = 1024;
 /// Words of bits for each slot.
 pub(crate) const WORDS: usize = PLACES / u64::BITS as usize;
@@ -51,7 +52,7 @@ impl Reserved {
     /// For a child for which there is no place.
     pub(crate) const UNTRACKED: Self = Self { place: Place::UNTRACKED, turn: 0 };
 
-    /// One word, for whoever has to keep it across a fork.
+    /// One word, which a thread keeps across a fork.
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.turn) << 32 | u64::from(self.place.0)
     }
@@ -74,7 +75,7 @@ pub(crate) enum EntryState {
     Free,
     /// The process at that place is about to have a child.
     Reserved(Place),
-    /// A child may have been born, or not, and nobody else will say so. Since that second.
+    /// A child may have been forked, or not, and only the child itself can say so. Since that second.
     Unconfirmed(u32),
     /// The process of that number.
     Live(u32),
@@ -142,7 +143,7 @@ pub(crate) struct Places {
     used: AtomicU32,
     /// From this place on it is worth looking for dead ones first.
     mark: AtomicU32,
-    /// The place of whoever sweeps, and one.
+    /// The place of the process that sweeps, and one.
     sweeper: AtomicU32,
     entries: [Entry; PLACES],
 }
@@ -152,7 +153,7 @@ const MARK_MIN: u32 = 8;
 /// So long a child may take to say that it has been born, in seconds.
 pub(crate) const UNCONFIRMED_S: u32 = 60;
 
-/// A process, to be judged by whoever can.
+/// A process that may have ended, for the caller to judge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Suspect {
     pub(crate) process: u32,
@@ -172,7 +173,7 @@ impl Places {
             .map_or(EntryState::Free, |entry| EntryState::of(entry.word.load(Ordering::Acquire)).0)
     }
 
-    /// Enters the first process, before anybody else can know the list.
+    /// Enters the first process, before any other can know the list.
     pub(crate) fn found(&self, process: u32, space: u64) {
         let Some(entry) = self.entry(Place::FOUNDER) else { return };
         entry.space.store(space, Ordering::Relaxed);
@@ -215,8 +216,8 @@ impl Places {
         None
     }
 
-    /// Makes an heir's place another one, if `may` says so of what it is. Returns whether it is that now,
-    /// or `Err` if the place is somebody else's.
+    /// Changes the state of a reserved entry, if `may` says so of what it is. Returns whether it has changed,
+    /// or `Err` if the entry is another process's.
     fn settle(
         &self,
         reserved: Reserved,
@@ -249,7 +250,7 @@ impl Places {
         self.settle(reserved, new, may).map(|_| ())
     }
 
-    /// The child has this number, says who has had it. It may have ended since.
+    /// The child has this number, says its parent. It may have ended since.
     pub(crate) fn confirm(&self, reserved: Reserved, process: u32) {
         let may = |was| {
             matches!(
@@ -260,7 +261,7 @@ impl Places {
         let _ = self.settle(reserved, EntryState::Live(process), may);
     }
 
-    /// Whether there is a child nobody but itself will say.
+    /// Whether there is a child only the child itself can say.
     pub(crate) fn doubt(&self, reserved: Reserved, now_s: u32) {
         let may = |was| matches!(was, EntryState::Reserved(_));
         let _ = self.settle(reserved, EntryState::Unconfirmed(now_s), may);
@@ -341,7 +342,7 @@ impl Places {
         self.sweeper.store(0, Ordering::Release);
     }
 
-    /// Who is dead from now on, and whether any of them had a slot.
+    /// Marks the dead, and returns them, and whether any of them had a slot.
     fn mark_dead(&self, now_s: u32, judge: &dyn Fn(Suspect) -> bool) -> (Dead, bool) {
         let (mut dead, mut had_any) = (Dead::default(), false);
         for (place, entry) in self.taken() {
@@ -363,7 +364,7 @@ impl Places {
                 had_any |= entry.held.load(Ordering::Acquire) != 0;
             }
         }
-        // Children of whom nobody else will ever hear.
+        // Children whose parents will never confirm them.
         for (place, entry) in self.taken() {
             if let (EntryState::Reserved(maker), turn) =
                 EntryState::of(entry.word.load(Ordering::Acquire))
@@ -414,7 +415,7 @@ impl Dead {
     }
 }
 
-/// Who has a slot, of 64 places.
+/// Which of 64 processes have a slot.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Bits {
@@ -423,7 +424,7 @@ pub(crate) struct Bits {
     names: AtomicU64,
 }
 
-/// How a slot is taken and freed, and who has it.
+/// How a slot is taken and freed, and which processes have it.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Allocation {
@@ -433,11 +434,11 @@ pub(crate) struct Allocation {
     first: Bits,
 }
 
-/// The low bits of how often it has been taken say how often it has stayed with somebody.
+/// The low bits of how often it has been taken say how often it has stayed in use after all.
 const STAYS_MASK: u32 = 0xff;
 const FREE: u32 = 0;
 const IN_USE: u32 = 1;
-/// Somebody prepares it, or clears it away: this, and its place.
+/// A process prepares it, or clears it away: this, and its place.
 const IN_HAND: u32 = 2;
 
 impl Allocation {
@@ -451,14 +452,14 @@ impl Allocation {
         self.life.compare_exchange(word(from), word(to), o, r).is_ok()
     }
 
-    /// Takes a free slot in hand. Returns false if somebody else was faster.
+    /// Takes a free slot in hand. Returns false if another process was faster.
     pub(crate) fn claim(&self, me: Place) -> bool {
         let (state, count) = self.parts();
         let next = (count | STAYS_MASK).wrapping_add(1);
         state == FREE && self.turn((FREE, count), (IN_HAND + me.0, next))
     }
 
-    /// It stays in use, as it has been since it was taken that often: whoever is about to find that nobody
+    /// It stays in use, as it has been since it was taken that often: a process that is about to find that none
     /// has it is too late. Returns false if it has been freed.
     fn stay(&self, since: u32) -> bool {
         let (mut state, mut count) = self.parts();
@@ -472,16 +473,16 @@ impl Allocation {
         false
     }
 
-    /// It is ready: what was noted before for whoever has it counts from now on.
+    /// It is ready: what was noted before for its owners counts from now on.
     pub(crate) fn settle(&self, me: Place) {
         let (_, count) = self.parts();
         let settled = self.turn((IN_HAND + me.0, count), (IN_USE, count));
-        debug_assert!(settled, "nobody else may touch what is in hand");
+        debug_assert!(settled, "no other process may touch what is in hand");
     }
 }
 
 /// Which slots are free. A bit that is missing is found again by the next sweep; one too many is found out
-/// by whoever claims the slot.
+/// when the slot is claimed.
 #[derive(Debug)]
 pub(crate) struct Vacancies<'a> {
     pub(crate) bits: &'a [AtomicU64],
@@ -568,7 +569,7 @@ impl Ownership<'_> {
         }
     }
 
-    /// It has it no longer; if nobody has, it is free.
+    /// It has it no longer; if no process has, it is free.
     pub(crate) fn give_back(&self, place: Place, slot: u32) {
         if place == Place::UNTRACKED {
             return;
@@ -644,7 +645,7 @@ impl Ownership<'_> {
     }
 
     /// Takes from the dead what they had, of the slots below `fresh`. `clear` is called with each slot that
-    /// only dead processes had. Returns whether there were any dead, or `None` if somebody else is at it.
+    /// only dead processes had. Returns whether there were any dead, or `None` if another process sweeps.
     pub(crate) fn sweep(
         &self,
         me: Place,
@@ -684,7 +685,7 @@ impl Ownership<'_> {
             None => state == IN_USE && !self.is_had(slot),
         };
         if state == FREE {
-            // Whoever freed it may have been killed before it could say so.
+            // The process that freed it may have been killed before it could say so.
             self.vacancies.add(slot);
         } else if is_over && allocation.turn((state, count), (IN_HAND + me.0, count)) {
             if was_had {

@@ -17,7 +17,7 @@ use crate::base::{address, config, log, raw};
 use crate::socket::arena;
 use crate::socket::state::{Carrier, Kind, Socket, Why};
 
-/// Sockets of the calling thread: as everybody's, accelerated, or not.
+/// Sockets of the calling thread: as those of all threads, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wish {
     Default,
@@ -146,7 +146,7 @@ pub(crate) fn read_limits(socket: &Socket, fd: c_int) {
     }
 }
 
-/// Says what has become of a socket, if somebody wants to know.
+/// Prints what has become of a socket, if the log's level says so.
 pub(crate) fn explain(socket: &Socket, fd: c_int, event: &str) {
     arena::heed();
     let text = || {

@@ -275,7 +275,7 @@ pub(crate) const SLICE_NS: u64 = 250_000_000;
 const ROUNDS: u32 = 64;
 /// A spin this young does not let others run yet.
 const GIVE_WAY_AFTER_NS: u64 = 1_500;
-/// Between two looks at the clock lies less, unless somebody else ran.
+/// Between two looks at the clock lies less, unless another thread ran.
 const CROWDED_NS: u64 = 50_000;
 /// A spin lets others run so often.
 const LET_RUN_NS: u64 = 8_000;

@@ -10,7 +10,7 @@
 //! 1. The arena is mapped once, by the first process, and never unmapped. It holds atomics alone,
 //!    for which every bit pattern, zeros above all, is legal.
 //! 2. What has been attached to a socket is freed when the last user of the socket in this process has
-//!    gone ([`Socket::release`]), and nobody holds a reference to it for longer than it holds the socket.
+//!    gone ([`Socket::release`]), and a reference to it is held only as long as the socket is.
 //! 3. Each type has a place of its own ([`Attached`]), where nothing else is, and what lies there begins
 //!    with the function that frees this type.
 
@@ -58,7 +58,7 @@ pub(crate) enum Carrier {
     Leaving = 4,
 }
 
-/// Why a socket is treated as it is; shown to whoever asks.
+/// Why a socket is treated as it is, for logs and statistics.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Why {
@@ -123,7 +123,7 @@ pub(crate) enum End {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Socket {
-    /// Whether it is free, and who has it otherwise.
+    /// Whether it is free, and which processes have it otherwise.
     pub(crate) allocation: Allocation,
     /// Other programs that have it, or may have.
     pub(crate) strangers: AtomicU32,
@@ -269,7 +269,7 @@ struct Head {
 
 /// # Safety
 ///
-/// `at` came from a box with this type, and nobody uses it any more.
+/// `at` came from a box with this type, and is not used any more.
 unsafe fn free<T>(at: *mut Head) {
     // SAFETY: the caller's promise.
     drop(unsafe { Box::from_raw(at.cast::<Boxed<T>>()) });
@@ -389,7 +389,7 @@ impl Socket {
             memberships::forget(self);
         }
         self.set_kind(kind);
-        // Nobody watches it yet.
+        // It is not watched yet.
         self.carrier.store(number(Carrier::Open as u32), o);
         self.set_why(Why::Undecided);
         for flag in [
@@ -442,7 +442,7 @@ impl Socket {
         self.counters.reset();
     }
 
-    /// Remembers for statistics who uses it, and under which number.
+    /// Remembers for statistics which process uses it, and under which number.
     pub(crate) fn set_owner(&self, process: u32, fd: c_int) {
         self.owner.store(process, Ordering::Relaxed);
         self.owner_fd.store(u32::try_from(fd).unwrap_or(0), Ordering::Relaxed);
@@ -613,7 +613,7 @@ impl Socket {
         Some(unsafe { &at.cast::<Boxed<T>>().as_ref().value })
     }
 
-    /// Publishes what this process has of it. Whoever comes second loses, and uses the first's.
+    /// Publishes what this process has of it. A thread that comes second loses, and uses the first's.
     pub(crate) fn attach<T: Attached>(&self, value: T) {
         let Some(place) = self.local().and_then(|local| local.attached.get(T::PLACE)) else {
             return;
@@ -622,7 +622,7 @@ impl Socket {
         let new = Box::into_raw(Box::new(Boxed { head, value })).cast::<Head>();
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
         if place.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
-            // SAFETY: it came from a box of this type just now, and nobody has seen it.
+            // SAFETY: it came from a box of this type just now, and has not been published.
             unsafe { free::<T>(new) };
         }
     }
@@ -632,7 +632,7 @@ impl Socket {
         for place in self.local().iter().flat_map(|local| &local.attached) {
             let old = place.swap(ptr::null_mut(), Ordering::AcqRel);
             if let Some(at) = NonNull::new(old) {
-                // SAFETY: published, and nobody uses it any more (rule 2).
+                // SAFETY: published, and not used any more (rule 2).
                 let Head { free } = unsafe { at.as_ref() };
                 // SAFETY: it is what this function is for (rule 3).
                 unsafe { free(old) };

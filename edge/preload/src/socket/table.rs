@@ -58,14 +58,14 @@ fn socket_of(word: usize) -> Option<&'static Socket> {
     Some(unsafe { &*at })
 }
 
-/// Calls `f` while nobody else changes an entry.
+/// Calls `f` while no other thread changes an entry.
 pub(crate) fn unchanged<T>(f: impl FnOnce() -> T) -> T {
     // Handlers of the program's that run in the midst of a fork have the lock already.
     let _held = (!thread::with(|thread| thread.is_prepared.get())).then(|| CHANGES.hold());
     f()
 }
 
-/// Nothing stands for a socket any more, which is somebody else's: nobody is told.
+/// Nothing stands for a socket any more, which is another process's: no process is told.
 pub(crate) fn disown(socket: &Socket) {
     disown_those(|word| socket_of(word).is_some_and(|known| ptr::eq(known, socket)));
 }
@@ -108,7 +108,7 @@ fn entry_or_new(fd: c_int) -> Option<&'static AtomicUsize> {
     let page = raw::map_zeros(len, false).ok()?;
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     if place.compare_exchange(ptr::null_mut(), page.cast(), o, r).is_err() {
-        // SAFETY: another thread was faster, and nobody has seen this page.
+        // SAFETY: another thread was faster, and this page has not been published.
         unsafe { raw::unmap(page, len) };
     }
     HIGH.fetch_max(usize::try_from(fd).ok()? / PAGE_ENTRIES + 1, Ordering::AcqRel);
@@ -180,8 +180,8 @@ pub(crate) fn is_socket(fd: c_int, socket: &Socket) -> bool {
     is_entry(fd, ptr::from_ref(socket).addr() | SOCKET)
 }
 
-/// For whoever has waited: another thread may have closed the descriptor meanwhile, and its number may be
-/// somebody else's, whose bytes are not for us.
+/// After a wait: another thread may have closed the descriptor meanwhile, and its number may stand for
+/// something else, whose bytes are not for this call.
 #[inline]
 pub(crate) fn still(fd: c_int, socket: &Socket) -> Result<(), Errno> {
     is_socket(fd, socket).then_some(()).ok_or(Errno(libc::EBADF))
@@ -286,7 +286,7 @@ pub(crate) fn open_descriptors() -> Vec<c_int> {
     })
 }
 
-/// Calls `f` with the socket of every descriptor that stands for one, though nobody may hold it.
+/// Calls `f` with the socket of every descriptor that stands for one, which is not held meanwhile.
 pub(crate) fn each_socket(mut f: impl FnMut(&'static Socket)) {
     each(0, usize::MAX, |fd| {
         let found = entry(fd).map_or(0, |entry| entry.load(Ordering::Acquire));

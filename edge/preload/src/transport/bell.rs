@@ -1,7 +1,7 @@
-//! Bells of a connection: bytes in the kernel's stream that wake an end that sleeps, rung and taken out again.
+//! Bells of a connection: bytes in the kernel's stream that wake an end that sleeps, sent and drained.
 //!
-//! Who sleeps says so in memory first, and on what (`park.rs`). An end that sleeps on many connections is woken
-//! by its doorbell instead (`doorbell.rs`).
+//! An end that sleeps says so in memory first, and on what (`park.rs`). An end that sleeps on many connections is
+//! woken by its doorbell instead (`doorbell.rs`).
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -12,7 +12,7 @@ use crate::socket::state::{Carrier, Socket, Why};
 use crate::transport::doorbell;
 use crate::transport::ring::{Direction, NEVER, ON_WORD, Ring, Segment, TOGETHER};
 
-/// After reading: rings for a writer that waits for room, once there is a good deal of it.
+/// After reading: notifies a writer that waits for room, once there is a good deal of it.
 pub(crate) fn notify_of_room(socket: &Socket, ring: Ring<'_>, fd: c_int) {
     fence(Ordering::SeqCst);
     let writer = &ring.direction.writer;
@@ -32,8 +32,8 @@ pub(crate) fn notify_of_room(socket: &Socket, ring: Ring<'_>, fd: c_int) {
     notify(socket, segment, fd);
 }
 
-/// Wakes a sleeper who has armed `bell` and sleeps on that very word. Returns whether there is one who has to
-/// be rung for, by the caller.
+/// Wakes a sleeper that has armed `bell` and sleeps on that very word. Returns whether there is one that the
+/// caller has to notify.
 pub(crate) fn wants_bell(bell: &AtomicU32) -> bool {
     match bell.swap(0, Ordering::AcqRel) {
         0 => false,
@@ -46,7 +46,7 @@ pub(crate) fn wants_bell(bell: &AtomicU32) -> bool {
     }
 }
 
-/// Rings, unless the other end has closed or leaves: both wait for whoever is about to.
+/// Sends a bell, unless the other end has closed or leaves: both wait for threads that are about to.
 pub(crate) fn notify(socket: &Socket, segment: &Segment, fd: c_int) {
     notify_unless(socket, segment, fd, || false);
 }
@@ -81,8 +81,7 @@ pub(crate) fn switch(socket: &Socket, segment: &Segment) {
     }
 }
 
-/// Takes the bells out of the kernel's queue that have been rung and not been heard, unless
-/// somebody else may be waiting for them.
+/// Takes the pending bells out of the kernel's queue, unless another thread may be waiting for them.
 pub(crate) fn drain_pending(socket: &Socket, ring: Ring<'_>, fd: c_int) {
     let pending = ring.pending();
     if pending > 0
@@ -113,9 +112,9 @@ fn take_bells(ring: Ring<'_>, fd: c_int, count: usize) -> bool {
 /// Takes bells out of the kernel's queue, so that a sleeper sleeps. Returns whether the queue is
 /// empty now.
 ///
-/// Only bells whose bytes have been read: whoever else sleeps on this connection must find the
-/// others. So they are counted first, and the ring looked at after that. A bell may also be for one
-/// who waits for room: as long as there is another than the caller, all are left.
+/// Only bells whose bytes have been read: other threads that sleep on this connection must find the
+/// rest. So they are counted first, and the ring looked at after that. A bell may also be for a thread
+/// that waits for room: as long as there is another than the caller, all are left.
 pub(crate) fn drain(socket: &Socket, segment: &Segment, fd: c_int, is_writer: bool) -> bool {
     let ring = segment.incoming(socket.end());
     let is_past = || {
@@ -140,7 +139,7 @@ pub(crate) fn drain(socket: &Socket, segment: &Segment, fd: c_int, is_writer: bo
     take_bells(ring, fd, pending)
 }
 
-/// Wakes whoever sleeps to read in this direction, and not on the kernel's stream: it has come to an end.
+/// Wakes a thread that sleeps to read in this direction, and not on the kernel's stream: it has come to an end.
 pub(crate) fn wake_at_end(direction: &Direction) {
     let armed = &direction.consumer.sleep.armed;
     let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
@@ -151,7 +150,7 @@ pub(crate) fn wake_at_end(direction: &Direction) {
     }
 }
 
-/// The doorbell of who sleeps to read in this direction.
+/// The doorbell of the sleeper that reads in this direction.
 pub(crate) fn armed_by(direction: &Direction) -> u32 {
     direction.consumer.sleep.doorbell.load(Ordering::Acquire)
 }

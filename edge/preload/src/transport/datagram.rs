@@ -3,7 +3,7 @@
 //! A UDP socket that has received from another one of ours has a *mailbox* in shared memory:
 //!
 //! ```text
-//! mailbox     the memory                      directory   who has one
+//! mailbox     the memory                      directory   which sockets have one
 //! inbox       out of it, or the kernel        outbox      into others', or the kernel
 //! post        what this process has of both   group       into those of a multicast group
 //! listing     what the kernel says of sockets   evacuation   out of it, into the kernel's queue

@@ -2,23 +2,23 @@
 //!
 //! A sleeper that looks at many connections when it wakes needs one bell, however many of them have
 //! something for it by then. So it says of each only that it is armed together with others, and here
-//! that it sleeps; the first who has something for it takes that word back and rings, and everybody
-//! else, knowing that it is awake or about to be, does not. On a crowded machine that makes one call
+//! that it sleeps. The first thread that has something for it takes that word back and sends a bell. All
+//! others see that it is awake or about to be, and send none. On a crowded machine that makes one call
 //! of a whole batch.
 //!
 //! A bell is an empty datagram to a socket that the sleeper has for nothing else, by a name that no file
 //! has: that takes the kernel a third less than a byte by TCP, which is answered besides. Where there is
-//! no such socket, as in another network namespace, the byte is what rings. A program that closes
+//! no such socket, as in another network namespace, the byte is the bell. A program that closes
 //! descriptors which it has not opened may close these as well, and have something else by their
-//! numbers: who receives there looks first what it is, and an empty datagram with an address does
-//! nothing to whatever else it may be.
+//! numbers. So what lies there is looked at before anything is received, and an empty datagram with an address
+//! does nothing to whatever else it may be.
 //!
-//! Who waits for nothing but bytes in rings sleeps on the bell alone, for a moment, and is rung for when a
-//! connection ends, too: the kernel has one descriptor to look at rather than all of them.
+//! A thread that waits for nothing but bytes in rings sleeps on the bell alone, for a moment, and is notified when
+//! a connection ends, too: the kernel has one descriptor to look at rather than all of them.
 //!
 //! The words lie in the meeting place, in memory that all processes of a user share, in whatever network
 //! namespace they are.
-//! Nobody has to be believed: a word that is wrong costs a bell too many, or the slice of time after
+//! No process is trusted: a word that is wrong costs a bell too many, or the slice of time after
 //! which every sleeper looks for itself.
 //!
 //! # Safety
@@ -39,37 +39,37 @@ use crate::transport::rendezvous::{self, Reach};
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Entry {
-    /// The process that has it; 0 if nobody has.
+    /// The process that has it; 0 if it is free.
     owner: AtomicU32,
     /// The number of a [`Sleeping`].
     sleeper: AtomicU32,
-    /// The name of the socket that is rung; 0 if there is none.
+    /// The name of the socket for bells; 0 if there is none.
     bell: AtomicU64,
     /// The network namespace that it is in.
     space: AtomicU64,
 }
 
-/// Whether somebody sleeps there, and on what.
+/// Whether a thread sleeps there, and on what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sleeping {
-    Nobody,
+    Awake,
     /// On the bell, and on all that the kernel knows of.
     InKernel,
-    /// On the bell alone: the end of a connection is to be rung for as well.
+    /// On the bell alone: it is to be notified of the end of a connection as well.
     OnBell,
 }
 
 impl Sleeping {
     const fn number(self) -> u32 {
         match self {
-            Self::Nobody => 0,
+            Self::Awake => 0,
             Self::InKernel => 1,
             Self::OnBell => 2,
         }
     }
 }
 
-/// Doorbells of one user. Who gets none is rung for by each connection.
+/// Doorbells of one user. A sleeper that gets none is notified by each connection.
 const COUNT: usize = 1 << 14;
 /// Places that are looked at for a free one.
 const PROBES: u32 = 64;
@@ -113,7 +113,7 @@ impl Socket {
     }
 
     /// The same, if it is looked at for the so many-th time: what lies there is asked for now and then only,
-    /// as most of those who close it say so.
+    /// as most programs that close it say so.
     fn get_at(&self, turn: u32) -> Option<c_int> {
         if turn.is_multiple_of(LOOK_EVERY) {
             return self.get();
@@ -152,12 +152,12 @@ impl Socket {
     }
 }
 
-/// What a sleeper has to be rung: nothing at first.
+/// The doorbell of a sleeper: none at first.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     number: AtomicU32,
     socket: Socket,
-    /// Bells that have been heard.
+    /// Bells that have been drained.
     drained: AtomicU32,
 }
 
@@ -178,14 +178,14 @@ impl Doorbell {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// The descriptor that becomes readable when it is rung.
+    /// The descriptor that becomes readable when a bell comes.
     #[inline]
     pub(crate) fn fd(&self) -> Option<c_int> {
         let fd = self.socket.fd.load(Ordering::Relaxed);
         (fd >= 0).then_some(fd)
     }
 
-    /// Takes one for this process, if there is one that is free. Nobody else does so for the same sleeper.
+    /// Takes one for this process, if there is one that is free. No other thread does so for the same sleeper.
     pub(crate) fn take(&self) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let me = alive::me();
@@ -207,7 +207,7 @@ impl Doorbell {
         };
         let found = find(alive::is_missing).or_else(|| find(alive::has_ended));
         let Some((number, entry)) = found else { return };
-        entry.sleeper.store(Sleeping::Nobody.number(), Ordering::Relaxed);
+        entry.sleeper.store(Sleeping::Awake.number(), Ordering::Relaxed);
         entry.bell.store(0, Ordering::Relaxed);
         self.number.store(number, Ordering::Relaxed);
         let Some(fd) = Socket::open() else { return };
@@ -221,7 +221,7 @@ impl Doorbell {
         entry.bell.store(name, Ordering::Release);
     }
 
-    /// Says who sleeps and wants to be rung for. Before it sleeps, a full fence follows, and a look at
+    /// Says on what a thread is about to sleep. Before it sleeps, a full fence follows, and a look at
     /// everything.
     #[inline]
     pub(crate) fn set(&self, sleeper: Sleeping) {
@@ -230,13 +230,13 @@ impl Doorbell {
         }
     }
 
-    /// It has been rung. Takes the bell out of the kernel's queue.
+    /// A bell has come. Takes it out of the kernel's queue.
     pub(crate) fn drain(&self) {
         let turn = self.drained.fetch_add(1, Ordering::Relaxed);
         self.take_out(self.socket.get_at(turn), 1);
     }
 
-    /// The same for who is told of each bell once, whether it is taken out or not: some are left.
+    /// The same for a sleeper that is told of each bell once, whether it is taken out or not: some are left.
     pub(crate) fn drain_some(&self) {
         let drained = self.drained.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         if drained.is_multiple_of(LEFT_MAX) {
@@ -246,7 +246,7 @@ impl Doorbell {
 
     fn take_out(&self, fd: Option<c_int>, most: usize) {
         let Some(fd) = fd else {
-            // It has been closed: from now on connections ring.
+            // It has been closed: from now on each connection notifies.
             if let Some(entry) = entry(self.number()) {
                 entry.bell.store(0, Ordering::Relaxed);
             }
@@ -272,40 +272,40 @@ impl Doorbell {
     }
 }
 
-/// Whether somebody sleeps there. A full fence lies between what there is to be seen and this.
+/// Whether a thread sleeps there. A full fence lies between what there is to be seen and this.
 #[inline]
 pub(crate) fn is_asleep(number: u32) -> bool {
-    let nobody = Sleeping::Nobody.number();
-    entry(number).is_none_or(|entry| entry.sleeper.load(Ordering::Relaxed) != nobody)
+    let awake = Sleeping::Awake.number();
+    entry(number).is_none_or(|entry| entry.sleeper.load(Ordering::Relaxed) != awake)
 }
 
-/// Rings for who sleeps on the bell alone, if anybody does.
+/// Notifies a thread that sleeps on the bell alone, if there is one.
 pub(crate) fn notify_alone(number: u32) {
     let Some(entry) = entry(number) else { return };
     let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-    let (alone, nobody) = (Sleeping::OnBell.number(), Sleeping::Nobody.number());
-    if entry.sleeper.compare_exchange(alone, nobody, o, r).is_ok() {
+    let (alone, awake) = (Sleeping::OnBell.number(), Sleeping::Awake.number());
+    if entry.sleeper.compare_exchange(alone, awake, o, r).is_ok() {
         notify(number);
     }
 }
 
-/// The caller is about to ring. Returns false if somebody else has, or is about to.
+/// The caller is about to send a bell. Returns false if another thread has, or is about to.
 #[inline]
 pub(crate) fn claim(number: u32) -> bool {
-    let nobody = Sleeping::Nobody.number();
-    entry(number).is_none_or(|entry| entry.sleeper.swap(nobody, Ordering::AcqRel) != nobody)
+    let awake = Sleeping::Awake.number();
+    entry(number).is_none_or(|entry| entry.sleeper.swap(awake, Ordering::AcqRel) != awake)
 }
 
-/// The socket that this process rings by.
+/// The socket by which this process sends bells.
 static SENDER: Socket = Socket::new();
 /// The network namespace that it is in.
 static SENDER_SPACE: AtomicU64 = AtomicU64::new(0);
-/// How often it has rung.
+/// Bells that it has sent.
 static SENT: AtomicU32 = AtomicU32::new(0);
 /// Only each so many times it is looked whether a socket of ours is still there.
 const LOOK_EVERY: u32 = 16;
 
-/// Rings. Returns false if there is nothing to ring there, or no way to.
+/// Sends a bell. Returns false if there is no socket for it there, or no way to it.
 pub(crate) fn notify(number: u32) -> bool {
     let Some(entry) = entry(number) else { return false };
     let name = entry.bell.load(Ordering::Acquire);
@@ -322,8 +322,8 @@ pub(crate) fn notify(number: u32) -> bool {
     fd.is_some_and(|fd| raw::send_to(fd, &[], &at, len).is_ok())
 }
 
-/// These descriptors are being closed, or become something else: perhaps the one that this process rings
-/// by, or is rung by.
+/// These descriptors are being closed, or become something else: perhaps the one by which this process
+/// sends bells, or gets them.
 #[inline]
 pub(crate) fn closes(fds: RangeInclusive<c_int>) {
     if *fds.end() >= FD_MIN && !signal::is_guest() {
@@ -343,12 +343,12 @@ fn open_sender() -> Option<c_int> {
 
 static OPENING: Lock = Lock::new();
 
-/// Held by who opens the socket to ring by; for a fork.
+/// Held while the socket to send bells by is opened; for a fork.
 pub(crate) fn opening() -> &'static Lock {
     &OPENING
 }
 
-/// A doorbell of nobody in particular, for who sleeps in `poll`.
+/// A doorbell that threads borrow while they sleep in `poll`.
 #[derive(Debug)]
 struct Spare {
     is_taken: AtomicBool,
@@ -394,12 +394,12 @@ impl std::ops::Deref for Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        self.0.bell.set(Sleeping::Nobody);
+        self.0.bell.set(Sleeping::Awake);
         self.0.is_taken.store(false, Ordering::Release);
     }
 }
 
-/// In a child just forked: whoever sleeps is in the parent.
+/// In a child just forked: the sleepers are in the parent.
 pub(crate) fn after_fork() {
     for spare in &SPARES {
         spare.bell.after_fork();

@@ -18,7 +18,7 @@
 //! Bytes are counted, so neither end has to wait for the other. If the other end has closed or died
 //! and cannot send again, its last bytes and its end are put into a connection of this process with
 //! itself, which takes the place of the old one. If both leave, and the second has bytes in its ring
-//! that it has not read, nobody can send them again: the connection is reset, rather than have a hole.
+//! that it has not read, they cannot be sent again: the connection is reset, rather than have a hole.
 //!
 //! An end that finds nonsense in the rings resets the connection as well ([`poison`]): it is the kernel's
 //! from then on, which says what has happened.
@@ -108,7 +108,7 @@ fn leave_first(socket: &Socket, segment: &Segment, fd: c_int) {
     let me = socket.end();
     let until = raw::now_ns() + LEAVE_NS;
     let incoming = segment.incoming(me);
-    // Whoever rings for us has a moment to finish: then bells can be counted.
+    // Threads of the other end that are sending a bell have a moment to finish: then bells can be counted.
     let mut round = 0_u32;
     while incoming.direction.producer.notifying.load(Ordering::SeqCst) != 0
         && !segment.is_abandoned(me)
@@ -262,11 +262,11 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     let until = raw::now_ns() + LEAVING_NS;
     loop {
         match segment.leaver() {
-            Err(Broken) | Ok(Leaver::Nobody) => {
+            Err(Broken) | Ok(Leaver::Neither) => {
                 poison(socket, fd);
                 return true;
             }
-            Ok(Leaver::Leaves(who) | Leaver::Left(who)) if who == me => {
+            Ok(Leaver::Leaves(end) | Leaver::Left(end)) if end == me => {
                 // Another program that had this end too has left.
                 socket.set_why(Why::Left);
                 socket.set_carrier(Carrier::Kernel);
@@ -569,7 +569,7 @@ fn connect_to_self(
     let reader = call(libc::SYS_connect, writer, [at, len, 0])
         .and_then(|_| call(libc::SYS_accept4, listener, [0, 0, libc::SOCK_CLOEXEC as usize]))
         .and_then(|fd| c_int::try_from(fd).ok());
-    // Somebody else may have been faster.
+    // Another process may have been faster.
     match reader {
         Some(reader) if address::name(reader, true) == address::name(writer, false) => {
             Some((writer, reader))
@@ -593,7 +593,7 @@ fn socket(domain: c_int) -> Option<c_int> {
     Some(fd)
 }
 
-/// Resets a connection, for everybody who has it.
+/// Resets a connection, for all processes that have it.
 fn disconnect(fd: c_int) {
     let nowhere = [0_u8; 16];
     let args = [fd as usize, nowhere.as_ptr() as usize, nowhere.len(), 0, 0, 0];
@@ -601,7 +601,7 @@ fn disconnect(fd: c_int) {
     let _ = unsafe { raw::syscall(libc::SYS_connect, args) };
 }
 
-/// Naps of whoever waits for the other end to finish what takes it a moment.
+/// Naps of an end that waits for the other to finish what takes it a moment.
 const NAP_NS: i64 = 50_000;
 /// How long an end that leaves waits for the other to finish what it has begun: a bell, bytes on their way.
 const LEAVE_NS: u64 = 500_000_000;

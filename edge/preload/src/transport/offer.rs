@@ -2,8 +2,8 @@
 //!
 //! The end that connected makes a file with the rings, named after the network namespace and both
 //! addresses, as soon as the kernel's connection stands; the end that accepted finds it there. If
-//! either is not one of us, there is no file, or nobody takes it, and the connection stays the
-//! kernel's. To another namespace, where addresses mean something else, the file is brought: see `path_proof.rs`.
+//! either is not one of us, there is no file, or it is not taken, and the connection stays the
+//! kernel's. To another namespace, where addresses mean something else, the file is announced: see `path_proof.rs`.
 //! Where files lie is `rendezvous.rs`.
 //!
 //! # Safety
@@ -48,7 +48,7 @@ fn ends(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
 }
 
 /// Whether both ends of a connection with these addresses are in one namespace: if not, what says so is
-/// a knock at a door.
+/// a probe.
 fn is_near(ours: SocketAddr, theirs: SocketAddr) -> bool {
     ours.ip() == theirs.ip() || theirs.ip().is_loopback()
 }
@@ -110,7 +110,7 @@ fn send_probe(segment: &Segment, ours: SocketAddr, theirs: SocketAddr) {
     }
 }
 
-/// The same, later: the door may have been opened since, or a knock been lost. Returns whether the offer
+/// The same, later: the probe socket may have been opened since, or a probe been lost. Returns whether the offer
 /// is one that has to be brought.
 pub(crate) fn probe_again(segment: &Segment, fd: c_int) -> bool {
     let has_to_be_brought = segment.header().secret.load(Ordering::Relaxed) != 0;
@@ -120,8 +120,8 @@ pub(crate) fn probe_again(segment: &Segment, fd: c_int) -> bool {
     has_to_be_brought
 }
 
-/// Somebody has knocked: what it has sent has come from `from` to this namespace, that of `door`. If it
-/// is what the offer says, the connection of these addresses is the one that the offer is for.
+/// A probe has come: from `from`, to this namespace, that of `probe_socket`. If it says what the offer says,
+/// the connection of these addresses is the one that the offer is for.
 fn accept_probe(probe_socket: c_int, offered: [u64; 2], secret: u64, from: IpAddr) {
     let Some((path, segment)) = file(offered).and_then(|path| {
         let opened = open(&path)?;
@@ -211,7 +211,7 @@ fn open(path: &CStr) -> Option<Segment> {
     Segment::open(mapped.ok()?)
 }
 
-/// The end that accepted: takes the rings that the peer has offered, if it has. Nobody else may be
+/// The end that accepted: takes the rings that the peer has offered, if it has. No other thread may be
 /// sending or receiving on the socket.
 pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
     let port = socket.port.load(Ordering::Relaxed);
@@ -227,7 +227,7 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
         return false;
     }
     if !is_near(ours, theirs) {
-        // Who asks for the door does so as soon as it has connected: about now.
+        // A peer asks for the probe socket as soon as it has connected: about now.
         let is_early =
             socket.looks.load(Ordering::Relaxed) <= LOOKS_EARLY && path_proof::is_announced();
         if !is_early && !path_proof::is_wanted() {
@@ -274,7 +274,7 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
     true
 }
 
-/// Looks for rings from elsewhere by which the other end must have asked for the door.
+/// Looks for rings from elsewhere by which the other end must have asked for the probe socket.
 const LOOKS_EARLY: u32 = 3;
 
 /// A connection that came from another program with its descriptor: looks whether it has rings.
@@ -292,7 +292,8 @@ pub(crate) fn inherit(socket: &Socket, fd: c_int) -> bool {
         socket.set_end(end);
         socket.nodelay.store(true, Ordering::Relaxed);
         segment.share(end);
-        if matches!(segment.leaver(), Ok(Leaver::Leaves(who) | Leaver::Left(who)) if who == end) {
+        if matches!(segment.leaver(), Ok(Leaver::Leaves(leaver) | Leaver::Left(leaver)) if leaver == end)
+        {
             continue;
         }
         socket.is_adopted.store(true, Ordering::Relaxed);
@@ -329,7 +330,7 @@ fn map_again(socket: &Socket) -> Option<&Segment> {
     socket.mapped()
 }
 
-/// Gives up rings that nobody has taken. Returns false if the peer was faster.
+/// Gives up rings that have not been taken. Returns false if the peer was faster.
 pub(crate) fn take_back(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
     let header = segment.header();
@@ -344,7 +345,7 @@ pub(crate) fn take_back(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     is_ours
 }
 
-/// The last descriptor has been closed: nobody will look for the rings any more.
+/// The last descriptor has been closed: the rings will not be looked for any more.
 pub(crate) fn withdraw(socket: &Socket) {
     if let Some(segment) = socket.mapped() {
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
@@ -365,7 +366,7 @@ pub(crate) fn withdraw_of_dead(socket: &Socket, key: u64) {
     let name = remembered(socket);
     let Some(path) = file(name) else { return };
     let Some(segment) = open(&path) else {
-        // Whoever was killed while it made them has not got far.
+        // A process that was killed while it made them has left a blank file.
         if rendezvous::is_blank(&path) {
             ports::discount_offer(socket);
             raw::unlink(&path);

@@ -12,7 +12,7 @@ use crate::transport::bell::armed_by;
 use crate::transport::ring::{ACCEPTED, ALONE, NEVER, ON_WORD, Segment, TOGETHER};
 use crate::transport::{doorbell, fallback};
 
-/// What somebody waits for.
+/// What a thread waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Want {
     /// Bytes, or the end.
@@ -80,7 +80,7 @@ pub(crate) fn arm(socket: &Socket, segment: &Segment, want: Want) -> bool {
         Want::Write | Want::Room => &segment.outgoing(socket.end()).direction.writer.armed,
     };
     if bell.load(Ordering::Relaxed) != ALONE {
-        // From now on bells are in the kernel's stream, for who sleeps on something else as well.
+        // From now on bells are in the kernel's stream, for a thread that sleeps on something else as well.
         match bell.swap(ALONE, Ordering::AcqRel) {
             ON_WORD => raw::wake(bell),
             TOGETHER if want == Want::Read => {
@@ -106,7 +106,7 @@ pub(crate) fn arm(socket: &Socket, segment: &Segment, want: Want) -> bool {
 }
 
 /// Sleeps on the ring's own word until there is something to read, for a moment: to wake a sleeper
-/// there takes less than to send a bell. Only the peer wakes it, and not if it is killed: who has
+/// there takes less than to send a bell. Only the peer wakes it, and not if it is killed: a thread that has
 /// slept in vain sleeps in the kernel next. Returns whether it is worth looking.
 pub(crate) fn sleep_on_word(socket: &Socket, segment: &Segment, left_ns: Option<u64>) -> bool {
     let armed = &segment.incoming(socket.end()).direction.consumer.sleep.armed;
@@ -139,7 +139,7 @@ pub(crate) fn sleep_on_word(socket: &Socket, segment: &Segment, left_ns: Option<
 }
 
 /// Whether nothing can happen to this connection, short of the peer's being killed, that is not seen in
-/// memory: whoever reads need not sleep on the kernel's stream.
+/// memory: a reader need not sleep on the kernel's stream.
 pub(crate) fn is_in_memory(socket: &Socket, segment: &Segment) -> bool {
     socket.carrier() == Carrier::Rings
         && !segment.is_leaving()
@@ -148,8 +148,8 @@ pub(crate) fn is_in_memory(socket: &Socket, segment: &Segment) -> bool {
         && !socket.is_peer_gone.load(Ordering::Relaxed)
 }
 
-/// Says that whoever has that doorbell looks here when it has been rung. Returns false if somebody
-/// else sleeps on this connection as well, or may. A full fence has to follow.
+/// Says that the sleeper with that doorbell looks here when a bell has come. Returns false if another
+/// sleeps on this connection as well, or may. A full fence has to follow.
 /// `polls`: the caller is a sleeper on this connection, rather than the instance that watches it.
 pub(crate) fn arm_together(socket: &Socket, segment: &Segment, number: u32, polls: bool) -> bool {
     let consumer = &segment.incoming(socket.end()).direction.consumer;
@@ -169,7 +169,7 @@ pub(crate) fn arm_together(socket: &Socket, segment: &Segment, number: u32, poll
     }
 }
 
-/// Whoever has the doorbell looks here no longer: the next bell is for this connection alone.
+/// The sleeper with the doorbell looks here no longer: the next bell is for this connection alone.
 pub(crate) fn part_together(socket: &Socket, segment: &Segment) {
     let armed = &segment.incoming(socket.end()).direction.consumer.sleep.armed;
     let _ = armed.compare_exchange(TOGETHER, ALONE, Ordering::AcqRel, Ordering::Relaxed);
@@ -252,7 +252,7 @@ pub(crate) fn readiness(socket: &Socket, segment: &Segment) -> i16 {
     events
 }
 
-/// A sleeper has woken up: as long as it is awake, nobody has to ring for it.
+/// A sleeper has woken up: as long as it is awake, it need not be notified.
 pub(crate) fn disarm(socket: &Socket, segment: &Segment) {
     let armed = &segment.incoming(socket.end()).direction.consumer.sleep.armed;
     if armed.load(Ordering::Relaxed) == ALONE

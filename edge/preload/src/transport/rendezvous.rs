@@ -26,7 +26,7 @@ struct Place {
     trust: Trust,
 }
 
-/// Whether nobody but this user can put files into the directory, or take any away.
+/// Whether only this user can put files into the directory, or take any away.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Trust {
     Own,
@@ -71,7 +71,7 @@ fn whole_place() -> &'static Place {
     place
 }
 
-/// Says why there is no meeting place. A system without one for anybody is no reason for a warning.
+/// Says why there is no rendezvous. A system without the default directory is no reason for a warning.
 fn complain(place: &Place) {
     let is_usual = place.trust == Trust::Absent && place.path == config::default_place();
     let level = if is_usual { Level::Debug } else { Level::Warning };
@@ -103,7 +103,7 @@ pub(crate) fn path(name: &str) -> Option<CString> {
 }
 
 /// Opens a file in the meeting place, to read and write, with more flags; one that is there already has
-/// to be a file of this user that no other may open, and with no other name than doors give it.
+/// to be a file of this user that no other may open, and with no other name than that of a path proof.
 pub(crate) fn open_own(path: &CStr, more: c_int) -> Option<c_int> {
     let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | more;
     let file = raw::open(path, flags).ok()?;
@@ -120,7 +120,7 @@ pub(crate) fn open_own(path: &CStr, more: c_int) -> Option<c_int> {
     is_own.then_some(file)
 }
 
-/// Names of one file: the one under which it was made, and that of a door (`path_proof.rs`).
+/// Names of one file: the one under which it was made, and that of a path proof (`path_proof.rs`).
 const NAMES_MAX: libc::nlink_t = 2;
 
 /// A name of 128 bits, made of everything that has to be the same.
@@ -206,7 +206,7 @@ pub(crate) fn has_room(parts: u64) -> bool {
     raw::free_share(&path).is_ok_and(|(free, all)| free >= all / parts)
 }
 
-/// Whether nobody has written what a file is.
+/// Whether a file does not say yet what it is.
 pub(crate) fn is_blank(path: &CStr) -> bool {
     read_own(path, size_of::<u64>()).is_some_and(|head| head.iter().all(|byte| *byte == 0))
 }
@@ -234,8 +234,8 @@ pub(crate) fn read_own(path: &CStr, most: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// This process ends: if nobody else has anything here, what all of them shared goes, and the
-/// directory. Whoever starts at this very moment makes its own.
+/// This process ends: if no other has anything here, what all of them shared goes, and the
+/// directory. A process that starts at this very moment makes its own.
 pub(crate) fn clear_away() {
     let Some(place) = place() else { return };
     let Some(names) = raw::names(Path::new(place), TIDY_MAX) else { return };
@@ -254,7 +254,7 @@ pub(crate) fn clear_away() {
             raw::unlink(&path);
         }
     }
-    // A directory that somebody has named may be there for other reasons too.
+    // A directory that the user has named may be there for other reasons too.
     if place == config::default_place() {
         let _ = std::fs::remove_dir(place);
     }
@@ -267,7 +267,7 @@ pub(crate) fn names() -> Vec<OsString> {
 
 /// Files that one process looks at when it starts, at most.
 const TIDY_MAX: usize = 256;
-/// Who shares a file.
+/// Which processes share a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Reach {
     /// All of a network namespace.

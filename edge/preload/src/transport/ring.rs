@@ -21,7 +21,7 @@
 //!    other end claims is checked first ([`Broken`]), or cannot lead out of the ring
 //!    ([`Ring::place`]).
 //!
-//! Positions that make no sense count as something to look at: whoever looks finds the ring broken, and no
+//! Positions that make no sense count as something to look at: a look finds the ring broken, and no
 //! waiter waits for a word that means nothing.
 
 use std::ffi::c_int;
@@ -38,7 +38,7 @@ use crate::transport::rendezvous;
 
 /// What the header says first.
 pub(crate) const MAGIC: u64 = 0x0009_6264_615f_6b73;
-/// The segment has been offered, and nobody has taken it.
+/// The segment has been offered, and not taken.
 pub(crate) const OFFERED: u32 = 1;
 /// Both ends have it.
 pub(crate) const ACCEPTED: u32 = 2;
@@ -46,7 +46,7 @@ pub(crate) const ACCEPTED: u32 = 2;
 pub(crate) const WITHDRAWN: u32 = 3;
 /// An armed bell is for this connection alone.
 pub(crate) const ALONE: u32 = 1;
-/// Whoever sleeps looks at all of its connections when it wakes: one bell is enough for all.
+/// The sleeper looks at all of its connections when it wakes: one bell is enough for all.
 pub(crate) const TOGETHER: u32 = 2;
 /// The sleeper sleeps on this very word.
 pub(crate) const ON_WORD: u32 = 3;
@@ -66,10 +66,10 @@ pub(crate) struct Header {
     pub(crate) state: AtomicU32,
     /// The kernel's number for the maker's socket.
     pub(crate) cookie: AtomicU64,
-    /// The name under which it was made, and the one that a door has given it elsewhere.
+    /// The name under which it was made, and the one that a path proof has given it elsewhere.
     pub(crate) name: [AtomicU64; 2],
     pub(crate) alias: [AtomicU64; 2],
-    /// What only those know who can read this; 0 if the other end finds it by addresses. See
+    /// A number that only readers of this know; 0 if the other end finds it by addresses. See
     /// `path_proof.rs`.
     pub(crate) secret: AtomicU64,
     /// The addresses of both ends as IPv6 has them, and their ports, the one that connected first.
@@ -77,9 +77,9 @@ pub(crate) struct Header {
     pub(crate) ports: [AtomicU32; 2],
     /// The processes at both ends, the one that connected first.
     owners: [Owner; 2],
-    /// Who goes back to the kernel, and how far it is; see `fallback.rs`.
+    /// Which end goes back to the kernel, and how far it is; see `fallback.rs`.
     leaver: AtomicU32,
-    /// Bytes that whoever left had to take out of the kernel's queue, and that are sent again, and
+    /// Bytes that the end that left had to take out of the kernel's queue, and that are sent again, and
     /// how many of them have been.
     pub(crate) resend: AtomicU64,
     pub(crate) resent: AtomicU64,
@@ -91,7 +91,7 @@ pub(crate) struct Header {
 #[repr(C)]
 pub(crate) struct Owner {
     pub(crate) process: AtomicU32,
-    /// Others may have it as well: children, or whoever it was passed to.
+    /// Others may have it as well: children, or a program that it was passed to.
     pub(crate) is_shared: AtomicU32,
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct Producer {
     grown_at: AtomicU64,
 }
 
-/// What the end that sends has for itself. The other end does not look at it, so who sends need not wait
+/// What the end that sends has for itself. The other end does not look at it, so a sender need not wait
 /// until it has got back what the other end looks at all the time.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
@@ -167,7 +167,7 @@ pub(crate) struct Consumer {
 pub(crate) struct Sleep {
     /// It sleeps, and wants to be woken: [`ALONE`], [`TOGETHER`] or [`ON_WORD`].
     pub(crate) armed: AtomicU32,
-    /// The doorbell of who sleeps together; see `doorbell.rs`.
+    /// The doorbell of a sleeper that sleeps together; see `doorbell.rs`.
     pub(crate) doorbell: AtomicU32,
     /// It is closed, and will read no more.
     pub(crate) gone: AtomicU32,
@@ -255,7 +255,7 @@ const RESTART_BYTES: u64 = 8192;
 /// Whether one end goes back to the kernel, and how far it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Leaver {
-    Nobody,
+    Neither,
     /// It uses the rings no more, and empties its kernel's queue of bells.
     Leaves(End),
     /// It has left: what is in its ring is to be sent through the kernel.
@@ -265,7 +265,7 @@ pub(crate) enum Leaver {
 impl Leaver {
     fn word(self) -> u32 {
         match self {
-            Self::Nobody => 0,
+            Self::Neither => 0,
             Self::Leaves(End::Client) => 1,
             Self::Leaves(End::Server) => 2,
             Self::Left(End::Client) => 3,
@@ -295,7 +295,7 @@ fn load([a, b]: &[AtomicU64; 2]) -> [u64; 2] {
 }
 
 impl Segment {
-    /// Takes over a mapping of a file of [`Sizes::file`] bytes that somebody has just made, and puts memory
+    /// Takes over a mapping of a file of [`Sizes::file`] bytes that has just been made, and puts memory
     /// aside for what every connection needs of it; `None` if there is not enough.
     pub(crate) fn make(file: c_int, sizes: Sizes) -> Option<Self> {
         debug_assert!(sizes.first.is_power_of_two());
@@ -312,7 +312,7 @@ impl Segment {
         Some(segment)
     }
 
-    /// Takes over a mapping that somebody else has made; it is gone if its header does not say that it is a
+    /// Takes over a mapping of a file that another process has made; it is gone if its header does not say that it is a
     /// segment of this length.
     pub(crate) fn open(mapping: Mapping) -> Option<Self> {
         if mapping.len() < HEADER_BYTES {
@@ -330,7 +330,7 @@ impl Segment {
         self.sizes.first
     }
 
-    /// Fills in the header of a segment that nobody else has seen yet.
+    /// Fills in the header of a segment that has not been published yet.
     pub(crate) fn prepare(&self, cookie: u64, name: [u64; 2]) {
         let header = self.header();
         store(&header.name, name);
@@ -338,7 +338,7 @@ impl Segment {
             direction.producer.switched_at.store(NEVER, Ordering::Relaxed);
             direction.producer.grown_at.store(NEVER, Ordering::Relaxed);
             direction.sender.grown_at.store(NEVER, Ordering::Relaxed);
-            // Whoever sleeps in the kernel without having heard of us has to be rung for.
+            // A thread that sleeps in the kernel and does not know of the rings yet has to be notified.
             direction.consumer.sleep.armed.store(ALONE, Ordering::Relaxed);
         }
         let Sizes { first, large } = self.sizes;
@@ -356,7 +356,7 @@ impl Segment {
         unsafe { self.mapping.base().cast::<Header>().as_ref() }
     }
 
-    /// Says which connection it is for, to those who do not find it by its name, before anybody can know
+    /// Says which connection it is for, to ends that do not find it by its name, before any process can know
     /// it.
     pub(crate) fn address(&self, secret: u64, client: SocketAddr, server: SocketAddr) {
         let Header { addresses, ports, .. } = self.header();
@@ -393,14 +393,14 @@ impl Segment {
         store(&self.header().alias, alias);
     }
 
-    /// Who goes back to the kernel.
+    /// Which end goes back to the kernel.
     #[inline]
     pub(crate) fn leaver(&self) -> Result<Leaver, Broken> {
         if self.is_spoilt() {
             return Err(Broken);
         }
         match self.header().leaver.load(Ordering::SeqCst) {
-            0 => Ok(Leaver::Nobody),
+            0 => Ok(Leaver::Neither),
             1 => Ok(Leaver::Leaves(End::Client)),
             2 => Ok(Leaver::Leaves(End::Server)),
             3 => Ok(Leaver::Left(End::Client)),
@@ -414,7 +414,7 @@ impl Segment {
         self.mapping.is_spoilt().load(Ordering::Relaxed)
     }
 
-    /// Whether either end goes back to the kernel, or the word for that means nothing: then whoever
+    /// Whether either end goes back to the kernel, or the word for that means nothing: then the end that
     /// follows finds that out.
     #[inline]
     pub(crate) fn is_leaving(&self) -> bool {
@@ -441,8 +441,8 @@ impl Segment {
         }
     }
 
-    /// Whether the process at the other end has died and nobody has inherited its end. The kernel
-    /// would say so with a FIN; but that may be stuck behind bytes that nobody reads.
+    /// Whether the process at the other end has died and no other has inherited its end. The kernel
+    /// would say so with a FIN; but that may be stuck behind bytes that are not read.
     pub(crate) fn is_abandoned(&self, end: End) -> bool {
         let other = match end {
             End::Client => End::Server,
@@ -563,7 +563,7 @@ impl Ring<'_> {
             // What lies in the first ring takes no room in the other.
             (word(self.sizes.large), tail.max(grown_at))
         };
-        // A reader that is where it cannot be has as much as there is: who sends next finds that out.
+        // A reader that is where it cannot be has as much as there is: the next send finds that out.
         let ahead = head.wrapping_sub(from);
         let room = if self.is_possible(ahead) { len.saturating_sub(ahead) } else { len };
         (room, len)
@@ -664,7 +664,7 @@ impl Ring<'_> {
         self.room(head, tail, self.grows_at()).0 > 0
     }
 
-    /// Bells that the sender of this ring has rung, and nobody has taken out of the kernel's queue.
+    /// Bells that the sender of this ring has sent, and that have not been taken out of the kernel's queue.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         let notified = self.direction.producer.bells.load(Ordering::SeqCst);
@@ -807,7 +807,7 @@ impl Ring<'_> {
         Ok(done)
     }
 
-    /// Bytes are about to be copied in. Their lines are the reader's, who does not look there yet: they come
+    /// Bytes are about to be copied in. Their lines are the reader's, which does not look there yet: they come
     /// while the rest is made ready.
     #[inline]
     pub(crate) fn prepare(&self) {
@@ -870,7 +870,7 @@ impl Ring<'_> {
             return Err(Trouble::Broken);
         }
         if done > 0 {
-            // In this order: who is killed in between has sent it.
+            // In this order: a sender that is killed in between has sent it.
             sender.head.store(head, Ordering::Release);
             producer.head.store(head, Ordering::Release);
             self.next.store(self.place(head, grown_at).0, Ordering::Relaxed);

@@ -19,7 +19,7 @@ pub(crate) fn end_run(socket: &Socket) {
 }
 
 /// A stream of small messages is read faster if several are taken at a time: while this end does not
-/// look, the other writes to memory that it has for itself. So who only receives leaves it alone for
+/// look, the other writes to memory that it has for itself. So an end that only receives leaves it alone for
 /// some hundred nanoseconds, if so little is there.
 #[inline]
 pub(crate) fn gather(socket: &Socket) {
@@ -27,7 +27,7 @@ pub(crate) fn gather(socket: &Socket) {
         return;
     }
     let Some(segment) = socket.segment() else {
-        // Whoever fills the kernel's queue waits for those who look into it.
+        // A sender that fills the kernel's queue waits for those that look into it.
         (0..QUEUE_ROUNDS).for_each(|_| std::hint::spin_loop());
         return;
     };

@@ -160,7 +160,7 @@ fn receive_unsettled(socket: &Socket, fd: c_int, into: &mut Cursor<'_>, how: Rec
 }
 
 /// After a reception through the kernel. What comes from another namespace may take its time: its end
-/// has to be shown a door, which may not have been open yet.
+/// has to prove its path, and the probe socket may not have been open yet.
 fn look_for_rings(socket: &Socket, fd: c_int, is_first: bool) {
     let looks = socket.looks.load(Ordering::Relaxed);
     if looks > 0 {
@@ -181,8 +181,8 @@ fn look_for_rings(socket: &Socket, fd: c_int, is_first: bool) {
     policy::explain(socket, fd, "read");
 }
 
-/// The first receptions after each of which somebody looks for rings from another namespace, and the one
-/// after which nobody does any more.
+/// The first receptions after each of which rings from another namespace are looked for, and the one
+/// after which they are not any more.
 const LOOKS_CLOSE: u32 = 8;
 const LOOKS_MAX: u32 = 1024;
 

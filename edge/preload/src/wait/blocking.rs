@@ -38,7 +38,7 @@ fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Re
         let in_ring = socket.carrier() == Carrier::Rings;
         let is_quiet = bell::drain(socket, segment, fd, is_writer);
         if is_writer && in_ring && !is_quiet {
-            // Bytes that somebody else has to read keep the kernel's queue full.
+            // Bytes that another thread has to read keep the kernel's queue full.
             raw::nap(WRITER_NAP_NS);
             park::look_at_kernel(socket, fd);
             return Ok(());

@@ -8,7 +8,7 @@
 //!
 //! One registration is in `item.rs`, how they come and go in `control.rs`, waiting in `wait.rs`, where the program looks
 //! at what comes first in `filtered.rs`, and what
-//! others see who watch an instance in `outside.rs`.
+//! others see that watch an instance in `outside.rs`.
 //!
 //! # Safety
 //!
@@ -53,15 +53,15 @@ struct State {
     skipped: u32,
     /// Threads that sleep on this instance.
     asleep: u32,
-    /// Somebody has slept on another instance that watches this one, or polled it, and may again.
+    /// A thread has slept on another instance that watches this one, or polled it, and may again.
     is_watched: bool,
     /// Items that the kernel knows under our mark.
     marks: usize,
-    /// Who is rung for on behalf of all of them.
+    /// The doorbell by which all of them notify.
     doorbell: Doorbell,
     /// Items that were hot until their watcher went to sleep.
     dozing: Vec<usize>,
-    /// Places in `items` that nobody has.
+    /// Places in `items` that are free.
     free: Vec<usize>,
     /// Where items of sockets are, by socket and descriptor.
     places: BTreeMap<(u32, c_int), usize>,
@@ -71,7 +71,7 @@ struct State {
     inners: Vec<usize>,
     /// The item that is looked at next in case its bell was lost.
     next_check: usize,
-    /// What the kernel has reported of other descriptors to somebody who was not the program.
+    /// What the kernel has reported of other descriptors to a caller that was not the program.
     kept: Vec<libc::epoll_event>,
 }
 
@@ -174,7 +174,7 @@ const IDLE_MAX: u32 = 2000;
 const CROWD: usize = 64;
 /// How long a fork waits for those that hold an instance.
 const HOLDERS_NAP_NS: i64 = 20_000;
-/// How often one who spins gives way to those who want the instance, before it looks again.
+/// How often a thread that spins gives way to those that want the instance, before it looks again.
 const LET_IN_MAX: u32 = 64;
 
 fn kernel_wait(epfd: c_int, events: &mut [libc::epoll_event]) -> usize {
@@ -280,7 +280,7 @@ impl Epoll {
         f(unsafe { &mut *self.state.get() })
     }
 
-    /// One who spins holds the lock nearly all the time: between two looks it lets others have it.
+    /// A thread that spins holds the lock nearly all the time: between two looks it lets others have it.
     fn let_in(&self) {
         let mut rounds = 0;
         while self.wanting.load(Ordering::Relaxed) > 0 && rounds < LET_IN_MAX {
@@ -297,7 +297,7 @@ impl Epoll {
             state.asleep = 0;
             // It is the parent's.
             state.doorbell.after_fork();
-            // Whoever was about to write down a change is not here.
+            // Threads that were about to write down a change are not here.
             state.changes = 0;
             state.items.iter_mut().flatten().for_each(Item::after_fork);
         });
@@ -321,7 +321,7 @@ impl State {
     fn awakes(&mut self) {
         self.asleep = self.asleep.saturating_sub(1);
         let is_asleep = self.asleep > 0;
-        self.doorbell.set(if is_asleep { Sleeping::InKernel } else { Sleeping::Nobody });
+        self.doorbell.set(if is_asleep { Sleeping::InKernel } else { Sleeping::Awake });
     }
 }
 
@@ -362,12 +362,12 @@ fn with_all<T>(f: impl FnOnce(&mut Vec<&'static Epoll>) -> T) -> T {
 /// a copy.
 pub(crate) fn before_fork() {
     std::mem::forget(ALL.lock.hold());
-    // SAFETY: the lock is held, and nobody changes the list meanwhile.
+    // SAFETY: the lock is held, so the list does not change meanwhile.
     let all = unsafe { &*ALL.list.get() };
     for epoll in all {
         epoll.wanting.fetch_add(1, Ordering::Relaxed);
     }
-    // Who holds one may wait for another, in whatever order: all at once, or none.
+    // A holder of one may wait for another, in whatever order: all at once, or none.
     let held = loop {
         let held: Option<Vec<_>> = all.iter().map(|epoll| epoll.lock.try_hold()).collect();
         match held {

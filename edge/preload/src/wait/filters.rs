@@ -235,7 +235,7 @@ struct Looking<'a> {
 }
 
 impl<'a> Looking<'a> {
-    /// If nothing has been admitted, and nobody else is looking.
+    /// If nothing has been admitted, and no other thread is looking.
     fn begin(socket: &'a SocketRef) -> Result<Self, Seen> {
         let me = raw::thread_id();
         let begun = with(socket, |filter| {

@@ -265,7 +265,7 @@ fn spin_then_sleep(
     mask: Option<&libc::sigset_t>,
     most_ns: u64,
 ) -> Result<usize, Errno> {
-    // Without a socket of ours among them, somebody waits for a pipe or a terminal: no reason to
+    // Without a socket of ours among them, the wait is for a pipe or a terminal: no reason to
     // burn a processor.
     let spins = mask.is_none() && fds.iter().any(|fd| is_known(fd.fd));
     loop {
@@ -437,7 +437,7 @@ fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool 
                 let is_writer = fd.events & libc::POLLOUT != 0;
                 if !bell::drain(socket, segment, fd.fd, is_writer) && fd.events & libc::POLLIN == 0
                 {
-                    // Somebody else has to read what keeps the kernel's queue full.
+                    // Another thread has to read what keeps the kernel's queue full.
                     raw::nap(NAP_NS);
                     park::look_at_kernel(socket, fd.fd);
                     is_quiet = false;
@@ -448,14 +448,14 @@ fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool 
     }
     if let Some(bell) = bell.filter(|_| number != 0) {
         bell.set(Sleeping::InKernel);
-        // Whoever has something for us sees that, or we see what it has.
+        // A peer that has something for us sees that, or we see what it has.
         fence(Ordering::SeqCst);
         is_quiet = is_quiet && !fds.iter().zip(known).any(|(fd, known)| ready(fd, known));
     }
     is_quiet
 }
 
-/// Everybody who has rings, as a sleeper.
+/// All that have rings, as sleepers.
 fn sleepers<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Few<Sleeper<'a>> {
     let sleeper = |(fd, known): (&libc::pollfd, &'a Known)| {
         let (socket, _) = known.rings()?;
@@ -465,7 +465,7 @@ fn sleepers<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Few<Sleeper<'a>> {
 }
 
 /// Where all there is to wait for are bytes in rings: sleeps where only their writers wake it, for a
-/// moment. Whoever has slept in vain sleeps on everything next. Returns whether it is worth looking.
+/// moment. A thread that has slept in vain sleeps on everything next. Returns whether it is worth looking.
 fn sleep_on_memory(
     fds: &[libc::pollfd],
     known: &[Known],
@@ -506,7 +506,7 @@ fn sleep_on_bell(
         return Ok(false);
     }
     bell.set(Sleeping::OnBell);
-    // Whoever has something for us sees that, or we see what it has.
+    // A peer that has something for us sees that, or we see what it has.
     fence(Ordering::SeqCst);
     let has_changed = |(fd, known): (&libc::pollfd, &Known)| {
         known.rings().is_none_or(|(socket, segment)| {
@@ -519,7 +519,7 @@ fn sleep_on_bell(
         let most_ns = left_ns.unwrap_or(u64::MAX).min(park::MOMENT_NS);
         slept = ppoll::sleep(&mut asked, Some(most_ns), mask);
     }
-    bell.set(Sleeping::Nobody);
+    bell.set(Sleeping::Awake);
     if asked.iter().any(|polled| polled.revents != 0) {
         bell.drain();
     }

@@ -28,7 +28,7 @@ pub(crate) fn map_zeros(len: usize, _shared: bool) -> Result<*mut u8, ()> {
 
 /// # Safety
 ///
-/// Nobody touches it any more.
+/// It is not touched any more.
 pub(crate) unsafe fn unmap(base: *mut u8, len: usize) {
     MAPPED.fetch_sub(len, Ordering::Relaxed);
     // SAFETY: the caller's promise.

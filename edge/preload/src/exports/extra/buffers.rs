@@ -1,13 +1,13 @@
 //! Buffers of SocketXtreme: pieces of packets that the program counts its references to.
 //!
-//! A packet is a loan (`loans.rs`) with a buffer for each of its pieces, which comes back when nobody refers to any of
+//! A packet is a loan (`loans.rs`) with a buffer for each of its pieces, which comes back when nothing refers to any of
 //! them; or it is short, and has been copied into its one buffer. Buffers lie in chunks that stay for as long as the process, so that one that the program passes can be
 //! told from anything else.
 //!
 //! # Safety
 //!
 //! The first fields of a buffer are `struct vma_buff_t`, which the program reads. They are written while the
-//! lock is held, and never read here. So are its own bytes, but by who has it [`Blank`]. All others are touched while
+//! lock is held, and never read here. So are its own bytes, but by the owner of a [`Blank`]. All others are touched while
 //! the lock is held alone.
 
 use std::cell::UnsafeCell;
@@ -63,7 +63,7 @@ struct Pool {
     shorts: usize,
 }
 
-// SAFETY: the pointers of a buffer are the program's to follow, and nobody else's.
+// SAFETY: the pointers of a buffer are the program's to follow, and not ours.
 unsafe impl Send for Pool {}
 
 static POOL: Guarded<Pool> = Guarded::new(Pool { chunks: Vec::new(), free: Vec::new(), shorts: 0 });
@@ -157,7 +157,7 @@ pub(crate) fn list(socket: &SocketRef, fd: c_int, lent: &Lent) -> (*mut Buffer, 
     })
 }
 
-/// A buffer that nobody refers to, and what has it may write its bytes.
+/// A buffer that nothing refers to, and whose owner may write its bytes.
 #[derive(Debug)]
 pub(crate) struct Blank {
     place: usize,

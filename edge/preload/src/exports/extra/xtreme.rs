@@ -100,7 +100,7 @@ impl Paper {
             blank => {
                 if let Some(blank) = &blank {
                     let (to, from) = (self.spare.part().iov_base, blank.part().iov_base);
-                    // SAFETY: both have room for so many bytes, and are nobody else's.
+                    // SAFETY: both have room for so many bytes, and are not shared.
                     unsafe { copy::copy(to.cast(), from.cast(), SHORT) };
                 }
                 self.blank = blank;
@@ -251,7 +251,7 @@ impl Desk {
         if room.count > 0 {
             return Ok(room.count);
         }
-        // Who polls again at once had better leave the lines alone for a moment that others write to.
+        // Before it polls again, a thread had better leave the lines alone for a moment that others write to.
         std::hint::spin_loop();
         if self.calls > self.most_calls {
             let _errno = raw::KeptErrno::new();

@@ -1,8 +1,8 @@
-//! Who has a mailbox: a table in shared memory for each user, network namespace and process
+//! The directory of mailboxes: a table in shared memory for each user, network namespace and process
 //! namespace.
 //!
 //! For each UDP port it has a number that changes whenever something happens to sockets of ours on
-//! that port, so that whoever has looked once need not look again; and a list of mailboxes. Nothing
+//! that port, so that a sender that has looked once need not look again; and a list of mailboxes. Nothing
 //! in it is taken on trust: a mailbox that is found is a candidate, and whether datagrams would reach
 //! it through the kernel, by routes, firewall and other sockets on the port, is found out by sending
 //! them there.
@@ -26,7 +26,7 @@ const PORTS: usize = 65_536;
 const LISTED_MAX: usize = 4096;
 /// Places that are looked at for one port.
 const PROBES: usize = 32;
-/// A place that somebody is about to fill.
+/// A place that a process is about to fill.
 const BUSY: u64 = 1;
 
 #[derive(Debug)]
@@ -199,8 +199,8 @@ pub(super) fn open(fd: c_int, cookie: u64) -> Option<(Mailbox, CString)> {
     Some((mailbox?, path))
 }
 
-/// Removes the mailbox of a socket that only dead processes had, of the family. Whoever was killed while
-/// it made one has not got far.
+/// Removes the mailbox of a socket that only dead processes had, of the family. One that was
+/// killed while it made one has left a blank file.
 pub(crate) fn withdraw_of_dead(network: u64, cookie: u64) {
     let Some(path) = path(network, cookie) else { return };
     let Some(file) = rendezvous::open_own(&path, 0) else { return };

@@ -5,7 +5,7 @@
 //! address: a descriptor of it is borrowed from the process that has it, which the kernel allows where it
 //! would allow to trace that process (ptrace(2)). If that socket is closed, its address is free, and a
 //! new one takes it for the moment. A datagram for which there is neither is lost, and counted as dropped.
-//! Nobody puts anything into the mailbox any more when this begins.
+//! Nothing is put into the mailbox any more when this begins.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;

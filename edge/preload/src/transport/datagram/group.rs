@@ -1,15 +1,15 @@
 //! Sending to a multicast group: into the mailboxes of all its members, or to all of them through the
 //! kernel.
 //!
-//! Never both, so that each gets every datagram once. The mailboxes are used if everybody on this host
-//! who could get the datagram has one, is awake, and has been seen to get the group's datagrams from
-//! this very socket through the kernel, by way of the loopback device, beyond which nobody is. Whether
+//! Never both, so that each gets every datagram once. The mailboxes are used if every socket on this host
+//! that could get the datagram has one, is awake, and has been seen to get the group's datagrams from
+//! this very socket through the kernel, by way of the loopback device, beyond which there are none. Whether
 //! there are others the kernel's list of sockets says (`listing.rs`), which is read again every so
 //! often, and after every datagram that has gone through the kernel; of joins and ends of our own
 //! sockets we hear at once. So a member that is not ours gets everything from the first that it gets.
 //!
 //! All mailboxes get a datagram, or none: first each is reserved, in the order of their numbers, so
-//! that nobody goes to sleep; then all are written, then all published.
+//! that no owner goes to sleep; then all are written, then all published.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -32,11 +32,11 @@ const MEMBERS_MAX: usize = 16;
 /// How long what the kernel's list says is believed.
 const BELIEVED_NS: u64 = 20_000_000;
 /// Nor is it read more often than this, in times of what reading it has taken, which may have been long
-/// because somebody else had the processor.
+/// because another thread had the processor.
 const READ_SHARE: u64 = 64;
 const PAUSE_MAX_NS: u64 = 200_000_000;
 
-/// Who sends.
+/// The socket that sends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
     pub(super) socket: &'a Socket,
@@ -52,11 +52,11 @@ pub(super) struct Groups {
     listing: Listing,
 }
 
-/// What is known of those who could get a group's datagrams.
+/// What is known of the sockets that could get a group's datagrams.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Audience {
     Unknown,
-    /// Somebody has no mailbox.
+    /// A socket has no mailbox.
     Mixed,
     /// The members all have.
     Known,
@@ -90,7 +90,7 @@ impl Member {
             && self.entry().is_some_and(|entry| entry.interface() == LOOPBACK)
     }
 
-    /// What the kernel brings here of the group does not come by loopback: nobody counts that.
+    /// What the kernel brings here of the group does not come by loopback: that is not counted.
     fn is_by_network(&self) -> bool {
         self.entry().is_some_and(|entry| entry.interface() > LOOPBACK)
     }
@@ -185,7 +185,7 @@ impl Groups {
         self.groups.clear();
     }
 
-    /// Finds out for whom what was sent to groups on a port has been. Returns false if that is not known yet:
+    /// Finds out for which sockets what was sent to groups on a port has been. Returns false if that is not known yet:
     /// mailboxes would wait for it that do not get it.
     pub(super) fn settle(&mut self, port: u16) -> bool {
         let groups = self.groups.iter_mut().filter(|group| group.to.port() == port);
@@ -236,7 +236,7 @@ impl Groups {
             }
         }
         group.members.iter_mut().for_each(Member::count);
-        // Whoever gets this one, and has not been there so far, is not to miss the next.
+        // A socket that gets this one, and has not been there so far, is not to miss the next.
         group.until_ns = 0;
         kernel(true)
     }
@@ -315,7 +315,7 @@ impl Group {
         self.members.sort_by_key(|member| member.way.mailbox.cookie());
     }
 
-    /// Whether everybody who could get a datagram has a mailbox that may be used.
+    /// Whether every socket that could get a datagram has a mailbox that may be used.
     fn is_ready(&mut self, me: u64, listing: &mut Listing) -> bool {
         let now = raw::now_ns();
         if now >= self.until_ns {
@@ -341,7 +341,7 @@ impl Group {
         self.audience == Audience::Known && count > 0
     }
 
-    /// Asks the kernel who could get the group's datagrams.
+    /// Asks the kernel which sockets could get the group's datagrams.
     fn ask_kernel(&mut self, listing: &mut Listing) {
         let start = raw::now_ns();
         self.members.iter_mut().for_each(|member| member.is_listed = false);
@@ -366,7 +366,7 @@ impl Group {
         self.until_ns = start.saturating_add(BELIEVED_NS.max(pause));
     }
 
-    /// Says once that the mailboxes are used, if somebody wants to know.
+    /// Prints once that the mailboxes are used, if the log's level says so.
     fn explain(&mut self, fd: c_int) {
         if !self.is_explained && config::get().explain {
             let count = self.members.iter().filter(|member| member.is_open).count();

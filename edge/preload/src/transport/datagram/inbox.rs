@@ -86,7 +86,7 @@ pub(crate) fn receive(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Ou
 fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let now =
         request.flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking.load(Ordering::Relaxed);
-    // With a mailbox, one who waits anyway looks there first, and asks the kernel a little later.
+    // With a mailbox, a call that waits anyway looks there first, and asks the kernel a little later.
     let mailbox = post::inbox(socket, fd).map(Inbox::mailbox);
     if now || mailbox.is_none_or(Mailbox::has_record) {
         let first = attempt(socket, fd, request);
@@ -166,8 +166,8 @@ fn spin(
     }
 }
 
-/// Nothing was there, and the program does not wait: now and then it is looked whether somebody
-/// has died to whom this socket has sent.
+/// Nothing was there, and the program does not wait: now and then it is looked whether a process
+/// has died to which this socket has sent.
 fn last_look(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let now = raw::now_ns();
     if socket.post().is_none()
@@ -197,7 +197,7 @@ impl<'a> Sleeper<'a> {
         socket.sleepers.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let sleeper = Self { socket, mailbox: None };
-        // Whoever makes a mailbox now has seen that we sleep, or is seen here.
+        // A thread that makes a mailbox now has seen that we sleep, or is seen here.
         (!socket.has_inbox.load(Ordering::SeqCst)).then_some(sleeper)
     }
 }
@@ -256,7 +256,7 @@ fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<
         Err(error) => return Err(error),
     }
     if kernel_first {
-        // Somebody else has taken what was peeked at.
+        // Another thread has taken what was peeked at.
         mailbox.set_peeked(Peeked::Nothing);
     }
     let Some(front) = mailbox.front() else { return Err(Errno::AGAIN) };
@@ -484,7 +484,7 @@ pub(super) fn shows_option(fd: c_int) -> (c_int, c_int) {
     }
 }
 
-/// Somebody who sends to a group wants to know what comes of it: from now on the kernel says so,
+/// A sender to a group wants to know what comes of it: from now on the kernel says so,
 /// unless the program could see that, and we say which groups' datagrams are for this socket. The
 /// readers' lock is held.
 fn show_groups(socket: &Socket, fd: c_int, mailbox: &Mailbox) {
@@ -510,7 +510,7 @@ fn show_groups(socket: &Socket, fd: c_int, mailbox: &Mailbox) {
     }
 }
 
-/// Says for every group to which somebody sends whether its datagrams are for this socket.
+/// Says for every group that has a sender whether its datagrams are for this socket.
 pub(super) fn expect_groups(fd: c_int, mailbox: &Mailbox) {
     let (own, peer) = (address::name(fd, false), address::name(fd, true));
     mailbox.expect(|from, group| {
@@ -588,7 +588,7 @@ fn count(mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
     }
 }
 
-/// Now and then, as long as there is no mailbox: is the sender one who would use it?
+/// Now and then, as long as there is no mailbox: is the sender one that would use it?
 fn meet(socket: &SocketRef, fd: c_int, arrival: &Arrival) {
     let count = socket.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     if !count.is_power_of_two() || socket.is_kernel_only.load(Ordering::Relaxed) {

@@ -1,7 +1,7 @@
-//! What the kernel says of the UDP sockets of this network namespace: who could get a datagram that is
+//! UDP sockets of this network namespace, as the kernel lists them: which could get a datagram that is
 //! sent to a group.
 //!
-//! The kernel's tables are texts, a line for each socket, which everybody may read. They are the only
+//! The kernel's tables are texts, a line for each socket, which every process may read. They are the only
 //! way to know of members that are not ours.
 //!
 //! The kernel goes through its hash table, bucket by bucket, and keeps its place within one call of `read`
@@ -45,7 +45,7 @@ struct Run {
 impl Listing {
     /// Calls `f` with the kernel's number for each socket that could get a datagram from `source` to
     /// `group`, a group and a port: bound to that port, and neither to another address nor connected to
-    /// somebody else. `None` if that cannot be read, or cannot be relied on this time.
+    /// another address. `None` if that cannot be read, or cannot be relied on this time.
     pub(super) fn each_candidate(
         &mut self,
         group: SocketAddr,
@@ -202,10 +202,10 @@ mod tests {
 
     #[test]
     fn a_bucket_is_known_if_one_call_has_gone_through_it() {
-        assert!(is_whole(&listing(&[&[]])), "there is nobody");
+        assert!(is_whole(&listing(&[&[]])), "there is no socket");
         assert!(is_whole(&listing(&[&[500]])), "the only one");
         assert!(is_whole(&listing(&[&[1, 2], &[3, 500, 501], &[600]])), "in the middle");
-        assert!(is_whole(&listing(&[&[1, 2], &[3, 700], &[800]])), "nobody, in the middle");
+        assert!(is_whole(&listing(&[&[1, 2], &[3, 700], &[800]])), "no socket, in the middle");
         assert!(is_whole(&listing(&[&[1, 2], &[3, 500]])), "at the end");
     }
 

@@ -3,8 +3,8 @@
 //! It is an addition to the kernel's queue, never a replacement: senders use it only while the
 //! socket's owners are awake, and have been seen to receive from that very sender through the
 //! kernel. One word says how far senders have got and how many of the owners are asleep, so that a
-//! datagram is published, or found to have to go through the kernel, in one step: nobody ever has to
-//! be rung for. Each record says how many datagrams its sender has given to the kernel before, and
+//! datagram is published, or found to have to go through the kernel, in one step: no owner ever has to
+//! be notified. Each record says how many datagrams its sender has given to the kernel before, and
 //! waits until as many have been received.
 //!
 //! # Safety
@@ -35,7 +35,7 @@ pub(super) use senders::{Expects, Origin, Sender, Sent};
 const MAGIC: u64 = 0x0005_7872_626d_6b73;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
-/// Processes of one family that own a mailbox; if there are more, nobody asks whether they live.
+/// Processes of one family that own a mailbox; if there are more, it is not asked whether they live.
 const OWNERS_MAX: usize = 8;
 /// Bytes in front of the ring.
 const HEADER_BYTES: usize = 16_384;
@@ -45,14 +45,14 @@ const CURSOR_BITS: u32 = 48;
 const CURSOR_MASK: u64 = (1 << CURSOR_BITS) - 1;
 const SLEEPERS_SHIFT: u32 = 16;
 const SLEEPERS: u64 = 0x3fff;
-/// In the word: a datagram for several mailboxes is about to be published, and nobody goes to sleep.
+/// In the word: a datagram for several mailboxes is about to be published, and no owner goes to sleep.
 const COMING: u64 = 0x4000;
 /// How long a datagram may be about to be published, and how long to nap meanwhile: giving way alone would keep a
 /// sender of lower real-time priority from its processor.
 const COMING_NS: u64 = 100_000_000;
 const NAP_NS: i64 = 50_000;
-/// How long to wait for the lock of those who read, which are of one program and its children, and for that of those
-/// who send, which may be anybody of this user.
+/// How long to wait for the lock of readers, which are of one program and its children, and for that of
+/// senders, which may be any process of this user.
 const READERS_NS: u64 = 200_000_000;
 const SENDERS_NS: u64 = 50_000_000;
 /// In the word: the socket is closed.
@@ -102,7 +102,7 @@ struct Line<T>(T);
 struct Producer {
     lock: Lock,
     /// How far senders have got, as the word says it, or is about to: readers look at that all the time, and
-    /// who sends need not wait until it is here. Never behind.
+    /// a sender need not wait until it is here. Never behind.
     head: AtomicU64,
     /// What was last known of the readers' cursor, and of what they have released.
     tail_seen: AtomicU64,
@@ -112,7 +112,7 @@ struct Producer {
     skip_to: AtomicU64,
     /// Bytes charged so far.
     charged: AtomicU64,
-    /// Where the readers' cursor was when somebody last waited for room in vain.
+    /// Where the readers' cursor was when a sender last waited for room in vain.
     stalled_at: AtomicU64,
     /// Datagrams so far, and those there was no room for.
     pushed: AtomicU64,
@@ -148,7 +148,7 @@ struct Consumer {
 #[repr(u32)]
 pub(super) enum Shows {
     Nothing = 0,
-    /// Somebody who sends to a group wants it known.
+    /// A sender to a group wants it known.
     Wanted = 1,
     Groups = 2,
     /// It is not to be.
@@ -207,7 +207,7 @@ fn shows_number(shows: Shows) -> u32 {
 }
 
 impl Mailbox {
-    /// Makes a mailbox in a file that nobody has seen yet. Its maker holds senders off until it
+    /// Makes a mailbox in a file that has not been published yet. Its maker holds senders off until it
     /// says otherwise.
     pub(super) fn make(file: c_int, about: &About, limit: u64) -> Option<Self> {
         let About { cookie, inode, port, domain, is_v6_only } = *about;
@@ -280,7 +280,7 @@ impl Mailbox {
         held.filter(|_| !self.is_spoilt())
     }
 
-    /// Its owner does not read it any more: nobody sends here.
+    /// Its owner does not read it any more: no process sends here.
     pub(super) fn give_up(&self) {
         self.header().word.0.fetch_or(GONE, Ordering::AcqRel);
     }
@@ -367,7 +367,7 @@ impl Mailbox {
         }
     }
 
-    /// This process has the socket no longer. Returns whether nobody has.
+    /// This process has the socket no longer. Returns whether no process has.
     pub(super) fn disown(&self) -> bool {
         let (me, header) = (crate::base::alive::me(), self.header());
         let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -467,7 +467,7 @@ impl Mailbox {
         let _ = self.header().word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
     }
 
-    /// Ends the maker's hold, once nobody can be asleep who does not know of the mailbox:
+    /// Ends the maker's hold, once no thread can be asleep that does not know of the mailbox:
     /// `strangers` of them sleep in calls, and `watchers` epoll instances know the socket.
     pub(super) fn let_senders(&self, strangers: u32, watchers: u32) {
         let header = self.header();

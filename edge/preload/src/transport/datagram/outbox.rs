@@ -45,7 +45,7 @@ pub(super) struct Way {
     pub(super) sender: usize,
     /// Datagrams since one went through the kernel.
     unverified: u32,
-    /// Datagrams that were given to the kernel while nobody knew whom it brings them to.
+    /// Datagrams that were given to the kernel while it was not known to which socket it brings them.
     guessed: u32,
     /// The end of the last one.
     pub(super) pushed_to: u64,
@@ -149,7 +149,7 @@ impl Route {
         }
     }
 
-    /// What was given to the kernel while nobody knew for whom was for the one that it has been seen
+    /// What was given to the kernel while its receiver was not known was for the one that it has been seen
     /// to bring it to. Returns false if there is none.
     fn settle(&mut self, me: u64) -> bool {
         if self.confirmed(me).is_none() {
@@ -277,7 +277,7 @@ impl Outbox {
         self.routes.get_mut(index)?.as_deref_mut()
     }
 
-    /// Finds out whom what was sent to single sockets on a port has been for. Returns false if that is
+    /// Finds out for which socket what was sent to single sockets on a port has been. Returns false if that is
     /// not known yet: mailboxes would wait for it that do not get it.
     fn settle(&mut self, port: u16, me: u64) -> bool {
         let places = Self::places(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
@@ -421,8 +421,8 @@ impl Way {
         self.mailbox.is_dead()
     }
 
-    /// Sends again, through the kernel, what nobody will read here: whoever has the port now gets
-    /// it, or nobody does, and the kernel says so.
+    /// Sends again, through the kernel, what will not be read here: the socket that has the port now gets
+    /// it, or none does, and the kernel says so.
     fn resend(&self, fd: c_int, to: SocketAddr) {
         let domain = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(0);
         let (storage, len) = address::write(to, domain);

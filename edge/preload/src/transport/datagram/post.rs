@@ -3,7 +3,7 @@
 //! # Safety
 //!
 //! 1. An inbox that has been published is freed with its post, when the last user of the socket in
-//!    this process has gone, and nobody holds a reference to it for longer than it holds the socket.
+//!    this process has gone, and a reference to it is held only as long as the socket is.
 //! 2. The outbox is touched only while the socket's lock for sending is held, or by the only thread there is.
 //!    The cookie in there never changes.
 
@@ -41,7 +41,7 @@ impl Inbox {
 pub(crate) struct Post {
     inbox: AtomicPtr<Inbox>,
     outbox: UnsafeCell<Outbox>,
-    /// Somebody touches the outbox.
+    /// A thread touches the outbox.
     is_busy: AtomicBool,
     /// `None`: this socket is not to have a mailbox, nor to use others'.
     pub(super) directory: Option<&'static Directory>,
@@ -59,7 +59,7 @@ impl Socket {
         self.attached()
     }
 
-    /// The same, and made if need be. Whoever comes second loses, and uses the first's.
+    /// The same, and made if need be. A thread that comes second loses, and uses the first's.
     #[inline]
     pub(super) fn post_or_new(&self, new: impl FnOnce() -> Post) -> Option<&Post> {
         self.post().or_else(|| {
@@ -93,12 +93,12 @@ impl Post {
         Some(unsafe { at.as_ref() })
     }
 
-    /// Publishes the mailbox for this process. Whoever comes second loses.
+    /// Publishes the mailbox for this process. A thread that comes second loses.
     fn publish(&self, mailbox: Mailbox, path: CString) {
         let new = Box::into_raw(Box::new(Inbox { mailbox, path }));
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
         if self.inbox.compare_exchange(ptr::null_mut(), new, o, r).is_err() {
-            // SAFETY: it came from a box just now, and nobody has seen it.
+            // SAFETY: it came from a box just now, and has not been published.
             drop(unsafe { Box::from_raw(new) });
         }
     }
@@ -132,7 +132,7 @@ impl Drop for Post {
         let Some(inbox) = NonNull::new(self.inbox.swap(ptr::null_mut(), Ordering::AcqRel)) else {
             return;
         };
-        // SAFETY: it came from a box in `publish`, and nobody uses it any more (rule 1).
+        // SAFETY: it came from a box in `publish`, and it is not used any more (rule 1).
         let inbox = unsafe { Box::from_raw(inbox.as_ptr()) };
         if inbox.mailbox.disown() {
             if let Some(directory) = self.directory {

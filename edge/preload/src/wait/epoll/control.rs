@@ -50,7 +50,7 @@ impl Epoll {
                 let is_datagram = socket.kind() == Kind::Datagram;
                 let target = if is_datagram { Target::Datagram } else { Target::Socket };
                 let mut item = Item::new(fd, target(socket), events, data);
-                // Somebody may sleep on this instance already, and be woken by the kernel alone.
+                // A thread may sleep on this instance already, and be woken by the kernel alone.
                 item.meet(true);
                 item.is_hot |= item.is_seen;
                 let at = self.insert(item);
@@ -85,7 +85,7 @@ impl Epoll {
         }
     }
 
-    /// An item has changed while somebody may sleep on this instance who has not looked at it. Then the
+    /// An item has changed while a thread may sleep on this instance that has not looked at it. Then the
     /// kernel says again what there is of it: a connection that can be written to, at least.
     pub(super) fn stir(&self, at: usize, epfd: c_int) {
         if !self.with(|state| state.asleep > 0 || state.is_watched) {
@@ -295,7 +295,7 @@ impl Epoll {
         self.with(|state| state.marks == 0 && state.kept.is_empty() && state.inners.is_empty())
     }
 
-    /// Nobody who sleeps on it is rung for from now on: the kernel forgets the doorbell, too.
+    /// From now on its sleepers are not notified: the kernel forgets the doorbell, too.
     pub(crate) fn stop_notifications(&self) {
         self.with(|state| state.doorbell.give_back());
     }

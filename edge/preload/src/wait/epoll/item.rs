@@ -33,7 +33,7 @@ pub(super) enum Target {
 #[derive(Debug)]
 pub(super) struct Item {
     /// The descriptor that was registered, as the program and the kernel know it. Its number may be
-    /// somebody else's by now, if there are copies.
+    /// another one's by now, if there are copies.
     pub(super) fd: c_int,
     /// A descriptor of the same socket that is open, to look at it; -1 if this process has none.
     pub(super) via: c_int,
@@ -382,7 +382,7 @@ impl Item {
                     return self.due() == 0;
                 }
                 if !mailbox.doze() {
-                    // What is there has been reported, and nobody has read it; unless it waits for
+                    // What is there has been reported, and not been read; unless it waits for
                     // the kernel, and may have to go on without.
                     let is_blocked = datagram::content(mailbox, self.via) == Content::Blocked
                         && raw::poll_now(self.via, libc::POLLIN) == Ok(0);

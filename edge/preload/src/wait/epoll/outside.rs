@@ -73,12 +73,12 @@ impl Epoll {
             };
             let mut is_quiet = each(&mut |item| {
                 item.idle = item.idle.saturating_add(worth);
-                // Who has not been heard of for long is rung for alone from now on.
+                // An item without news for long is notified for alone from now on.
                 item.cool(if item.idle > IDLE_MAX { 0 } else { number })
             });
             if number != 0 {
                 doorbell.set(Sleeping::InKernel);
-                // Whoever has something for us sees that, or we see what it has.
+                // A peer that has something for us sees that, or we see what it has.
                 fence(Ordering::SeqCst);
                 is_quiet = is_quiet && each(&mut |item| item.due() == 0);
             }
@@ -100,7 +100,7 @@ impl Epoll {
         })
     }
 
-    /// Registers what has got rings; for whoever polls this instance from outside.
+    /// Registers what has got rings; for a poll of this instance from outside.
     pub(crate) fn refresh(&self, epfd: c_int) {
         if self.count.load(Ordering::Relaxed) > 0 {
             self.sync(epfd);

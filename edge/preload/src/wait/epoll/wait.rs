@@ -178,7 +178,7 @@ impl Epoll {
                     items.get(*at).and_then(Option::as_ref).is_some_and(|item| item.is_hot)
                 });
             }
-            // Whoever was first goes to the end, so that the last is not always the last.
+            // The first ones go to the end, so that the last is not always the last.
             if count > 0 && !room.has(events, count) {
                 let turn = count.min(hot.len());
                 hot.rotate_left(turn);
@@ -187,7 +187,7 @@ impl Epoll {
         })
     }
 
-    /// The caller is about to go with these events, and there may be more, for which nobody is rung since
+    /// The caller is about to go with these events, and there may be more, for which no bell was sent since
     /// the caller was awake. If others sleep here, one of them is to have them.
     fn pass_on(&self, epfd: c_int, taken: &[libc::epoll_event]) {
         if self.count.load(Ordering::Relaxed) == 0 {
@@ -236,7 +236,7 @@ impl Epoll {
                         continue;
                     };
                     if item.ghost_of.is_some() {
-                        // Somebody else uses the connection: it is really removed.
+                        // Another process uses the connection: it is really removed.
                         let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, item.fd, 0, 0);
                         ghosts.push(at);
                         continue;
@@ -284,7 +284,7 @@ impl Epoll {
         sleeps
     }
 
-    /// After a sleep: what was hot before is hot again, and nobody has to ring for it.
+    /// After a sleep: what was hot before is hot again, and need not notify.
     fn wake(&self) {
         self.with(|state| {
             let State { items, hot, asleep, datagrams, dozing, .. } = state;
@@ -299,7 +299,7 @@ impl Epoll {
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { return false };
                 item.is_dozing = false;
                 let idle = item.idle;
-                // Others may sleep on, who are to hear what comes while this one does something else.
+                // Others may sleep on, which are to be told what comes while this one does something else.
                 if *asleep == 0
                     && let Target::Socket(socket) = &item.target
                     && let Some(segment) = socket.mapped()
@@ -313,7 +313,7 @@ impl Epoll {
         });
     }
 
-    /// Looks at the next few items again: nobody sleeps for ever because a bell was lost.
+    /// Looks at the next few items again: no thread sleeps for ever because a bell was lost.
     fn check(&self) {
         self.with(|state| {
             let State { items, hot, next_check, .. } = state;

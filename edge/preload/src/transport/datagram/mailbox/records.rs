@@ -84,7 +84,7 @@ struct Space {
     charge: u32,
 }
 
-/// A mailbox in which nobody goes to sleep, nor sends, until this is dropped.
+/// A mailbox whose owners do not go to sleep, and to which no other sends, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved<'a> {
     mailbox: &'a Mailbox,
@@ -194,7 +194,7 @@ impl Mailbox {
         }
         let end = space.end;
         let mut now = start << SLEEPERS_SHIFT;
-        // First, so that nobody writes over what has been published if this sender is killed in between.
+        // First, so that what has been published is not written over if this sender is killed in between.
         producer.head.store(end, Ordering::Release);
         loop {
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
@@ -203,7 +203,7 @@ impl Mailbox {
                 Err(changed) => now = changed,
             }
             let reached = now >> SLEEPERS_SHIFT;
-            // If it is not where it has been: somebody was killed in between.
+            // If it is not where it has been: a sender was killed in between.
             let missed = (reached != start).then_some(Pushed::Asleep);
             if let Some(refused) = refusal(now).or(missed) {
                 producer.head.store(reached, Ordering::Release);
@@ -283,8 +283,8 @@ impl Mailbox {
         pushed.store(pushed.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The same in steps, for a datagram that several mailboxes get, or none: nobody goes to sleep
-    /// here until the answer is dropped. Refused if somebody sleeps, or nobody is there.
+    /// The same in steps, for a datagram that several mailboxes get, or none: no owner goes to sleep
+    /// here until the answer is dropped. Refused if an owner sleeps, or there is none.
     pub(crate) fn reserve(&self, len: usize) -> Result<Reserved<'_>, Pushed> {
         let Header { word, .. } = self.header();
         if let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
@@ -418,7 +418,7 @@ impl Mailbox {
         true
     }
 
-    /// Who sent a record.
+    /// The sender of a record.
     pub(crate) fn address(&self, front: &Front) -> Option<SocketAddr> {
         self.sender(front.sender).map(Sender::address)
     }
@@ -496,7 +496,7 @@ impl Mailbox {
         consumer.held.store(held, Ordering::Release);
     }
 
-    /// Whether it is the others' turn, who send through the kernel.
+    /// Whether it is the turn of the others, which send through the kernel.
     pub(crate) fn is_others_turn(&self) -> bool {
         let turns = &self.header().consumer.turns;
         let now = turns.load(Ordering::Relaxed).wrapping_add(1);
@@ -524,8 +524,8 @@ impl Mailbox {
         }
     }
 
-    /// Takes out everything, for a socket whose mailbox nobody is going to read: calls `f` with whence
-    /// each datagram is, and its bytes; those of which it returns false are dropped.
+    /// Takes out everything, for a socket whose mailbox is not going to be read: calls `f` with the origin of
+    /// each datagram, and its bytes; those of which it returns false are dropped.
     pub(crate) fn take_all(&self, mut f: impl FnMut(Origin, &[u8]) -> bool) {
         let Some(_held) = self.hold_readers() else { return };
         for _ in 0..self.total() {

@@ -1,4 +1,4 @@
-//! Senders, as one mailbox knows them: who may use it, and how the order of their datagrams holds across
+//! Senders, as one mailbox knows them: which may use it, and how the order of their datagrams holds across
 //! the mailbox and the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -270,7 +270,7 @@ impl Mailbox {
         }
         let (given, taken) = (sender.given(), sender.taken.load(Ordering::Relaxed));
         if taken == given {
-            // More than it has sent: somebody else sends under the same address, or it is late.
+            // More than it has sent: another socket sends under the same address, or it is late.
             if sender.excess.fetch_add(1, Ordering::Relaxed) > EXCESS_MAX {
                 sender.confirmed.store(AMBIGUOUS, Ordering::Release);
             }
