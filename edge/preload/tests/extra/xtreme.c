@@ -56,7 +56,7 @@ static void pass(int from, int to, int ring, size_t len) {
 	}
 }
 
-/* A connection: the listener accepts by itself, and whoever connects hears of that. */
+/* A connection: the listener accepts by itself, and the peer that connects is told. */
 static int joined(int domain, int ends[2]) {
 	struct sockaddr_storage at;
 	int listener = bound(domain, SOCK_STREAM, &at), ring = ring_of(listener), has_accepted = 0, has_connected = 0;

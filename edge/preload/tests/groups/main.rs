@@ -92,12 +92,12 @@ fn await_member(group: Ipv4Addr, port: &str) {
     let port = format!(":{:04X} ", port.parse::<u16>().expect("a port"));
     let says = |path, what: &str| fs::read_to_string(path).expect("a list").contains(what);
     while !says("/proc/net/igmp", &group) || !says("/proc/net/udp", &port) {
-        assert!(start.elapsed() < Duration::from_secs(60), "nobody joins");
+        assert!(start.elapsed() < Duration::from_secs(60), "no member joins");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Goal: members come and are killed while somebody sends; each gets every datagram once and in order
+/// Goal: members come and are killed while a sender sends; each gets every datagram once and in order
 /// from the first to the last that it gets, and one that is not accelerated too.
 /// Method: members answer each datagram, and end if it is not the one after the last.
 #[test]
@@ -172,13 +172,13 @@ fn shared(port: u16) -> UdpSocket {
     };
     let len = u32::try_from(size_of_val(&address)).expect("a small number");
     let on = 1_i32;
-    // SAFETY: locals of the lengths that are said, and a descriptor that nobody else owns.
+    // SAFETY: locals of the lengths that are said, and a descriptor that is ours.
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a socket in four steps")]
     unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0);
         let (level, name) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
         assert_eq!(libc::setsockopt(fd, level, name, (&raw const on).cast(), 4), 0);
-        // Who has no processor for a moment is not to miss anything for want of room. Not all may ask for it.
+        // A member without a processor for a moment is not to miss anything for want of room. Not all may ask for it.
         let room: libc::c_int = 8 << 20;
         let _ = libc::setsockopt(fd, level, libc::SO_RCVBUFFORCE, (&raw const room).cast(), 4);
         assert_eq!(libc::bind(fd, (&raw const address).cast(), len), 0);
@@ -187,7 +187,7 @@ fn shared(port: u16) -> UdpSocket {
 }
 
 /// Sends numbers, each when all members have answered the one before, or have been silent for long. A
-/// late answer is of a member that is not waited for yet: nobody may fall so far behind that a
+/// late answer is of a member that is not waited for yet: no member may fall so far behind that a
 /// datagram finds no room.
 fn send_for_ever(port: u16) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");

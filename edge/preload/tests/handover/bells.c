@@ -35,15 +35,15 @@ static void fail(int line, const char *what) {
 
 #include "ends.h"
 
-/* Whoever is not woken looks for itself after 250 ms. */
+/* A sleeper that is not woken looks for itself after 250 ms. */
 /* Or, with nothing but connections that have rings, 20 ms after it has fallen asleep. */
 enum { ENDS = 6, WARM = 60, ROUNDS = 240, LATE_MS = 200, LATE_MAX = 8, EARLY_MS = 10, KILLS = 8, KILLED_MS = 5000, FD_MIN = 100, FD_MAX = 1100, MAILS = 8 };
 static int ends[ENDS], left = ENDS, watch = -1;
-/* When a connection has ended that nobody has heard of yet; 0 if there is none. */
+/* When a connection has ended of which no sleeper knows yet; 0 if there is none. */
 static volatile double *ended_ms;
 static const char *way, *how;
 
-static int takes_over(const char *who) { return !strcmp(how, who); }
+static int takes_over(const char *role) { return !strcmp(how, role); }
 
 static void watch_all(void) {
 	CHECK((watch = epoll_create1(0)) >= 0);

@@ -9,7 +9,7 @@
  *   cancel connect             what waits for a connection
  *   cancel again|poll          a connection that is called for again, or waited for, after that
  *
- * They mostly sleep, so whoever runs them does so side by side.
+ * They mostly sleep, so they are run side by side.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -286,7 +286,7 @@ static void round_of(int way, int after_us) {
 	CHECK(rings == 0 && mailboxes == 0);
 }
 
-/* A listener that lets nobody in before it has accepted whoever there is. */
+/* A listener that lets no connection in before it has accepted the one that is there. */
 static void fill(int fillers[2]) {
 	busy = bound(SOCK_STREAM);
 	CHECK(!listen(busy, 0));
@@ -310,7 +310,7 @@ static void connect_round(int after_us, const char *then) {
 	CHECK(is_on_its_way || after_us < 10000);
 	if (*then && is_on_its_way) {
 		struct sockaddr_in own = name_of(early), from;
-		/* Whoever was there first is let in, so that there is room. */
+		/* The first one is let in, so that there is room. */
 		CHECK(!close(fillers[0]) && !close(fillers[1]));
 		struct pollfd arrived = { early, POLLOUT, 0 };
 		socklen_t len = sizeof from;
@@ -354,7 +354,7 @@ static void *watches(void *unused) {
 }
 
 /* How long a wait lasts until it is ended: while it spins, while it sleeps on a word, while it sleeps in the
- * kernel, and after it has looked up from that. Where nobody sleeps, the last two are like the one before. */
+ * kernel, and after it has looked up from that. Where no thread sleeps, the last two are like the one before. */
 static const int AFTER_US[] = { 0, 30, 300, 10000, 60000, 300000 };
 enum { AFTERS = sizeof AFTER_US / sizeof *AFTER_US, AFTERS_AWAKE = AFTERS - 2 };
 

@@ -25,7 +25,7 @@ static void fail(int line, const char *what) {
 #include "ends.h"
 
 /*
- * Whoever misses an event hears of it by itself, after 60 ms and more in these rounds. A busy machine may be as
+ * A thread that misses an event finds it by itself, after 60 ms and more in these rounds. A busy machine may be as
  * late, but not in every fourth of them.
  */
 enum { THREADS = 8, ROUNDS = 21, USUAL = ROUNDS * 3 / 4, LATE_MS = 45, BUSY_US = 300000 };

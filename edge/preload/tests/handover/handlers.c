@@ -117,7 +117,7 @@ static void listens(void) {
 	CHECK((listening = bound(SOCK_STREAM)) >= 0 && !listen(listening, 5));
 }
 
-/* Who listens on all addresses is found from other network namespaces by those that the kernel lists. */
+/* A listener on all addresses is found from other network namespaces by those that the kernel lists. */
 static void listens_anywhere(void) {
 	struct sockaddr_in address = { .sin_family = AF_INET };
 	int fd = socket(AF_INET, SOCK_STREAM, 0);

@@ -78,7 +78,7 @@ static void end(pid_t child) {
 	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-/* Grandchildren that nobody waits for end with the group. */
+/* Grandchildren that are not waited for end with the group. */
 static void end_group(pid_t child) {
 	CHECK(!kill(-child, SIGKILL));
 	CHECK(waitpid(child, NULL, 0) == child);
@@ -112,7 +112,7 @@ static void at_any_instant(int forks) {
 		if (!child) _exit(0);
 		CHECK(waitpid(child, NULL, 0) == child);
 	}
-	/* Of a child that is about to be born when its parent is killed nobody hears for a while. */
+	/* A child that is about to be forked when its parent is killed is unconfirmed for a while. */
 	if (after > before + (forks ? 200 : 0)) {
 		fprintf(stderr, "%d sockets before, %d after\n", before, after);
 		CHECK(!"what the dead had is there");
@@ -186,7 +186,7 @@ static void another_program_has_nothing(const char *itself) {
 	for (int i = 0; i < 60; i += 2) end(running[i]);
 }
 
-/* Children in another namespace of processes, where numbers mean others: who they are only their parent
+/* Children in another namespace of processes, where numbers mean others: their numbers only their parent
  * knows, and they know nothing of it. */
 static void in_another_namespace(void) {
 	int client, server, status, before, is_done[2];
@@ -195,7 +195,7 @@ static void in_another_namespace(void) {
 	pair(listener, &client, &server);
 	exchange(client, server, 3);
 	before = known();
-	if (unshare(CLONE_NEWPID)) return; /* Who may not has nothing to fear. */
+	if (unshare(CLONE_NEWPID)) return; /* Without the right to that, there is nothing to test. */
 	pid_t first = fork();
 	CHECK(first >= 0);
 	if (!first) {
@@ -223,7 +223,7 @@ static void in_another_namespace(void) {
 	end(first);
 	receive_some(server, 100);
 	CHECK(!close(client) && recv(server, &byte, 1, 0) == 0);
-	/* Whom the first one has not judged yet nobody can judge now. */
+	/* Those that the first one has not judged yet cannot be judged now. */
 	CHECK(!close(server) && known() < before + 300);
 }
 

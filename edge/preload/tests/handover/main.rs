@@ -175,7 +175,7 @@ fn a_busy_thread_keeps_no_event_from_the_others() {
     succeeds("crowd", &[&SHARED, &SPINNING], &["level", "oneshot", "edge"]);
 }
 
-/// Goal: who sleeps on several connections is woken in time, and not by way of the kernel's streams; also in a
+/// Goal: a thread that sleeps on several connections is woken in time, and not by way of the kernel's streams; also in a
 /// program that closes descriptors which it has not opened, of which nothing else suffers.
 #[test]
 fn who_sleeps_is_rung_for() {
@@ -319,7 +319,7 @@ fn a_program_with_another_environment_is_one_without_the_library() {
 }
 
 /// Goal: a program with the library takes the rings over; except where the connection is where programs
-/// expect their terminal (`dup`, `spawn`), where nobody knows who gets it (`scm`), or where another program was tried
+/// expect their terminal (`dup`, `spawn`), where its receiver is not known (`scm`), or where another program was tried
 /// before (`exec`): there it goes on in the kernel.
 #[test]
 fn a_program_with_the_library_goes_on_where_the_last_one_stopped() {
@@ -350,7 +350,7 @@ fn had_rings(said: &str) -> bool {
     said.contains("shared memory with the peer")
 }
 
-/// Goal: a ring that has grown, or grows just then, has every byte in its place, whoever reads it next.
+/// Goal: a ring that has grown, or grows just then, has every byte in its place, whichever program reads it next.
 /// Method: rings so small that they are full at once, and grow after a while.
 #[test]
 fn a_ring_that_grows_has_every_byte_in_its_place() {
@@ -384,7 +384,7 @@ fn a_ring_that_grows_has_every_byte_in_its_place() {
     assert!(grown > all / 3, "only {grown} of {all} connections had rings that grew");
 }
 
-/// Goal: whoever could not become another program goes on as if nothing had been.
+/// Goal: a process that could not become another program goes on as if nothing had been.
 #[test]
 fn a_program_that_could_not_be_started_changes_nothing() {
     let place = Place::new("fails");
@@ -455,7 +455,7 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Goal: whoever ends last leaves nothing where rings meet, even if others before were killed.
+/// Goal: the process that ends last leaves nothing at the rendezvous, even if others before were killed.
 #[test]
 fn the_last_one_clears_away() {
     let place = Place::new("clear");
@@ -500,7 +500,7 @@ fn the_extra_functions_answer() {
 }
 
 /// Goal: datagrams that waited in the kernel's queue when their sender found the mailbox are not taken for those of a
-/// stranger who uses the same address, which would keep all later ones out of the mailbox.
+/// stranger that uses the same address, which would keep all later ones out of the mailbox.
 #[test]
 fn a_burst_before_there_is_a_mailbox_does_not_keep_later_datagrams_out() {
     let place = Place::new("backlog");

@@ -298,7 +298,7 @@ static int serve(int argc, char **argv) {
 		close(fd);
 		return finish(receiver);
 	} else if (!strcmp(how, "fails")) {
-		/* The program is not there: whoever wanted to start it goes on. */
+		/* The program is not there: the one that wanted to start it goes on. */
 		char *none[] = { NULL };
 		execve("/does/not/exist", args, none);
 		return talk(fd, reads, atol(argv[7]), sends, atol(argv[8]), "epoll");

@@ -40,7 +40,7 @@ fn bytes(random: &mut Random) -> Vec<u8> {
 
 fn check(bytes: &[u8], len: usize) {
     let first = len.to_le_bytes()[0];
-    assert!(bytes.iter().all(|byte| *byte == first), "{len} bytes are somebody else's, too");
+    assert!(bytes.iter().all(|byte| *byte == first), "{len} bytes are in use elsewhere, too");
 }
 
 /// Goal: no two blocks overlap, whatever threads take and give back, their own and others'.

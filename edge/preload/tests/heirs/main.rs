@@ -143,7 +143,7 @@ fn receive(how: &str) {
     assert!(status.success());
 }
 
-/// Becomes acquainted, and sends so many datagrams that nobody reads.
+/// Becomes acquainted, and sends so many datagrams that are not read.
 fn send() {
     let to: SocketAddr = std::env::var("ADVERB_TEST_TO").expect("an address").parse().expect("one");
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
@@ -171,7 +171,7 @@ fn send() {
 fn inherit() {
     assert!(std::env::var_os("LD_PRELOAD").is_none());
     let fd = std::env::var("ADVERB_TEST_FD").expect("a number").parse().expect("a number");
-    // SAFETY: the descriptor was left open for this program, and nobody else here has it.
+    // SAFETY: the descriptor was left open for this program, and nothing else here has it.
     let socket = unsafe { UdpSocket::from_raw_fd(fd) };
     socket.set_nonblocking(true).expect("a socket");
     let (mut count, mut whence) = (0_u32, None);
@@ -181,5 +181,5 @@ fn inherit() {
         assert!(whence.is_none_or(|known| known == from), "{whence:?} {from}");
         (count, whence) = (count + 1, Some(from));
     }
-    println!("heir {count} from {}", whence.map_or("nobody".to_owned(), |from| from.to_string()));
+    println!("heir {count} from {}", whence.map_or("nowhere".to_owned(), |from| from.to_string()));
 }

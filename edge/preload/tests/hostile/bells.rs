@@ -13,7 +13,7 @@ use crate::nonsense::{is_served, rings};
 use crate::running::{Running, until};
 use crate::support::{Place, free_port};
 
-/// Goal: who is rung for without end, with datagrams of all lengths, until no bell of a neighbour's fits any more,
+/// Goal: a server that gets bells without end, datagrams of all lengths, until no bell of a neighbour's fits any more,
 /// serves others, and loses no descriptor.
 /// Method: a server that sleeps in epoll, and clients that look by themselves whether each of their calls ends.
 #[test]

@@ -217,7 +217,7 @@ fn survives(name: &str, extent: Extent) {
         until("the server has no other connection", || others(port) == "0");
         assert!(start.elapsed() < 3 * HANG, "{name} {extent:?} {seed}");
         assert_eq!(server.has_ended(), None, "{name} {extent:?} {seed}: the server has ended");
-        // It is not poisoned itself: who comes next is served, with rings.
+        // It is not poisoned itself: the next client is served, with rings.
         assert!(Running::start(&mut role("call")).end().success(), "{name} {extent:?} {seed}");
     }
 }
@@ -314,7 +314,7 @@ pub(crate) fn ask_by_datagrams(port: u16) {
     }
 }
 
-/// Echoes from a thread for each connection. Who sends a `?` first is told how many others are there.
+/// Echoes from a thread for each connection. A client that sends a `?` first is told how many others are there.
 pub(crate) fn serve_from_threads(port: u16) {
     let listener = TcpListener::bind(("127.0.0.1", port)).expect("a port");
     let there = Arc::new(AtomicUsize::new(0));
@@ -400,13 +400,13 @@ fn timed<T>(what: &str, call: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Words of a ring's header (`ring.rs`): of each direction, whether somebody is about to ring beside whether it has
-/// ended, and how many bells were rung.
+/// Words of a ring's header (`ring.rs`): of each direction, whether a bell is about to be sent, whether it has
+/// ended, and how many bells were sent.
 const RINGING: [usize; 2] = [296 / 8, 936 / 8];
 const BELLS: [usize; 2] = [304 / 8, 944 / 8];
 
 /// Goal: an end that goes back to the kernel waits for a neighbour that has stopped in the midst of something for
-/// less than a second, and nobody takes what comes late for data.
+/// less than a second, and what comes late is not taken for data.
 /// Method: a program is about to become one without the library; the words that the neighbour writes say that it
 /// is about to ring, for ever, or that it has rung more often than it has.
 #[test]

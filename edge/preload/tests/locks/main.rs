@@ -5,17 +5,17 @@
 //! A lock is one word, of which any is legal.
 
 #[path = "../../src/base/alive.rs"]
-#[expect(dead_code, reason = "what is used depends on who includes it")]
+#[expect(dead_code, reason = "what is used depends on the crate that includes it")]
 mod alive;
 #[path = "../../src/base/lock.rs"]
-#[expect(dead_code, reason = "what is used depends on who includes it")]
+#[expect(dead_code, reason = "what is used depends on the crate that includes it")]
 mod lock;
 #[path = "../../src/base/pace.rs"]
 mod pace;
 #[path = "raw.rs"]
 mod raw;
 #[path = "../../src/base/thread.rs"]
-#[expect(dead_code, reason = "what is used depends on who includes it")]
+#[expect(dead_code, reason = "what is used depends on the crate that includes it")]
 mod thread;
 
 /// The room that they know.
@@ -58,7 +58,7 @@ fn lock_of(holder: u32) -> Lock {
     unsafe { std::mem::transmute(holder) }
 }
 
-/// Goal: who lives is known, by the number and by when it began.
+/// Goal: a process that lives is known, by its number and by when it began.
 #[test]
 fn a_number_is_its_process_s_alone() {
     let me = alive::me();

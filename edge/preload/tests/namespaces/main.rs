@@ -455,7 +455,7 @@ fn connect(from: Option<IpAddr>, to: SocketAddr) -> TcpStream {
     let (here, there) = (address(from, 47_100), address(to_ip.to_bits().to_be(), port));
     let len = u32::try_from(size_of_val(&here)).expect("a small number");
     let on = 1_i32;
-    // SAFETY: locals of the lengths that are said, and a descriptor that nobody else owns.
+    // SAFETY: locals of the lengths that are said, and a descriptor that is ours.
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a connection in five steps")]
     unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0);

@@ -1,4 +1,4 @@
-//! Who has which slots, with processes that end at any instant.
+//! Ownership of slots, with processes that end at any instant.
 //!
 //! The library's symbols are those of the C library, so that it runs no tests within: its modules that can
 //! do without system calls are tested here.
@@ -8,12 +8,12 @@
 //! What is made of zeros are atomics, and structures and arrays of them.
 
 #[path = "../../src/socket/history.rs"]
-#[expect(dead_code, reason = "what is used depends on who includes it")]
+#[expect(dead_code, reason = "what is used depends on the crate that includes it")]
 mod history;
 #[path = "../../src/transport/datagram/listing.rs"]
 mod listing;
 #[path = "../../src/socket/ownership.rs"]
-#[expect(dead_code, reason = "what is used depends on who includes it")]
+#[expect(dead_code, reason = "what is used depends on the crate that includes it")]
 mod ownership;
 
 /// The room that `listing.rs` knows.
@@ -173,7 +173,7 @@ fn what_the_dead_had_alone_is_free_and_what_others_have_is_theirs() {
     assert_eq!(sweep(&ownership, ME, 0, &[101]), Some(vec![1]));
     assert_eq!(ownership.others(alive, 2).count(), 0);
     assert_eq!(ownership.places.state_of(dead), EntryState::Free);
-    // Whoever has the place next has none of it.
+    // The process that has the place next has none of it.
     assert_eq!(child(&ownership, 103), dead);
     close(&ownership, dead, 2);
     let slots = u32::try_from(SLOTS).expect("few");
@@ -196,16 +196,16 @@ fn a_process_may_be_killed_between_any_two_steps() {
             &|| ownership.name(place, 9),
             &|| ownership.unname(place, 9),
             &|| ownership.give_back(place, 9),
-            // A slot that was freed, and of which nobody was told.
+            // A slot that was freed, and of which no process was told.
             &|| _ = ownership.vacancies.take(64),
         ];
         steps.iter().take(last).for_each(|step| step());
-        let cleared = sweep(&ownership, ME, 0, &[101]).expect("nobody else sweeps");
+        let cleared = sweep(&ownership, ME, 0, &[101]).expect("no other process sweeps");
         assert_eq!(!cleared.is_empty(), (3..7).contains(&last), "{last} steps");
-        // Whoever dies with slots has others look at all of them.
+        // A process that dies with slots has others look at all of them.
         let other = child(&ownership, 102);
         ownership.places.more(other);
-        sweep(&ownership, ME, 0, &[102]).expect("nobody else sweeps");
+        sweep(&ownership, ME, 0, &[102]).expect("no other process sweeps");
         assert!(last == 0 || free(&ownership, ME).remove(&9), "{last} steps");
         if last != 0 {
             // It is in hand now: as if it had been used.
@@ -224,7 +224,7 @@ fn a_sweeper_that_was_killed_is_followed_by_the_next() {
     for slot in 0..10 {
         make(&ownership, dead, slot);
     }
-    // It was killed in the midst: while it cleared a slot away, nobody else could sweep.
+    // It was killed in the midst: while it cleared a slot away, no other could sweep.
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let judge = |suspect: Suspect| suspect.process == 101;
         let mut count = 0;
@@ -261,7 +261,7 @@ fn a_child_that_nobody_has_heard_of_is_waited_for() {
     assert_eq!(sweep(&ownership, ME, 1000 + UNCONFIRMED_S, &[]), Some(vec![]));
     assert_eq!(sweep(&ownership, ME, 1001 + UNCONFIRMED_S, &[]), Some(vec![0, 1]));
     assert!(ownership.places.start(late, Some(104)).is_err());
-    // Somebody else has its place by now; nobody takes that for it.
+    // Another process has its place by now, and is not taken for it.
     let other = child(&ownership, 105);
     assert!([late.place, never.place].contains(&other) || other == maker);
     assert!(ownership.places.start(late, Some(104)).is_err());
@@ -283,7 +283,7 @@ fn who_cannot_be_judged_is_left_alone() {
     // Its parent knows a number that means something.
     ownership.places.confirm(unknown, 102);
     assert_eq!(sweep(&ownership, ME, 0, &[101, 102]), Some(vec![2]));
-    // Those for whom there was no place are not told apart.
+    // Processes for which there was no place are not told apart.
     share(&ownership, Place::UNTRACKED, 5);
     assert_eq!(ownership.others(ME, 5).collect::<Vec<_>>(), [Place::UNTRACKED]);
     close(&ownership, Place::UNTRACKED, 5);
@@ -305,7 +305,7 @@ fn there_are_as_many_places_as_there_are() {
     }
     make(&ownership, last, 200);
     assert_eq!(ownership.others(ME, 200).collect::<Vec<_>>(), [last]);
-    // Nobody is dead: it has to be looked again next time.
+    // None is dead: it has to be looked again next time.
     assert_eq!(sweep(&ownership, ME, 0, &[]), Some(vec![]));
     assert_eq!(ownership.places.is_due(), (true, true));
     assert_eq!(sweep(&ownership, ME, 0, &[101]), Some(vec![200]));
@@ -321,7 +321,7 @@ fn there_are_as_many_places_as_there_are() {
     assert_eq!(ownership.places.state_of(again.place), EntryState::Free);
 }
 
-/// Goal: slots are neither lost nor had twice, whoever makes, shares, lends, closes and sweeps at once.
+/// Goal: slots are neither lost nor had twice, whichever processes make, share, lend, close and sweep at once.
 /// Method: threads as processes, some of which end in the midst and come back in another place.
 #[test]
 fn processes_and_sweepers_at_once_lose_no_slot() {
@@ -342,7 +342,7 @@ fn processes_and_sweepers_at_once_lose_no_slot() {
                 for round in 0..300 {
                     let process = number * 1000 + round;
                     let reserved = loop {
-                        // Whoever sweeps may be held up for long.
+                        // A process that sweeps may be held up for long.
                         if let Some(reserved) = ownership.places.reserve(ME, HERE) {
                             break reserved;
                         }

@@ -108,7 +108,7 @@ fn carry() {
     }
 }
 
-/// A UDP socket that comes from the kernel by number, so that nobody else knows of it.
+/// A UDP socket that comes from the kernel by number, so that no library knows of it.
 pub(crate) fn unseen_socket() -> c_int {
     // SAFETY: no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM, 0) };
@@ -177,7 +177,7 @@ pub(crate) fn connect_to(fd: c_int, address: [u8; 4], port: u16) -> Answer {
 pub(crate) fn sendto_nothing(fd: c_int, group: [u8; 4], port: u16) -> Answer {
     let addr = any(libc::AF_INET, group, port);
     let (base, to) = (std::ptr::without_provenance(64), (&raw const addr).cast());
-    // SAFETY: the kernel, and whoever stands in front of it, answers that the address is bad.
+    // SAFETY: the kernel, and a library in front of it, answers that the address is bad.
     answer(unsafe { libc::sendto(fd, base, 64, 0, to, SOCKADDR_LEN) } as i64)
 }
 
@@ -516,7 +516,7 @@ pub(crate) fn epoll_wait_in(epfd: c_int, room: usize, most: c_int) -> (Answer, V
     let bytes = room * size_of::<libc::epoll_event>();
     let (protection, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory, of two pages, the second of which nobody may touch from here on.
+    // SAFETY: new memory, of two pages, the second of which may not be touched from here on.
     unsafe {
         let base = libc::mmap(std::ptr::null_mut(), 2 * PAGE, protection, kind, -1, 0);
         assert_ne!(base, libc::MAP_FAILED);
@@ -733,7 +733,7 @@ pub(crate) fn bad_buffers(from: c_int, to: c_int) -> Vec<Answer> {
     let one = |base, len| libc::iovec { iov_base: base, iov_len: len };
     let good_part = one(good.as_mut_ptr().cast(), 4);
     let mixed = [good_part, one(bad, 4)];
-    // SAFETY: the kernel, or whoever stands before it, looks at the buffers before it uses them.
+    // SAFETY: the kernel, or a library in front of it, looks at the buffers before it uses them.
     unsafe {
         let mut header: libc::msghdr = zeroed();
         header.msg_iov = mixed.as_ptr().cast_mut();
@@ -787,7 +787,7 @@ pub(crate) fn ask_for_uring() {
     }
 }
 
-/// Reads as nobody sees who stands in front of the C library.
+/// Reads so that no library in front of the C library sees it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn plain_read(fd: c_int) -> String {
     let mut buffer = [0_u8; 100];
@@ -851,7 +851,7 @@ pub(crate) fn bad_places(fd: c_int) -> Vec<Answer> {
     let bad = std::ptr::with_exposed_provenance_mut::<c_void>(16);
     let mut buffer = [0_u8; 4];
     let base = buffer.as_mut_ptr().cast();
-    // SAFETY: the kernel, or whoever stands before it, looks at places before it uses them.
+    // SAFETY: the kernel, or a library in front of it, looks at places before it uses them.
     unsafe {
         let mut part = libc::iovec { iov_base: base, iov_len: 4 };
         let mut header: libc::msghdr = zeroed();
@@ -987,7 +987,7 @@ extern "C" fn told(signal: c_int, info: *const libc::siginfo_t, _: *const c_void
 }
 
 const SI_QUEUE: c_int = -1;
-/// Stands where the kernel says who has sent a signal.
+/// Stands where the kernel says which process has sent a signal.
 const MARK: libc::pid_t = 7777;
 
 /// Queues a thread `count` signals, two at a time, and returns what the handler made of them. It moves

@@ -568,7 +568,7 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         close(e).unwrap();
         close(kept).unwrap();
     }),
-    ("closed while somebody waits, and its number is somebody else's", |log, p| {
+    ("closed while a thread waits, and its number is another one's", |log, p| {
         let (announce, announced) = std::sync::mpsc::channel();
         let waiter = thread::spawn(move || {
             announce.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
@@ -579,7 +579,7 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         send(theirs, b"precious", 0).unwrap();
         close(p.s).unwrap();
         dup2(ours, p.s).unwrap();
-        // The kernel gives this to whoever waits; here he may be told that his descriptor has gone.
+        // The kernel gives this to the thread that waits; here it may be told that its descriptor has gone.
         let _ = send(p.c, b"x", 0);
         let got = waiter.join().unwrap();
         let is_allowed = got.as_deref() == Ok("x") || got == Err("EBADF".to_owned());
@@ -589,7 +589,7 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
             close(fd).unwrap();
         }
     }),
-    ("epoll watches what a copy keeps, and not who has its number now", |log, p| {
+    ("epoll watches what a copy keeps, and not what has its number now", |log, p| {
         let e = epoll_create();
         for _ in 0..3 {
             send(p.c, b"x", 0).unwrap();
@@ -644,7 +644,7 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
                 log.see("got", recv(to, 10, 0));
                 log.see("none", epoll_wait(watch, 20));
             }
-            // A thread that waits is not woken again and again, nor is one who does not.
+            // A thread that waits is not woken again and again, nor is one that does not.
             let waiter = thread::spawn(move || epoll_wait(e, 300));
             send(s, b"y", 0).unwrap();
             log.see("nothing", waiter.join().unwrap());
@@ -668,7 +668,7 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         for round in 0..4 {
             let ends: Vec<Pair> = all().copied().collect();
             let waiter = thread::spawn(move || {
-                // Everybody has one byte for us: whoever is not heard of by then is lost.
+                // Each has one byte for us: one that has not been reported by then is lost.
                 let mut heard = vec![0; ends.len()];
                 while heard.contains(&0) {
                     for (at, _) in epoll_wait(e, 5000).unwrap() {
@@ -689,8 +689,8 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         pairs.into_iter().for_each(Pair::close);
         close(e).unwrap();
     }),
-    ("epoll asleep, and somebody else registers what has something", |log, p| {
-        // What is there by then has been rung for, if at all, before anybody watched.
+    ("epoll asleep, and another thread registers what has something", |log, p| {
+        // What is there by then was notified, if at all, before it was watched.
         let fill = |text: &[u8]| {
             for _ in 0..3 {
                 send(p.c, b"x", 0).unwrap();
@@ -1079,7 +1079,7 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         set_option(p.c, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1).unwrap();
         log.see("keepalive", option(p.c, libc::SOL_SOCKET, libc::SO_KEEPALIVE));
     }),
-    ("nobody has asked for no delay", |log, p| {
+    ("no delay has not been asked for", |log, p| {
         log.see("client", option(p.c, libc::IPPROTO_TCP, libc::TCP_NODELAY));
         log.see("server", option(p.s, libc::IPPROTO_TCP, libc::TCP_NODELAY));
     }),
@@ -1182,7 +1182,7 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("sum", (count, sum));
         writer.join().unwrap();
     }),
-    ("signals say who has sent them, and none is lost", |log, p| {
+    ("signals say which process has sent them, and none is lost", |log, p| {
         send(p.c, b"x", 0).unwrap();
         recv(p.s, 1, 0).unwrap();
         log.see("told", queue_signals(p.c, p.s, 3000));
@@ -1225,7 +1225,7 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         close(reader).unwrap();
         close(writer).unwrap();
     }),
-    ("one who sleeps hears of room that another has used up", |log, p| {
+    ("a sleeper is told of room that another has used up", |log, p| {
         send(p.c, b"x", 0).unwrap();
         recv(p.s, 1, 0).unwrap();
         let e = epoll_create();
@@ -1250,7 +1250,7 @@ type Plain = fn(&mut Log, c_int);
 
 /// Cases that make their own sockets, run for IPv4 and IPv6.
 const ON_NOTHING: &[(&str, Plain)] = &[
-    ("nobody listens", |log, domain| {
+    ("no listener", |log, domain| {
         let l = listener(domain);
         let port = port(l);
         close(l).unwrap();
@@ -1311,7 +1311,7 @@ const ON_NOTHING: &[(&str, Plain)] = &[
             close(fd).unwrap();
         }
     }),
-    ("an edge before anybody accepts", |log, domain| {
+    ("an edge before an accept", |log, domain| {
         let (e, l) = (epoll_create(), listener(domain));
         let c = socket(domain, libc::SOCK_STREAM);
         connect(c, domain, port(l)).unwrap();
@@ -1379,7 +1379,7 @@ const ON_NOTHING: &[(&str, Plain)] = &[
         }
         close(l).unwrap();
     }),
-    ("nobody to accept", |log, domain| {
+    ("nothing to accept", |log, domain| {
         let l = listener(domain);
         set_nonblocking(l, true);
         log.see("none", accept(l, 0));
@@ -1550,7 +1550,7 @@ const ON_NOTHING: &[(&str, Plain)] = &[
         close(a).unwrap();
         close(b).unwrap();
     }),
-    ("room is heard of in spite of bytes that nobody reads", |log, domain| {
+    ("room is reported in spite of bytes that are not read", |log, domain| {
         let l = listener(domain);
         let c = socket(domain, libc::SOCK_STREAM);
         connect(c, domain, port(l)).unwrap();

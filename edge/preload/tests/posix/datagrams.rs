@@ -34,7 +34,7 @@ pub(crate) fn arrives(fd: c_int) {
     assert_eq!(poll(&[(fd, libc::POLLIN)], 60_000).unwrap().len(), 1);
 }
 
-/// So many round trips that whoever looks for a mailbox has found it.
+/// So many round trips that a sender that looks for a mailbox has found it.
 fn talk(a: c_int, b: c_int) {
     for _ in 0..10 {
         for (from, to) in [(a, b), (b, a)] {
@@ -59,11 +59,11 @@ impl Mail {
     }
 
     /// Which of both a port is, since numbers differ from run to run.
-    fn who(&self, found: u16) -> &'static str {
+    fn sender(&self, found: u16) -> &'static str {
         match found {
             found if found == port(self.a) => "a",
             found if found == port(self.b) => "b",
-            _ => "somebody else",
+            _ => "another",
         }
     }
 }
@@ -134,7 +134,7 @@ const CASES: &[(&str, Case)] = &[
     ("where it came from", |log, m| {
         send(m.a, b"x", 0).unwrap();
         let (text, from) = recvfrom(m.b, 10).unwrap();
-        log.see("connected", (text, m.who(from)));
+        log.see("connected", (text, m.sender(from)));
         let c = bound(m.domain);
         for _ in 0..10 {
             sendto(c, b"to c", m.domain, port(c)).unwrap();
@@ -357,7 +357,7 @@ const CASES: &[(&str, Case)] = &[
         arrives(m.b);
         log.see("got", recv(m.b, 100, 0));
     }),
-    ("nobody is there any more", |log, m| {
+    ("the peer has gone", |log, m| {
         close(m.b).unwrap();
         log.see("sent", send(m.a, b"x", 0));
         settle();
@@ -399,7 +399,7 @@ const CASES: &[(&str, Case)] = &[
         log.see("nothing", recv(m.b, 100, libc::MSG_DONTWAIT));
         close(c).unwrap();
     }),
-    ("connected to nobody", |log, m| {
+    ("connected to no peer", |log, m| {
         log.see("undone", unconnect(m.b));
         log.see("nowhere", send(m.b, b"x", 0));
         let c = bound(m.domain);

@@ -1,4 +1,4 @@
-//! Cases about multicast groups on the loopback device: who gets what, and how often.
+//! Cases about multicast groups on the loopback device: which sockets get what, and how often.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -13,8 +13,8 @@ use super::datagrams::{all, arrives, bound};
 const GROUP: [u8; 4] = [239, 1, 2, 3];
 const OTHER: [u8; 4] = [239, 1, 2, 4];
 const LOOPBACK: [u8; 4] = [127, 0, 0, 1];
-const ANYBODY: [u8; 4] = [0; 4];
-const NOBODY: [u8; 4] = [10, 9, 8, 7];
+const ANY_ADDRESS: [u8; 4] = [0; 4];
+const UNUSED: [u8; 4] = [10, 9, 8, 7];
 
 fn addr(address: [u8; 4]) -> libc::in_addr {
     libc::in_addr { s_addr: u32::from_ne_bytes(address) }
@@ -118,10 +118,10 @@ impl Party {
     fn new() -> Self {
         let first = socket(libc::AF_INET, libc::SOCK_DGRAM);
         bind_any(first, 0).unwrap();
-        // Nobody else is given this port.
+        // No other socket is given this port.
         set_option(first, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1_i32).unwrap();
         let port = port(first);
-        let members = [first, one_of(port, ANYBODY), one_of(port, [127, 0, 0, 9])];
+        let members = [first, one_of(port, ANY_ADDRESS), one_of(port, [127, 0, 0, 9])];
         let party = Self { members, sender: sender(), port };
         for fd in &members[..2] {
             only_own_groups(*fd);
@@ -142,7 +142,7 @@ impl Party {
         sendto_group(self.sender, text.as_bytes(), GROUP, self.port)
     }
 
-    /// So many datagrams that whoever looks for mailboxes has found them.
+    /// So many datagrams that a sender that looks for mailboxes has found them.
     fn talk(&self) {
         for _ in 0..10 {
             self.send("talk").unwrap();
@@ -253,15 +253,15 @@ const CASES: &[(&str, Case)] = &[
         }
         leave(p.members[0], GROUP).unwrap();
         leave(p.members[1], GROUP).unwrap();
-        log.see("to nobody", p.send("nobody"));
+        log.see("to no member", p.send("no one"));
         log.see("got", p.got());
     }),
     ("a third one", |log, p| {
         let port = p.port;
         for _ in 0..3 {
-            let third = one_of(port, ANYBODY);
+            let third = one_of(port, ANY_ADDRESS);
             p.send("not yet").unwrap();
-            log.see("as everybody", (p.got(), all(third)));
+            log.see("as all", (p.got(), all(third)));
             only_own_groups(third);
             p.send("not yet").unwrap();
             log.see("not a member", (p.got(), all(third)));
@@ -276,8 +276,8 @@ const CASES: &[(&str, Case)] = &[
             log.see("got", p.got());
         }
     }),
-    ("a third one that nobody knows of", |log, p| {
-        let third = share(unseen_socket(), p.port, ANYBODY);
+    ("a third one that is not known", |log, p| {
+        let third = share(unseen_socket(), p.port, ANY_ADDRESS);
         only_own_groups(third);
         join(third, GROUP).unwrap();
         for _ in 0..10_000 {
@@ -304,13 +304,13 @@ const CASES: &[(&str, Case)] = &[
             log.see("got", p.got());
             log.see("unblocked", filter(b, libc::IP_UNBLOCK_SOURCE, LOOPBACK));
             p.talk();
-            log.see("other", filter(b, libc::IP_BLOCK_SOURCE, NOBODY));
+            log.see("other", filter(b, libc::IP_BLOCK_SOURCE, UNUSED));
             p.send("another is blocked").unwrap();
             log.see("got", p.got());
-            log.see("other", filter(b, libc::IP_UNBLOCK_SOURCE, NOBODY));
+            log.see("other", filter(b, libc::IP_UNBLOCK_SOURCE, UNUSED));
         }
         leave(b, GROUP).unwrap();
-        log.see("other", filter(b, libc::IP_ADD_SOURCE_MEMBERSHIP, NOBODY));
+        log.see("other", filter(b, libc::IP_ADD_SOURCE_MEMBERSHIP, UNUSED));
         p.send("not wanted").unwrap();
         log.see("got", p.got());
         log.see("ours", filter(b, libc::IP_ADD_SOURCE_MEMBERSHIP, LOOPBACK));
@@ -368,8 +368,8 @@ const CASES: &[(&str, Case)] = &[
         close(here).unwrap();
         close(there).unwrap();
     }),
-    ("members of everybody's groups", |log, p| {
-        let third = one_of(p.port, ANYBODY);
+    ("members of all groups", |log, p| {
+        let third = one_of(p.port, ANY_ADDRESS);
         for _ in 0..10 {
             p.send("to all").unwrap();
             log.see("got", (p.got(), all(third)));
@@ -396,12 +396,12 @@ const CASES: &[(&str, Case)] = &[
         connect(a, libc::AF_INET, port(p.sender)).unwrap();
         connect(b, libc::AF_INET, port(c)).unwrap();
         for _ in 0..5 {
-            p.send("from whom a wants").unwrap();
+            p.send("from one a wants").unwrap();
             log.see("got", p.got());
         }
         set_option(c, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, addr(LOOPBACK)).unwrap();
         for _ in 0..5 {
-            sendto_group(c, b"from whom b wants", GROUP, p.port).unwrap();
+            sendto_group(c, b"from one b wants", GROUP, p.port).unwrap();
             log.see("got", p.got());
         }
         close(c).unwrap();
@@ -558,7 +558,7 @@ const CASES: &[(&str, Case)] = &[
     ("a member that is killed", |log, p| {
         let (own, back) = pipe();
         let child = fork(|| {
-            let fd = one_of(p.port, ANYBODY);
+            let fd = one_of(p.port, ANY_ADDRESS);
             only_own_groups(fd);
             join(fd, GROUP).unwrap();
             write(back, b"!").unwrap();

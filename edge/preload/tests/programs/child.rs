@@ -19,7 +19,7 @@ use crate::support::Place;
 /// What a child does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
-    /// Echoes to everybody at once.
+    /// Echoes to all at once.
     Serve,
     /// Echoes from a child for each connection.
     ServeForking,
@@ -108,7 +108,7 @@ pub(crate) fn run() {
     }
 }
 
-/// Whoever sends a `?` first is told how many others are there.
+/// A client that sends a `?` first is told how many others are there.
 fn serve(port: u16) {
     let listener = TcpListener::bind(("127.0.0.1", port)).expect("a port");
     let there = Arc::new(AtomicUsize::new(0));
@@ -149,7 +149,7 @@ fn echo_to(stream: &mut TcpStream) {
 
 fn serve_forking(port: u16) {
     let listener = TcpListener::bind(("127.0.0.1", port)).expect("a port");
-    // SAFETY: children that have ended are nobody's.
+    // SAFETY: children that have ended are not used.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     for stream in listener.incoming() {
         let mut stream = stream.expect("a connection");
@@ -192,7 +192,7 @@ fn call_again(port: u16) {
                 println!("gone");
             }
             Err(error) => {
-                // A process that is killed closes its listener last: whoever is in its queue then is reset.
+                // A process that is killed closes its listener last: what is in its queue then is reset.
                 let expected = [ErrorKind::ConnectionRefused, ErrorKind::ConnectionReset];
                 assert!(expected.contains(&error.kind()), "{error}");
                 std::thread::sleep(Duration::from_millis(1));
@@ -250,8 +250,8 @@ fn call_storm(port: u16, threads: usize) {
     println!("right: {}", threads * 10);
 }
 
-/// The only connection of an epoll instance is closed while a thread waits there, which must hear of
-/// nothing that nobody has registered.
+/// The only connection of an epoll instance is closed while a thread waits there, which must be told
+/// of nothing that has not been registered.
 fn call_watched(port: u16, count: usize) {
     const KNOWN: u64 = 7;
     const WATCHERS: usize = 3;

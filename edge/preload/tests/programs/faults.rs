@@ -53,8 +53,8 @@ fn held(running: &Running, place: &Place) -> (usize, usize) {
     (descriptors, maps.lines().filter(is_ring).count())
 }
 
-/// Whether a process has no more than that, and the sockets by which it rings and is rung, which it may have
-/// needed since: then, somebody may just have been leaving.
+/// Whether a process has no more than that, and the sockets by which it sends and gets bells, which it may have
+/// needed since: then, a client may just have been leaving.
 fn is_held(running: &Running, place: &Place, most: (usize, usize)) -> bool {
     let (descriptors, rings) = held(running, place);
     descriptors <= most.0 + BELLS && rings <= most.1
@@ -155,7 +155,7 @@ fn servers_that_are_killed_under_load_leave_nothing_behind() {
     until("no offer is counted", || offer_count(&place, port) == 0);
 }
 
-/// Goal: whoever asks a server that is killed at any instant is refused, and nothing stays behind.
+/// Goal: a client of a server that is killed at any instant is refused, and nothing stays behind.
 #[test]
 fn servers_of_datagrams_that_are_killed_refuse() {
     let (place, port) = (Place::new("kill-udp"), free_port());
@@ -180,7 +180,7 @@ fn servers_of_datagrams_that_are_killed_refuse() {
     });
 }
 
-/// Goal: who waits on an instance hears of its own registrations alone, whatever is closed meanwhile.
+/// Goal: a wait on an instance reports its own registrations alone, whatever is closed meanwhile.
 #[test]
 fn a_connection_that_is_closed_while_somebody_waits_is_not_heard_of() {
     let (place, port) = (Place::new("watched"), free_port());
@@ -224,7 +224,7 @@ fn a_client_without_descriptors_has_as_many_as_without_the_library() {
 fn a_child_for_each_of_a_storm_of_connections() {
     let (place, port) = (Place::new("storm"), free_port());
     let server = Running::serve(&mut Role::ServeForking.command(&place, port), port);
-    // The first round is for what a process opens once; a knock that nobody has heard yet, too.
+    // The first round is for what a process opens once; a probe that has not been received yet, too.
     let mut before = None;
     for _ in 0..2 {
         let said = succeed(&mut Role::CallStorm(30).command(&place, port));

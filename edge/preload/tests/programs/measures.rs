@@ -32,12 +32,12 @@ fn iperf3_sends_and_receives() {
     }
 }
 
-/// Waits until somebody has this port, without knocking: some programs serve whoever comes first.
+/// Waits until a process listens on this port, without connecting: some programs serve the first client only.
 fn wait_for(port: &str, protocol: &str) {
     let port: u16 = port.parse().expect("a port");
     let port = format!(":{port:04X} ");
     let state = if protocol == "tcp" { " 0A " } else { " 07 " };
-    until("somebody listens", || {
+    until("a process listens", || {
         let sockets =
             ["", "6"].map(|kind| fs::read_to_string(format!("/proc/net/{protocol}{kind}")));
         let mut lines = sockets.iter().flatten().flat_map(|sockets| sockets.lines());
@@ -204,7 +204,7 @@ fn sockperf_ends_when_it_is_interrupted() {
                 let client = Running::start(client.stdout(Stdio::null()));
                 std::thread::sleep(Duration::from_millis(100 + round * 37 % 100));
                 if round % 2 == 0 {
-                    drop(client); // Nobody wakes the server but the signal.
+                    drop(client); // Nothing wakes the server but the signal.
                     std::thread::sleep(Duration::from_micros(round * 311 % 2000));
                 }
                 server.signal("INT");
@@ -222,7 +222,7 @@ fn interrupts() -> u64 {
 const HIGH: &str = r#"
 import os, resource, socket, sys
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-try:  # As high as anybody may go, if we are one of those.
+try:  # As high as any process may go, if we may.
     most = int(open("/proc/sys/fs/nr_open").read())
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
     hard = most

@@ -21,10 +21,10 @@ impl Running {
         Self(command.process_group(0).stdin(Stdio::null()).spawn().expect("a program"))
     }
 
-    /// Starts a program, and waits until somebody listens on `port`.
+    /// Starts a program, and waits until a process listens on `port`.
     pub(crate) fn serve(command: &mut Command, port: u16) -> Self {
         let running = Self::start(command.stdout(Stdio::null()));
-        until("somebody listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        until("a process listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
         running
     }
 
@@ -62,7 +62,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Once it has been waited for, its number may be somebody else's.
+        // Once it has been waited for, its number may be another process's.
         if !matches!(self.0.try_wait(), Ok(None)) {
             return;
         }
@@ -94,10 +94,10 @@ pub(crate) fn signal(name: &str, process: u32) {
     assert!(kill(name, &process.to_string()), "{name} to {process}");
 }
 
-/// The shell's own `kill`: not everybody has one as a program.
-pub(crate) fn kill(name: &str, whom: &str) -> bool {
+/// The shell's own `kill`: not every system has one as a program.
+pub(crate) fn kill(name: &str, target: &str) -> bool {
     let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("kill -{name} {whom}")]).stderr(Stdio::null());
+    shell.args(["-c", &format!("kill -{name} {target}")]).stderr(Stdio::null());
     shell.status().is_ok_and(|status| status.success())
 }
 

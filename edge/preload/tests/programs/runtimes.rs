@@ -36,7 +36,7 @@ impl Runtime {
     }
 }
 
-/// Goal: whoever serves and whoever asks, each gets every byte and every end.
+/// Goal: whichever runtime serves and whichever asks, each gets every byte and every end.
 /// Method: each runtime serves each, on 20 connections at once, with half of each closed first; then
 /// one without the library, on the same listening socket. A client begins with a question and its
 /// answer: one that has sent everything before it is accepted needs no rings.
@@ -120,7 +120,7 @@ fn a_program_in_the_background_stays_where_rings_meet() {
     }
 }
 
-/// A process that is nobody's child, and ends with the test.
+/// A process that is not a child of the test, and ends with it.
 struct Stranger(u32);
 
 impl Drop for Stranger {

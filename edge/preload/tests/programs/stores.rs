@@ -206,7 +206,7 @@ fn user() -> Option<(u32, u32)> {
     };
     let found = of("postgres").or_else(|| of("nobody"));
     if found.is_none() {
-        eprintln!("skipped: there is nobody to run PostgreSQL");
+        eprintln!("skipped: there is no user to run PostgreSQL");
     }
     found
 }

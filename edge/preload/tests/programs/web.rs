@@ -87,7 +87,7 @@ fn nginx_serves_files_from_several_workers() {
     }
 }
 
-/// Goal: whoever asks while workers are replaced is served, and the old ones end; a worker that is
+/// Goal: a client that asks while workers are replaced is served, and the old ones end; a worker that is
 /// killed takes no more than its own connections with it.
 #[test]
 fn nginx_replaces_its_workers_under_load() {

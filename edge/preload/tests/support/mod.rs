@@ -39,8 +39,8 @@ impl Drop for Place {
     }
 }
 
-/// A port that is free now, and not among those that the system gives to whoever wants any: a program
-/// that looks whether somebody listens there would meet itself now and then. Nothing is bound to find out:
+/// A port that is free now, and not among those that the system gives to sockets that want any: a program
+/// that looks whether there is a listener would meet itself now and then. Nothing is bound to find out:
 /// a program that another thread starts meanwhile would have that until it runs.
 pub(crate) fn free_port() -> u16 {
     static TRIED: AtomicU16 = AtomicU16::new(0);
