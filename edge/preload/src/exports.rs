@@ -1,4 +1,4 @@
-//! The functions of the C library that we stand in front of.
+//! Exported functions: those of the C library that we stand in front of.
 //!
 //! One file for each kind. Each function asks the table whether it knows the descriptor; if not, it
 //! calls the real one with the same arguments.

@@ -1,4 +1,4 @@
-//! What the environment and the files say, read once, when it is first needed.
+//! Settings: what the environment and the files say, read once, when it is first needed.
 //!
 //! # Safety
 //!

@@ -1,4 +1,4 @@
-//! Copies from and to the program's buffers that end with an error where a buffer is none.
+//! Guarded copies from and to the program's buffers: they end with an error where a buffer is none.
 //!
 //! The kernel answers `EFAULT` to a buffer that is not there; a copy of ours would end the program. So
 //! copies run between two marks: while one runs, its thread has noted where its stack is. A fault

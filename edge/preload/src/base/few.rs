@@ -1,4 +1,4 @@
-//! A list that lies on the stack as long as it is short.
+//! A short list, which lies on the stack as long as it is short.
 //!
 //! # Safety
 //!

@@ -1,4 +1,4 @@
-//! What few programs use has a part in forks from when it is first used.
+//! Forks: locks and calls that take part in them from when they are first used.
 //!
 //! Not here: what every process has from the start (`life.rs`).
 

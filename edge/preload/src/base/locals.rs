@@ -1,4 +1,4 @@
-//! The addresses of this network namespace, as the kernel lists them (rtnetlink(7)).
+//! Local addresses: those of this network namespace, as the kernel lists them (rtnetlink(7)).
 //!
 //! The C library's list would come from the program's `malloc`, and `listen` may be called where that is forbidden
 //! (signal-safety(7)).

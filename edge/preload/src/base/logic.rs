@@ -1,4 +1,4 @@
-//! Which sockets share a ring: a parameter, or an option of one socket.
+//! Ring allocation logic: which sockets share a ring, by a parameter, or by an option of one socket.
 
 /// Which sockets share a ring: `ring_logic_t` of `vma_extra.h`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -1,4 +1,4 @@
-//! What a thread has learnt of the intervals at which what it waits for comes.
+//! The pace of a thread's waits: the intervals at which what it waits for comes.
 //!
 //! A stream of messages at a steady pace is worth spinning for all the time, as long as a processor is free: each
 //! message is then there at once, rather than after a wake-up. So the last [`WAITS`] waits are remembered, as one

@@ -1,4 +1,4 @@
-//! Buffers of the program: where its bytes go to and come from.
+//! I/O vectors: buffers of the program, where its bytes go to and come from.
 //!
 //! # Safety
 //!

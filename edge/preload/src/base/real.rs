@@ -1,4 +1,4 @@
-//! The functions we stand in front of: found once each, by name, behind us in the link order.
+//! The C library's functions behind ours: found once each, by name, behind us in the link order.
 //!
 //! Other libraries' constructors call `close` or `read` before ours has run, so each is looked up
 //! when it is first needed, and again if two threads meet; both find the same.

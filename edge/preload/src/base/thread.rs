@@ -1,4 +1,4 @@
-//! What each thread knows about itself.
+//! Thread-local state: what each thread knows about itself.
 //!
 //! All of it is plain numbers in thread-local storage without destructors, so that it works in
 //! signal handlers and while a thread ends.

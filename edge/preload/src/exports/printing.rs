@@ -1,4 +1,4 @@
-//! `dprintf` and its kin: text made by the C library, and sent by us.
+//! Formatted output, `dprintf` and its kin: text made by the C library, and sent by us.
 //!
 //! # Safety
 //!

@@ -128,5 +128,5 @@ pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
     false
 }
 
-/// How long for a bell that is being rung: to give way takes long where processors are busy.
+/// How long to wait for a bell that is being sent: to give way takes long where processors are busy.
 const NOTIFYING_NS: u64 = 100_000_000;

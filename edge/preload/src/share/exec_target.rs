@@ -1,4 +1,4 @@
-//! Which program will have our connections next: one with this library, or one without.
+//! Exec targets: which program will have our connections next, one with this library or one without.
 //!
 //! A program that takes this process over, or is started with its descriptors, finds rings where they
 //! met if this library is in front of it too, and if both mean the same place. A program that cannot be

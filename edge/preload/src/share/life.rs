@@ -1,4 +1,4 @@
-//! Beginnings: of the process, of its children, and of programs that take its place.
+//! Life cycle: beginnings of the process, of its children, and of programs that take its place.
 //!
 //! # Safety
 //!
@@ -35,7 +35,7 @@ extern "C" fn begin() {
     adopt_descriptors();
 }
 
-/// The program ends in peace: its peers hear of it as if it had closed everything.
+/// The program ends in peace: its peers see that as if it had closed everything.
 extern "C" fn end() {
     if signal::is_guest() || confined::is_confined() {
         return;

@@ -1,4 +1,4 @@
-//! The family: this process, those that it was forked from, and those that were forked from it, which
+//! Processes of a family: this one, those that it was forked from, and those that were forked from it, which
 //! share what is known about sockets.
 //!
 //! Here is which they are, and which of them have ended; which sockets each of them has is in `ownership.rs`.

@@ -1,12 +1,12 @@
-//! Counters that others may look at while the program runs.
+//! Statistics: the file that others may look at while the program runs, and reports.
 //!
-//! They lie in the sockets themselves, and the arena of sockets is a file: publishing costs nothing.
+//! Counters lie in the sockets themselves, and the arena that these lie in is a file: publishing costs nothing.
 //! The file begins with a text that says how to read it, so that a reader of another version sees
 //! what it knows and nothing wrong.
 //!
 //! # Safety
 //!
-//! The file's mapping becomes the arena of sockets, under the rules of `arena.rs`. The text at its
+//! The file's mapping becomes the arena, under the rules of `arena.rs`. The text at its
 //! start is written before any other process can know the file, and never again.
 
 use std::ffi::CString;

@@ -1,4 +1,4 @@
-//! Which sockets have come to travel otherwise than before: the last few of them, in turn.
+//! A log of sockets that have come to travel otherwise than before: the last few of them, in turn.
 //!
 //! A thread that changes a socket writes its number here, whatever locks it holds. An instance reads
 //! on from where it was, under its own lock, and looks at its registrations of those sockets alone;

@@ -1,5 +1,5 @@
-//! This process among those that share its sockets: its place in their list, its number, and the namespace
-//! of that.
+//! The identity of this process among those that share its sockets: its place in their list, its
+//! number, and the namespace of that.
 //!
 //! Not here: the others (`processes.rs`), and which sockets each of them has (`ownership.rs`).
 

@@ -1,4 +1,4 @@
-//! Holders: which processes of a family have which sockets.
+//! Ownership: which processes of a family have which sockets.
 //!
 //! Any process may be killed between any two of its instructions. So there are no counts. Each process has a
 //! *place*, and each slot two bits for every place: whether that process has it, and whether it has a

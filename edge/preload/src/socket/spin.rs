@@ -31,7 +31,7 @@ pub(crate) struct SpinBudget {
     last_ns: u64,
     /// When others were last let run.
     let_ns: u64,
-    /// When the program wants to hear of it at the latest.
+    /// When the program wants to be told at the latest.
     deadline_ns: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
-//! Sockets: what we know about each open one.
+//! The state of sockets: what we know about each open one.
 //!
-//! A socket is a socket, however many descriptors in however many processes stand for it: sockets lie
-//! in memory that children inherit as shared, so that parent and child agree about what has been
+//! There is one [`Socket`] for a socket, however many descriptors in however many processes stand for it. It
+//! lies in memory that children inherit as shared, so that parent and child agree about what has been
 //! read and written. What differs between processes is where they have mapped the rings
 //! ([`Socket::attached`]).
 //!

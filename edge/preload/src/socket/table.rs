@@ -1,4 +1,4 @@
-//! Descriptors: which socket, or which epoll instance, each stands for in this process.
+//! The table of descriptors: which socket, or which epoll instance, each stands for in this process.
 //!
 //! Two levels, of which only what is touched exists: a limit of a thousand million descriptors
 //! costs nothing. An entry is one word, so that looking at it takes no lock. A socket found there

@@ -156,7 +156,7 @@ pub(crate) fn armed_by(direction: &Direction) -> u32 {
 }
 
 /// After a sleep: takes the bell out of the kernel's queue at once. A program that ends with a bell
-/// unheard would reset the connection where it should end it.
+/// pending would reset the connection where it should end it.
 pub(crate) fn drain_after_sleep(socket: &Socket, segment: &Segment, fd: c_int) {
     let _held = socket.receiving.hold();
     let ring = segment.incoming(socket.end());

@@ -1,4 +1,4 @@
-//! Datagrams, and receiving from the kernel's sockets, spinning before sleeping.
+//! Datagrams: UDP sockets, and their mailboxes.
 //!
 //! A UDP socket that has received from another one of ours has a *mailbox* in shared memory:
 //!

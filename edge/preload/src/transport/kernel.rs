@@ -1,4 +1,4 @@
-//! Receiving from the kernel's sockets, spinning before sleeping.
+//! The kernel's sockets: receiving from them, spinning before sleeping.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;

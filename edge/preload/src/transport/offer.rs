@@ -325,7 +325,7 @@ impl Socket {
 fn map_again(socket: &Socket) -> Option<&Segment> {
     let segment = open(&file(remembered(socket))?)?;
     socket.attach(segment);
-    // Instances of this process have not heard of it.
+    // Instances of this process do not know of it.
     changes::note(socket.index());
     socket.mapped()
 }

@@ -1,7 +1,7 @@
-//! Connections with rings on which a thread is about to sleep: what there is to see in memory, and how an end says
+//! Sleepers of connections with rings: what there is to see in memory, and how an end says
 //! that it sleeps, and on what.
 //!
-//! Not here: how it is woken (`bell.rs`), and how it sleeps (`stream.rs`, `multiplex.rs`, `epoll.rs`).
+//! Not here: how it is woken (`bell.rs`), and how it sleeps (`blocking.rs`, `multiplex.rs`, `epoll.rs`).
 
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};

@@ -1,8 +1,8 @@
-//! Shared memory between the two ends of a connection: one ring of bytes each way.
+//! Rings: shared memory between the two ends of a connection, one ring of bytes each way.
 //!
 //! The connection itself stays the kernel's. Its bytes travel here from a position on that the
 //! sender chooses and publishes ([`Producer::switched_at`]): so many bytes have gone through the
-//! kernel, and no more will. A byte in the kernel's stream behind that position is a bell, rung for
+//! kernel, and no more will. A byte in the kernel's stream behind that position is a bell, sent to
 //! an end that has said it sleeps.
 //!
 //! Cursors count bytes from the start and never go back. A ring that is found empty well away from
@@ -118,9 +118,9 @@ pub(crate) struct Producer {
     pub(crate) given: AtomicU64,
     /// It will send no more.
     pub(crate) fin: AtomicU32,
-    /// How many threads are about to ring.
+    /// How many threads are about to send a bell.
     pub(crate) notifying: AtomicU32,
-    /// How many bells this end has rung, each a byte in the kernel's stream.
+    /// How many bells this end has sent, each a byte in the kernel's stream.
     pub(crate) bells: AtomicU64,
     /// From here on bytes lie in the larger ring; [`NEVER`] before it has grown.
     grown_at: AtomicU64,
@@ -938,7 +938,7 @@ impl Ring<'_> {
         if before / due == wanted / due || !has_memory() {
             return false;
         }
-        // The reader hears of it with the first byte that lies there.
+        // The reader learns of it with the first byte that lies there.
         let head = sender.head.load(Ordering::Relaxed);
         producer.grown_at.store(head, Ordering::Release);
         sender.grown_at.store(head, Ordering::Release);

@@ -508,7 +508,7 @@ fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut Cursor
     if (is_full || is_stream) && widen(ring, fd, sent, is_stream) {
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
-    // Another thread may sleep on an instance, having seen room: it is to hear of room to come.
+    // Another thread may sleep on an instance, having seen room: it is to be notified of room to come.
     if from.remaining() > 0
         && socket.watchers.load(Ordering::SeqCst) > 0
         && !park::arm(socket, segment, park::Want::Room)

@@ -1,4 +1,4 @@
-//! Calls on connections that wait: as the socket's options say, first spinning, then asleep.
+//! Blocking calls on connections: they wait as the socket's options say, first spinning, then asleep.
 //!
 //! A call sleeps in the kernel on the connection itself, so that whatever else wakes a sleeper there still
 //! does; or on the ring's own word, for a moment.

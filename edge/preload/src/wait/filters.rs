@@ -488,7 +488,7 @@ pub(crate) fn has_news(socket: &SocketRef, fd: c_int) -> bool {
     }
 }
 
-/// Of descriptors that can be read, those stay ready that the program is to hear of. Returns how many are ready.
+/// Of descriptors that can be read, those stay ready that the program is to be told of. Returns how many are ready.
 pub(crate) fn sift(fds: &mut [libc::pollfd]) -> usize {
     const READING: i16 = libc::POLLIN | libc::POLLRDNORM;
     let mut count = 0;

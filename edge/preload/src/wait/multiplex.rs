@@ -1,7 +1,7 @@
-//! `poll` and `select`: many descriptors looked at at once, some of which have rings.
+//! `poll` and `select`: many descriptors are looked at at once, some of which have rings.
 //!
 //! The kernel is asked about everything, rings or not: about a connection with rings, whether a
-//! bell has rung or the peer is gone. What the program hears of such a connection is worked out
+//! bell has come or the peer is gone. What the program is told of such a connection is worked out
 //! from the rings.
 //!
 //! # Safety
@@ -90,7 +90,7 @@ pub(crate) fn poll(
     answer
 }
 
-/// The same, where the program looks at what comes before it hears of it.
+/// The same, where the program looks at what comes before it is told of it.
 #[cold]
 fn poll_filtered(
     fds: &mut [libc::pollfd],

@@ -17,7 +17,7 @@ use crate::support::{Place, free_port};
 /// serves others, and loses no descriptor.
 /// Method: a server that sleeps in epoll, and clients that look by themselves whether each of their calls ends.
 #[test]
-fn bells_that_strangers_ring_hold_up_nobody() {
+fn bells_of_strangers_hold_up_no_other() {
     let (place, port) = (Place::new("bells"), free_port());
     let role = |role: &str| {
         let mut command: Command = child(&place, &format!("{role} {port}"));

@@ -245,7 +245,7 @@ fn a_sweeper_that_was_killed_is_followed_by_the_next() {
 }
 
 #[test]
-fn a_child_that_nobody_has_heard_of_is_waited_for() {
+fn a_child_that_is_not_confirmed_is_waited_for() {
     let ownership = family::<4>();
     let maker = child(&ownership, 101);
     let expect = || ownership.places.reserve(maker, HERE).expect("a place");

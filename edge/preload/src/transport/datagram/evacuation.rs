@@ -1,4 +1,4 @@
-//! Back to the kernel: what lies in the mailbox of a socket that another program is about to have goes
+//! The evacuation of a mailbox: what lies in that of a socket that another program is about to have goes
 //! into the kernel's queue, where that finds it.
 //!
 //! Each datagram is sent once more, from the very socket that sent it, so that it comes from the same

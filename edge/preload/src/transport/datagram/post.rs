@@ -1,4 +1,4 @@
-//! What this process has of a UDP socket: its mailbox, and the ways to those of others.
+//! The UDP attachment of a socket: what this process has of it, its mailbox, and the ways to those of others.
 //!
 //! # Safety
 //!

@@ -1,4 +1,4 @@
-//! What the program registers, and what becomes of it: items come, change and go.
+//! Registrations of an epoll instance: items come, change and go.
 
 #![expect(clippy::as_conversions, reason = "the kernel's event masks have two widths")]
 

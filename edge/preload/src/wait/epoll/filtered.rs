@@ -1,4 +1,4 @@
-//! Waiting on an instance where the program looks at what comes before it hears of it (`filters.rs`).
+//! Filtered waits on an instance: the program looks at packets before it is told of them (`filters.rs`).
 
 #![expect(clippy::as_conversions, reason = "the kernel's event masks have two widths")]
 
@@ -46,7 +46,7 @@ impl Epoll {
         }
     }
 
-    /// Of `count` events those stay that the program is to hear of. Returns how many. Registrations that the program
+    /// Of `count` events those stay that the program is to be told of. Returns how many. Registrations that the program
     /// has given the same mark are not told apart, and stay.
     fn filter(&self, epfd: c_int, events: &mut [libc::epoll_event], count: usize) -> usize {
         let filtered = self.filtered();

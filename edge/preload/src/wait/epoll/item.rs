@@ -84,7 +84,7 @@ impl Look {
     const NOTHING: Self = Self { head: u64::MAX, fulls: u32::MAX, kernel: (false, false) };
 
     /// Whether there is something to read or room to write, respectively, that was not there when the item was last
-    /// reported, which was as `seen` says. What comes through the kernel is new when the kernel says so (`rung`), and
+    /// reported, which was as `seen` says. What comes through the kernel is new when the kernel says so (`notified`), and
     /// what comes after it is too.
     fn news(self, seen: Self, notified: u32) -> (bool, bool) {
         let notified = |events: c_int| notified & events as u32 != 0;
@@ -403,7 +403,7 @@ impl Item {
                 };
                 let (reading, writing) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
                 let is_reader = self.events & reading != 0;
-                // What the kernel wakes for stays cold when its watcher wakes: it is rung for alone.
+                // What the kernel wakes for stays cold when its watcher wakes: it is notified for alone.
                 let doorbell = if self.is_read_by_kernel() { 0 } else { doorbell };
                 let is_together = is_reader && park::arm_together(socket, segment, doorbell, false);
                 if is_reader && !is_together {

@@ -1,4 +1,4 @@
-//! An instance seen from outside: by `poll`, and by another instance that watches it.
+//! An epoll instance from outside: seen by `poll`, and by another instance that watches it.
 
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};

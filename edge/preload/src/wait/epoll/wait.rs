@@ -1,4 +1,4 @@
-//! Waiting on an instance: looks at the rings, now and then at the kernel, and at last sleeps.
+//! `epoll_wait`: looks at the rings, now and then at the kernel, and at last sleeps.
 
 #![expect(clippy::as_conversions, reason = "the kernel's event masks have two widths")]
 
@@ -65,7 +65,7 @@ impl Epoll {
                     let kept = if self.is_to_sift() { self.sift(epfd, rest, found) } else { found };
                     count = if count > 0 { merge(events, count, kept) } else { kept };
                     if count == 0 && found > 0 {
-                        // Bells alone: what they were rung for is hot now.
+                        // Bells alone: what they were sent for is hot now.
                         (count, _) = self.scan(events);
                     }
                 }
@@ -112,7 +112,7 @@ impl Epoll {
             let found = answer?;
             let kept = if self.is_to_sift() { self.sift(epfd, events, found) } else { found };
             if kept > 0 {
-                // Hot items that have been rung for come with the next call, or with another thread's.
+                // Hot items for which bells have come are reported with the next call, or with another thread's.
                 self.pass_on(epfd, events.get(..kept).unwrap_or(&[]));
                 return Ok(kept);
             }
@@ -213,7 +213,7 @@ impl Epoll {
         self.has_marked.load(Ordering::SeqCst) || self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Keeps of the kernel's events those that the program knows, and makes hot what has been rung
+    /// Keeps of the kernel's events those that the program knows, and makes hot what has been notified
     /// for.
     pub(super) fn sift(
         &self,
