@@ -86,9 +86,8 @@ pub(crate) struct Completer {
     probe_at: Option<Time>,
     /// Until everything before this sequence number is acknowledged, packets get lost, as others did of late.
     troubled_until: u64,
-    /// The data that the last probe asked for, from one sequence number to before the other, and how many probes that
-    /// made without an answer.
-    probed: Option<(u64, u64, u32)>,
+    /// The first packet that the last probe asked for or sent, how many probes that made without an answer, and when.
+    probed: Option<(u64, u32, Time)>,
     /// The packets before this sequence number are suspected to be missing: in place of a probe they are sent again.
     suspected: u64,
     /// The clock was set when there was no room to emit anything.
@@ -340,8 +339,11 @@ impl Completer {
 
     /// Packets that were reported missing are sent again: the clock for a probe begins anew. Where packets get lost it
     /// does not wait for a peer that may only not have been scheduled.
-    pub(crate) fn on_fill(&mut self, now: Time) {
-        self.trip.on_resend();
+    pub(crate) fn on_fill(&mut self, missing: Missing, now: Time) {
+        match self.arrived.is_empty() {
+            true => self.trip.on_resend(),
+            false => self.trip.on_fill(missing.from, missing.to),
+        }
         self.arm_probe(now);
         self.await_fill(now);
     }
@@ -366,7 +368,7 @@ impl Completer {
             return Verdict::Ignore;
         };
         if sequence < self.unacked {
-            self.on_known_data(sequence);
+            self.on_known_data(sequence, sent.now);
             return Verdict::Ignore;
         }
         if sequence >= sent.top {
@@ -406,13 +408,16 @@ impl Completer {
         Verdict::Progress
     }
 
-    /// Takes data that have come before. If a probe asked for them, it was needless.
+    /// Takes data that have come before. If a probe asked for them, as the oldest that were awaited, it was needless: they
+    /// are its answer, and those that came first were on their way.
     #[cold]
-    fn on_known_data(&mut self, sequence: u64) {
-        let probed = self.probed.filter(|&(from, to, _)| (from..to).contains(&sequence));
-        if let Some((.., probes)) = probed {
-            self.trip.on_needless_probe(probes);
+    fn on_known_data(&mut self, sequence: u64, now: Time) {
+        if let Some((_, probes, at)) = self.probed.filter(|&(probed, ..)| probed == sequence) {
             self.probed = None;
+            self.trip.on_probe_answered(at, now);
+            if self.unacked >= self.troubled_until {
+                self.trip.on_needless_probe(probes);
+            }
         }
     }
 
@@ -439,6 +444,7 @@ impl Completer {
                 return Verdict::Fail(status);
             }
             self.arrived.note(sequence);
+            self.trip.on_early(sequence, sent.now);
         }
         let late_ns = self.trip.late_after_ns();
         match self.arrived.missing(self.unacked, sent.now, late_ns) {
@@ -490,7 +496,7 @@ impl Completer {
             return Some(Verdict::Fill(Missing { from, to, executed, late_ns }));
         }
         self.trip.on_probe(self.unacked, next.saturating_sub(1));
-        self.probed = Some((from, next, self.trip.probes()));
+        self.probed = Some((from, self.trip.probes(), now));
         self.arm_probe(now);
         Some(Verdict::Probe { from, to: self.arrived.first().map(|(start, _)| start) })
     }

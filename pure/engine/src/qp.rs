@@ -382,7 +382,7 @@ impl Qp {
                 if requester.fill(missing, now, &self.queue) {
                     completer.on_loss();
                     requester.on_loss(completer.unacked());
-                    completer.on_fill(now);
+                    completer.on_fill(missing, now);
                 } else {
                     completer.await_fill(now);
                 }
@@ -459,10 +459,20 @@ impl Qp {
     }
 
     /// A packet of the peer's has come that a switch has marked as having met congestion (RFC 3168 §5). A reliable
-    /// peer is told with the next call of [`Qp::transmit`], but not too often.
-    pub fn on_mark(&mut self, now: Time) {
-        if self.kind().is_reliable() && self.state.receives() {
-            self.marks.on_mark(now);
+    /// peer is told with the next call of [`Qp::transmit`], but not too often, and not of marks of what it tells.
+    ///
+    /// Of the data of READs this side's window decides how much comes, and so it heeds their marks itself.
+    pub fn on_mark(&mut self, packet: &Packet<'_>, now: Time) {
+        let operation = packet.headers.bth.opcode.operation();
+        if !self.kind().is_reliable() || !self.state.receives() || operation == Operation::Cnp {
+            return;
+        }
+        self.marks.on_mark(now);
+        let sends = self.sends();
+        if let Some((requester, completer)) = self.reliable().filter(|_| sends) {
+            if operation.is_read_response() {
+                requester.on_marks(completer.unacked());
+            }
         }
     }
 

@@ -79,6 +79,20 @@ impl RoundTrip {
         self.timed = None;
     }
 
+    /// Of the packets on their way, those from one sequence number to before the other are sent again.
+    pub(crate) fn on_fill(&mut self, from: u64, to: u64) {
+        self.timed = self.timed.filter(|&(sequence, _)| !(from..to).contains(&sequence));
+    }
+
+    /// The packet with this sequence number is answered, though others before it are not. Says the same as
+    /// [`RoundTrip::on_progress`].
+    #[cold]
+    pub(crate) fn on_early(&mut self, sequence: u64, now: Time) {
+        if self.timed.is_some_and(|(timed, _)| timed == sequence) {
+            let _ = self.on_progress(sequence + 1, now);
+        }
+    }
+
     /// What is on its way, up to this sequence number, is sent again, because nothing was heard of it.
     pub(crate) fn on_silence(&mut self, top: u64) {
         (self.timed, self.unclear_until) = (None, top);
@@ -88,6 +102,14 @@ impl RoundTrip {
     pub(crate) fn on_probe(&mut self, first: u64, last: u64) {
         self.timed = self.timed.filter(|&(sequence, _)| sequence != first && sequence != last);
         self.probes = (self.probes + 1).min(Self::DOUBLINGS_MAX);
+    }
+
+    /// The answer to a probe has come that was sent `at`, and not only that to what was asked before.
+    #[cold]
+    pub(crate) fn on_probe_answered(&mut self, at: Time, now: Time) {
+        if now != Time::UNKNOWN {
+            self.sample(now.nanos().saturating_sub(at.nanos()).clamp(1, Self::SAMPLE_MAX_NS));
+        }
     }
 
     /// Of `probes` that were sent one after the other without an answer, the last was needless: what it asked for was

@@ -517,7 +517,7 @@ impl Net {
             Ok(_) if datagram.damaged => self.undetected += 1,
             Ok(packet) if is_for(packet.headers.bth.dest_qp, qp.number()) => {
                 if datagram.marked {
-                    qp.on_mark(now);
+                    qp.on_mark(&packet, now);
                 }
                 qp.on_packet(&packet, source, now, around);
                 self.transmit(to);

@@ -12,27 +12,35 @@ struct Incast {
     net: Net,
     pairs: Vec<(NodeId, NodeId)>,
     bottleneck: usize,
-    work: fn(&Net, NodeId) -> Work,
+    stream: Stream,
     depth: u64,
 }
 
-fn write(net: &Net, to: NodeId) -> Work {
-    Work::write(net.region(to, 0), vec![7; 64 << 10])
+/// What each pair does all the time.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stream {
+    Read,
+    Write,
+}
+
+impl Stream {
+    fn work(self, net: &Net, with: NodeId) -> Work {
+        match self {
+            Self::Read => Work::read(net.region(with, 0), 64 << 10),
+            Self::Write => Work::write(net.region(with, 0), vec![7; 64 << 10]),
+        }
+    }
 }
 
 impl Incast {
-    fn new(
-        senders: usize,
-        setup: &Setup,
-        bottleneck: Bottleneck,
-        work: fn(&Net, NodeId) -> Work,
-    ) -> Self {
+    fn new(senders: usize, setup: &Setup, bottleneck: Bottleneck, stream: Stream) -> Self {
         let mut net = Net::new(5);
         net.stop_tracing();
         let pairs: Vec<_> = (0..senders).map(|_| net.add_pair(setup)).collect();
-        let links: Vec<_> = pairs.iter().map(|&(a, _)| net.link_from(a)).collect();
+        let data_from = |&(a, b)| if stream == Stream::Read { b } else { a };
+        let links: Vec<_> = pairs.iter().map(|pair| net.link_from(data_from(pair))).collect();
         let bottleneck = net.join(&links, bottleneck);
-        Self { net, pairs, bottleneck, work, depth: u64::from(setup.send_capacity) / 2 }
+        Self { net, pairs, bottleneck, stream, depth: u64::from(setup.send_capacity) / 2 }
     }
 
     /// Lets all send for so long; returns what each got done, in bytes.
@@ -43,7 +51,7 @@ impl Incast {
             for (&(a, b), done) in self.pairs.iter().zip(&mut done) {
                 *done += self.net.node_mut(a).forget_ended();
                 while self.net.node(a).qp().outstanding() < self.depth {
-                    let work = (self.work)(&self.net, b);
+                    let work = self.stream.work(&self.net, b);
                     self.net.post(a, work);
                 }
             }
@@ -92,7 +100,7 @@ fn setup() -> Setup {
 fn an_incast_of_64_fills_the_line_evenly() {
     for (mark_bytes, least) in [(200 << 10, 900), (u64::MAX, 600)] {
         let bottleneck = Bottleneck { bits_per_second: LINE, queue_bytes: 4 << 20, mark_bytes };
-        let mut incast = Incast::new(64, &setup(), bottleneck, write);
+        let mut incast = Incast::new(64, &setup(), bottleneck, Stream::Write);
         incast.run(20 * MILLISECOND);
         let before = incast.passage();
         let shares = incast.run(100 * MILLISECOND);
@@ -106,13 +114,29 @@ fn an_incast_of_64_fills_the_line_evenly() {
     }
 }
 
+/// Goal: the same of READs, whose data the readers bound.
+#[test]
+fn an_incast_of_64_reads_fills_the_line_evenly() {
+    let bottleneck =
+        Bottleneck { bits_per_second: LINE, queue_bytes: 4 << 20, mark_bytes: 200 << 10 };
+    let [requests, data] = setup().links;
+    let setup = Setup { links: [data, requests], keeps_early: [true; 2], ..setup() };
+    let mut incast = Incast::new(64, &setup, bottleneck, Stream::Read);
+    incast.run(20 * MILLISECOND);
+    let before = incast.passage();
+    let shares = incast.run(100 * MILLISECOND);
+    let (share, jain) = (share(&shares, 100 * MILLISECOND), jain(&shares));
+    println!("READs: {share} thousandths, Jain {jain}, {before:?} {:?}", incast.passage());
+    assert!(share >= 900 && jain >= 950, "{share} thousandths of the line, Jain {jain}");
+}
+
 /// Goal: where nothing marks, and what comes after a lost packet is kept, the line carries little twice.
 #[test]
 fn an_incast_of_64_that_keeps_what_comes_early_fills_the_line_without_marks() {
     for queue_bytes in [4 << 20, 1 << 20] {
         let bottleneck = Bottleneck { bits_per_second: LINE, queue_bytes, mark_bytes: u64::MAX };
         let setup = Setup { keeps_early: [true; 2], trains: true, ..setup() };
-        let mut incast = Incast::new(64, &setup, bottleneck, write);
+        let mut incast = Incast::new(64, &setup, bottleneck, Stream::Write);
         incast.run(20 * MILLISECOND);
         let shares = incast.run(100 * MILLISECOND);
         let (share, jain) = (share(&shares, 100 * MILLISECOND), jain(&shares));
@@ -126,7 +150,7 @@ fn an_incast_of_64_that_keeps_what_comes_early_fills_the_line_without_marks() {
 fn an_incast_at_a_short_queue_does_not_collapse() {
     let bottleneck =
         Bottleneck { bits_per_second: LINE, queue_bytes: 1 << 20, mark_bytes: u64::MAX };
-    let mut incast = Incast::new(64, &setup(), bottleneck, write);
+    let mut incast = Incast::new(64, &setup(), bottleneck, Stream::Write);
     incast.run(20 * MILLISECOND);
     let shares = incast.run(100 * MILLISECOND);
     let (share, jain) = (share(&shares, 100 * MILLISECOND), jain(&shares));
@@ -139,7 +163,7 @@ fn an_incast_at_a_short_queue_does_not_collapse() {
 fn two_queue_pairs_that_meet_come_to_equal_shares() {
     let bottleneck =
         Bottleneck { bits_per_second: LINE, queue_bytes: 1 << 20, mark_bytes: 100 << 10 };
-    let mut incast = Incast::new(2, &setup(), bottleneck, write);
+    let mut incast = Incast::new(2, &setup(), bottleneck, Stream::Write);
     let second = incast.pairs.pop().expect("two");
     incast.run(20 * MILLISECOND);
     incast.pairs.push(second);
@@ -163,7 +187,7 @@ fn a_long_fat_line_is_filled() {
     };
     let bottleneck =
         Bottleneck { bits_per_second: LINE, queue_bytes: 8 << 20, mark_bytes: u64::MAX };
-    let mut line = Incast::new(1, &setup, bottleneck, write);
+    let mut line = Incast::new(1, &setup, bottleneck, Stream::Write);
     line.depth = 1000;
     line.run(400 * MILLISECOND);
     let bytes = line.run(400 * MILLISECOND);

@@ -233,7 +233,7 @@ impl QpInner {
     ) -> u32 {
         self.own.meet_queue(packet);
         if came.from.marks.met_congestion() {
-            self.engine.on_mark(now);
+            self.engine.on_mark(packet, now);
         }
         self.with_errand(Errand::Arrival(came), None, links, |engine, host| {
             engine.on_packet(packet, came.from.source, now, host);
