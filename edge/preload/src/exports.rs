@@ -20,6 +20,8 @@ mod setup;
 use std::ffi::c_int;
 
 use crate::base::raw::{self, Answer};
+use crate::socket::table;
+use crate::transport::fallback;
 
 /// The C library's way to say how many, or that it failed.
 fn size(answer: Answer) -> libc::ssize_t {
@@ -40,4 +42,12 @@ fn int(answer: Answer) -> c_int {
 /// What a real function has said, as an answer.
 fn answer(value: libc::ssize_t) -> Answer {
     usize::try_from(value).map_err(|_| raw::errno())
+}
+
+/// Whether a descriptor stands for a connection with rings, once it has been brought up to date.
+fn has_rings(fd: c_int) -> bool {
+    table::socket(fd).is_some_and(|socket| {
+        fallback::settle(&socket, fd);
+        socket.segment().is_some()
+    })
 }

@@ -13,25 +13,17 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::size;
+use super::{has_rings, size};
 use crate::base::forks::{self, Rank};
 use crate::base::lock::Guarded;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::real::real;
 use crate::share::sockets;
-use crate::socket::policy::may_ring;
 use crate::socket::table;
-use crate::transport::{fallback, stream};
+use crate::transport::stream;
 use crate::wait::blocking;
 
 const CHUNK: usize = 65_536;
-
-fn has_rings(fd: c_int) -> bool {
-    table::socket(fd).is_some_and(|socket| {
-        fallback::settle(&socket, fd);
-        may_ring(&socket) && socket.segment().is_some()
-    })
-}
 
 /// Sends bytes of ours on a connection with rings.
 fn send_all(fd: c_int, bytes: &[u8], how: blocking::Send) -> Answer {

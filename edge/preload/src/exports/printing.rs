@@ -9,17 +9,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use super::has_rings;
 use crate::base::real::real;
-use crate::socket::table;
-use crate::transport::fallback;
-
-/// Whether a descriptor is a connection whose bytes do not go through the kernel.
-fn has_rings(fd: c_int) -> bool {
-    table::socket(fd).is_some_and(|socket| {
-        fallback::settle(&socket, fd);
-        socket.segment().is_some()
-    })
-}
 
 /// Sends what `print` makes, which answers its length and where the C library has put it.
 fn send_text(fd: c_int, print: impl FnOnce(*mut *mut c_char) -> c_int) -> c_int {

@@ -80,24 +80,9 @@ pub(crate) unsafe fn prepare(
 ) -> Prepared {
     let errno = raw::errno();
     let mut prepared = Prepared::default();
-    if has_rings() {
-        // SAFETY: the caller's promise.
-        let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
-        for fd in table::open_descriptors() {
-            let Some(socket) = in_shared_memory(fd).filter(|_| !raw::ends_with_program(fd)) else {
-                continue;
-            };
-            if !knows_us {
-                give_up(&socket, fd);
-                continue;
-            }
-            datagram::hide_groups(&socket, fd);
-            if signal::is_guest() {
-                // Whose memory this is has not counted its guest.
-                pass_on(&socket, fd);
-            }
-        }
-    }
+    // Its host has not counted a guest in its memory.
+    // SAFETY: the caller's promise.
+    unsafe { leave_to(program, environment, signal::is_guest()) };
     if !signal::is_guest() {
         table::each(0, usize::MAX, |fd| prepared.unname(fd));
         arena::remove_process();
@@ -152,22 +137,36 @@ impl Prepared {
 /// `environment` is null or an environment.
 pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *const c_char) {
     let errno = raw::errno();
-    if has_rings() {
-        // SAFETY: the caller's promise.
-        let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
-        for fd in table::open_descriptors() {
-            let Some(socket) = in_shared_memory(fd).filter(|_| !raw::ends_with_program(fd)) else {
-                continue;
-            };
-            if knows_us {
-                datagram::hide_groups(&socket, fd);
-                pass_on(&socket, fd);
-            } else {
-                give_up(&socket, fd);
-            }
+    // SAFETY: the caller's promise.
+    unsafe { leave_to(program, environment, true) };
+    raw::set_errno(errno);
+}
+
+/// Leaves what is in shared memory to a program: where it finds it, or else to the kernel. `is_another`: this
+/// one, or its host, has it as well.
+///
+/// # Safety
+///
+/// `environment` is null or an environment.
+unsafe fn leave_to(program: Option<&Path>, environment: *const *const c_char, is_another: bool) {
+    if !has_rings() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
+    for fd in table::open_descriptors() {
+        let Some(socket) = in_shared_memory(fd).filter(|_| !raw::ends_with_program(fd)) else {
+            continue;
+        };
+        if !knows_us {
+            give_up(&socket, fd);
+            continue;
+        }
+        datagram::hide_groups(&socket, fd);
+        if is_another {
+            pass_on(&socket, fd);
         }
     }
-    raw::set_errno(errno);
 }
 
 /// A connection is put where programs expect their terminal: it may be used by the C library's own

@@ -15,14 +15,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::base::{confined, raw, thread};
 use crate::share::stats;
-use crate::socket::ownership::{EntryState, Ownership, Place, Reserved, Suspect};
+use crate::socket::ownership::{EntryState, Place, Reserved, Suspect};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::{arena, own};
 use crate::transport::{datagram, offer};
-
-fn with<T>(f: impl FnOnce(&Ownership<'static>, Place) -> T) -> Option<T> {
-    Some(f(&arena::ownership()?, own::me()?))
-}
 
 fn now_s() -> u32 {
     u32::try_from(raw::now_ns() / 1_000_000_000 % u64::from(u32::MAX)).unwrap_or(0)
@@ -45,12 +41,12 @@ pub(crate) fn create(kind: Kind) -> Option<&'static Socket> {
 /// A place for a child that is about to be forked; `None` if nothing is shared yet.
 pub(crate) fn reserve() -> Option<Reserved> {
     let space = own::OWN.space.load(Ordering::Relaxed);
-    with(|ownership, me| ownership.places.reserve(me, space).unwrap_or(Reserved::UNTRACKED))
+    arena::with(|ownership, me| ownership.places.reserve(me, space).unwrap_or(Reserved::UNTRACKED))
 }
 
 /// A child is about to have this socket, and a descriptor of it.
 pub(crate) fn give(reserved: Reserved, socket: &Socket) {
-    with(|ownership, _| {
+    arena::with(|ownership, _| {
         ownership.get(reserved.place, socket.index());
         ownership.name(reserved.place, socket.index());
     });
@@ -58,7 +54,7 @@ pub(crate) fn give(reserved: Reserved, socket: &Socket) {
 
 /// The child has not come into being, and has no such socket.
 pub(crate) fn take_away(reserved: Reserved, socket: &Socket) {
-    with(|ownership, _| {
+    arena::with(|ownership, _| {
         ownership.unname(reserved.place, socket.index());
         ownership.give_back(reserved.place, socket.index());
     });
@@ -66,17 +62,17 @@ pub(crate) fn take_away(reserved: Reserved, socket: &Socket) {
 
 /// The child has not come into being.
 pub(crate) fn cancel(reserved: Reserved) {
-    with(|ownership, _| ownership.places.cancel(reserved));
+    arena::with(|ownership, _| ownership.places.cancel(reserved));
 }
 
 /// The parent knows its child.
 pub(crate) fn confirm(reserved: Reserved, child: u32) {
-    with(|ownership, _| ownership.places.confirm(reserved, child));
+    arena::with(|ownership, _| ownership.places.confirm(reserved, child));
 }
 
 /// The parent does not know whether it has one.
 pub(crate) fn doubt(reserved: Reserved) {
-    with(|ownership, _| ownership.places.doubt(reserved, now_s()));
+    arena::with(|ownership, _| ownership.places.doubt(reserved, now_s()));
 }
 
 /// The child has been born. Returns false if that has taken so long that it has been given up.
@@ -108,19 +104,19 @@ pub(crate) fn untrack() {
 
 /// This process is about to become another program, or goes on after all.
 pub(crate) fn set_exec(is_leaving: bool) {
-    with(|ownership, me| ownership.places.set_exec(me, raw::process_id(), is_leaving));
+    arena::with(|ownership, me| ownership.places.set_exec(me, raw::process_id(), is_leaving));
 }
 
 /// This process is about to become another program: it has a socket no more that others have. Returns
 /// what it takes to have it again.
 pub(crate) fn suspend(socket: &Socket) -> Option<u32> {
     let is_shared = others_name(socket);
-    is_shared.then(|| with(|ownership, me| ownership.suspend(me, socket.index())))??
+    is_shared.then(|| arena::with(|ownership, me| ownership.suspend(me, socket.index())))??
 }
 
 /// It goes on after all. Returns false if the slot is another process's by now.
 pub(crate) fn resume(socket: &Socket, since: u32) -> bool {
-    with(|ownership, me| ownership.resume(me, socket.index(), since)).unwrap_or(false)
+    arena::with(|ownership, me| ownership.resume(me, socket.index(), since)).unwrap_or(false)
 }
 
 /// Whether any descriptor stands for a socket, of any process.
@@ -130,7 +126,7 @@ pub(crate) fn is_named(socket: &Socket) -> bool {
 
 /// Whether another process has a descriptor of a socket. If only dead ones have, they are swept away.
 fn others_name(socket: &Socket) -> bool {
-    let answer = with(|ownership, me| {
+    let answer = arena::with(|ownership, me| {
         let mut has_dead = false;
         for other in ownership.others(me, socket.index()) {
             if is_parent(ownership.places.state_of(other))
@@ -202,7 +198,7 @@ fn file_at(maps: &[u8], address: usize) -> Option<(&[u8], &[u8])> {
 
 /// Before a fork: if many places are taken, perhaps many are those of the dead.
 pub(crate) fn sweep_if_due() {
-    let due = with(|ownership, _| ownership.places.is_due());
+    let due = arena::with(|ownership, _| ownership.places.is_due());
     if let Some((true, is_short)) = due {
         sweep(is_short && may_be_thorough());
     }
@@ -226,7 +222,7 @@ pub(crate) fn sweep(is_thorough: bool) {
     let _stays = raw::Uncancelled::new();
     // Handlers wait: they might fork.
     thread::enter();
-    with(|ownership, me| {
+    arena::with(|ownership, me| {
         let judge = |suspect| has_ended(suspect, is_thorough);
         let mut clear = |index| arena::slot(index).map_or((), clear_away);
         ownership.sweep(me, arena::fresh(), now_s(), &judge, &mut clear);

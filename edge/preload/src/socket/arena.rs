@@ -17,7 +17,7 @@ use crate::base::shelter::Mapping;
 use crate::base::{alive, log, raw};
 use crate::socket::memberships::{self, Membership};
 use crate::socket::own;
-use crate::socket::ownership::{self, Bits, Ownership, Places, Vacancies};
+use crate::socket::ownership::{self, Bits, Ownership, Place, Places, Vacancies};
 use crate::socket::state::{self, Local, Socket};
 
 /// The most sockets that are known at a time; others are the kernel's.
@@ -264,6 +264,11 @@ pub(crate) fn memberships() -> Option<&'static [Membership; memberships::COUNT]>
     let at = slots.wrapping_add(SLOTS_MAX).cast::<[Membership; memberships::COUNT]>();
     // SAFETY: behind the slots, inside of the mapping, which is for good, and made of atomics (rule 1).
     Some(unsafe { &*at })
+}
+
+/// Calls `f` with the ownership of slots, and the place of this process, if it has one.
+pub(crate) fn with<T>(f: impl FnOnce(&Ownership<'static>, Place) -> T) -> Option<T> {
+    Some(f(&ownership()?, own::me()?))
 }
 
 /// Which process has which slots, if there is an arena.

@@ -494,23 +494,15 @@ impl Socket {
         let Some(Local { users, .. }) = self.local() else { return };
         if users.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.detach();
-            self.release_process();
-        }
-    }
-
-    fn release_process(&self) {
-        if let (Some(ownership), Some(me)) = (arena::ownership(), own::me()) {
-            ownership.give_back(me, self.index());
+            arena::with(|ownership, me| ownership.give_back(me, self.index()));
         }
     }
 
     /// One more descriptor of this process stands for it.
     pub(crate) fn name(&self) {
         let Some(Local { names, .. }) = self.local() else { return };
-        if names.fetch_add(1, Ordering::AcqRel) == 0
-            && let (Some(ownership), Some(me)) = (arena::ownership(), own::me())
-        {
-            ownership.name(me, self.index());
+        if names.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.note_name();
         }
     }
 
@@ -524,18 +516,14 @@ impl Socket {
 
     /// Others see that this process has descriptors for it, if it has any.
     pub(crate) fn note_name(&self) {
-        if let (Some(ownership), Some(me)) = (arena::ownership(), own::me())
-            && self.is_named_here()
-        {
-            ownership.name(me, self.index());
+        if self.is_named_here() {
+            arena::with(|ownership, me| ownership.name(me, self.index()));
         }
     }
 
     /// Others see none, whatever there is.
     pub(crate) fn hide_name(&self) {
-        if let (Some(ownership), Some(me)) = (arena::ownership(), own::me()) {
-            ownership.unname(me, self.index());
-        }
+        arena::with(|ownership, me| ownership.unname(me, self.index()));
     }
 
     /// Whether a descriptor of this process does.

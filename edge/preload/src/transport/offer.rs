@@ -348,20 +348,25 @@ pub(crate) fn take_back(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
 /// The last descriptor has been closed: the rings will not be looked for any more.
 pub(crate) fn withdraw(socket: &Socket) {
     if let Some(segment) = socket.mapped() {
-        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-        if segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok() {
-            ports::discount_offer(socket);
-        }
-        if let Some(path) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
-            raw::unlink(&path);
-        }
+        withdraw_segment(socket, segment);
     }
     if let Some(path) = file(remembered(socket)) {
         raw::unlink(&path);
     }
 }
 
-/// The same for a connection that only dead processes had. A later one may have its name by now.
+/// Takes an offer back that has not been taken, and the second name that a path proof has given it.
+fn withdraw_segment(socket: &Socket, segment: &Segment) {
+    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+    if segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok() {
+        ports::discount_offer(socket);
+    }
+    if let Some(path) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
+        raw::unlink(&path);
+    }
+}
+
+/// Withdraws the rings of a connection that only dead processes had. A later one may have its name by now.
 pub(crate) fn withdraw_of_dead(socket: &Socket, key: u64) {
     let name = remembered(socket);
     let Some(path) = file(name) else { return };
@@ -374,13 +379,7 @@ pub(crate) fn withdraw_of_dead(socket: &Socket, key: u64) {
         return;
     };
     if segment.name() == name && segment.header().cookie.load(Ordering::Relaxed) == key {
-        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-        if segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok() {
-            ports::discount_offer(socket);
-        }
-        if let Some(alias) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
-            raw::unlink(&alias);
-        }
+        withdraw_segment(socket, &segment);
         raw::unlink(&path);
     }
 }
