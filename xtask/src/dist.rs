@@ -88,11 +88,10 @@ fn assemble(root: &Path, built: &Path, tree: &Path) -> Result<(), Failure> {
     for page in ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
         put(&root.join(page), &format!("usr/share/doc/adverb/{page}"), "644")?;
     }
-    for page in list(&root.join("docs"))?
-        .iter()
-        .filter(|page| page.extension().is_some_and(|end| end == "md"))
-    {
-        put(page, &format!("usr/share/doc/adverb/docs/{}", file_name(page)?), "644")?;
+    for directory in ["docs", "docs/book/src"] {
+        for page in list(&root.join(directory))? {
+            put(&page, &format!("usr/share/doc/adverb/{directory}/{}", file_name(&page)?), "644")?;
+        }
     }
     put(&root.join("LICENSE-MIT"), "usr/share/doc/adverb/copyright", "644")
 }
@@ -140,7 +139,7 @@ pub(crate) fn check(root: &Path) -> Result<(), Failure> {
         &["--net", "--pid", "--fork", "--mount", "sh", "-c", SCRIPT, "sh", text(&fresh)?],
     );
     fs::remove_dir_all(&fresh).map_err(failed("removing the root"))?;
-    print!("{}", ended?);
+    println!("{}", ended?);
     println!("installed, used, removed: nothing is left");
     Ok(())
 }
@@ -207,4 +206,45 @@ fn file_name(path: &Path) -> Result<&str, Failure> {
 
 fn failed(what: &str) -> impl Fn(std::io::Error) -> Failure {
     move |error| format!("{what}: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(name: &str) -> String {
+        fs::read_to_string(crate::workspace_root().join(name)).unwrap_or_default()
+    }
+
+    #[test]
+    fn images_and_ci_take_the_compiler_that_the_manifest_asks_for() {
+        let manifest = page("Cargo.toml");
+        let line = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \""));
+        let image =
+            format!("docker.io/library/rust:{}-", line.unwrap_or_default().trim_end_matches('"'));
+        for name in
+            ["packaging/container/Containerfile", ".github/workflows/gate.yml", ".gitlab-ci.yml"]
+        {
+            assert!(page(name).contains(&image), "{name}: not {image}");
+        }
+    }
+
+    #[test]
+    fn both_forges_run_the_gate_of_the_tree() {
+        assert!(page(".github/workflows/gate.yml").contains("\n      - run: .ci/run\n"));
+        assert!(page(".gitlab-ci.yml").contains("\n    - .ci/run\n"));
+    }
+
+    #[test]
+    fn the_image_is_for_a_user_that_is_not_root_and_has_what_the_package_has() {
+        let text = page("packaging/container/Containerfile");
+        assert!(
+            text.lines()
+                .rfind(|line| line.starts_with("FROM "))
+                .is_some_and(|line| line.ends_with(":nonroot"))
+        );
+        for file in ["adverb", "libadverb_ibverbs.so", "libadverb_sockets.so"] {
+            assert!(text.contains(&format!("target/gate/{file}")), "{file}");
+        }
+    }
 }

@@ -774,6 +774,44 @@ mod tests {
         walk(&Args::definition(), "adverb");
     }
 
+    /// Lines of shell in pages: what readers type is what there is.
+    #[test]
+    fn commands_that_the_pages_show_can_be_typed() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut pages = vec![root.join("README.md")];
+        for directory in ["docs", "docs/book/src"] {
+            let files = std::fs::read_dir(root.join(directory)).expect("pages").flatten();
+            pages.extend(
+                files
+                    .map(|file| file.path())
+                    .filter(|path| path.extension() == Some("md".as_ref())),
+            );
+        }
+        let mut count = 0;
+        for page in pages {
+            let text = std::fs::read_to_string(&page).expect("a page");
+            let blocks =
+                text.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
+            for line in blocks.flat_map(str::lines) {
+                let (command, _) = line.split_once(" #").unwrap_or((line, ""));
+                let Some((before, rest)) = command.split_once("adverb ") else { continue };
+                // Of other programs `adverb` is an argument, or the start of a name.
+                if !(before.is_empty() || before.ends_with(' '))
+                    || before.contains("cargo")
+                    || before.contains("podman")
+                {
+                    continue;
+                }
+                let words = rest.trim().trim_end_matches('&').trim_end_matches([')', '"']);
+                let words = std::iter::once("adverb").chain(words.split_whitespace());
+                let parsed = Args::of(words);
+                assert!(parsed.is_ok(), "{}: {line}: {}", page.display(), parsed.unwrap_err());
+                count += 1;
+            }
+        }
+        assert!(count > 20, "the lines were found: {count}");
+    }
+
     #[test]
     fn sizes_take_suffixes_and_commas() {
         let args = bench(&["-s", "1,64K,8M,1G"]).unwrap();

@@ -47,6 +47,16 @@ impl Failure {
         }
     }
 
+    /// `adverb doctor` looks at what this is about, and knows a cure.
+    pub(crate) fn is_for_the_doctor(&self) -> bool {
+        match self {
+            Self::Failed(what) | Self::Skipped(what) => {
+                DOCTORS.iter().any(|part| what.contains(part))
+            }
+            Self::Told | Self::LimitNotMet(_) | Self::Usage(_) => false,
+        }
+    }
+
     /// What the process answers to its parent.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
@@ -82,5 +92,27 @@ impl<T, E: fmt::Display> Doing<T> for Result<T, E> {
     }
 }
 
+/// What errors of the library say where the cause is one that `adverb doctor` looks for.
+const DOCTORS: [&str; 6] = [
+    "UDP port 4791",
+    "transport retry counter exceeded",
+    "no network interface that is up has an address",
+    "Too many open files",
+    "/dev/shm",
+    "librdmacm",
+];
 /// How the standard library prints `EPIPE`.
 const BROKEN_PIPE: &str = "Broken pipe (os error 32)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_doctor_is_named_where_it_looks_for_the_cause_and_not_elsewhere() {
+        let taken = "opening soft_lo: UDP port 4791 of 127.0.0.1 is taken";
+        assert!(Failure::failed(taken).is_for_the_doctor());
+        assert!(!Failure::failed("no server at 127.0.0.1:1").is_for_the_doctor());
+        assert!(!Failure::usage("UDP port 4791").is_for_the_doctor());
+    }
+}

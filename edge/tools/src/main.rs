@@ -55,6 +55,8 @@ fn main() -> ExitCode {
 
 /// What the main thread mostly has.
 const STACK_BYTES: usize = 8 << 20;
+const DOCTOR: &str =
+    "adverb: `adverb doctor` looks for the cause on this machine, and says what to do\n";
 /// What Rust programs end with after a panic.
 const PANICKED: u8 = 101;
 
@@ -105,6 +107,7 @@ fn complain(failure: &failure::Failure) {
     if matches!(failure, failure::Failure::Told) {
         return;
     }
-    let line = format!("adverb: {failure}\n");
+    let hint = if failure.is_for_the_doctor() { DOCTOR } else { "" };
+    let line = format!("adverb: {failure}\n{hint}");
     eprint!("{line}");
 }
