@@ -356,6 +356,7 @@ pub(crate) fn opcode_for_c(opcode: WcOpcode) -> c_int {
         WcOpcode::CompareSwap => value::WC_COMP_SWAP,
         WcOpcode::FetchAdd => value::WC_FETCH_ADD,
         WcOpcode::AtomicWrite => value::WC_ATOMIC_WRITE,
+        WcOpcode::Flush => value::WC_FLUSH,
         WcOpcode::LocalInvalidate => value::WC_LOCAL_INV,
         WcOpcode::BindWindow => value::WC_BIND_MW,
         WcOpcode::ReceiveRdmaWithImm => value::WC_RECV_RDMA_WITH_IMM,

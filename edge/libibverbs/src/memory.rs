@@ -222,7 +222,9 @@ pub(crate) type Mr = Boxed<layout::Mr, MrInner>;
 /// The rights that a program asks for.
 fn rights(access: c_uint) -> Answer<Access> {
     let rights = Access::from_bits(access);
-    let unknown = access & !rights.bits() & !value::ACCESS_OPTIONAL_RANGE;
+    // What peers may WRITE to, they may FLUSH.
+    let unknown =
+        access & !rights.bits() & !value::ACCESS_OPTIONAL_RANGE & !value::ACCESS_FLUSH_GLOBAL;
     if unknown == 0 { Ok(rights) } else { Err(INVALID) }
 }
 

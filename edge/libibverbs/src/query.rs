@@ -107,7 +107,8 @@ entry! {
         };
         all.completion_timestamp_mask = u64::MAX;
         all.hca_core_clock = KHZ_OF_NANOSECONDS;
-        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+        all.device_cap_flags_ex =
+            u64::from(all.orig_attr.device_cap_flags) | FLUSH_GLOBAL | ATOMIC_WRITE;
         all.max_dm_size = DM_MAX;
         all.xrc_odp_caps = ODP_ALL;
         all.phys_port_cnt_ex = PORT.into();
@@ -119,10 +120,13 @@ entry! {
 
 /// Explicit and implicit.
 const ODP_SUPPORT: u64 = 0b11;
-/// SEND, receive, WRITE, READ, atomics, receives of shared queues.
-const ODP_ALL: u32 = 0b11_1111;
+/// SEND, receive, WRITE, READ, atomics, receives of shared queues, FLUSH, ATOMIC WRITE.
+const ODP_ALL: u32 = 0b1111_1111;
 /// SEND, receive, receives of shared queues.
 const ODP_SENDS: u32 = 0b10_0011;
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `IB_UVERBS_DEVICE_ATOMIC_WRITE`.
+const FLUSH_GLOBAL: u64 = 1 << 38;
+const ATOMIC_WRITE: u64 = 1 << 40;
 const KHZ_OF_NANOSECONDS: u64 = 1_000_000;
 
 /// Copies as much of a structure as the program knows of it; what it knows beyond is zeros.

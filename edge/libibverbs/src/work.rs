@@ -15,7 +15,7 @@ use crate::export::{guarded, style};
 use crate::post::{NOTHING, binding};
 use crate::qp::QpInner;
 use adverb_device::{
-    Bind, Imm, Qkey, QpType, Qpn, Rkey, SendData, SendKind, SendTo, SendWork, Sge,
+    Bind, Feth, Imm, Qkey, QpType, Qpn, Rkey, SendData, SendKind, SendTo, SendWork, Sge,
 };
 use adverb_ibv::layout::{self, DataBuf, MwBindInfo, QpEx, value};
 use libc::{c_int, c_uint, c_void, pthread_mutex_t};
@@ -95,10 +95,11 @@ pub(crate) fn supports(kind: QpType, operations: u64) -> bool {
     const INVALIDATE: u64 = 1 << 7;
     const BIND: u64 = 1 << 8;
     const SEND_INV: u64 = 1 << 9;
+    const FLUSH: u64 = 1 << 11;
     const ATOMIC_WRITE: u64 = 1 << 12;
     let sends = SEND | SEND_IMM;
     let writes = WRITE | WRITE_IMM;
-    let reliable = READ | ATOMICS | ATOMIC_WRITE | SEND_INV;
+    let reliable = READ | ATOMICS | ATOMIC_WRITE | FLUSH | SEND_INV;
     let known = match kind {
         QpType::Ud => sends,
         QpType::Uc => sends | writes | SEND_INV | INVALIDATE | BIND,
@@ -130,6 +131,7 @@ pub(crate) fn fill(qp: &mut QpEx) {
     qp.wr_complete = Some(complete);
     qp.wr_abort = Some(abort);
     qp.wr_atomic_write = Some(atomic_write);
+    qp.wr_flush = Some(flush);
 }
 
 unsafe extern "C" fn start(qp: *mut QpEx) {
@@ -263,6 +265,11 @@ steps! {
         }
         // SAFETY: eight bytes of the program's.
         inline(qp, [unsafe { std::slice::from_raw_parts(from.cast::<u8>(), 8) }])
+    };
+    fn flush(qp, rkey: u32, va: u64, len: usize, placement: u8, selectivity: u8) {
+        let len = u32::try_from(len).map_err(|_| INVALID)?;
+        let how = Feth { placement, selectivity };
+        begin(qp, SendKind::Flush { va, rkey: Rkey(rkey), len, how })
     };
     fn bind(qp, mw: *mut layout::Mw, rkey: u32, info: *const MwBindInfo) {
         begin(qp, SendKind::BindWindow)?;

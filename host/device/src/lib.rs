@@ -44,7 +44,7 @@ pub use adverb_sys::debug_as_display;
 pub use adverb_sys::memory::{
     Mapping, fault_in, file_len, is_mapped, is_sealed, page_bytes, prefer_huge_pages,
 };
-pub use adverb_wire::{Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
+pub use adverb_wire::{Feth, Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use data_path::DataPath;
 pub use link::errors::{ConnectError, OpenError};
 pub use link::gid::{

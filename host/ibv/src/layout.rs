@@ -650,6 +650,7 @@ pub mod value {
     pub const MW_TYPE_2: c_int = 2;
     pub const SRQT_BASIC: c_int = 0;
     pub const SRQT_XRC: c_int = 1;
+    pub const ACCESS_FLUSH_GLOBAL: c_uint = 1 << 8;
     pub const ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
     pub const ADVISE_MR_PREFETCH: c_int = 0;
     pub const ADVISE_MR_PREFETCH_WRITE: c_int = 1;
@@ -728,6 +729,7 @@ pub mod value {
     pub const WC_FETCH_ADD: c_int = 4;
     pub const WC_BIND_MW: c_int = 5;
     pub const WC_LOCAL_INV: c_int = 6;
+    pub const WC_FLUSH: c_int = 8;
     pub const WC_ATOMIC_WRITE: c_int = 9;
     pub const WC_RECV: c_int = 128;
     pub const WC_RECV_RDMA_WITH_IMM: c_int = 129;

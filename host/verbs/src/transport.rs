@@ -104,6 +104,10 @@ pub mod op {
     #[derive(Clone, Copy, Debug)]
     pub enum AtomicWrite {}
 
+    /// FLUSH.
+    #[derive(Clone, Copy, Debug)]
+    pub enum Flush {}
+
     /// Binding of a memory window.
     #[derive(Clone, Copy, Debug)]
     pub enum BindWindow {}
@@ -148,7 +152,7 @@ pub mod op {
         };
     }
 
-    remote! { Atomic AtomicWrite Read Send SendInvalidate Write }
+    remote! { Atomic AtomicWrite Flush Read Send SendInvalidate Write }
 
     /// Another operation, for a shared receive queue that it names.
     #[derive(Clone, Copy, Debug)]
@@ -163,7 +167,7 @@ pub mod op {
 /// | SEND, SEND with immediate | yes | yes | [to an address](crate::Work::send_to) | [to a queue](crate::Work::to_srq) | |
 /// | SEND with invalidate | yes | | | to a queue | |
 /// | WRITE, WRITE with immediate | yes | yes | | to a queue | |
-/// | READ, atomics, ATOMIC WRITE | yes | | | to a queue | |
+/// | READ, atomics, ATOMIC WRITE, FLUSH | yes | | | to a queue | |
 /// | local invalidate, bind window | yes | yes | | yes | |
 ///
 /// Everything else does not compile:
@@ -263,6 +267,7 @@ transports! {
         op::Read = [Read],
         op::Atomic = [CompareSwap, FetchAdd],
         op::AtomicWrite = [AtomicWrite],
+        op::Flush = [Flush],
         op::LocalInvalidate = [LocalInvalidate],
         op::BindWindow = [BindWindow];
     Uc:
@@ -281,6 +286,7 @@ transports! {
         op::Xrc<op::Read> = [Read],
         op::Xrc<op::Atomic> = [CompareSwap, FetchAdd],
         op::Xrc<op::AtomicWrite> = [AtomicWrite],
+        op::Xrc<op::Flush> = [Flush],
         op::LocalInvalidate = [LocalInvalidate],
         op::BindWindow = [BindWindow];
     XrcTarget: ;

@@ -7,7 +7,9 @@ use crate::mw::{Mw, MwBind};
 use crate::provider;
 use crate::remote::RemoteSlice;
 use crate::transport::op;
-use adverb_device::{Bind, BindError, Imm, Key, PostError, Qkey, Qpn, Rkey, SendKind, SendTo};
+use adverb_device::{
+    Bind, BindError, Feth, Imm, Key, PostError, Qkey, Qpn, Rkey, SendKind, SendTo,
+};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -168,6 +170,20 @@ impl Work<op::AtomicWrite> {
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     pub fn atomic_write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {
         Self::new(Kind::Send(SendKind::AtomicWrite { va: to.addr, rkey: to.rkey }), memory)
+    }
+}
+
+impl Work<op::Flush> {
+    /// Makes sure that what was written to `len` bytes of a peer's memory before is visible there to all; the peer must
+    /// allow WRITEs to it. `wr_flush` with `IBV_FLUSH_GLOBAL` and `IBV_FLUSH_RANGE`. IBTA Vol. 1 Annex A19.
+    ///
+    /// Nothing of a software device outlives a loss of power, so there is no persistent FLUSH.
+    #[doc(alias = "IBV_WR_FLUSH")]
+    #[doc(alias = "ibv_wr_flush")]
+    pub fn flush(to: RemoteSlice, len: u32) -> Self {
+        let how = Feth::default();
+        let kind = SendKind::Flush { va: to.addr, rkey: to.rkey, len, how };
+        Self::new(Kind::Send(kind), Memory::Nothing)
     }
 }
 

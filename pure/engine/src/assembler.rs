@@ -161,6 +161,7 @@ impl Assembler {
             Extension::Reth(_)
             | Extension::RethImm(..)
             | Extension::Atomic(_)
+            | Extension::Flush(..)
             | Extension::Aeth(_)
             | Extension::AtomicAck(..)
             | Extension::Cnp => return Err(INVALID),
@@ -349,6 +350,7 @@ const fn write_parts(extension: Extension) -> Result<(Option<Reth>, Option<Imm>)
         Extension::RethImm(reth, imm) => Ok((Some(reth), Some(imm))),
         Extension::Invalidate(_)
         | Extension::Atomic(_)
+        | Extension::Flush(..)
         | Extension::Aeth(_)
         | Extension::AtomicAck(..)
         | Extension::Cnp => Err(INVALID),

@@ -387,10 +387,9 @@ impl Completer {
             return Verdict::Ignore;
         };
         if !entry.request.kind.awaits_data() {
-            // An ATOMIC WRITE is acknowledged by the answer to a READ of nothing; that the peer
-            // answers anything else with data is not our affair.
-            let atomic_write = matches!(entry.request.kind, RequestKind::AtomicWrite { .. });
-            if !atomic_write || operation != Operation::ReadResponseOnly || !data.is_empty() {
+            // That the peer answers anything else with data is not our affair.
+            let empty = entry.request.kind.awaits_empty_data();
+            if !empty || operation != Operation::ReadResponseOnly || !data.is_empty() {
                 return Verdict::Ignore;
             }
             let _ = self.retire_before(sequence + 1, queue, host);
@@ -622,6 +621,7 @@ fn land(
         | RequestKind::SendInvalidate { .. }
         | RequestKind::Write { .. }
         | RequestKind::AtomicWrite { .. }
+        | RequestKind::Flush { .. }
         | RequestKind::LocalInvalidate { .. }
         | RequestKind::BindWindow => 0,
     };

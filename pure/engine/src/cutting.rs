@@ -76,6 +76,7 @@ impl Cutting {
             | RequestKind::Write { .. }
             | RequestKind::Read { .. } => Self::one_message(len, mtu),
             RequestKind::AtomicWrite { .. }
+            | RequestKind::Flush { .. }
             | RequestKind::CompareSwap { .. }
             | RequestKind::FetchAdd { .. } => Self::ONE,
             RequestKind::LocalInvalidate { .. } | RequestKind::BindWindow => Self::NONE,

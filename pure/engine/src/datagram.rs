@@ -86,6 +86,7 @@ impl DatagramResponder {
             | Extension::RethImm(..)
             | Extension::Invalidate(_)
             | Extension::Atomic(_)
+            | Extension::Flush(..)
             | Extension::Aeth(_)
             | Extension::AtomicAck(..)
             | Extension::Cnp => None,

@@ -134,6 +134,7 @@ fn from(kind: RequestKind, offset: u32) -> RequestKind {
         | RequestKind::CompareSwap { .. }
         | RequestKind::FetchAdd { .. }
         | RequestKind::AtomicWrite { .. }
+        | RequestKind::Flush { .. }
         | RequestKind::LocalInvalidate { .. }
         | RequestKind::BindWindow => kind,
     }
@@ -157,6 +158,9 @@ fn data_headers(kind: &RequestKind, len: u32, place: Place) -> (Operation, Exten
         }
         RequestKind::AtomicWrite { va, rkey } => {
             (Operation::AtomicWrite, Extension::Reth(Reth { va, rkey, len }))
+        }
+        RequestKind::Flush { va, rkey, len, how } => {
+            (Operation::Flush, Extension::Flush(how, Reth { va, rkey, len }))
         }
         RequestKind::SendInvalidate { rkey } => {
             let ieth = Extension::Invalidate(Ieth { rkey });

@@ -330,6 +330,7 @@ impl Qp {
             | Extension::Imm(_)
             | Extension::Invalidate(_)
             | Extension::Atomic(_)
+            | Extension::Flush(..)
             | Extension::Cnp => Verdict::Ignore,
         };
         self.follow(before, head, verdict, now, host);

@@ -322,6 +322,7 @@ impl Requester {
             RequestKind::Send { .. }
             | RequestKind::SendInvalidate { .. }
             | RequestKind::Write { imm: Some(_), .. }
+            | RequestKind::Flush { .. }
             | RequestKind::LocalInvalidate { .. }
             | RequestKind::BindWindow => false,
         }
@@ -442,6 +443,7 @@ impl Requester {
             | RequestKind::SendInvalidate { .. }
             | RequestKind::Write { .. }
             | RequestKind::AtomicWrite { .. }
+            | RequestKind::Flush { .. }
             | RequestKind::LocalInvalidate { .. }
             | RequestKind::BindWindow => None,
         }
@@ -716,7 +718,8 @@ pub(crate) fn run_locally(
         | RequestKind::Read { .. }
         | RequestKind::CompareSwap { .. }
         | RequestKind::FetchAdd { .. }
-        | RequestKind::AtomicWrite { .. } => Err(WcStatus::General),
+        | RequestKind::AtomicWrite { .. }
+        | RequestKind::Flush { .. } => Err(WcStatus::General),
     }
 }
 

@@ -15,12 +15,13 @@ use crate::attributes::{Access, RtrAttributes};
 use crate::brief::Brief;
 use crate::counters::QpCounters;
 use crate::early::{Early, EarlyBudget, Keeping};
-use crate::host::{AtomicOp, Host, Payload};
+use crate::host::{AccessError, AtomicOp, Host, Payload, Range};
 use crate::packetizer::Path;
 use crate::status::QpEvent;
 use crate::work::Request;
 use adverb_wire::{
-    Aeth, AtomicEth, Bth, Extension, Msn, Nak, Operation, Packet, Psn, Reth, RnrTimer, Syndrome,
+    Aeth, AtomicEth, Bth, Extension, Feth, Msn, Nak, Operation, Packet, Psn, Reth, RnrTimer,
+    Syndrome,
 };
 use replies::Replies;
 
@@ -301,8 +302,8 @@ impl Responder {
             self.msn = self.msn.next();
         }
         let answered = awaits_data(operation); // With data, which acknowledge all before them.
-        let writes_at_once = operation == Operation::AtomicWrite;
-        if answered || writes_at_once {
+        let answered_empty = matches!(operation, Operation::AtomicWrite | Operation::Flush);
+        if answered || answered_empty {
             let [first, end] = self.answered;
             self.answered = [if end == before { first } else { before }, self.expected];
         }
@@ -311,7 +312,7 @@ impl Responder {
             Owed::Gap { seen } if seen.since(self.expected) >= 0 => Owed::Gap { seen },
             Owed::Refusal(psn, code) => Owed::Refusal(psn, code),
             _ if answered => Owed::Nothing,
-            _ if writes_at_once => Owed::Written,
+            _ if answered_empty => Owed::Written,
             Owed::Ack | Owed::AckUpTo(_) | Owed::Written | Owed::Gap { .. } => Owed::Ack,
             Owed::Nothing | Owed::NotReady if bth.ack_request => Owed::Ack,
             Owed::Nothing | Owed::NotReady => Owed::Nothing,
@@ -369,6 +370,7 @@ impl Responder {
             (Operation::AtomicWrite, Extension::Reth(reth)) => {
                 self.write_at_once(reth, packet.payload, host)
             }
+            (Operation::Flush, Extension::Flush(feth, reth)) => self.flush(feth, reth, host),
             (_, _) if operation.is_write() => {
                 self.assembler.on_write(packet, counters, host).map(|()| 1)
             }
@@ -391,6 +393,28 @@ impl Responder {
             return Err(INVALID);
         }
         host.atomic_write(reth.rkey, reth.va, bytes)?;
+        Ok(1)
+    }
+
+    /// What was written before is there already: bytes are in memory when their packet was served. What is left is
+    /// whether the peer may write there. Nothing here outlives a loss of power.
+    fn flush(&self, feth: Feth, reth: Reth, host: &impl Host) -> Result<u32, Refusal> {
+        let known = matches!(feth.placement, Feth::GLOBAL | Feth::PERSISTENT | Feth::BOTH)
+            && matches!(feth.selectivity, Feth::RANGE | Feth::REGION);
+        if !known || !self.access().contains(Access::REMOTE_WRITE) {
+            return Err(INVALID);
+        }
+        if feth.placement != Feth::GLOBAL {
+            return Err(AccessError::Denied.into());
+        }
+        match feth.selectivity {
+            Feth::RANGE => check_remote(range_of(reth), Access::REMOTE_WRITE, host)?,
+            // Of the whole region, whatever the range says.
+            _ => match host.check(Range { len: 0, ..range_of(reth) }, Access::REMOTE_WRITE) {
+                Ok(()) | Err(AccessError::OutOfBounds) => {}
+                Err(error) => return Err(error.into()),
+            },
+        }
         Ok(1)
     }
 
@@ -441,7 +465,7 @@ impl Responder {
             (Operation::CompareSwap | Operation::FetchAdd, _) => {
                 self.replies.repeat_atomic(bth.psn)
             }
-            (Operation::AtomicWrite, _) if bth.psn.plus(1) == self.expected => {
+            (Operation::AtomicWrite | Operation::Flush, _) if bth.psn.plus(1) == self.expected => {
                 if matches!(self.owed, Owed::Nothing) {
                     self.owed = Owed::Written;
                 }

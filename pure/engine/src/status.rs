@@ -97,6 +97,8 @@ pub enum WcOpcode {
     FetchAdd,
     /// An ATOMIC WRITE.
     AtomicWrite,
+    /// A FLUSH.
+    Flush,
     /// The invalidation of a local key.
     LocalInvalidate,
     /// The binding of a memory window.

@@ -15,8 +15,8 @@ use crate::time::AckTimeout;
 use crate::transport::RequestOp;
 use crate::work::{Request, RequestKind, Route, To};
 use adverb_wire::{
-    Aeth, Bth, Extension, Headers, Imm, Msn, Opcode, Operation, Packet, Pad, PathMtu, Pkey, Psn,
-    Qpn, Reth, Rkey, RnrTimer, Syndrome, Transport,
+    Aeth, Bth, Extension, Feth, Headers, Imm, Msn, Opcode, Operation, Packet, Pad, PathMtu, Pkey,
+    Psn, Qpn, Reth, Rkey, RnrTimer, Syndrome, Transport,
 };
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -367,6 +367,10 @@ pub(crate) const fn kind_of(operation: RequestOp) -> RequestKind {
         RequestOp::CompareSwap => RequestKind::CompareSwap { va, rkey, compare: 0, swap: 0 },
         RequestOp::FetchAdd => RequestKind::FetchAdd { va, rkey, add: 1 },
         RequestOp::AtomicWrite => RequestKind::AtomicWrite { va, rkey },
+        RequestOp::Flush => {
+            let how = Feth { placement: Feth::GLOBAL, selectivity: Feth::RANGE };
+            RequestKind::Flush { va, rkey, len: 1, how }
+        }
         RequestOp::LocalInvalidate => RequestKind::LocalInvalidate { rkey },
         RequestOp::BindWindow => RequestKind::BindWindow,
     }

@@ -101,6 +101,8 @@ pub enum RequestOp {
     FetchAdd,
     /// ATOMIC WRITE.
     AtomicWrite,
+    /// FLUSH.
+    Flush,
     /// Invalidation of a key of this side's; no packet.
     LocalInvalidate,
     /// Binding of a memory window; no packet.
@@ -109,7 +111,7 @@ pub enum RequestOp {
 
 impl RequestOp {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Send,
         Self::SendImm,
         Self::SendInvalidate,
@@ -119,6 +121,7 @@ impl RequestOp {
         Self::CompareSwap,
         Self::FetchAdd,
         Self::AtomicWrite,
+        Self::Flush,
         Self::LocalInvalidate,
         Self::BindWindow,
     ];
@@ -136,6 +139,7 @@ impl fmt::Display for RequestOp {
             Self::CompareSwap => "COMPARE AND SWAP",
             Self::FetchAdd => "FETCH AND ADD",
             Self::AtomicWrite => "ATOMIC WRITE",
+            Self::Flush => "FLUSH",
             Self::LocalInvalidate => "local invalidate",
             Self::BindWindow => "bind memory window",
         })
@@ -149,7 +153,7 @@ impl fmt::Display for RequestOp {
 /// | SEND, SEND with immediate | yes | yes | yes | |
 /// | SEND with invalidate | yes | | | |
 /// | WRITE, WRITE with immediate | yes | yes | | |
-/// | READ, atomics, ATOMIC WRITE | yes | | | |
+/// | READ, atomics, ATOMIC WRITE, FLUSH | yes | | | |
 /// | local invalidate, bind window | yes | yes | | |
 pub const fn allowed(kind: QpType, operation: RequestOp) -> bool {
     match kind {
@@ -165,7 +169,8 @@ pub const fn allowed(kind: QpType, operation: RequestOp) -> bool {
             | RequestOp::Read
             | RequestOp::CompareSwap
             | RequestOp::FetchAdd
-            | RequestOp::AtomicWrite => false,
+            | RequestOp::AtomicWrite
+            | RequestOp::Flush => false,
         },
         QpType::Ud => matches!(operation, RequestOp::Send | RequestOp::SendImm),
         QpType::XrcTarget => false,
@@ -190,6 +195,7 @@ mod tests {
             RequestOp::CompareSwap => Some(Operation::CompareSwap),
             RequestOp::FetchAdd => Some(Operation::FetchAdd),
             RequestOp::AtomicWrite => Some(Operation::AtomicWrite),
+            RequestOp::Flush => Some(Operation::Flush),
             RequestOp::LocalInvalidate | RequestOp::BindWindow => None,
         }
     }

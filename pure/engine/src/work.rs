@@ -2,7 +2,7 @@
 
 use crate::status::{QpState, WcOpcode};
 use crate::transport::{QpType, RequestOp};
-use adverb_wire::{Imm, Qkey, Qpn, Rkey};
+use adverb_wire::{Feth, Imm, Qkey, Qpn, Rkey};
 use core::fmt;
 
 /// A request for the send queue.
@@ -125,6 +125,17 @@ pub enum RequestKind {
         /// The region there.
         rkey: Rkey,
     },
+    /// Makes sure that what was written before is there. IBTA Vol. 1 Annex A19.
+    Flush {
+        /// First byte there.
+        va: u64,
+        /// The region there.
+        rkey: Rkey,
+        /// How many bytes.
+        len: u32,
+        /// For whom, and for how much of the region.
+        how: Feth,
+    },
     /// Invalidates a key of this side's, when everything before is complete.
     LocalInvalidate {
         /// The key.
@@ -148,6 +159,7 @@ impl RequestKind {
             Self::CompareSwap { .. } => RequestOp::CompareSwap,
             Self::FetchAdd { .. } => RequestOp::FetchAdd,
             Self::AtomicWrite { .. } => RequestOp::AtomicWrite,
+            Self::Flush { .. } => RequestOp::Flush,
             Self::LocalInvalidate { .. } => RequestOp::LocalInvalidate,
             Self::BindWindow => RequestOp::BindWindow,
         }
@@ -162,6 +174,7 @@ impl RequestKind {
             Self::CompareSwap { .. } => WcOpcode::CompareSwap,
             Self::FetchAdd { .. } => WcOpcode::FetchAdd,
             Self::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            Self::Flush { .. } => WcOpcode::Flush,
             Self::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
             Self::BindWindow => WcOpcode::BindWindow,
         }
@@ -180,9 +193,15 @@ impl RequestKind {
             | Self::SendInvalidate { .. }
             | Self::Write { .. }
             | Self::AtomicWrite { .. }
+            | Self::Flush { .. }
             | Self::LocalInvalidate { .. }
             | Self::BindWindow => false,
         }
+    }
+
+    /// The request is acknowledged by the answer to a READ of nothing.
+    pub const fn awaits_empty_data(&self) -> bool {
+        matches!(self, Self::AtomicWrite { .. } | Self::Flush { .. })
     }
 
     /// The request never becomes a packet: it is carried out here, in its turn.
@@ -194,7 +213,7 @@ impl RequestKind {
     pub const fn fixed_len(&self) -> Option<u32> {
         match self {
             Self::CompareSwap { .. } | Self::FetchAdd { .. } | Self::AtomicWrite { .. } => Some(8),
-            Self::LocalInvalidate { .. } | Self::BindWindow => Some(0),
+            Self::Flush { .. } | Self::LocalInvalidate { .. } | Self::BindWindow => Some(0),
             Self::Send { .. }
             | Self::SendInvalidate { .. }
             | Self::Write { .. }

@@ -7,7 +7,7 @@ use adverb_engine::{
     Landing, LocalError, NoReceive, Payload, Qp, QpEvent, Range, Receive, ReceiveDone, Request,
     RequestKind, Route, SendDone, To,
 };
-use adverb_wire::{Flow, Grh, Headers, Imm, Packet, Qpn, Rkey};
+use adverb_wire::{Feth, Flow, Grh, Headers, Imm, Packet, Qpn, Rkey};
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -67,6 +67,11 @@ impl Work {
     /// An ATOMIC WRITE.
     pub fn atomic_write(to: Target, bytes: [u8; 8]) -> Self {
         Self::new(RequestKind::AtomicWrite { va: to.va, rkey: to.rkey }, bytes.to_vec())
+    }
+
+    /// A FLUSH of so many bytes.
+    pub fn flush(to: Target, len: u32, how: Feth) -> Self {
+        Self::new(RequestKind::Flush { va: to.va, rkey: to.rkey, len, how }, Vec::new())
     }
 
     /// The invalidation of a key of this side's.

@@ -107,6 +107,7 @@ impl Event {
             | Extension::Imm(_)
             | Extension::Invalidate(_)
             | Extension::Atomic(_)
+            | Extension::Flush(..)
             | Extension::Aeth(_)
             | Extension::AtomicAck(..)
             | Extension::Cnp => "D",

@@ -7,7 +7,7 @@ use adverb_engine::{
 };
 use adverb_fabric::{A, A_TO_B, B, B_TO_A, Fault, Net, NodeId, Setup, Target, Window, Work};
 use adverb_wire::{
-    Aeth, Extension, Headers, Msn, Opcode, Operation, Packet, Rkey, Syndrome, Transport,
+    Aeth, Extension, Feth, Headers, Msn, Opcode, Operation, Packet, Rkey, Syndrome, Transport,
 };
 
 fn statuses(net: &Net, node: NodeId) -> Vec<WcStatus> {
@@ -345,6 +345,42 @@ fn an_atomic_write_arrives_once_whatever_gets_lost() {
         assert_eq!(statuses(&net, A), [WcStatus::Success]);
         assert_eq!(net.node(A).sent()[0].opcode, WcOpcode::AtomicWrite);
         assert_eq!(net.node(B).memory(0)[..9], [7, 7, 7, 7, 7, 7, 7, 7, 0]);
+    }
+}
+
+#[test]
+fn a_flush_is_answered_whatever_gets_lost() {
+    for link in [A_TO_B, B_TO_A] {
+        let mut net = Net::pair(1, &Setup::default());
+        net.script(link, Fault::Drop, 1..=1);
+        net.post(A, Work::atomic_write(net.region(B, 0), [7; 8]));
+        net.post(A, Work::flush(net.region(B, 0), 8, Feth::default()));
+        net.drive().expect("an end");
+        assert_eq!(statuses(&net, A), [WcStatus::Success; 2]);
+        assert_eq!(net.node(A).sent()[1].opcode, WcOpcode::Flush);
+    }
+}
+
+/// Goal: a FLUSH asks for no more than a WRITE to the same bytes would, whatever the range says of a whole region;
+/// nothing here outlives a loss of power.
+#[test]
+fn a_flush_needs_the_right_to_write() {
+    let global = Feth::default();
+    let whole = Feth { selectivity: Feth::REGION, ..global };
+    let to_disk = Feth { placement: Feth::PERSISTENT, ..global };
+    let nothing = Feth { placement: 0, ..global };
+    let cases = [
+        (global, 8, WcStatus::Success),
+        (global, 1 << 20, WcStatus::RemoteAccess),
+        (whole, 1 << 20, WcStatus::Success),
+        (to_disk, 8, WcStatus::RemoteAccess),
+        (nothing, 8, WcStatus::RemoteInvalidRequest),
+    ];
+    for (how, len, status) in cases {
+        let mut net = Net::pair(1, &Setup::default());
+        net.post(A, Work::flush(net.region(B, 0), len, how));
+        net.drive().expect("an end");
+        assert_eq!(statuses(&net, A), [status], "{how:?}, {len}");
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::aeth::Aeth;
 use crate::atomic::AtomicEth;
 use crate::error::{ParseError, take};
+use crate::feth::Feth;
 use crate::headers::HeaderBytes;
 use crate::ieth::Ieth;
 use crate::imm::Imm;
@@ -28,6 +29,8 @@ pub enum Extension {
     Invalidate(Ieth),
     /// What to do to eight bytes.
     Atomic(AtomicEth),
+    /// What to flush.
+    Flush(Feth, Reth),
     /// An acknowledgement: alone, or before the data of a READ.
     Aeth(Aeth),
     /// An acknowledgement and the value that an atomic found.
@@ -66,6 +69,11 @@ impl Extension {
                 let (atomic, rest) = AtomicEth::parse(packet)?;
                 (Self::Atomic(atomic), rest)
             }
+            Layout::Flush => {
+                let (feth, rest) = Feth::parse(packet)?;
+                let (reth, rest) = Reth::parse(rest)?;
+                (Self::Flush(feth, reth), rest)
+            }
             Layout::Aeth => {
                 let (aeth, rest) = Aeth::parse(packet)?;
                 (Self::Aeth(aeth), rest)
@@ -95,6 +103,10 @@ impl Extension {
             Self::Imm(imm) => out.push(imm.emit()),
             Self::Invalidate(ieth) => out.push(ieth.emit()),
             Self::Atomic(atomic) => out.push(atomic.emit()),
+            Self::Flush(feth, reth) => {
+                out.push(feth.emit());
+                out.push(reth.emit());
+            }
             Self::Aeth(aeth) => out.push(aeth.emit()),
             Self::AtomicAck(aeth, original) => {
                 out.push(aeth.emit());
@@ -113,6 +125,7 @@ impl Extension {
             Self::Imm(_) => Layout::Imm,
             Self::Invalidate(_) => Layout::Invalidate,
             Self::Atomic(_) => Layout::Atomic,
+            Self::Flush(..) => Layout::Flush,
             Self::Aeth(_) => Layout::Aeth,
             Self::AtomicAck(..) => Layout::AtomicAck,
             Self::Cnp => Layout::Cnp,
@@ -131,6 +144,7 @@ impl Layout {
             Self::Imm => Imm::LEN,
             Self::Invalidate => Ieth::LEN,
             Self::Atomic => AtomicEth::LEN,
+            Self::Flush => Feth::LEN + Reth::LEN,
             Self::Aeth => Aeth::LEN,
             Self::AtomicAck => Aeth::LEN + ORIGINAL_LEN,
             Self::Cnp => CNP_LEN,

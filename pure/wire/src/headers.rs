@@ -129,6 +129,7 @@ impl AsRef<[u8]> for HeaderBytes {
 }
 
 const _: () = assert!(Bth::LEN + XrcEth::LEN + Layout::RethImm.len() <= Headers::MAX_LEN);
+const _: () = assert!(Bth::LEN + XrcEth::LEN + Layout::Flush.len() <= Headers::MAX_LEN);
 const _: () = assert!(Bth::LEN + Deth::LEN + Layout::Imm.len() <= Headers::MAX_LEN);
 const _: () = assert!(Bth::LEN + Layout::Cnp.len() <= Headers::MAX_LEN);
 const _: () = assert!(Bth::LEN + Layout::AtomicAck.len() <= Headers::MAX_LEN);

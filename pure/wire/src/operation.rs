@@ -58,6 +58,8 @@ pub enum Operation {
     SendLastInvalidate,
     /// A SEND in one packet that also invalidates a key.
     SendOnlyInvalidate,
+    /// Makes sure that what was written before is there.
+    Flush,
     /// Writes eight bytes at once.
     AtomicWrite,
     /// Notifies of congestion.
@@ -127,6 +129,7 @@ pub(crate) enum Layout {
     Imm,
     Invalidate,
     Atomic,
+    Flush,
     Aeth,
     AtomicAck,
     Cnp,
@@ -145,7 +148,7 @@ pub(crate) enum Payload {
 
 impl Operation {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::SendFirst,
         Self::SendMiddle,
         Self::SendLast,
@@ -169,6 +172,7 @@ impl Operation {
         Self::FetchAdd,
         Self::SendLastInvalidate,
         Self::SendOnlyInvalidate,
+        Self::Flush,
         Self::AtomicWrite,
         Self::Cnp,
     ];
@@ -204,6 +208,7 @@ impl Operation {
             Self::FetchAdd           => row(0x14, On::Reliable,  Ask,    Only,   Layout::Atomic,     Empty, false),
             Self::SendLastInvalidate => row(0x16, On::Reliable,  Send,   Last,   Layout::Invalidate, Any,   true),
             Self::SendOnlyInvalidate => row(0x17, On::Reliable,  Send,   Only,   Layout::Invalidate, Any,   true),
+            Self::Flush              => row(0x1c, On::Reliable,  Ask,    Only,   Layout::Flush,      Empty, false),
             Self::AtomicWrite        => row(0x1d, On::Reliable,  Ask,    Only,   Layout::Reth,       Eight, false),
             Self::Cnp                => row(0x01, On::Cnp,       Aside,  Only,   Layout::Cnp,        Empty, false),
         }

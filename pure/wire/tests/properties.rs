@@ -2,8 +2,8 @@
 
 use adverb_wire::Operation::*;
 use adverb_wire::{
-    Aeth, AtomicEth, Bth, Deth, Extension, Flow, HeaderBytes, Headers, ICRC_LEN, Ieth, Imm, Msn,
-    Opcode, Operation, Packet, Pad, ParseError, Pkey, Psn, Qkey, Qpn, ROCE_PORT, Reth, Rkey,
+    Aeth, AtomicEth, Bth, Deth, Extension, Feth, Flow, HeaderBytes, Headers, ICRC_LEN, Ieth, Imm,
+    Msn, Opcode, Operation, Packet, Pad, ParseError, Pkey, Psn, Qkey, Qpn, ROCE_PORT, Reth, Rkey,
     Syndrome, Transport, XrcEth,
 };
 use proptest::prelude::*;
@@ -38,6 +38,7 @@ fn any_bth() -> impl Strategy<Value = Bth> {
 #[derive(Clone, Copy, Debug)]
 struct Fields {
     reth: Reth,
+    feth: Feth,
     atomic: AtomicEth,
     aeth: Aeth,
     imm: Imm,
@@ -52,6 +53,10 @@ fn any_fields() -> impl Strategy<Value = Fields> {
         let rkey = Rkey(rkey);
         Fields {
             reth: Reth { va, rkey, len },
+            feth: Feth {
+                placement: imm.to_be_bytes()[0] & 0xf,
+                selectivity: imm.to_be_bytes()[1] & 3,
+            },
             atomic: AtomicEth { va, rkey, swap_or_add, compare },
             aeth: Aeth { syndrome, msn: Msn::new(msn) },
             imm: Imm(imm),
@@ -76,6 +81,7 @@ fn extension(operation: Operation, fields: &Fields) -> Extension {
         }
         AtomicAcknowledge => Extension::AtomicAck(fields.aeth, fields.original),
         CompareSwap | FetchAdd => Extension::Atomic(fields.atomic),
+        Flush => Extension::Flush(fields.feth, fields.reth),
         Cnp => Extension::Cnp,
     }
 }
@@ -169,6 +175,7 @@ proptest! {
         };
         let (mine, theirs) = (headers.bth.opcode, other);
         let fields = Fields {
+            feth: Feth::default(),
             reth: Reth { va: 0, rkey: Rkey(0), len: 0 },
             atomic: AtomicEth { va: 0, rkey: Rkey(0), swap_or_add: 0, compare: 0 },
             aeth: Aeth { syndrome: Syndrome::ACK, msn: Msn::new(0) },
@@ -210,7 +217,9 @@ proptest! {
 fn with_body(operation: Operation, pad: u8, body: &[u8]) -> Vec<u8> {
     let opcode = Opcode::of(Transport::Rc, operation).expect("RC has it");
     let headers = [opcode.code(), pad << 4, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 0];
-    let extended: &[u8] = if matches!(operation, ReadRequest | AtomicWrite) {
+    let extended: &[u8] = if operation == Flush {
+        &[0; 20]
+    } else if matches!(operation, ReadRequest | AtomicWrite) {
         &[0; 16]
     } else if operation == Acknowledge {
         &[0; 4]
@@ -229,6 +238,8 @@ fn a_body_where_there_is_none_or_of_another_length_is_refused() {
     assert_eq!(refused(Acknowledge, 0, &[0; 4]), length(4, 0));
     assert_eq!(refused(Acknowledge, 1, &[0; 4]), length(4, 0));
     assert_eq!(refused(ReadRequest, 0, &[0]), length(1, 0));
+    assert_eq!(refused(Flush, 0, &[]), None);
+    assert_eq!(refused(Flush, 0, &[0; 4]), length(4, 0));
     assert_eq!(refused(AtomicWrite, 0, &[0; 8]), None);
     assert_eq!(refused(AtomicWrite, 0, &[0; 12]), length(12, 8));
     assert_eq!(refused(AtomicWrite, 0, &[]), length(0, 8));

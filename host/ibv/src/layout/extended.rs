@@ -260,6 +260,8 @@ pub struct QpEx {
     pub wr_complete: Option<unsafe extern "C" fn(*mut QpEx) -> c_int>,
     pub wr_abort: Option<unsafe extern "C" fn(*mut QpEx)>,
     pub wr_atomic_write: Option<unsafe extern "C" fn(*mut QpEx, u32, u64, *const c_void)>,
+    /// Of rdma-core 46 and later; what knows less does not look here.
+    pub wr_flush: Option<unsafe extern "C" fn(*mut QpEx, u32, u64, usize, u8, u8)>,
 }
 
 /// `struct ibv_data_buf`.
@@ -381,7 +383,7 @@ const _: () = {
     assert!(size_of::<Cq>() == 128);
     assert!(size_of::<CqEx>() == 288);
     assert!(size_of::<Qp>() == 160);
-    assert!(size_of::<QpEx>() == 352);
+    assert!(std::mem::offset_of!(QpEx, wr_flush) == 352);
     assert!(size_of::<Srq>() == 128);
     assert!(size_of::<Mw>() == 32);
     assert!(size_of::<Dm>() == 32);

@@ -296,7 +296,10 @@ impl Qp {
         inline: &mut layout::Sge,
     ) -> Result<(), PostError> {
         let (kind, operation) = (self.kind, work.kind.operation());
-        let here = !matches!(work.kind, SendKind::AtomicWrite { .. } | SendKind::BindWindow);
+        let here = !matches!(
+            work.kind,
+            SendKind::AtomicWrite { .. } | SendKind::Flush { .. } | SendKind::BindWindow
+        );
         if let SendData::Bind(_) = work.data {
             return Err(PostError::ForeignWindow); // They are all of the software device.
         }
@@ -574,7 +577,7 @@ fn operation_for_c(kind: SendKind, wr: &mut SendWr) {
             wr.opcode = value::WR_LOCAL_INV;
             wr.imm_data = rkey.0;
         }
-        SendKind::AtomicWrite { .. } | SendKind::BindWindow => {
+        SendKind::AtomicWrite { .. } | SendKind::Flush { .. } | SendKind::BindWindow => {
             debug_assert!(false, "refused before");
         }
     }

@@ -226,6 +226,9 @@ fn atomics(pair: &Pair) {
     assert_eq!((done.wc.opcode, done.wc.byte_len), (WcOpcode::AtomicWrite, 8));
     assert_eq!(bytes_of(&words, 8, 8), [1, 2, 3, 4, 5, 6, 7, 8], "as they came");
     assert_eq!((words.load_u64(0), words.load_u64(16)), (Ok(0), Ok(0)));
+    a.qp.post(Work::flush(word, 8)).expect("room");
+    let done = a.wait().ok().expect("done");
+    assert_eq!((done.wc.opcode, done.wc.byte_len), (WcOpcode::Flush, 0));
 }
 
 /// Goal: no reader sees a part of an ATOMIC WRITE.

@@ -226,6 +226,7 @@ impl Host for Desk<'_> {
             | RequestKind::SendInvalidate { .. }
             | RequestKind::Write { .. }
             | RequestKind::AtomicWrite { .. }
+            | RequestKind::Flush { .. }
             | RequestKind::LocalInvalidate { .. }
             | RequestKind::BindWindow => false,
         };

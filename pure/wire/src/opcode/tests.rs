@@ -5,7 +5,7 @@ use crate::operation::Operation::*;
 
 /// The operations of a reliable connection as the specification prints them, typed in by hand:
 /// code, and what is so. A second source for the table.
-const PRINTED: [(u8, Operation, &str); 24] = [
+const PRINTED: [(u8, Operation, &str); 25] = [
     (0x00, SendFirst, "request send start receive payload"),
     (0x01, SendMiddle, "request send receive payload"),
     (0x02, SendLast, "request send end receive payload"),
@@ -29,6 +29,7 @@ const PRINTED: [(u8, Operation, &str); 24] = [
     (0x14, FetchAdd, "request atomic start end"),
     (0x16, SendLastInvalidate, "request send end receive payload"),
     (0x17, SendOnlyInvalidate, "request send start end receive payload"),
+    (0x1c, Flush, "request start end"),
     (0x1d, AtomicWrite, "request start end payload"),
 ];
 
@@ -56,11 +57,11 @@ fn the_defined_codes_are_opcodes_and_no_others() {
     for code in 0..=u8::MAX {
         let defined = matches!(
             code,
-            0x00..=0x14 | 0x16 | 0x17 | 0x1d           // RC
+            0x00..=0x14 | 0x16 | 0x17 | 0x1c | 0x1d    // RC
                 | 0x20..=0x2b                          // UC
                 | 0x64 | 0x65                          // UD
                 | 0x81                                 // congestion
-                | 0xa0..=0xb4 | 0xb6 | 0xb7 | 0xbd     // XRC
+                | 0xa0..=0xb4 | 0xb6 | 0xb7 | 0xbc | 0xbd // XRC
         );
         match Opcode::new(code) {
             Some(opcode) => assert!(defined && opcode.code() == code, "{code:#04x}"),

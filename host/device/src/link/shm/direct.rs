@@ -217,6 +217,7 @@ impl<'a> Direct<'a> {
             }
             RequestKind::Send { .. }
             | RequestKind::SendInvalidate { .. }
+            | RequestKind::Flush { .. }
             | RequestKind::LocalInvalidate { .. }
             | RequestKind::BindWindow => None,
         }
@@ -269,6 +270,7 @@ impl<'a> Direct<'a> {
             }
             RequestKind::Send { .. }
             | RequestKind::SendInvalidate { .. }
+            | RequestKind::Flush { .. }
             | RequestKind::LocalInvalidate { .. }
             | RequestKind::BindWindow => return None,
         };
