@@ -55,7 +55,7 @@ pub(crate) struct Config {
     pub(crate) reaches_across: bool,
     /// Says of each socket what has become of it.
     pub(crate) explain: bool,
-    /// `None`: where the rings meet. Empty: nowhere.
+    /// `None`: at the rendezvous. Empty: nowhere.
     pub(crate) stats_dir: Option<String>,
     pub(crate) stats_file: Option<CString>,
     pub(crate) stats_fds: i64,
@@ -363,7 +363,7 @@ pub(crate) fn default_place() -> String {
 }
 
 /// The rendezvous directory: the one that the user has named, or the default.
-pub(crate) fn meeting_place() -> String {
+pub(crate) fn rendezvous() -> String {
     let given = std::env::var("ADVERB_SOCKETS_SHM_DIR").unwrap_or_default();
     if given.is_empty() { default_place() } else { given }
 }

@@ -204,7 +204,7 @@ fn give_up(socket: &Socket, fd: c_int) {
 }
 
 /// A descriptor is about to be passed to another process over `over`. If that one can take the rings
-/// over, it finds them where they met, and closing the descriptor here does not end the connection any
+/// over, it finds them at the rendezvous, and closing the descriptor here does not end the connection any
 /// more; if not, the connection goes back to the kernel.
 pub(crate) fn hand_over(over: c_int, fd: c_int) {
     let Some(socket) = table::socket(fd) else { return };

@@ -233,7 +233,7 @@ pub(crate) fn sweep(is_thorough: bool) {
 
 /// Only dead processes had a socket: what it has left at the rendezvous will not be looked for.
 fn clear_away(socket: &Socket) {
-    let key = socket.meeting_key.load(Ordering::Acquire);
+    let key = socket.rendezvous_key.load(Ordering::Acquire);
     if key == 0
         || socket.is_adopted.load(Ordering::Relaxed)
         || socket.strangers.load(Ordering::Acquire) != 0

@@ -57,7 +57,7 @@ static MAKER: AtomicU32 = AtomicU32::new(0);
 
 /// This process ends. If the file is named after it, another one that has it too gives it its name, as
 /// the child of a program that goes into the background does, or it is removed. Returns whether it has
-/// been, and lay where rings meet.
+/// been, and lay at the rendezvous.
 pub(crate) fn remove() -> bool {
     let pid = raw::process_id();
     arena::remove_process();

@@ -199,11 +199,11 @@ pub(crate) struct Socket {
     /// By which interface it sends to groups, if the program has said so: an address, and an index
     /// above it.
     pub(crate) multicast_by: AtomicU64,
-    /// The rings' name in the meeting place.
-    pub(crate) meeting: [AtomicU64; 2],
+    /// The rings' name in the rendezvous.
+    pub(crate) rendezvous_name: [AtomicU64; 2],
     /// What else it takes to know its file there from others: for rings, the number of the socket for which
     /// they were made; for a mailbox, that of its network namespace. 0 if there has been none.
-    pub(crate) meeting_key: AtomicU64,
+    pub(crate) rendezvous_key: AtomicU64,
     /// The size of the rings.
     pub(crate) ring_bytes: AtomicU64,
     /// The kernel's number for this socket, once it has rings.
@@ -292,8 +292,8 @@ pub(crate) fn fields() -> String {
         ("is_server", offset_of!(Socket, is_server), 1),
         ("has_inbox", offset_of!(Socket, has_inbox), 1),
         ("loop_off", offset_of!(Socket, is_loop_off), 1),
-        ("meeting_a", offset_of!(Socket, meeting), 8),
-        ("meeting_b", offset_of!(Socket, meeting) + 8, 8),
+        ("meeting_a", offset_of!(Socket, rendezvous_name), 8),
+        ("meeting_b", offset_of!(Socket, rendezvous_name) + 8, 8),
         ("cookie", offset_of!(Socket, cookie), 8),
     ] {
         text.push_str(&format!("{name}:{offset}:{size} "));
@@ -438,7 +438,7 @@ impl Socket {
         self.streamed.store(0, o);
         self.strangers.store(0, o);
         self.cookie.store(0, o);
-        self.meeting_key.store(0, o);
+        self.rendezvous_key.store(0, o);
         self.counters.reset();
     }
 

@@ -78,7 +78,7 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
     let name = name(space, ours, theirs);
     // If this process is killed while it makes them, others know where they are.
     store_name(socket, name);
-    socket.meeting_key.store(rendezvous::cookie(fd), Ordering::Relaxed);
+    socket.rendezvous_key.store(rendezvous::cookie(fd), Ordering::Relaxed);
     if is_near {
         ports::count_offer(socket, theirs.port());
     }
@@ -151,7 +151,7 @@ fn accept_probe(probe_socket: c_int, offered: [u64; 2], secret: u64, from: IpAdd
 }
 
 fn store_name(socket: &Socket, [a, b]: [u64; 2]) {
-    let [first, second] = &socket.meeting;
+    let [first, second] = &socket.rendezvous_name;
     first.store(a, Ordering::Relaxed);
     second.store(b, Ordering::Relaxed);
 }
@@ -160,12 +160,12 @@ fn remember(socket: &Socket, fd: c_int, name: [u64; 2], segment: &Segment) {
     socket.cookie.store(rendezvous::cookie(fd), Ordering::Relaxed);
     store_name(socket, name);
     let key = segment.header().cookie.load(Ordering::Relaxed);
-    socket.meeting_key.store(key, Ordering::Relaxed);
+    socket.rendezvous_key.store(key, Ordering::Relaxed);
     socket.ring_bytes.store(segment.first_bytes().try_into().unwrap_or(0), Ordering::Relaxed);
 }
 
 fn remembered(socket: &Socket) -> [u64; 2] {
-    let [first, second] = &socket.meeting;
+    let [first, second] = &socket.rendezvous_name;
     [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]
 }
 

@@ -61,7 +61,7 @@ fn whole_place() -> &'static Place {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     let is_new = PLACE.get().is_none();
     let place = PLACE.get_or_init(|| {
-        let path = config::meeting_place();
+        let path = config::rendezvous();
         let trust = CString::new(path.as_str()).map_or(Trust::Absent, |path| Trust::of(&path));
         Place { path, trust }
     });
@@ -97,12 +97,12 @@ pub(crate) fn place() -> Option<&'static str> {
     (place.trust == Trust::Own).then_some(place.path.as_str())
 }
 
-/// The path of a file in the meeting place, if that may be used.
+/// The path of a file in the rendezvous, if that may be used.
 pub(crate) fn path(name: &str) -> Option<CString> {
     CString::new(format!("{}/{name}", place()?)).ok()
 }
 
-/// Opens a file in the meeting place, to read and write, with more flags; one that is there already has
+/// Opens a file in the rendezvous, to read and write, with more flags; one that is there already has
 /// to be a file of this user that no other may open, and with no other name than that of a path proof.
 pub(crate) fn open_own(path: &CStr, more: c_int) -> Option<c_int> {
     let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | more;
@@ -163,7 +163,7 @@ impl Name {
     }
 }
 
-/// Another one, where what lies in the meeting place has come to mean something else.
+/// Another one, where what lies in the rendezvous has come to mean something else.
 const FORMAT: [u8; 1] = [3];
 
 static SEEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -195,12 +195,12 @@ pub(crate) fn directory() -> &'static str {
     &whole_place().path
 }
 
-/// Whether there is memory for rings that grow: most of what the meeting place may have is free.
+/// Whether there is memory for rings that grow: most of what the rendezvous may have is free.
 pub(crate) fn is_roomy() -> bool {
     has_room(2)
 }
 
-/// Whether at least one of so many parts of what the meeting place may hold is free.
+/// Whether at least one of so many parts of what the rendezvous may hold is free.
 pub(crate) fn has_room(parts: u64) -> bool {
     let Some(path) = place().and_then(|place| CString::new(place).ok()) else { return false };
     raw::free_share(&path).is_ok_and(|(free, all)| free >= all / parts)
@@ -225,7 +225,7 @@ pub(crate) fn is_stillborn(path: &CStr) -> bool {
 /// A file that is still blank after so many seconds will be for ever.
 const STILLBORN_S: i64 = 2;
 
-/// The first bytes of a file in the meeting place, `most` at most, if it is one that [`open_own`] opens.
+/// The first bytes of a file in the rendezvous, `most` at most, if it is one that [`open_own`] opens.
 pub(crate) fn read_own(path: &CStr, most: usize) -> Option<Vec<u8>> {
     let file = open_own(path, 0)?;
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());

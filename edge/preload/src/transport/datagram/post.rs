@@ -228,7 +228,7 @@ pub(super) fn set_up(socket: &Socket, fd: c_int) {
     // If this process is killed while it makes the mailbox, others know where it is.
     let (cookie, network) = (directory::cookie(fd), directory::network(fd));
     socket.cookie.store(cookie.unwrap_or(0), Ordering::Relaxed);
-    socket.meeting_key.store(network.unwrap_or(0), Ordering::Relaxed);
+    socket.rendezvous_key.store(network.unwrap_or(0), Ordering::Relaxed);
     let Some((mailbox, path)) =
         directory::make(directory, fd, own.port(), number(libc::SO_DOMAIN), limit)
     else {
