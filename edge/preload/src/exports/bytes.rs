@@ -613,7 +613,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         // Without a mailbox, the kernel's own call moves many at a time; but the senders have to be
         // looked at now and then.
         let has_mailbox = filters::has(&socket) || datagram::mailbox(&socket, fd).is_some();
-        let looks = socket.sends.fetch_add(1, Ordering::Relaxed) & 63 == 0;
+        let looks = socket.kernel_count.fetch_add(1, Ordering::Relaxed) & 63 == 0;
         if has_mailbox || count == 1 || looks {
             // SAFETY: the program's promise about the array and the time.
             return unsafe { each(fd, messages, count, flags, limit) };

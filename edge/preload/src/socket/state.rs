@@ -164,18 +164,18 @@ pub(crate) struct Socket {
     /// Since when the peer is about to go back to the kernel; 0 if it is not.
     pub(crate) leaving_since_ns: AtomicU64,
     /// How often there was no room for all that was to be sent.
-    pub(crate) fulls: AtomicU32,
+    pub(crate) tx_full_count: AtomicU32,
     /// Bytes sent on rings since something was last received.
     pub(crate) streamed: AtomicU64,
     /// Receptions since something was last sent.
-    pub(crate) run: AtomicU32,
+    pub(crate) rx_streak: AtomicU32,
     /// Epoll instances of this process that know it.
     pub(crate) watchers: AtomicU32,
     /// Sends through the kernel since the last look for an offer; for datagrams, receptions.
-    pub(crate) sends: AtomicU32,
+    pub(crate) kernel_count: AtomicU32,
     /// Receptions through the kernel of a connection whose other end may be in another namespace, and
     /// have rings; 0 if it is not to be expected.
-    pub(crate) looks: AtomicU32,
+    pub(crate) probe_count: AtomicU32,
     /// Bytes taken from the kernel before the rings were there.
     pub(crate) taken: AtomicU64,
     /// Bytes given to the kernel.
@@ -186,7 +186,7 @@ pub(crate) struct Socket {
     /// Where a connection goes that this end has made: see `history.rs`.
     pub(crate) destination: AtomicU32,
     /// How often a UDP socket has been connected.
-    pub(crate) turns: AtomicU32,
+    pub(crate) epoch: AtomicU32,
     /// A UDP socket has a mailbox.
     pub(crate) has_inbox: AtomicBool,
     /// A UDP socket is not to get one.
@@ -413,12 +413,17 @@ impl Socket {
         self.pending_error.store(0, o);
         self.receiving.reset();
         self.sending.reset();
-        for count in
-            [&self.sleepers, &self.writers, &self.sends, &self.fulls, &self.run, &self.watchers]
-        {
+        for count in [
+            &self.sleepers,
+            &self.writers,
+            &self.kernel_count,
+            &self.tx_full_count,
+            &self.rx_streak,
+            &self.watchers,
+        ] {
             count.store(0, o);
         }
-        self.looks.store(0, o);
+        self.probe_count.store(0, o);
         self.stamps.store(0, o);
         self.life.fetch_add(1, o);
         self.ring.store(0, o);
@@ -426,7 +431,7 @@ impl Socket {
         self.paced.reset();
         self.port.store(0, o);
         self.destination.store(0, o);
-        self.turns.store(0, o);
+        self.epoch.store(0, o);
         self.multicast_by.store(0, o);
         for count in
             [&self.looked_ns, &self.taken, &self.given, &self.receive_limit_ns, &self.send_limit_ns]

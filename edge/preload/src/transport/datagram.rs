@@ -91,7 +91,7 @@ pub(crate) fn bound(socket: &Socket, fd: c_int) {
 
 /// After a `connect`, whatever has come of it.
 pub(crate) fn connected(socket: &Socket, fd: c_int) {
-    socket.turns.fetch_add(1, Ordering::AcqRel);
+    socket.epoch.fetch_add(1, Ordering::AcqRel);
     if let Some(mailbox) = mapped(socket) {
         mailbox.turn();
         inbox::expect_groups(fd, mailbox);
@@ -196,7 +196,7 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
         socket.is_loop_off.store(is_off, Ordering::Relaxed);
     }
     if ways.contains(&name) {
-        socket.turns.fetch_add(1, Ordering::AcqRel);
+        socket.epoch.fetch_add(1, Ordering::AcqRel);
     }
     if level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name) {
         socket.counters.note_limit(fd);

@@ -90,7 +90,7 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
             }
             remember(socket, fd, name, &segment);
             socket.attach(segment);
-            socket.sends.store(0, Ordering::Relaxed);
+            socket.kernel_count.store(0, Ordering::Relaxed);
             socket.set_why(Why::Offered);
             socket.set_carrier(Carrier::Offered);
             prepare_kernel_socket(socket, fd);
@@ -229,13 +229,13 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
     if !is_near(ours, theirs) {
         // A peer asks for the probe socket as soon as it has connected: about now.
         let is_early =
-            socket.looks.load(Ordering::Relaxed) <= LOOKS_EARLY && path_proof::is_announced();
+            socket.probe_count.load(Ordering::Relaxed) <= LOOKS_EARLY && path_proof::is_announced();
         if !is_early && !path_proof::is_wanted() {
             socket.leave_to_kernel(Why::PeerElsewhere);
             return false;
         }
         path_proof::receive_probes(accept_probe);
-        let _ = socket.looks.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = socket.probe_count.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
     }
     let name = name(space, theirs, ours);
     let Some(segment) = file(name).and_then(|path| open(&path)) else {

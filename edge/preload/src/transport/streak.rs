@@ -7,14 +7,16 @@ use crate::socket::state::Socket;
 /// Something has been received; the lock for that is held.
 #[inline]
 pub(crate) fn note_run(socket: &Socket) {
-    socket.run.store(socket.run.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+    socket
+        .rx_streak
+        .store(socket.rx_streak.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
 }
 
 /// Something has been sent: this is no stream in one direction.
 #[inline]
 pub(crate) fn end_run(socket: &Socket) {
-    if socket.run.load(Ordering::Relaxed) != 0 {
-        socket.run.store(0, Ordering::Relaxed);
+    if socket.rx_streak.load(Ordering::Relaxed) != 0 {
+        socket.rx_streak.store(0, Ordering::Relaxed);
     }
 }
 
@@ -23,7 +25,7 @@ pub(crate) fn end_run(socket: &Socket) {
 /// some hundred nanoseconds, if so little is there.
 #[inline]
 pub(crate) fn gather(socket: &Socket) {
-    if socket.run.load(Ordering::Relaxed) < RUN_MIN {
+    if socket.rx_streak.load(Ordering::Relaxed) < RUN_MIN {
         return;
     }
     let Some(segment) = socket.segment() else {

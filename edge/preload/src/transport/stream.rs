@@ -162,9 +162,9 @@ fn receive_unsettled(socket: &Socket, fd: c_int, into: &mut Cursor<'_>, how: Rec
 /// After a reception through the kernel. What comes from another namespace may take its time: its end
 /// has to prove its path, and the probe socket may not have been open yet.
 fn look_for_rings(socket: &Socket, fd: c_int, is_first: bool) {
-    let looks = socket.looks.load(Ordering::Relaxed);
+    let looks = socket.probe_count.load(Ordering::Relaxed);
     if looks > 0 {
-        socket.looks.store(looks + 1, Ordering::Relaxed);
+        socket.probe_count.store(looks + 1, Ordering::Relaxed);
     }
     let is_due = is_first || (1..LOOKS_CLOSE).contains(&looks) || looks.is_power_of_two();
     if !is_due {
@@ -172,7 +172,7 @@ fn look_for_rings(socket: &Socket, fd: c_int, is_first: bool) {
     }
     let _held = socket.sending.hold();
     if !offer::take(socket, fd) && socket.carrier() == Carrier::Open {
-        match socket.looks.load(Ordering::Relaxed) {
+        match socket.probe_count.load(Ordering::Relaxed) {
             0 => socket.leave_to_kernel(Why::PeerSilent),
             looks if looks > LOOKS_MAX => socket.leave_to_kernel(Why::Unproven),
             _ => return,
@@ -251,7 +251,7 @@ const SETTLING_LOOKS_MAX: u32 = 64;
 /// The peer has answered through the kernel, though rings are offered to it. It looks for them with
 /// the first bytes that it gets: if it has answered a few times, it is not going to take them.
 fn give_up(socket: &Socket, segment: &Segment, fd: c_int) {
-    let answers = socket.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let answers = socket.kernel_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     let given = segment.outgoing(socket.end()).direction.producer.given.load(Ordering::Relaxed);
     let has_to_be_brought = offer::probe_again(segment, fd);
     if given > 0 && answers >= ANSWERS && offer::take_back(socket, segment, fd) {
@@ -450,7 +450,7 @@ fn send_settled(
 
 /// A connection that was accepted and is written to first: looks for an offer now and then.
 fn look_for_offer(socket: &Socket, fd: c_int) {
-    let sends = socket.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let sends = socket.kernel_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     if socket.kind() == Kind::Stream && sends.is_power_of_two() {
         let _receiving = socket.receiving.hold();
         let _sending = socket.sending.hold();
@@ -503,7 +503,7 @@ fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut Cursor
     };
     let is_full = from.remaining() > 0;
     if is_full {
-        socket.fulls.fetch_add(1, Ordering::AcqRel);
+        socket.tx_full_count.fetch_add(1, Ordering::AcqRel);
     }
     if (is_full || is_stream) && widen(ring, fd, sent, is_stream) {
         sent += ring.write(from, is_stream).unwrap_or(0);

@@ -590,7 +590,7 @@ fn count(mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
 
 /// Now and then, as long as there is no mailbox: is the sender one that would use it?
 fn meet(socket: &SocketRef, fd: c_int, arrival: &Arrival) {
-    let count = socket.sends.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let count = socket.kernel_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     if !count.is_power_of_two() || socket.is_kernel_only.load(Ordering::Relaxed) {
         return;
     }

@@ -252,7 +252,7 @@ impl Outbox {
     /// Where the socket is connected to.
     #[inline]
     fn peer(&mut self, socket: &Socket, fd: c_int) -> Option<SocketAddr> {
-        let turn = socket.turns.load(Ordering::Acquire);
+        let turn = socket.epoch.load(Ordering::Acquire);
         if turn != self.peer_turn {
             self.peer = address::name(fd, true);
             self.peer_turn = turn;

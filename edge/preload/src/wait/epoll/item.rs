@@ -74,14 +74,14 @@ pub(super) struct Look {
     /// Bytes that have come by the ring, or datagrams by the mailbox.
     head: u64,
     /// How often the ring of the other direction has been full.
-    fulls: u32,
+    tx_full_count: u32,
     /// Whether the kernel speaks for what is to be read, and for room.
     kernel: (bool, bool),
 }
 
 impl Look {
     /// Before anything has been reported, and for items that report what there is again and again.
-    const NOTHING: Self = Self { head: u64::MAX, fulls: u32::MAX, kernel: (false, false) };
+    const NOTHING: Self = Self { head: u64::MAX, tx_full_count: u32::MAX, kernel: (false, false) };
 
     /// Whether there is something to read or room to write, respectively, that was not there when the item was last
     /// reported, which was as `seen` says. What comes through the kernel is new when the kernel says so (`notified`), and
@@ -94,7 +94,7 @@ impl Look {
         };
         let is_written = match self.kernel.1 {
             true => notified(libc::EPOLLOUT),
-            false => seen.kernel.1 || self.fulls != seen.fulls,
+            false => seen.kernel.1 || self.tx_full_count != seen.tx_full_count,
         };
         (is_read, is_written)
     }
@@ -177,7 +177,7 @@ impl Item {
                 .map_or(Look::NOTHING, |mailbox| Look { head: mailbox.head(), ..Look::NOTHING }),
             Target::Socket(socket) => socket.mapped().map_or(Look::NOTHING, |segment| Look {
                 head: segment.incoming(socket.end()).head(),
-                fulls: socket.fulls.load(Ordering::Acquire),
+                tx_full_count: socket.tx_full_count.load(Ordering::Acquire),
                 kernel: park::kernel_speaks(socket, segment),
             }),
         }
@@ -358,9 +358,12 @@ impl Item {
             if socket.mapped().is_none() {
                 return;
             }
-            let fulls =
-                if events & libc::EPOLLOUT as u32 != 0 { look.fulls } else { self.seen.fulls };
-            self.seen = Look { fulls, ..look };
+            let tx_full_count = if events & libc::EPOLLOUT as u32 != 0 {
+                look.tx_full_count
+            } else {
+                self.seen.tx_full_count
+            };
+            self.seen = Look { tx_full_count, ..look };
             self.seen_end |= events & (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32 != 0;
             add(&socket.counters.rx_poll_hit, 1);
         }
@@ -473,19 +476,19 @@ mod tests {
     /// Method: the first answer by the ring comes when room to write has been found, and nothing to read.
     #[test]
     fn what_arrives_during_a_report_is_news_after_it() {
-        let before = Look { head: 0, fulls: 0, kernel: (true, false) };
-        let after = Look { head: 8, fulls: 0, kernel: (false, false) };
+        let before = Look { head: 0, tx_full_count: 0, kernel: (true, false) };
+        let after = Look { head: 8, tx_full_count: 0, kernel: (false, false) };
         assert_eq!(before.news(Look::NOTHING, 0), (false, true));
         // It was reported as it was looked at, not as it is by then.
         assert_eq!(after.news(before, 0), (true, false));
         assert_eq!(after.news(after, 0), (false, false));
-        let more = Look { head: 9, fulls: 1, ..after };
+        let more = Look { head: 9, tx_full_count: 1, ..after };
         assert_eq!(more.news(after, 0), (true, true));
     }
 
     #[test]
     fn while_the_kernel_speaks_its_word_counts() {
-        let look = Look { head: 0, fulls: 0, kernel: (true, true) };
+        let look = Look { head: 0, tx_full_count: 0, kernel: (true, true) };
         assert_eq!(look.news(Look::NOTHING, 0), (false, false));
         let notified = (libc::EPOLLIN | libc::EPOLLOUT).cast_unsigned();
         assert_eq!(look.news(look, notified), (true, true));
