@@ -47,7 +47,7 @@ fn answer(value: libc::ssize_t) -> Answer {
 /// Whether a descriptor stands for a connection with rings, once it has been brought up to date.
 fn has_rings(fd: c_int) -> bool {
     table::socket(fd).is_some_and(|socket| {
-        fallback::settle(&socket, fd);
+        fallback::advance(&socket, fd);
         socket.segment().is_some()
     })
 }

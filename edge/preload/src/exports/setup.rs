@@ -156,7 +156,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let kernel = || real!(shutdown(fd, how));
     let Some(socket) = table::socket(fd) else { return kernel() };
     datagram::keep_to_kernel(&socket, fd);
-    fallback::settle(&socket, fd);
+    fallback::advance(&socket, fd);
     let known = [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR].contains(&how);
     if !known || socket.kind() != Kind::Stream || closing::shut(&socket, fd, how) {
         return kernel();
@@ -289,7 +289,7 @@ unsafe extern "C-unwind" fn getsockopt(
         };
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.kind() == Kind::Connecting {
-        fallback::settle(&socket, fd);
+        fallback::advance(&socket, fd);
     }
     answer
 }

@@ -30,7 +30,7 @@ pub(crate) fn forget(fd: c_int) {
             }
         }
         learn(socket);
-        arena::heed();
+        arena::describe_wanted();
         stats::dump(fd, socket);
         datagram::closing(socket);
     }

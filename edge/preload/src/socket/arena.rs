@@ -118,7 +118,7 @@ pub(crate) fn is_there() -> bool {
 }
 
 /// Makes the arena of memory that `map` gives, which is told its length, unless another thread is faster.
-/// Returns whether it is that memory; `None` if there is none. `describe` is called by [`heed`].
+/// Returns whether it is that memory; `None` if there is none. `describe` is called by [`describe_wanted`].
 #[cold]
 pub(crate) fn set_up(
     map: impl FnOnce(usize) -> Option<Mapped>,
@@ -152,7 +152,7 @@ static DESCRIBE: Lazy<fn(c_int, i64)> = Lazy::new();
 /// Describes what readers of statistics want described. Called by calls that wait, and where connections come
 /// and go.
 #[inline]
-pub(crate) fn heed() {
+pub(crate) fn describe_wanted() {
     if let Some((fd, level)) = wanted_subject()
         && let Some(describe) = DESCRIBE.get()
     {

@@ -148,7 +148,7 @@ pub(crate) fn read_limits(socket: &Socket, fd: c_int) {
 
 /// Prints what has become of a socket, if the log's level says so.
 pub(crate) fn explain(socket: &Socket, fd: c_int, event: &str) {
-    arena::heed();
+    arena::describe_wanted();
     let text = || {
         let name =
             |of_peer| address::name(fd, of_peer).map_or("-".to_owned(), |addr| addr.to_string());

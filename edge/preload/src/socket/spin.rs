@@ -136,7 +136,7 @@ impl SpinBudget {
 
     fn look_up(&mut self) -> Spin {
         raw::cancellation_point();
-        arena::heed();
+        arena::describe_wanted();
         if self.is_interrupted() {
             return Spin::Interrupted;
         }
@@ -216,7 +216,7 @@ impl SpinBudget {
 
     /// The wait goes on: it spins again.
     pub(crate) fn again(&mut self, most_ns: u64) {
-        arena::heed();
+        arena::describe_wanted();
         self.start_ns = raw::now_ns();
         self.let_ns = self.start_ns;
         (self.spin_ns, self.spins_through) = budget_of(most_ns, self.start_ns);

@@ -43,7 +43,7 @@ use crate::transport::{bell, offer, rendezvous};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.
 pub(crate) fn leave(socket: &Socket, fd: c_int) {
-    settle(socket, fd);
+    advance(socket, fd);
     socket.leave_to_kernel(Why::HandedOver);
     if leave_as(socket, fd, Why::Left) == Departure::OtherFirst {
         follow_to_the_end(socket, fd);
@@ -52,16 +52,16 @@ pub(crate) fn leave(socket: &Socket, fd: c_int) {
 
 /// A connection that was on its way may have arrived: then it is time to offer rings. One whose other
 /// end has gone back to the kernel follows.
-pub(crate) fn settle(socket: &Socket, fd: c_int) {
+pub(crate) fn advance(socket: &Socket, fd: c_int) {
     if socket.segment().is_some_and(|segment| segment.is_leaving() || segment.is_spoilt()) {
         follow(socket, fd);
     }
-    arrive(socket, fd);
+    advance_connection(socket, fd);
 }
 
 /// The first half of that, and of the second what is under way already.
 #[inline]
-pub(crate) fn arrive(socket: &Socket, fd: c_int) {
+pub(crate) fn advance_connection(socket: &Socket, fd: c_int) {
     if socket.carrier() == Carrier::Leaving {
         follow(socket, fd);
     }
@@ -460,7 +460,7 @@ pub(crate) fn send_the_rest(socket: &Socket, fd: c_int) {
     let mut since = raw::now_ns();
     let mut before = u64::MAX;
     loop {
-        settle(socket, fd);
+        advance(socket, fd);
         let Some(segment) = socket.segment() else { return };
         let rest = left_to_send(segment, socket.end());
         if rest == 0 {

@@ -53,7 +53,7 @@ pub(crate) fn is_worth_a_look(socket: &Socket, segment: Option<&Segment>, want: 
 /// Asks the kernel whether the peer is still there.
 pub(crate) fn look_at_kernel(socket: &Socket, fd: c_int) {
     let events = raw::poll_now(fd, libc::POLLIN | libc::POLLRDHUP).unwrap_or(0);
-    heed(socket, events);
+    apply_events(socket, events);
     let is_abandoned =
         |segment: &Segment| !segment.is_leaving() && segment.is_abandoned(socket.end());
     if socket.segment().is_some_and(is_abandoned) {
@@ -62,7 +62,7 @@ pub(crate) fn look_at_kernel(socket: &Socket, fd: c_int) {
 }
 
 /// What the kernel's events say about the peer.
-pub(crate) fn heed(socket: &Socket, events: i16) {
+pub(crate) fn apply_events(socket: &Socket, events: i16) {
     let mut grave = libc::POLLHUP | libc::POLLERR;
     if !socket.is_read_shut.load(Ordering::Relaxed) {
         grave |= libc::POLLRDHUP;

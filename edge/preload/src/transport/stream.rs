@@ -103,7 +103,7 @@ pub(crate) fn try_receive(
     if let Some(error) = socket.take_error() {
         return Step::Failed(Errno(error));
     }
-    fallback::arrive(socket, fd);
+    fallback::advance_connection(socket, fd);
     for _ in 0..FOLLOWS_MAX {
         let held = socket.receiving.hold();
         match socket.segment() {
@@ -368,7 +368,7 @@ pub(crate) fn returned(socket: &Socket, ring: Ring<'_>, fd: c_int) {
 
 /// Goes the way of a send as far as the ring that it would write to. Returns whether there is one.
 pub(crate) fn warm(socket: &Socket, fd: c_int) -> bool {
-    fallback::arrive(socket, fd);
+    fallback::advance_connection(socket, fd);
     let _held = socket.sending.hold();
     let Some(segment) = socket.segment().filter(|_| socket.carrier() == Carrier::Rings) else {
         return false;
@@ -385,7 +385,7 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut Cursor<'_>, more: 
     if let Some(error) = socket.take_error() {
         return Step::Failed(Errno(error));
     }
-    fallback::arrive(socket, fd);
+    fallback::advance_connection(socket, fd);
     if socket.carrier() == Carrier::Open {
         look_for_offer(socket, fd);
     }

@@ -40,7 +40,7 @@ enum Known {
 impl Known {
     fn of(fd: c_int) -> Self {
         if let Some(socket) = table::socket(fd) {
-            fallback::settle(&socket, fd);
+            fallback::advance(&socket, fd);
             if datagram::has_post(&socket) {
                 return Self::Datagram(socket);
             }
@@ -202,7 +202,7 @@ fn poll_inner(
         budget.slept(since, most_ns);
         for (asked, known) in asked.iter().zip(&*known) {
             if let Some((socket, segment)) = known.rings() {
-                park::heed(socket, asked.revents);
+                park::apply_events(socket, asked.revents);
                 if asked.revents & libc::POLLIN != 0 {
                     bell::drain_after_sleep(socket, segment, asked.fd);
                 }
@@ -349,7 +349,7 @@ fn look(
         for ((fd, known), asked) in fds.iter_mut().zip(known.iter_mut()).zip(&*asked) {
             fd.revents = 0;
             match known {
-                Known::Socket(socket) => park::heed(socket, asked.revents),
+                Known::Socket(socket) => park::apply_events(socket, asked.revents),
                 Known::Nothing | Known::Datagram(_) | Known::Epoll(_) => fd.revents = asked.revents,
             }
             if let Known::Nothing = known

@@ -439,7 +439,7 @@ impl Seat {
         if !is_open {
             return None;
         }
-        fallback::settle(&self.socket, fd);
+        fallback::advance(&self.socket, fd);
         self.ask(ring, fd);
         Some(Completion { events: OUT, user_data: self.socket.user_data_or(fd), ..NOTHING })
     }

@@ -438,7 +438,7 @@ pub(crate) fn events_of(
     fd: c_int,
 ) -> i16 {
     if segment.is_leaving() || segment.is_spoilt() {
-        fallback::settle(socket, fd);
+        fallback::advance(socket, fd);
         if socket.segment().is_none() {
             let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
             return raw::poll_now(fd, all).unwrap_or(0);
@@ -449,7 +449,7 @@ pub(crate) fn events_of(
     if reading || writing {
         let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
         let events = raw::poll_now(fd, all).unwrap_or(0);
-        park::heed(socket, events);
+        park::apply_events(socket, events);
         if reading {
             ready |= events & !(libc::POLLOUT | libc::POLLWRNORM);
         }
