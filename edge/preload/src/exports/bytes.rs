@@ -137,7 +137,7 @@ fn arrival(
 /// Whether datagrams of a socket come by way of [`arrival`].
 #[inline]
 fn is_letters(socket: &SocketRef) -> bool {
-    datagram::has_post(socket) || filters::has(socket) && socket.kind() == Kind::Datagram
+    datagram::may_use_mailbox(socket) || filters::has(socket) && socket.kind() == Kind::Datagram
 }
 
 /// Whether bytes of a socket come by way of [`receive`].
@@ -220,7 +220,7 @@ fn send_any(
     if let Some(answer) = send_parts(&socket, fd, parts, flags) {
         return size(answer);
     }
-    if !datagram::has_post(&socket) {
+    if !datagram::may_use_mailbox(&socket) {
         return sent(&socket, call());
     }
     if flags & libc::MSG_MORE != 0 {
@@ -241,7 +241,7 @@ fn dummy(fd: c_int, parts: &[libc::iovec], to: Destination) -> Answer {
     let socket = table::socket(fd).filter(|socket| !is_plain(socket));
     let is_warm = socket.is_some_and(|socket| match may_ring(&socket) {
         true => stream::warm(&socket, fd),
-        false => datagram::has_post(&socket) && datagram::warm(&socket, fd, to.addr),
+        false => datagram::may_use_mailbox(&socket) && datagram::warm(&socket, fd, to.addr),
     });
     let is_there = parts.iter().all(|part| copy::is_readable(part.iov_base, part.iov_len));
     match (is_warm, is_there) {
@@ -773,7 +773,7 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     let Some(header) = (unsafe { copy::read(message) }) else { return call() };
     let socket = table::socket(fd);
     let is_ours =
-        socket.as_ref().is_some_and(|socket| may_ring(socket) || datagram::has_post(socket));
+        socket.as_ref().is_some_and(|socket| may_ring(socket) || datagram::may_use_mailbox(socket));
     if !is_ours && flags & DUMMY != 0 {
         return size(Err(Errno(libc::EINVAL)));
     }
@@ -813,8 +813,9 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    let is_ours =
-        |socket: &SocketRef| may_ring(socket) || datagram::has_post(socket) || socket.paced.is_on();
+    let is_ours = |socket: &SocketRef| {
+        may_ring(socket) || datagram::may_use_mailbox(socket) || socket.paced.is_on()
+    };
     if flags & DUMMY == 0 && !table::socket(fd).is_some_and(|socket| is_ours(&socket)) {
         return real!(sendmmsg(fd, messages, count, flags));
     }

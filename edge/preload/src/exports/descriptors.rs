@@ -196,7 +196,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
             signals(fd);
             call()
         }
-        libc::FIONREAD if datagram::has_post(&socket) => {
+        libc::FIONREAD if datagram::may_use_mailbox(&socket) => {
             let Some(len) = datagram::next_len(&socket, fd) else { return call() };
             put(target, c_int::try_from(len).unwrap_or(c_int::MAX))
         }

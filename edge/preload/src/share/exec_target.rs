@@ -44,7 +44,7 @@ fn has_rings() -> bool {
 }
 
 fn shares_memory(socket: &Socket) -> bool {
-    datagram::has_post(socket)
+    datagram::may_use_mailbox(socket)
         || matches!(socket.carrier(), Carrier::Offered | Carrier::Rings | Carrier::Leaving)
 }
 

@@ -37,7 +37,7 @@ pub(crate) use post::forget_threads;
 
 /// Whether a socket is one whose datagrams may go into, or come out of, a mailbox.
 #[inline]
-pub(crate) fn has_post(socket: &Socket) -> bool {
+pub(crate) fn may_use_mailbox(socket: &Socket) -> bool {
     socket.kind() == Kind::Datagram
         && (socket.has_inbox.load(Ordering::Relaxed)
             || !socket.is_kernel_only.load(Ordering::Relaxed) && policy::may_share(socket))
@@ -107,7 +107,7 @@ pub(crate) fn connected(socket: &Socket, fd: c_int) {
 /// The last descriptor is about to be closed.
 pub(crate) fn closing(socket: &Socket) {
     if socket.kind() == Kind::Datagram
-        && let Some(directory) = socket.post().and_then(|post| post.directory)
+        && let Some(directory) = socket.udp_attachment().and_then(|post| post.directory)
         && let Ok(port @ 1..) = u16::try_from(socket.port.load(Ordering::Relaxed))
     {
         directory.change(port);

@@ -41,7 +41,7 @@ impl Known {
     fn of(fd: c_int) -> Self {
         if let Some(socket) = table::socket(fd) {
             fallback::advance(&socket, fd);
-            if datagram::has_post(&socket) {
+            if datagram::may_use_mailbox(&socket) {
                 return Self::Datagram(socket);
             }
             return match socket.segment() {

@@ -170,7 +170,7 @@ fn spin(
 /// has died to which this socket has sent.
 fn last_look(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let now = raw::now_ns();
-    if socket.post().is_none()
+    if socket.udp_attachment().is_none()
         || now.saturating_sub(socket.looked_ns.load(Ordering::Relaxed)) < LOOK_NS
     {
         return Err(Errno::AGAIN);
@@ -595,7 +595,7 @@ fn meet(socket: &SocketRef, fd: c_int, arrival: &Arrival) {
         return;
     }
     let Some(from) = address::read(&arrival.from) else { return };
-    let post = socket.post_or_new(|| post::Post::new(socket, fd));
+    let post = socket.udp_attachment_or_new(|| post::UdpAttachment::new(socket, fd));
     let Some(directory) = post.and_then(|post| post.directory) else { return };
     if directory.generation(from.port()) > 0 && is_here(fd, from) {
         let errno = raw::errno();

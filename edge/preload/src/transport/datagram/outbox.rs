@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::directory::{self, Directory};
 use super::group::{self, Groups};
 use super::mailbox::{Mailbox, Pushed};
-use super::post::Post;
+use super::post::UdpAttachment;
 use crate::base::parts::Cursor;
 use crate::base::raw::{self, Answer};
 use crate::base::{address, thread};
@@ -446,7 +446,7 @@ pub(crate) fn send(
     if socket.is_kernel_only.load(Ordering::Acquire) {
         return through_kernel(socket, kernel);
     }
-    let post = socket.post_or_new(|| Post::new(socket, fd));
+    let post = socket.udp_attachment_or_new(|| UdpAttachment::new(socket, fd));
     let Some((post, directory)) = post.and_then(|post| Some((post, post.directory?))) else {
         return through_kernel(socket, kernel);
     };
@@ -487,7 +487,7 @@ pub(crate) fn send(
 
 /// Goes the way of a send as far as the mailbox that it would write to. Returns whether there is one.
 pub(crate) fn warm(socket: &SocketRef, fd: c_int, to: Option<SocketAddr>) -> bool {
-    let Some(post) = socket.post() else { return false };
+    let Some(post) = socket.udp_attachment() else { return false };
     let held = socket.sending.hold();
     post.outbox(&held, |outbox| {
         let (me, peer) = (outbox.cookie, outbox.peer(socket, fd));
@@ -522,7 +522,9 @@ fn announce(socket: &Socket, fd: c_int, directory: &Directory) {
 /// Before a sleep, or when there is nothing to read: has a receiver died that has not read what was
 /// sent? Then the kernel gets it, and may have something to say about it.
 pub(crate) fn mind(socket: &Socket, fd: c_int) {
-    let Some(post) = socket.post().filter(|post| post.directory.is_some()) else { return };
+    let Some(post) = socket.udp_attachment().filter(|post| post.directory.is_some()) else {
+        return;
+    };
     let held = socket.sending.hold();
     post.outbox(&held, |outbox| {
         for route in outbox.routes.iter_mut().flatten() {
@@ -539,7 +541,7 @@ pub(crate) fn mind(socket: &Socket, fd: c_int) {
 
 /// The socket will not send through mailboxes any more: they are told so.
 pub(super) fn forget(socket: &Socket) {
-    let Some(post) = socket.post() else { return };
+    let Some(post) = socket.udp_attachment() else { return };
     let held = socket.sending.hold();
     post.outbox(&held, |outbox| {
         outbox.routes.clear();

@@ -38,7 +38,7 @@ impl Inbox {
 
 /// What this process has of a socket.
 #[derive(Debug)]
-pub(crate) struct Post {
+pub(crate) struct UdpAttachment {
     inbox: AtomicPtr<Inbox>,
     outbox: UnsafeCell<Outbox>,
     /// A thread touches the outbox.
@@ -48,33 +48,36 @@ pub(crate) struct Post {
 }
 
 // SAFETY: nothing else has this place.
-unsafe impl Attached for Post {
+unsafe impl Attached for UdpAttachment {
     const PLACE: usize = 1;
 }
 
 impl Socket {
     /// What this process has of a UDP socket. The socket must be in use by the caller.
     #[inline]
-    pub(crate) fn post(&self) -> Option<&Post> {
+    pub(crate) fn udp_attachment(&self) -> Option<&UdpAttachment> {
         self.attached()
     }
 
     /// The same, and made if need be. A thread that comes second loses, and uses the first's.
     #[inline]
-    pub(super) fn post_or_new(&self, new: impl FnOnce() -> Post) -> Option<&Post> {
-        self.post().or_else(|| {
+    pub(super) fn udp_attachment_or_new(
+        &self,
+        new: impl FnOnce() -> UdpAttachment,
+    ) -> Option<&UdpAttachment> {
+        self.udp_attachment().or_else(|| {
             self.attach(new());
-            self.post()
+            self.udp_attachment()
         })
     }
 }
 
 // SAFETY: the outbox is touched only while a lock is held (rule 2); the rest is atomics.
-unsafe impl Sync for Post {}
+unsafe impl Sync for UdpAttachment {}
 // SAFETY: nothing in it belongs to a thread.
-unsafe impl Send for Post {}
+unsafe impl Send for UdpAttachment {}
 
-impl Post {
+impl UdpAttachment {
     pub(super) fn new(socket: &Socket, fd: c_int) -> Self {
         let directory = is_allowed(socket, fd).then(|| directory::of(fd)).flatten();
         Self {
@@ -127,7 +130,7 @@ impl Post {
     }
 }
 
-impl Drop for Post {
+impl Drop for UdpAttachment {
     fn drop(&mut self) {
         let Some(inbox) = NonNull::new(self.inbox.swap(ptr::null_mut(), Ordering::AcqRel)) else {
             return;
@@ -163,7 +166,7 @@ pub(super) fn inbox(socket: &Socket, fd: c_int) -> Option<&Inbox> {
     if !socket.has_inbox.load(Ordering::Acquire) {
         return None;
     }
-    match socket.post().and_then(Post::inbox) {
+    match socket.udp_attachment().and_then(UdpAttachment::inbox) {
         Some(inbox) if inbox.mailbox.is_spoilt() => give_up(socket, fd),
         Some(inbox) => Some(inbox),
         None => join(socket, fd),
@@ -188,12 +191,12 @@ pub(super) fn give_up(socket: &Socket, fd: c_int) -> Option<&Inbox> {
 /// The mailbox of a socket, if this process has mapped it.
 #[inline]
 pub(crate) fn mapped(socket: &Socket) -> Option<&Inbox> {
-    socket.post()?.inbox()
+    socket.udp_attachment()?.inbox()
 }
 
 #[cold]
 fn join(socket: &Socket, fd: c_int) -> Option<&Inbox> {
-    let post = socket.post_or_new(|| Post::new(socket, fd))?;
+    let post = socket.udp_attachment_or_new(|| UdpAttachment::new(socket, fd))?;
     let (mailbox, path) = directory::open(fd, directory::cookie(fd)?)?;
     mailbox.own();
     post.publish(mailbox, path);
@@ -203,7 +206,7 @@ fn join(socket: &Socket, fd: c_int) -> Option<&Inbox> {
 
 /// In a child just forked: nothing of a socket is in the hands of the parent's threads.
 pub(crate) fn forget_threads(socket: &Socket) {
-    socket.post().into_iter().for_each(Post::after_fork);
+    socket.udp_attachment().into_iter().for_each(UdpAttachment::after_fork);
 }
 
 /// A socket that came from another program: if it has a mailbox, so it stays.
@@ -218,7 +221,9 @@ pub(crate) fn inherit(socket: &Socket, fd: c_int) {
 /// of ours.
 #[cold]
 pub(super) fn set_up(socket: &Socket, fd: c_int) {
-    let Some(post) = socket.post_or_new(|| Post::new(socket, fd)) else { return };
+    let Some(post) = socket.udp_attachment_or_new(|| UdpAttachment::new(socket, fd)) else {
+        return;
+    };
     if post.inbox().is_some() {
         return; // It was given up.
     }

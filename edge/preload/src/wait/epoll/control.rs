@@ -27,7 +27,9 @@ impl Epoll {
         let (events, data) = (event.events, event.u64);
         let is_ours = |socket: &SocketRef| match socket.kind() {
             Kind::Datagram => {
-                op != libc::EPOLL_CTL_ADD || datagram::has_post(socket) || filters::has(socket)
+                op != libc::EPOLL_CTL_ADD
+                    || datagram::may_use_mailbox(socket)
+                    || filters::has(socket)
             }
             Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => true,
         };
