@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The program has confined itself to some system calls.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 /// Since then none of its sockets is known here.
-static IS_BARE: AtomicBool = AtomicBool::new(false);
+static IS_PASSTHROUGH: AtomicBool = AtomicBool::new(false);
 
-/// From now on the program is confined. `is_bare`: none of its sockets is known here.
-pub(crate) fn confine(is_bare: bool) {
-    IS_BARE.store(is_bare, Ordering::Release);
+/// From now on the program is confined. `is_passthrough`: none of its sockets is known here.
+pub(crate) fn confine(is_passthrough: bool) {
+    IS_PASSTHROUGH.store(is_passthrough, Ordering::Release);
     IS_CONFINED.store(true, Ordering::Release);
 }
 
@@ -21,6 +21,6 @@ pub(crate) fn is_confined() -> bool {
 }
 
 /// Whether the program has confined itself, and the kernel's own calls are all there is to its sockets.
-pub(crate) fn is_bare() -> bool {
-    IS_BARE.load(Ordering::Acquire)
+pub(crate) fn is_passthrough() -> bool {
+    IS_PASSTHROUGH.load(Ordering::Acquire)
 }

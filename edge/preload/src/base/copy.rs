@@ -8,7 +8,7 @@
 //! # Safety
 //!
 //! 1. [`guarded`] keeps what the calling convention wants kept on its stack, and notes the top of it.
-//!    [`landing`] is entered with that stack, and leaves as [`guarded`] would: whatever `memcpy` has
+//!    [`fault_return`] is entered with that stack, and leaves as [`guarded`] would: whatever `memcpy` has
 //!    done above is given up, which is all right as it holds nothing.
 //! 2. A note is there only while the thread that has written it is inside of `memcpy`, called from
 //!    [`guarded`]; handlers that could come in between wait until the locks are released
@@ -28,7 +28,7 @@ use crate::base::{signal, thread};
 #[inline]
 pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, len: usize) -> bool {
     signal::guard();
-    let note = thread::with(|thread| thread.landing.as_ptr());
+    let note = thread::with(|thread| thread.fault_return.as_ptr());
     // SAFETY: the caller's promise; a fault is survived (rule 1).
     unsafe { guarded(target, source, len, note) == 0 }
 }
@@ -120,7 +120,7 @@ unsafe extern "C" fn guarded(
 
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-unsafe extern "C" fn landing() {
+unsafe extern "C" fn fault_return() {
     std::arch::naked_asm!(
         "mov eax, 1",
         "cld",
@@ -169,7 +169,7 @@ unsafe extern "C" fn guarded(
 
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-unsafe extern "C" fn landing() {
+unsafe extern "C" fn fault_return() {
     std::arch::naked_asm!(
         "mov x0, #1",
         "ldp x19, x20, [sp, #16]",
@@ -192,13 +192,13 @@ unsafe extern "C" fn landing() {
 ///
 /// `context` is what the kernel gave to the handler, and the handler returns next.
 pub(crate) unsafe fn land(context: *mut c_void) -> bool {
-    let stack = thread::with(|thread| thread.landing.replace(0));
+    let stack = thread::with(|thread| thread.fault_return.replace(0));
     if stack == 0 || context.is_null() {
         return false;
     }
     // SAFETY: the caller's promise.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    let goes_to: unsafe extern "C" fn() = landing;
+    let goes_to: unsafe extern "C" fn() = fault_return;
     set(context, (goes_to as *const ()).addr(), stack);
     true
 }

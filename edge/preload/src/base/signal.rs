@@ -46,7 +46,7 @@ pub(crate) fn move_out() {
 }
 
 /// Whether this is a process that borrows another's memory, until it executes something.
-pub(crate) fn is_guest() -> bool {
+pub(crate) fn is_vfork_child() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);
     process != 0 && process != raw::process_id()
 }
@@ -223,7 +223,7 @@ pub(crate) fn sigaction(
 ) -> c_int {
     let null = std::ptr::null();
     let index = usize::try_from(signal).ok().filter(|index| (1..SIGNALS).contains(index));
-    let (Some(index), false) = (index, is_guest()) else {
+    let (Some(index), false) = (index, is_vfork_child()) else {
         let new = new.map_or(null, std::ptr::from_ref);
         return next_sigaction(signal, new, old.map_or(std::ptr::null_mut(), std::ptr::from_mut));
     };

@@ -43,7 +43,7 @@ pub(crate) struct Thread {
     /// Which doorbell it had when it last slept in `poll`.
     pub(crate) doorbell: Cell<usize>,
     /// Where its stack is while it copies from or to the program; see `copy.rs`.
-    pub(crate) landing: Cell<usize>,
+    pub(crate) fault_return: Cell<usize>,
 }
 
 thread_local! {
@@ -65,7 +65,7 @@ thread_local! {
             is_forking: Cell::new(false),
             reserved: Cell::new(None),
             doorbell: Cell::new(0),
-            landing: Cell::new(0),
+            fault_return: Cell::new(0),
         }
     };
 }

@@ -22,7 +22,7 @@ use crate::wait::epoll;
 /// Before a descriptor is closed, however that comes.
 fn closes(fd: c_int) {
     doorbell::closes(fd..=fd);
-    if (table::socket(fd).is_some() || epoll::of(fd).is_some()) && !signal::is_guest() {
+    if (table::socket(fd).is_some() || epoll::of(fd).is_some()) && !signal::is_vfork_child() {
         let errno = raw::errno();
         closing::forget(fd);
         raw::set_errno(errno);
@@ -31,7 +31,7 @@ fn closes(fd: c_int) {
 
 /// A descriptor has been made that stands for what another does.
 fn copied(old: c_int, new: c_int) {
-    if new < 0 || new == old || signal::is_guest() {
+    if new < 0 || new == old || signal::is_vfork_child() {
         return;
     }
     table::clear(new).map(crate::socket::state::Socket::release).unwrap_or(());
@@ -110,7 +110,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
         doorbell::closes(number(first)..=number(last));
     }
-    if closes_all && !signal::is_guest() {
+    if closes_all && !signal::is_vfork_child() {
         let others_keep_theirs = flags & unshare != 0 && raw::has_threads();
         let each = if others_keep_theirs { exec_target::prepare_standard } else { closes };
         table::each(first as usize, last as usize, each);

@@ -51,7 +51,7 @@ unsafe extern "C-unwind" fn poll(
     limit: c_int,
 ) -> c_int {
     let number = count as usize;
-    if fds.is_null() || number == 0 || number > MANY || confined::is_bare() {
+    if fds.is_null() || number == 0 || number > MANY || confined::is_passthrough() {
         return real!(poll(fds, count, limit));
     }
     // SAFETY: the program's promise about the array.
@@ -135,9 +135,11 @@ unsafe extern "C-unwind" fn ppoll(
     let time = unsafe { time(limit) };
     // SAFETY: the program's promise about the mask.
     let known_mask = unsafe { mask_of(mask) };
-    let (false, Ok(limit_ns), Ok(known_mask)) =
-        (fds.is_null() || number == 0 || number > MANY || confined::is_bare(), time, known_mask)
-    else {
+    let (false, Ok(limit_ns), Ok(known_mask)) = (
+        fds.is_null() || number == 0 || number > MANY || confined::is_passthrough(),
+        time,
+        known_mask,
+    ) else {
         return real!(ppoll(fds, count, limit, mask));
     };
     // SAFETY: the program's promise about the array.
@@ -301,7 +303,7 @@ unsafe extern "C-unwind" fn pselect(
 }
 
 fn created(epfd: c_int) -> c_int {
-    if epfd >= 0 && !confined::is_bare() {
+    if epfd >= 0 && !confined::is_passthrough() {
         epoll::set(epfd, Epoll::create());
     }
     epfd

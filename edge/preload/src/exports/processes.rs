@@ -1,7 +1,7 @@
 //! Forks, signal handlers, and programs that confine themselves.
 //!
 //! `vfork` is left alone: it returns twice into the same frame, which no function can wrap. Its
-//! child is recognised as a guest in our memory, and changes nothing.
+//! child is recognised as a `vfork` child in our memory, and changes nothing.
 //!
 //! # Safety
 //!

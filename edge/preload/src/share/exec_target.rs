@@ -55,7 +55,7 @@ pub(crate) fn in_shared_memory(fd: c_int) -> Option<SocketRef> {
         shares_memory(socket)
             && cookie.is_none_or(|cookie| socket.cookie.load(Ordering::Relaxed) == cookie)
     };
-    if !signal::is_guest() {
+    if !signal::is_vfork_child() {
         return table::socket(fd).filter(|socket| is_it(socket, None));
     }
     let cookie = Some(rendezvous::cookie(fd)).filter(|cookie| *cookie != 0)?;
@@ -82,8 +82,8 @@ pub(crate) unsafe fn prepare(
     let mut prepared = Prepared::default();
     // Its host has not counted a guest in its memory.
     // SAFETY: the caller's promise.
-    unsafe { leave_to(program, environment, signal::is_guest()) };
-    if !signal::is_guest() {
+    unsafe { leave_to(program, environment, signal::is_vfork_child()) };
+    if !signal::is_vfork_child() {
         table::each(0, usize::MAX, |fd| prepared.unname(fd));
         arena::remove_process();
         // What it has besides descriptors goes when others see that it is another program.
@@ -112,7 +112,7 @@ impl Prepared {
 
     /// It has not come to that, and `errno` says why.
     pub(crate) fn undo(self) {
-        if signal::is_guest() {
+        if signal::is_vfork_child() {
             return;
         }
         arena::add_process(alive::me());

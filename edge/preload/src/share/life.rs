@@ -37,7 +37,7 @@ extern "C" fn begin() {
 
 /// The program ends in peace: its peers see that as if it had closed everything.
 extern "C" fn end() {
-    if signal::is_guest() || confined::is_confined() {
+    if signal::is_vfork_child() || confined::is_confined() {
         return;
     }
     table::each(0, usize::MAX, |fd| {
@@ -55,7 +55,7 @@ extern "C" fn end() {
 /// on it makes those alone that it would make without us. So all that can be done beforehand is done, as
 /// if it were about to end.
 pub(crate) fn confine() {
-    if signal::is_guest() || confined::is_confined() {
+    if signal::is_vfork_child() || confined::is_confined() {
         return;
     }
     signal::guard();
@@ -63,13 +63,13 @@ pub(crate) fn confine() {
     heap::provide();
     alive::confine();
     exec_target::give_up_all();
-    let mut is_bare = true;
+    let mut is_passthrough = true;
     table::each(0, usize::MAX, |fd| match epoll::of(fd) {
         Some(epoll) if epoll.is_kernels_alone(fd) => {
             epoll.stop_notifications();
             table::clear(fd);
         }
-        Some(_) => is_bare = false,
+        Some(_) => is_passthrough = false,
         None => {}
     });
     table::each(0, usize::MAX, |fd| {
@@ -78,14 +78,14 @@ pub(crate) fn confine() {
         if socket.carrier() == Carrier::Kernel && !is_watched {
             table::clear(fd).map(Socket::release).unwrap_or(());
         } else {
-            is_bare = false;
+            is_passthrough = false;
         }
     });
     if crate::share::stats::remove() {
         rendezvous::clear_away();
     }
     signal::move_out();
-    confined::confine(is_bare);
+    confined::confine(is_passthrough);
     raw::set_errno(errno);
 }
 

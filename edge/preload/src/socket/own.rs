@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::base::raw;
 use crate::socket::ownership::{Ownership, Place};
 
-/// What this process knows of itself. A guest in our memory finds what its host does, for which it acts.
+/// What this process knows of itself. A `vfork` child in our memory finds what its host does, for which it acts.
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) place: AtomicU32,

@@ -326,7 +326,7 @@ pub(crate) fn notify(number: u32) -> bool {
 /// sends bells, or gets them.
 #[inline]
 pub(crate) fn closes(fds: RangeInclusive<c_int>) {
-    if *fds.end() >= FD_MIN && !signal::is_guest() {
+    if *fds.end() >= FD_MIN && !signal::is_vfork_child() {
         SENDER.closes(&fds);
         SPARES.iter().for_each(|spare| spare.bell.socket.closes(&fds));
     }
