@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! raw, real, ppoll    system calls, and the real functions of the C library
-//! address, parts, copy        sockaddr, iovec, and copies that survive a wrong pointer
+//! address, iovec, copy        sockaddr, iovec, and copies that survive a wrong pointer
 //! signal, shelter, thread     handlers, faults, what each thread has for itself
 //! lock, forks, confined       locks, and what happens to them in a fork; `seccomp`
 //! heap, few       memory, but not the program's       alive, locals   processes, addresses of this host
@@ -19,12 +19,12 @@ pub(crate) mod copy;
 pub(crate) mod few;
 pub(crate) mod forks;
 pub(crate) mod heap;
+pub(crate) mod iovec;
 pub(crate) mod locals;
 pub(crate) mod lock;
 pub(crate) mod log;
 pub(crate) mod logic;
 pub(crate) mod pace;
-pub(crate) mod parts;
 pub(crate) mod ppoll;
 pub(crate) mod raw;
 pub(crate) mod real;

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use adverb_sockconf::Load;
 
 use super::{answer, int, size};
-use crate::base::parts::Cursor;
+use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::real::real;
 use crate::base::{address, copy};
@@ -245,7 +245,7 @@ fn dummy(fd: c_int, parts: &[libc::iovec], to: Destination) -> Answer {
     });
     let is_there = parts.iter().all(|part| copy::is_readable(part.iov_base, part.iov_len));
     match (is_warm, is_there) {
-        (true, true) => Ok(Cursor::new(parts).remaining()),
+        (true, true) => Ok(IoCursor::new(parts).remaining()),
         (true, false) => Err(Errno::FAULT),
         (false, _) => Err(Errno(libc::EINVAL)),
     }
@@ -258,7 +258,7 @@ fn pace(socket: &SocketRef, fd: c_int, parts: &[libc::iovec], flags: c_int) -> R
         return Ok(());
     }
     let now = flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking.load(Ordering::Relaxed);
-    let load = Load::Datagram(u64::try_from(Cursor::new(parts).remaining()).unwrap_or(u64::MAX));
+    let load = Load::Datagram(u64::try_from(IoCursor::new(parts).remaining()).unwrap_or(u64::MAX));
     let limit_ns = socket.send_limit_ns.load(Ordering::Relaxed);
     let is_still = || table::still(fd, socket);
     socket.paced.admit(load, MayWait::of(now, false), limit_ns, is_still).map(|_| ())
@@ -443,7 +443,7 @@ pub(super) unsafe extern "C-unwind" fn readv(
     if let Some(answer) = receive(&socket, fd, list, 0) {
         return size(answer);
     }
-    if Cursor::new(list).remaining() > 0 {
+    if IoCursor::new(list).remaining() > 0 {
         match datagram(&socket, fd, list, 0) {
             Some(Err(Errno(libc::ENOTSOCK))) => return block(),
             Some(answer) => return size(answer),

@@ -30,7 +30,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::base::config::Sizes;
-use crate::base::parts::Cursor;
+use crate::base::iovec::IoCursor;
 use crate::base::shelter::Mapping;
 use crate::base::{address, alive, raw};
 use crate::socket::state::{Attached, End, Socket};
@@ -743,7 +743,7 @@ impl Ring<'_> {
 
     /// Copies bytes out for as long as there are some and there is room for them, and returns how
     /// many. They stay in the ring if `peek`, and if a buffer is none.
-    pub(crate) fn read(&self, into: &mut Cursor<'_>, peek: bool) -> Result<usize, Trouble> {
+    pub(crate) fn read(&self, into: &mut IoCursor<'_>, peek: bool) -> Result<usize, Trouble> {
         let start = into.clone();
         let (mut tail, mut available) = self.readable()?;
         let begin = tail;
@@ -817,7 +817,7 @@ impl Ring<'_> {
     /// Copies bytes in for as long as there are some and there is room for them, and returns how
     /// many; none if a buffer is none, or if the reader says to be where it cannot be. A stream in a ring that has grown does not begin again at the
     /// start: what comes next had better not lie where the reader still has it near itself.
-    pub(crate) fn write(&self, from: &mut Cursor<'_>, is_stream: bool) -> Result<usize, Trouble> {
+    pub(crate) fn write(&self, from: &mut IoCursor<'_>, is_stream: bool) -> Result<usize, Trouble> {
         let begin = from.clone();
         let Direction { producer, sender, .. } = self.direction;
         let mut head = sender.head.load(Ordering::Relaxed);

@@ -6,14 +6,14 @@
 //! # Safety
 //!
 //! Message headers passed to the kernel point to arrays on this stack, and these to the program's
-//! buffers, which it has promised for the length of the call (see `parts.rs`).
+//! buffers, which it has promised for the length of the call (see `iovec.rs`).
 
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
 use adverb_sockconf::Level;
 
-use crate::base::parts::{Cursor, PARTS_MAX};
+use crate::base::iovec::{IoCursor, PARTS_MAX};
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::{log, thread};
 use crate::socket::counters::{add, rise};
@@ -71,7 +71,7 @@ pub(crate) const NO_PARTS: [libc::iovec; PARTS_MAX] =
     [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
 
 /// Receives at most `most` bytes from the kernel, without waiting.
-fn kernel_receive(fd: c_int, cursor: &mut Cursor<'_>, most: usize, how: Receive<'_>) -> Answer {
+fn kernel_receive(fd: c_int, cursor: &mut IoCursor<'_>, most: usize, how: Receive<'_>) -> Answer {
     let mut parts = NO_PARTS;
     let count = cursor.rest(most, &mut parts);
     let mut message = message(parts.get_mut(..count).unwrap_or(&mut []));
@@ -81,7 +81,7 @@ fn kernel_receive(fd: c_int, cursor: &mut Cursor<'_>, most: usize, how: Receive<
 }
 
 /// Sends through the kernel, without waiting.
-fn kernel_send(fd: c_int, cursor: &mut Cursor<'_>, more: bool) -> Answer {
+fn kernel_send(fd: c_int, cursor: &mut IoCursor<'_>, more: bool) -> Answer {
     let mut parts = NO_PARTS;
     let count = cursor.rest(usize::MAX, &mut parts);
     let message = message(parts.get_mut(..count).unwrap_or(&mut []));
@@ -97,7 +97,7 @@ fn kernel_send(fd: c_int, cursor: &mut Cursor<'_>, more: bool) -> Answer {
 pub(crate) fn try_receive(
     socket: &Socket,
     fd: c_int,
-    into: &mut Cursor<'_>,
+    into: &mut IoCursor<'_>,
     how: Receive<'_>,
 ) -> Step {
     if let Some(error) = socket.take_error() {
@@ -138,7 +138,12 @@ fn is_left_behind(socket: &Socket, segment: &Segment) -> bool {
 
 /// Through the kernel. The first bytes of a connection that was accepted are the moment to look for
 /// an offer: a peer that makes one does so before it sends.
-fn receive_unsettled(socket: &Socket, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
+fn receive_unsettled(
+    socket: &Socket,
+    fd: c_int,
+    into: &mut IoCursor<'_>,
+    how: Receive<'_>,
+) -> Step {
     match kernel_receive(fd, into, usize::MAX, how) {
         Ok(0) if into.remaining() > 0 => Step::Ended,
         Ok(got) => {
@@ -190,7 +195,7 @@ fn receive_settled(
     socket: &Socket,
     segment: &Segment,
     fd: c_int,
-    into: &mut Cursor<'_>,
+    into: &mut IoCursor<'_>,
     how: Receive<'_>,
 ) -> Step {
     let ring = segment.incoming(socket.end());
@@ -263,7 +268,7 @@ fn receive_ring(
     socket: &Socket,
     ring: Ring<'_>,
     fd: c_int,
-    into: &mut Cursor<'_>,
+    into: &mut IoCursor<'_>,
     how: Receive<'_>,
 ) -> Step {
     let is_long = |loan: &&Loan<'_>| {
@@ -320,7 +325,12 @@ fn is_left(socket: &Socket) -> bool {
 }
 
 /// The peer has gone back to the kernel, and the ring is empty: what comes now comes from there.
-fn receive_after_ring(socket: &Socket, fd: c_int, into: &mut Cursor<'_>, how: Receive<'_>) -> Step {
+fn receive_after_ring(
+    socket: &Socket,
+    fd: c_int,
+    into: &mut IoCursor<'_>,
+    how: Receive<'_>,
+) -> Step {
     let Some(segment) = socket.mapped() else { return Step::Nothing };
     if !fallback::is_drained(socket, segment, fd) {
         let has_bytes = segment.incoming(socket.end()).has_bytes();
@@ -381,7 +391,7 @@ pub(crate) fn warm(socket: &Socket, fd: c_int) -> bool {
 }
 
 /// Sends what there is room for. The cursor moves by as many bytes as the answer says.
-pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut Cursor<'_>, more: bool) -> Step {
+pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>, more: bool) -> Step {
     if let Some(error) = socket.take_error() {
         return Step::Failed(Errno(error));
     }
@@ -426,7 +436,7 @@ fn send_settled(
     socket: &Socket,
     segment: &Segment,
     fd: c_int,
-    from: &mut Cursor<'_>,
+    from: &mut IoCursor<'_>,
     more: bool,
 ) -> Step {
     match socket.carrier() {
@@ -464,7 +474,7 @@ fn through_kernel(
     socket: &Socket,
     segment: Option<&Segment>,
     fd: c_int,
-    from: &mut Cursor<'_>,
+    from: &mut IoCursor<'_>,
     more: bool,
 ) -> Step {
     match kernel_send(fd, from, more) {
@@ -485,7 +495,7 @@ fn through_kernel(
     }
 }
 
-fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut Cursor<'_>) -> Step {
+fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut IoCursor<'_>) -> Step {
     let ring = segment.outgoing(socket.end());
     let consumer = &ring.direction.consumer;
     bell::switch(socket, segment);
@@ -555,7 +565,7 @@ const STREAM_BYTES: u64 = 1 << 18;
 
 /// The peer has closed. A byte in the kernel's stream finds out what TCP says to that: the first is
 /// accepted and answered with a reset, the next one fails.
-fn into_the_void(socket: &Socket, fd: c_int, from: &mut Cursor<'_>) -> Step {
+fn into_the_void(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>) -> Step {
     match raw::send(fd, &[0]) {
         Ok(_) | Err(Errno::AGAIN) => {
             let count = from.remaining();

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use adverb_sockconf::Load;
 
 use crate::base::config;
-use crate::base::parts::Cursor;
+use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::socket::counters::add;
@@ -191,7 +191,7 @@ pub(crate) fn receive(
 ) -> Answer {
     raw::cancellation_point();
     let now = how.now || socket.is_nonblocking.load(Ordering::Relaxed);
-    let mut cursor = Cursor::new(parts);
+    let mut cursor = IoCursor::new(parts);
     let wanted = cursor.remaining();
     let mut done = 0;
     loop {
@@ -247,7 +247,7 @@ pub(crate) fn send(socket: &Socket, fd: c_int, parts: &[libc::iovec], how: Send)
         segment.outgoing(socket.end()).prepare();
     }
     let now = how.now || socket.is_nonblocking.load(Ordering::Relaxed);
-    let mut cursor = Cursor::new(parts);
+    let mut cursor = IoCursor::new(parts);
     let wanted = cursor.remaining();
     let mut done = 0;
     loop {
@@ -284,7 +284,7 @@ pub(crate) fn send(socket: &Socket, fd: c_int, parts: &[libc::iovec], how: Send)
 fn try_send_paced(
     socket: &Socket,
     fd: c_int,
-    from: &mut Cursor<'_>,
+    from: &mut IoCursor<'_>,
     more: bool,
     may_wait: pacing::MayWait,
 ) -> Step {
@@ -300,7 +300,7 @@ fn try_send_paced(
     };
     let mut parts = NO_PARTS;
     let count = from.rest(usize::try_from(granted).unwrap_or(usize::MAX), &mut parts);
-    let mut part = Cursor::new(parts.get(..count).unwrap_or(&[]));
+    let mut part = IoCursor::new(parts.get(..count).unwrap_or(&[]));
     let step = try_send(socket, fd, &mut part, more);
     let moved = if let Step::Moved(moved) = step { moved } else { 0 };
     from.skip(moved);

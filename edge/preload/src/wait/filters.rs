@@ -20,8 +20,8 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::base::iovec::{IoCursor, PARTS_MAX};
 use crate::base::lock::{Guarded, Lock};
-use crate::base::parts::{Cursor, PARTS_MAX};
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::Interrupts;
 use crate::base::{address, config};
@@ -201,7 +201,7 @@ fn show(socket: &SocketRef, fd: c_int, spare: &mut Spare) -> Shown {
         }
     } else {
         let how = Receive { peek: true, now: true, loan: Some(&loan), ..Receive::default() };
-        match stream::try_receive(socket, fd, &mut Cursor::new(&[spare.part()]), how) {
+        match stream::try_receive(socket, fd, &mut IoCursor::new(&[spare.part()]), how) {
             Step::Moved(0) | Step::Nothing => return Shown::Nothing,
             Step::Moved(len) => (len, address::name(fd, true)),
             Step::Ended => return Shown::End,
@@ -337,7 +337,7 @@ fn take_out(socket: &SocketRef, fd: c_int, len: usize, loan: Option<&Loan<'_>>) 
     let mut left = len;
     while left > 0 {
         let nowhere = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: left }];
-        match stream::try_receive(socket, fd, &mut Cursor::new(&nowhere), how) {
+        match stream::try_receive(socket, fd, &mut IoCursor::new(&nowhere), how) {
             Step::Moved(moved @ 1..) if loan.is_none() => left = left.saturating_sub(moved),
             Step::Moved(_) | Step::Ended | Step::Nothing | Step::Failed(_) => return,
         }
@@ -409,7 +409,7 @@ pub(crate) fn receive(
     how: Receive<'_>,
 ) -> Answer {
     raw::cancellation_point();
-    let mut cursor = Cursor::new(parts);
+    let mut cursor = IoCursor::new(parts);
     let mut done = 0;
     while cursor.remaining() > 0 {
         let admitted = match admit(socket, fd, how.now || done > 0 && !how.all) {
@@ -453,7 +453,7 @@ pub(crate) fn receive_lent(
         loan.most.set(loan.most.get().min(len));
     }
     let mut rest = [NO_PIECE; PARTS_MAX];
-    let count = Cursor::new(parts).rest(len, &mut rest);
+    let count = IoCursor::new(parts).rest(len, &mut rest);
     let got = blocking::receive(socket, fd, rest.get(..count).unwrap_or(&[]), how)?;
     taken(socket, got);
     Ok(got)

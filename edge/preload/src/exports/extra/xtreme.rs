@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use crate::base::forks::{self, Rank};
+use crate::base::iovec::IoCursor;
 use crate::base::lock::Guarded;
-use crate::base::parts::Cursor;
 use crate::base::raw::{self, Errno};
 use crate::base::{address, config, copy};
 use crate::exports::extra::buffers::{self, Blank, Buffer, SHORT};
@@ -384,7 +384,7 @@ impl Seat {
             return Some(self.packet(fd, arrival.len, loan.lent(), from, paper));
         }
         let how = Receive { now: true, loan: Some(&loan), ..Receive::default() };
-        match stream::try_receive(&self.socket, fd, &mut Cursor::new(&parts), how) {
+        match stream::try_receive(&self.socket, fd, &mut IoCursor::new(&parts), how) {
             Step::Moved(0) | Step::Nothing => None,
             Step::Moved(len) => {
                 let from = *self.peer.get_or_insert_with(|| short(address::name(fd, true)));

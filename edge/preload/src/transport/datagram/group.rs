@@ -21,7 +21,7 @@ use super::directory::{self, Directory};
 use super::listing::Listing;
 use super::mailbox::{Expects, LOOPBACK, Pushed, Reserved, Sender, Shows};
 use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, Plan, VERIFY, Way, source_of};
-use crate::base::parts::Cursor;
+use crate::base::iovec::IoCursor;
 use crate::base::{config, raw};
 use crate::socket::state::Socket;
 
@@ -225,7 +225,7 @@ impl Groups {
             return kernel(false);
         }
         if !is_special
-            && Cursor::new(parts).remaining() <= LEN_MAX
+            && IoCursor::new(parts).remaining() <= LEN_MAX
             && group.is_ready(source.me, listing)
         {
             group.explain(source.fd);
@@ -417,7 +417,7 @@ impl Group {
 
     /// One attempt. `Full` if it is worth trying again, since one that is full is being read.
     fn put(&mut self, parts: &[libc::iovec], waits: bool) -> Pushed {
-        let from = Cursor::new(parts);
+        let from = IoCursor::new(parts);
         let len = from.remaining();
         let mut ends = [None; MEMBERS_MAX];
         {

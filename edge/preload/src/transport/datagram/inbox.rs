@@ -3,7 +3,7 @@
 //! # Safety
 //!
 //! Message headers passed to the kernel point to locals and to the program's buffers, which it has
-//! promised for the length of the call (see `parts.rs`).
+//! promised for the length of the call (see `iovec.rs`).
 
 #![expect(clippy::as_conversions, reason = "lengths of the C library have other widths")]
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
 use super::post::Inbox;
 use super::{outbox, post};
-use crate::base::parts::Cursor;
+use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::thread::Interrupts;
@@ -321,7 +321,7 @@ fn from_ring(
             return Ok(Arrival { len: front.len, from, from_len, ..Arrival::empty() });
         }
     }
-    let Ok(copied) = mailbox.copy(front, &mut Cursor::new(request.parts)) else {
+    let Ok(copied) = mailbox.copy(front, &mut IoCursor::new(request.parts)) else {
         if mailbox.is_spoilt() {
             return Err(Errno::AGAIN); // A page of the mailbox is missing, which is given up.
         }

@@ -13,7 +13,7 @@ use super::directory::{self, Directory};
 use super::group::{self, Groups};
 use super::mailbox::{Mailbox, Pushed};
 use super::post::UdpAttachment;
-use crate::base::parts::Cursor;
+use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer};
 use crate::base::{address, thread};
 use crate::socket::counters::add;
@@ -373,7 +373,7 @@ impl Way {
     /// Puts a datagram into the mailbox; `Asleep` if it is to go through the kernel for any reason.
     pub(super) fn send(&mut self, parts: &[libc::iovec]) -> Pushed {
         self.mailbox.prepare(self.pushed_to);
-        let mut cursor = Cursor::new(parts);
+        let mut cursor = IoCursor::new(parts);
         let len = cursor.remaining();
         let Some(sender) = self.mailbox.sender(self.sender) else { return Pushed::Gone };
         if self.mailbox.is_spoilt() {
@@ -456,7 +456,7 @@ pub(crate) fn send(
     drop(held);
     let (is_counted, to) = match plan {
         Plan::Done => {
-            let len = Cursor::new(parts).remaining();
+            let len = IoCursor::new(parts).remaining();
             add(&socket.counters.tx_packets, 1);
             add(&socket.counters.tx_bytes, len);
             return Ok(len);

@@ -12,8 +12,8 @@ use super::{
     COMING, CURSOR_MASK, GONE, HEADER_BYTES, Header, Mailbox, Origin, Producer, SENDERS_NS,
     SLEEPERS, SLEEPERS_SHIFT, Sender,
 };
+use crate::base::iovec::{Fault, IoCursor};
 use crate::base::lock::Held;
-use crate::base::parts::{Cursor, Fault};
 use crate::base::raw;
 use crate::socket::loans::PIECES_MAX;
 
@@ -100,7 +100,7 @@ impl Reserved<'_> {
 
     /// Writes the datagram, if there is room for it. Returns false if it is not where the program
     /// has said.
-    pub(crate) fn fill(&self, sender: usize, before: u32, mut from: Cursor<'_>) -> bool {
+    pub(crate) fn fill(&self, sender: usize, before: u32, mut from: IoCursor<'_>) -> bool {
         let space = self.space.as_ref();
         space.is_none_or(|space| self.mailbox.fill(space, sender, before, &mut from))
     }
@@ -172,7 +172,7 @@ impl Mailbox {
         &self,
         sender: usize,
         before: u32,
-        from: &mut Cursor<'_>,
+        from: &mut IoCursor<'_>,
         len: usize,
         is_eager: bool,
     ) -> Pushed {
@@ -259,7 +259,7 @@ impl Mailbox {
 
     /// Writes a record. Returns false if the datagram is not where the program has said. The senders'
     /// lock is held.
-    fn fill(&self, space: &Space, sender: usize, before: u32, from: &mut Cursor<'_>) -> bool {
+    fn fill(&self, space: &Space, sender: usize, before: u32, from: &mut IoCursor<'_>) -> bool {
         let Space { head, len, charge, .. } = *space;
         let index = u32::try_from(sender).unwrap_or(0);
         self.write_head(head, [u32::try_from(len).unwrap_or(0), index, before, charge]);
@@ -424,7 +424,7 @@ impl Mailbox {
     }
 
     /// Copies a record, as much of it as there is room for. Returns how many bytes.
-    pub(crate) fn copy(&self, front: &Front, into: &mut Cursor<'_>) -> Result<usize, Fault> {
+    pub(crate) fn copy(&self, front: &Front, into: &mut IoCursor<'_>) -> Result<usize, Fault> {
         let (mut at, mut left, mut done) = (front.at, front.len, 0);
         while left > 0 {
             let (source, room) = self.at(at);
@@ -532,7 +532,7 @@ impl Mailbox {
             let Some(front) = self.front() else { return };
             let mut bytes = vec![0_u8; front.len];
             let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-            let _ = self.copy(&front, &mut Cursor::new(&[part]));
+            let _ = self.copy(&front, &mut IoCursor::new(&[part]));
             let origin = self.sender(front.sender).map(Sender::origin);
             if !origin.is_some_and(|origin| f(origin, &bytes)) {
                 let Producer { dropped, dropped_bytes, .. } = &self.header().producer;
@@ -553,7 +553,7 @@ impl Mailbox {
                 let mut bytes = vec![0_u8; front.len];
                 let part =
                     libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-                let _ = self.copy(&front, &mut Cursor::new(&[part]));
+                let _ = self.copy(&front, &mut IoCursor::new(&[part]));
                 f(&bytes);
             }
             self.advance(&front);

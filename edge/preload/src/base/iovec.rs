@@ -20,13 +20,13 @@ pub(crate) struct Fault;
 
 /// A position in a list of buffers.
 #[derive(Clone, Debug)]
-pub(crate) struct Cursor<'a> {
+pub(crate) struct IoCursor<'a> {
     parts: &'a [libc::iovec],
     /// How far into the first of them.
     offset: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> IoCursor<'a> {
     pub(crate) fn new(parts: &'a [libc::iovec]) -> Self {
         Self { parts, offset: 0 }
     }
