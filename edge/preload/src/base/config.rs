@@ -340,7 +340,7 @@ fn rules(settings: &Settings, first: &str) -> (Rules, Vec<Warning>, Option<Strin
 
 /// The text of a file of settings, which has to be an ordinary file: a FIFO would be waited for.
 fn text_of(path: &str) -> io::Result<String> {
-    let refused = |why: &str| Err(io::Error::new(ErrorKind::InvalidInput, why));
+    let refused = |reason: &str| Err(io::Error::new(ErrorKind::InvalidInput, reason));
     let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let facts = file.metadata()?;
     if !facts.is_file() {

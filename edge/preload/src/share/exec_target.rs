@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use crate::base::lock::Lazy;
 use crate::base::{alive, config, raw, signal};
 use crate::share::processes;
-use crate::socket::state::{Carrier, Kind, Socket, Why};
+use crate::socket::state::{Kind, Reason, Route, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{arena, policy};
 use crate::transport::ring::ACCEPTED;
@@ -45,7 +45,7 @@ fn has_rings() -> bool {
 
 fn shares_memory(socket: &Socket) -> bool {
     datagram::may_use_mailbox(socket)
-        || matches!(socket.carrier(), Carrier::Offered | Carrier::Rings | Carrier::Leaving)
+        || matches!(socket.route(), Route::Offered | Route::Rings | Route::Leaving)
 }
 
 /// The socket in shared memory that a descriptor of the calling process stands for. A guest in our
@@ -218,7 +218,7 @@ pub(crate) fn hand_over(over: c_int, fd: c_int) {
 
 /// Another program will have the connection too, and knows of rings.
 fn pass_on(socket: &Socket, fd: c_int) {
-    socket.leave_to_kernel(Why::HandedOver);
+    socket.leave_to_kernel(Reason::HandedOver);
     if let Some(segment) = socket.segment()
         && (segment.header().state.load(Ordering::Acquire) == ACCEPTED
             || !offer::take_back(socket, segment, fd))

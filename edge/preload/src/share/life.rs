@@ -13,7 +13,7 @@ use crate::base::lock::Lock;
 use crate::base::{alive, config, confined, forks, heap, raw, signal, thread};
 use crate::share::{exec_target, processes};
 use crate::socket::ownership::Reserved;
-use crate::socket::state::{self, Carrier, Kind, Socket};
+use crate::socket::state::{self, Kind, Route, Socket};
 use crate::socket::{arena, loans, policy, stamps, table};
 use crate::transport::{doorbell, offer, path_proof, rendezvous};
 use crate::wait::{epoll, filters};
@@ -75,7 +75,7 @@ pub(crate) fn confine() {
     table::each(0, usize::MAX, |fd| {
         let Some(socket) = table::socket(fd) else { return };
         let is_watched = socket.watchers.load(Ordering::Relaxed) > 0;
-        if socket.carrier() == Carrier::Kernel && !is_watched {
+        if socket.route() == Route::Kernel && !is_watched {
             table::clear(fd).map(Socket::release).unwrap_or(());
         } else {
             is_passthrough = false;
@@ -295,10 +295,10 @@ pub(crate) fn adopt(fd: c_int) {
     socket.paced.learn(fd);
     if kind == Kind::Stream && !offer::inherit(socket, fd) {
         // Its owner before may have sent and received without our counting.
-        socket.leave_to_kernel(state::Why::HandedOver);
+        socket.leave_to_kernel(state::Reason::HandedOver);
     }
     if kind == Kind::Datagram {
-        socket.leave_to_kernel(state::Why::Spin);
+        socket.leave_to_kernel(state::Reason::Spin);
         crate::transport::datagram::adopted(socket, fd);
     }
     table::set_socket(fd, socket);

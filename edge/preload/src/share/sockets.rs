@@ -10,7 +10,7 @@ use adverb_sockconf::{Level, Role};
 
 use crate::base::{address, config, raw};
 use crate::share::processes;
-use crate::socket::state::{Carrier, End, Kind, Socket, Why};
+use crate::socket::state::{End, Kind, Reason, Route, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{policy, stamps};
 use crate::transport::{datagram, offer, path_proof, ports};
@@ -24,7 +24,7 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
     let config = config::get();
     if !policy::is_wanted() {
         if config.explain {
-            let text = format!("fd {fd} socket: {}, also for what it accepts", Why::Off.text());
+            let text = format!("fd {fd} socket: {}, also for what it accepts", Reason::Off.text());
             config.log.print(Level::Info, &text);
         }
         return;
@@ -37,7 +37,7 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
     let Some(socket) = processes::create(socket_kind) else { return };
     socket.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     if socket_kind == Kind::Datagram {
-        socket.leave_to_kernel(Why::Spin);
+        socket.leave_to_kernel(Reason::Spin);
         socket.counters.note_limit(fd);
         if !config.multicast_loop {
             let _ = raw::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
@@ -82,9 +82,9 @@ pub(crate) fn connected(socket: &Socket, fd: c_int, errno: c_int) {
         0 => {
             socket.set_kind(Kind::Stream);
             match address::name(fd, true) {
-                Some(peer) if socket.carrier() == Carrier::Open => offer::offer(socket, fd, peer),
-                None if socket.carrier() == Carrier::Open => {
-                    socket.leave_to_kernel(Why::PeerElsewhere);
+                Some(peer) if socket.route() == Route::Open => offer::offer(socket, fd, peer),
+                None if socket.route() == Route::Open => {
+                    socket.leave_to_kernel(Reason::PeerElsewhere);
                 }
                 _ => {}
             }
@@ -105,7 +105,7 @@ pub(crate) fn listening(socket: &Socket, fd: c_int) {
         ports::announce(addr.port());
         socket.port.store(addr.port().into(), Ordering::Relaxed);
         path_proof::announce(fd, addr);
-        socket.set_why(Why::Listening);
+        socket.set_reason(Reason::Listening);
     }
     policy::explain(socket, fd, "listen");
 }
@@ -133,8 +133,8 @@ pub(crate) fn accepted(listener: &SocketRef, fd: c_int, flags: c_int, is_near: b
     }
     options(fd);
     match allowed {
-        policy::OS => socket.leave_to_kernel(Why::Rule),
-        policy::SPIN => socket.leave_to_kernel(Why::Spin),
+        policy::OS => socket.leave_to_kernel(Reason::Rule),
+        policy::SPIN => socket.leave_to_kernel(Reason::Spin),
         // If the offer is not there yet, it is looked for with the first bytes in either direction.
         _ => _ = offer::take(socket, fd),
     }
@@ -158,7 +158,7 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
         }
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_RCVLOWAT | libc::SO_TIMESTAMPING)
         | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => {
-            socket.leave_to_kernel(Why::Feature);
+            socket.leave_to_kernel(Reason::Feature);
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) if socket.mapped().is_some() => {
             let on = raw::option::<c_int>(fd, level, name).unwrap_or(1) != 0;
@@ -173,6 +173,6 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
 pub(crate) fn keep_to_kernel(fd: c_int) {
     if let Some(socket) = table::socket(fd) {
         datagram::keep_to_kernel(&socket, fd);
-        socket.leave_to_kernel(Why::Feature);
+        socket.leave_to_kernel(Reason::Feature);
     }
 }

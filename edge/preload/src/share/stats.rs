@@ -101,7 +101,7 @@ fn file(len: usize) -> Option<Mapping> {
         list(&ring::cursors()),
         list(&datagram::counts()),
         arena::layout(),
-        state::Why::ALL.map(|(_, text)| text).join(";"),
+        state::Reason::ALL.map(|(_, text)| text).join(";"),
         config::command(),
     );
     let count = text.len().min(arena::ABOUT_BYTES - 1);
@@ -157,7 +157,7 @@ pub(crate) fn describe(fd: i32, level: Level) -> bool {
             log::print(level, || {
                 sum_up(&socket, fd);
                 let text = socket.counters.report(fd);
-                format!("[fd={fd}] {:?}, {}\n{text}", socket.kind(), socket.why().text())
+                format!("[fd={fd}] {:?}, {}\n{text}", socket.kind(), socket.reason().text())
             });
         }
     };

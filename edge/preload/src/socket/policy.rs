@@ -15,7 +15,7 @@ use adverb_sockconf::{Level, Role, Transport};
 use crate::base::lock::{Guarded, Lock};
 use crate::base::{address, config, log, raw};
 use crate::socket::arena;
-use crate::socket::state::{Carrier, Kind, Socket, Why};
+use crate::socket::state::{Kind, Reason, Route, Socket};
 
 /// Sockets of the calling thread: as those of all threads, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,7 +61,7 @@ pub(crate) fn is_over() -> bool {
 pub(crate) fn leave_alone(socket: &Socket) {
     if matches!(socket.kind(), Kind::Fresh | Kind::Listener) {
         socket.allowed.store(OS, Ordering::Relaxed);
-        socket.leave_to_kernel(Why::Feature);
+        socket.leave_to_kernel(Reason::Feature);
     }
 }
 
@@ -93,13 +93,13 @@ fn allow(socket: &Socket, transport: Transport) {
     let (number, reason) = match transport {
         Transport::Best => (BEST, None),
         Transport::SharedMemory => (SHARED, None),
-        Transport::Spin => (SPIN, Some(Why::Spin)),
-        Transport::Os => (OS, Some(Why::Rule)),
+        Transport::Spin => (SPIN, Some(Reason::Spin)),
+        Transport::Os => (OS, Some(Reason::Rule)),
     };
     socket.allowed.store(number, Ordering::Relaxed);
-    if let Some(why) = reason {
-        socket.leave_to_kernel(why);
-        socket.set_why(why);
+    if let Some(reason) = reason {
+        socket.leave_to_kernel(reason);
+        socket.set_reason(reason);
     }
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn insists(socket: &Socket) -> bool {
 /// Whether the kernel's own call is all there is to it: for good, and without spinning.
 #[inline]
 pub(crate) fn may_ring(socket: &Socket) -> bool {
-    socket.carrier() != Carrier::Kernel && matches!(socket.kind(), Kind::Stream | Kind::Connecting)
+    socket.route() != Route::Kernel && matches!(socket.kind(), Kind::Stream | Kind::Connecting)
 }
 
 /// Reads the time limits of a socket that came from elsewhere.
@@ -152,7 +152,7 @@ pub(crate) fn explain(socket: &Socket, fd: c_int, event: &str) {
     let text = || {
         let name =
             |of_peer| address::name(fd, of_peer).map_or("-".to_owned(), |addr| addr.to_string());
-        format!("fd {fd} {event} {} <- {}: {}", name(false), name(true), socket.why().text())
+        format!("fd {fd} {event} {} <- {}: {}", name(false), name(true), socket.reason().text())
     };
     if config::get().explain {
         config::get().log.print(Level::Info, &text());

@@ -45,7 +45,7 @@ pub(crate) enum Kind {
 /// How the bytes of a connection travel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
-pub(crate) enum Carrier {
+pub(crate) enum Route {
     /// Through the kernel; that may change.
     Open = 0,
     /// Through the kernel, for good.
@@ -61,7 +61,7 @@ pub(crate) enum Carrier {
 /// Why a socket is treated as it is, for logs and statistics.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
-pub(crate) enum Why {
+pub(crate) enum Reason {
     Undecided = 0,
     Rule = 1,
     Off = 2,
@@ -82,7 +82,7 @@ pub(crate) enum Why {
     Spoilt = 17,
 }
 
-impl Why {
+impl Reason {
     pub(crate) const ALL: [(Self, &'static str); 18] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
@@ -108,7 +108,7 @@ impl Why {
     ];
 
     pub(crate) fn text(self) -> &'static str {
-        Self::ALL.iter().find(|(why, _)| *why == self).map_or("", |(_, text)| text)
+        Self::ALL.iter().find(|(reason, _)| *reason == self).map_or("", |(_, text)| text)
     }
 }
 
@@ -131,8 +131,8 @@ pub(crate) struct Socket {
     owner: AtomicU32,
     owner_fd: AtomicU32,
     kind: AtomicU8,
-    carrier: AtomicU8,
-    why: AtomicU8,
+    route: AtomicU8,
+    reason: AtomicU8,
     /// It accepted the connection, rather than make it.
     is_server: AtomicBool,
     /// Calls do not wait.
@@ -285,8 +285,8 @@ pub(crate) fn fields() -> String {
         ("pid", offset_of!(Socket, owner), 4),
         ("fd", offset_of!(Socket, owner_fd), 4),
         ("kind", offset_of!(Socket, kind), 1),
-        ("carrier", offset_of!(Socket, carrier), 1),
-        ("why", offset_of!(Socket, why), 1),
+        ("carrier", offset_of!(Socket, route), 1),
+        ("why", offset_of!(Socket, reason), 1),
         ("nonblocking", offset_of!(Socket, is_nonblocking), 1),
         ("ring_bytes", offset_of!(Socket, ring_bytes), 8),
         ("is_server", offset_of!(Socket, is_server), 1),
@@ -390,8 +390,8 @@ impl Socket {
         }
         self.set_kind(kind);
         // It is not watched yet.
-        self.carrier.store(number(Carrier::Open as u32), o);
-        self.set_why(Why::Undecided);
+        self.route.store(number(Route::Open as u32), o);
+        self.set_reason(Reason::Undecided);
         for flag in [
             &self.is_server,
             &self.is_nonblocking,
@@ -551,38 +551,38 @@ impl Socket {
     }
 
     #[inline]
-    pub(crate) fn carrier(&self) -> Carrier {
-        match self.carrier.load(Ordering::Acquire) {
-            0 => Carrier::Open,
-            2 => Carrier::Offered,
-            3 => Carrier::Rings,
-            4 => Carrier::Leaving,
-            _ => Carrier::Kernel,
+    pub(crate) fn route(&self) -> Route {
+        match self.route.load(Ordering::Acquire) {
+            0 => Route::Open,
+            2 => Route::Offered,
+            3 => Route::Rings,
+            4 => Route::Leaving,
+            _ => Route::Kernel,
         }
     }
 
-    pub(crate) fn set_carrier(&self, carrier: Carrier) {
-        self.carrier.store(number(carrier as u32), Ordering::Release);
+    pub(crate) fn set_route(&self, route: Route) {
+        self.route.store(number(route as u32), Ordering::Release);
         changes::note(self.index());
     }
 
     /// Leaves the socket to the kernel, for a reason, unless rings are there already.
-    pub(crate) fn leave_to_kernel(&self, why: Why) {
-        let (open, kernel) = (number(Carrier::Open as u32), number(Carrier::Kernel as u32));
+    pub(crate) fn leave_to_kernel(&self, reason: Reason) {
+        let (open, kernel) = (number(Route::Open as u32), number(Route::Kernel as u32));
         let o = Ordering::AcqRel;
-        if self.carrier.compare_exchange(open, kernel, o, Ordering::Acquire).is_ok() {
-            self.set_why(why);
+        if self.route.compare_exchange(open, kernel, o, Ordering::Acquire).is_ok() {
+            self.set_reason(reason);
         }
     }
 
-    pub(crate) fn why(&self) -> Why {
-        let why = self.why.load(Ordering::Relaxed);
-        let found = Why::ALL.iter().find(|(known, _)| number(*known as u32) == why);
-        found.map_or(Why::Undecided, |(known, _)| *known)
+    pub(crate) fn reason(&self) -> Reason {
+        let reason = self.reason.load(Ordering::Relaxed);
+        let found = Reason::ALL.iter().find(|(known, _)| number(*known as u32) == reason);
+        found.map_or(Reason::Undecided, |(known, _)| *known)
     }
 
-    pub(crate) fn set_why(&self, why: Why) {
-        self.why.store(number(why as u32), Ordering::Relaxed);
+    pub(crate) fn set_reason(&self, reason: Reason) {
+        self.reason.store(number(reason as u32), Ordering::Relaxed);
     }
 
     pub(crate) fn end(&self) -> End {

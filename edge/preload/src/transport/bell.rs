@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::base::{raw, thread};
 use crate::socket::counters::add;
-use crate::socket::state::{Carrier, Socket, Why};
+use crate::socket::state::{Reason, Route, Socket};
 use crate::transport::doorbell;
 use crate::transport::ring::{Direction, NEVER, ON_WORD, Ring, Segment, TOGETHER};
 
@@ -76,8 +76,8 @@ pub(crate) fn notify_unless(
 /// From here on this end's bytes travel through its ring. The lock for sending is held.
 pub(crate) fn switch(socket: &Socket, segment: &Segment) {
     if segment.outgoing(socket.end()).switch() {
-        socket.set_why(Why::Rings);
-        socket.set_carrier(Carrier::Rings);
+        socket.set_reason(Reason::Rings);
+        socket.set_route(Route::Rings);
     }
 }
 

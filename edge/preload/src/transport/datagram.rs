@@ -22,7 +22,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use crate::base::{address, raw};
-use crate::socket::state::{Kind, Socket, Why};
+use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::{policy, stamps};
 
 pub(crate) use directory::{tidy_up, withdraw_of_dead};
@@ -63,7 +63,7 @@ pub(crate) fn keep_to_kernel(socket: &Socket, fd: c_int) {
             mailbox.hold();
         }
         outbox::forget(socket);
-        socket.set_why(Why::Feature);
+        socket.set_reason(Reason::Feature);
     }
 }
 

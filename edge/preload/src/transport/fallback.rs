@@ -36,7 +36,7 @@ use std::sync::atomic::Ordering;
 use crate::base::raw::{self, Errno};
 use crate::base::{address, log};
 use crate::socket::counters::add;
-use crate::socket::state::{Carrier, End, Kind, Socket, Why};
+use crate::socket::state::{End, Kind, Reason, Route, Socket};
 use crate::socket::table;
 use crate::transport::ring::{ACCEPTED, Broken, Leaver, NEVER, Ring, Segment};
 use crate::transport::{bell, offer, rendezvous};
@@ -44,8 +44,8 @@ use crate::transport::{bell, offer, rendezvous};
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.
 pub(crate) fn leave(socket: &Socket, fd: c_int) {
     advance(socket, fd);
-    socket.leave_to_kernel(Why::HandedOver);
-    if leave_as(socket, fd, Why::Left) == Departure::OtherFirst {
+    socket.leave_to_kernel(Reason::HandedOver);
+    if leave_as(socket, fd, Reason::Left) == Departure::OtherFirst {
         follow_to_the_end(socket, fd);
     }
 }
@@ -62,14 +62,14 @@ pub(crate) fn advance(socket: &Socket, fd: c_int) {
 /// The first half of that, and of the second what is under way already.
 #[inline]
 pub(crate) fn advance_connection(socket: &Socket, fd: c_int) {
-    if socket.carrier() == Carrier::Leaving {
+    if socket.route() == Route::Leaving {
         follow(socket, fd);
     }
     if socket.kind() == Kind::Connecting
         && let Some(peer) = address::name(fd, true)
     {
         socket.set_kind(Kind::Stream);
-        if socket.carrier() == Carrier::Open {
+        if socket.route() == Route::Open {
             offer::offer(socket, fd, peer);
         }
     }
@@ -84,7 +84,7 @@ enum Departure {
     OtherFirst,
 }
 
-fn leave_as(socket: &Socket, fd: c_int, why: Why) -> Departure {
+fn leave_as(socket: &Socket, fd: c_int, reason: Reason) -> Departure {
     let _receiving = socket.receiving.hold();
     let _sending = socket.sending.hold();
     let Some(segment) = socket.segment() else { return Departure::Gone };
@@ -99,7 +99,7 @@ fn leave_as(socket: &Socket, fd: c_int, why: Why) -> Departure {
     }
     bell::switch(socket, segment);
     leave_first(socket, segment, fd);
-    socket.set_why(if socket.why() == Why::Broken { Why::Broken } else { why });
+    socket.set_reason(if socket.reason() == Reason::Broken { Reason::Broken } else { reason });
     Departure::Gone
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn leave_for_want_of_memory(socket: &Socket, fd: c_int) -> bool {
         incoming.pending_bells() == 0 || is_past(incoming)
     };
     if is_free {
-        leave_as(socket, fd, Why::NoRoom);
+        leave_as(socket, fd, Reason::NoRoom);
     } else {
         raw::nap(NAP_NS);
     }
@@ -240,8 +240,8 @@ fn finish(socket: &Socket, fd: c_int) {
     }
     let nodelay = c_int::from(socket.nodelay.load(Ordering::Relaxed));
     let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
-    socket.set_why(Why::Left);
-    socket.set_carrier(Carrier::Kernel);
+    socket.set_reason(Reason::Left);
+    socket.set_route(Route::Kernel);
     log::print(adverb_sockconf::Level::Debug, || format!("fd {fd} goes back to the kernel"));
 }
 
@@ -268,8 +268,8 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
             }
             Ok(Leaver::Leaves(end) | Leaver::Left(end)) if end == me => {
                 // Another program that had this end too has left.
-                socket.set_why(Why::Left);
-                socket.set_carrier(Carrier::Kernel);
+                socket.set_reason(Reason::Left);
+                socket.set_route(Route::Kernel);
                 return true;
             }
             Ok(Leaver::Leaves(_)) if !segment.is_abandoned(me) => {}
@@ -295,8 +295,8 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
 }
 
 fn follow_left(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
-    if socket.carrier() != Carrier::Leaving {
-        socket.set_carrier(Carrier::Leaving);
+    if socket.route() != Route::Leaving {
+        socket.set_route(Route::Leaving);
     }
     match resend_all(socket, segment, fd) {
         Err(Broken) => poison(socket, fd),
@@ -313,18 +313,18 @@ fn follow_left(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
 /// is reset, and this one is the kernel's.
 #[cold]
 pub(crate) fn poison(socket: &Socket, fd: c_int) {
-    if socket.carrier() == Carrier::Kernel {
+    if socket.route() == Route::Kernel {
         return;
     }
     disconnect(fd);
-    socket.set_why(Why::Broken);
-    socket.set_carrier(Carrier::Kernel);
+    socket.set_reason(Reason::Broken);
+    socket.set_route(Route::Kernel);
     add(&socket.counters.rings_broken, 1);
     if let Some(segment) = socket.mapped() {
         bell::wake_at_end(segment.incoming(socket.end()).direction);
     }
     offer::withdraw(socket);
-    log::print(adverb_sockconf::Level::Warning, || format!("fd {fd}: {}", Why::Broken.text()));
+    log::print(adverb_sockconf::Level::Warning, || format!("fd {fd}: {}", Reason::Broken.text()));
 }
 
 /// This end has to leave as well. It can, once all that it has sent is with the kernel, if all that
@@ -336,7 +336,7 @@ fn follow_to_the_end(socket: &Socket, fd: c_int) {
             let _receiving = socket.receiving.hold();
             let _sending = socket.sending.hold();
             let Some(segment) = socket.segment() else { return };
-            if follow_held(socket, segment, fd) && socket.carrier() == Carrier::Kernel {
+            if follow_held(socket, segment, fd) && socket.route() == Route::Kernel {
                 return;
             }
             let incoming = segment.incoming(socket.end());

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use crate::base::raw::{self, Errno};
 use crate::base::shelter::Mapping;
 use crate::base::{address, alive, config};
-use crate::socket::state::{Carrier, End, Socket, Why};
+use crate::socket::state::{End, Reason, Route, Socket};
 use crate::socket::{changes, history, policy};
 use crate::transport::rendezvous::{self, Name};
 use crate::transport::ring::{ACCEPTED, Leaver, OFFERED, Segment, WITHDRAWN};
@@ -56,24 +56,24 @@ fn is_near(ours: SocketAddr, theirs: SocketAddr) -> bool {
 /// The end that connected, to `theirs`: offers rings, if the peer is one that looks for them.
 pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
     if rendezvous::place().is_none() {
-        return socket.leave_to_kernel(Why::NoPlace);
+        return socket.leave_to_kernel(Reason::NoPlace);
     }
     let ours = || address::name(fd, false);
     let is_near = theirs.ip().is_loopback() || ours().is_some_and(|ours| is_near(ours, theirs));
     if is_near && !ports::listens(theirs.port()) {
-        return socket.leave_to_kernel(Why::PeerSilent);
+        return socket.leave_to_kernel(Reason::PeerSilent);
     }
     if !is_near && !path_proof::request(theirs) {
-        return socket.leave_to_kernel(Why::PeerElsewhere);
+        return socket.leave_to_kernel(Reason::PeerElsewhere);
     }
     socket.set_end(End::Client);
     let destination = history::destination(theirs);
     socket.destination.store(destination, Ordering::Relaxed);
     if !policy::insists(socket) && !history::is_worth(destination, raw::now_ns()) {
-        return socket.leave_to_kernel(Why::ShortLived);
+        return socket.leave_to_kernel(Reason::ShortLived);
     }
     let (Some(ours), Some(space)) = (ours(), rendezvous::space(fd)) else {
-        return socket.leave_to_kernel(Why::PeerElsewhere);
+        return socket.leave_to_kernel(Reason::PeerElsewhere);
     };
     let name = name(space, ours, theirs);
     // If this process is killed while it makes them, others know where they are.
@@ -91,13 +91,13 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
             remember(socket, fd, name, &segment);
             socket.attach(segment);
             socket.kernel_count.store(0, Ordering::Relaxed);
-            socket.set_why(Why::Offered);
-            socket.set_carrier(Carrier::Offered);
+            socket.set_reason(Reason::Offered);
+            socket.set_route(Route::Offered);
             prepare_kernel_socket(socket, fd);
         }
         None => {
             ports::discount_offer(socket);
-            socket.leave_to_kernel(Why::NoRoom);
+            socket.leave_to_kernel(Reason::NoRoom);
         }
     }
 }
@@ -219,11 +219,11 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
         return false;
     }
     let (Some((ours, theirs)), Some(space)) = (ends(fd), rendezvous::space(fd)) else {
-        socket.leave_to_kernel(Why::PeerElsewhere);
+        socket.leave_to_kernel(Reason::PeerElsewhere);
         return false;
     };
     if rendezvous::place().is_none() {
-        socket.leave_to_kernel(Why::NoPlace);
+        socket.leave_to_kernel(Reason::NoPlace);
         return false;
     }
     if !is_near(ours, theirs) {
@@ -231,7 +231,7 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
         let is_early =
             socket.probe_count.load(Ordering::Relaxed) <= LOOKS_EARLY && path_proof::is_announced();
         if !is_early && !path_proof::is_wanted() {
-            socket.leave_to_kernel(Why::PeerElsewhere);
+            socket.leave_to_kernel(Reason::PeerElsewhere);
             return false;
         }
         path_proof::receive_probes(accept_probe);
@@ -269,8 +269,8 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
     }
     remember(socket, fd, segment.name(), &segment);
     socket.attach(segment);
-    socket.set_why(Why::Rings);
-    socket.set_carrier(Carrier::Rings);
+    socket.set_reason(Reason::Rings);
+    socket.set_route(Route::Rings);
     true
 }
 
@@ -299,8 +299,8 @@ pub(crate) fn inherit(socket: &Socket, fd: c_int) -> bool {
         socket.is_adopted.store(true, Ordering::Relaxed);
         remember(socket, fd, segment.name(), &segment);
         socket.attach(segment);
-        socket.set_why(Why::Rings);
-        socket.set_carrier(Carrier::Rings);
+        socket.set_reason(Reason::Rings);
+        socket.set_route(Route::Rings);
         return true;
     }
     false
@@ -310,9 +310,9 @@ impl Socket {
     /// The rings: mapped now if another process of this family has set them up.
     #[inline]
     pub(crate) fn segment(&self) -> Option<&Segment> {
-        match self.carrier() {
-            Carrier::Open | Carrier::Kernel => None,
-            Carrier::Offered | Carrier::Rings | Carrier::Leaving => {
+        match self.route() {
+            Route::Open | Route::Kernel => None,
+            Route::Offered | Route::Rings | Route::Leaving => {
                 self.mapped().or_else(|| map_again(self))
             }
         }
@@ -339,7 +339,7 @@ pub(crate) fn take_back(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
         ports::discount_offer(socket);
         let nodelay = c_int::from(socket.nodelay.load(Ordering::Relaxed));
         let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
-        socket.set_carrier(Carrier::Kernel);
+        socket.set_route(Route::Kernel);
         withdraw(socket);
     }
     is_ours

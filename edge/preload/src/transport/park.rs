@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::base::raw;
-use crate::socket::state::{Carrier, Socket};
+use crate::socket::state::{Route, Socket};
 use crate::transport::bell::armed_by;
 use crate::transport::ring::{ACCEPTED, ALONE, NEVER, ON_WORD, Segment, TOGETHER};
 use crate::transport::{doorbell, fallback};
@@ -45,7 +45,7 @@ pub(crate) fn is_worth_a_look(socket: &Socket, segment: Option<&Segment>, want: 
             let ring = segment.outgoing(socket.end());
             (if want == Want::Room { ring.has_much_room() } else { ring.has_room() })
                 || ring.direction.consumer.sleep.gone.load(Ordering::Relaxed) != 0
-                || socket.carrier() != Carrier::Rings
+                || socket.route() != Route::Rings
         }
     }
 }
@@ -91,7 +91,7 @@ pub(crate) fn arm(socket: &Socket, segment: &Segment, want: Want) -> bool {
     }
     fence(Ordering::SeqCst);
     // As long as the kernel's stream still matters, it is what the sleeper sleeps on.
-    if segment.is_leaving() && socket.carrier() != Carrier::Leaving {
+    if segment.is_leaving() && socket.route() != Route::Leaving {
         return false;
     }
     match want {
@@ -100,7 +100,7 @@ pub(crate) fn arm(socket: &Socket, segment: &Segment, want: Want) -> bool {
             !ring.has_bytes() && ring.direction.producer.fin.load(Ordering::Relaxed) == 0
         }
         Want::Write | Want::Room => {
-            !is_worth_a_look(socket, Some(segment), want) || socket.carrier() != Carrier::Rings
+            !is_worth_a_look(socket, Some(segment), want) || socket.route() != Route::Rings
         }
     }
 }
@@ -110,7 +110,7 @@ pub(crate) fn arm(socket: &Socket, segment: &Segment, want: Want) -> bool {
 /// slept in vain sleeps in the kernel next. Returns whether it is worth looking.
 pub(crate) fn sleep_on_word(socket: &Socket, segment: &Segment, left_ns: Option<u64>) -> bool {
     let armed = &segment.incoming(socket.end()).direction.consumer.sleep.armed;
-    let is_settled = socket.carrier() == Carrier::Rings
+    let is_settled = socket.route() == Route::Rings
         && socket.watchers.load(Ordering::SeqCst) == 0
         && segment.outgoing(socket.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed)
             == 0
@@ -141,7 +141,7 @@ pub(crate) fn sleep_on_word(socket: &Socket, segment: &Segment, left_ns: Option<
 /// Whether nothing can happen to this connection, short of the peer's being killed, that is not seen in
 /// memory: a reader need not sleep on the kernel's stream.
 pub(crate) fn is_in_memory(socket: &Socket, segment: &Segment) -> bool {
-    socket.carrier() == Carrier::Rings
+    socket.route() == Route::Rings
         && !segment.is_leaving()
         && kernel_speaks(socket, segment) == (false, false)
         && segment.outgoing(socket.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed) == 0
@@ -177,7 +177,7 @@ pub(crate) fn part_together(socket: &Socket, segment: &Segment) {
 
 /// Whether this end has bytes to send again, as soon as the kernel takes them.
 pub(crate) fn has_to_resend(socket: &Socket) -> bool {
-    socket.carrier() == Carrier::Leaving
+    socket.route() == Route::Leaving
         && socket.mapped().is_some_and(|segment| !fallback::has_resent(segment, socket.end()))
 }
 
@@ -266,7 +266,7 @@ pub(crate) fn disarm(socket: &Socket, segment: &Segment) {
 /// Whether the kernel's own events still speak for the bytes of this connection: as long as some
 /// are on their way there, or may be.
 pub(crate) fn kernel_speaks(socket: &Socket, segment: &Segment) -> (bool, bool) {
-    if socket.carrier() == Carrier::Leaving {
+    if socket.route() == Route::Leaving {
         return (true, true);
     }
     let direction = segment.incoming(socket.end()).direction;

@@ -19,7 +19,7 @@ use crate::base::{log, thread};
 use crate::socket::counters::{add, rise};
 use crate::socket::loans::{Loan, PIECES_MAX};
 use crate::socket::policy;
-use crate::socket::state::{Carrier, Kind, Socket, Why};
+use crate::socket::state::{Kind, Reason, Route, Socket};
 use crate::transport::ring::{ACCEPTED, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
 use crate::transport::{bell, doorbell, fallback, offer, park, rendezvous, streak};
 
@@ -133,7 +133,7 @@ fn broken(socket: &Socket, fd: c_int) -> Step {
 /// Whether the other end goes back to the kernel, and this one has not begun to follow.
 #[inline]
 fn is_left_behind(socket: &Socket, segment: &Segment) -> bool {
-    segment.is_leaving() && socket.carrier() != Carrier::Leaving
+    segment.is_leaving() && socket.route() != Route::Leaving
 }
 
 /// Through the kernel. The first bytes of a connection that was accepted are the moment to look for
@@ -151,7 +151,7 @@ fn receive_unsettled(
             if !how.peek {
                 streak::note_run(socket);
                 let before = socket.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
-                if socket.carrier() == Carrier::Open && socket.kind() == Kind::Stream {
+                if socket.route() == Route::Open && socket.kind() == Kind::Stream {
                     look_for_rings(socket, fd, before == 0);
                 }
                 add(&socket.counters.rx_os_packets, 1);
@@ -176,10 +176,10 @@ fn look_for_rings(socket: &Socket, fd: c_int, is_first: bool) {
         return;
     }
     let _held = socket.sending.hold();
-    if !offer::take(socket, fd) && socket.carrier() == Carrier::Open {
+    if !offer::take(socket, fd) && socket.route() == Route::Open {
         match socket.probe_count.load(Ordering::Relaxed) {
-            0 => socket.leave_to_kernel(Why::PeerSilent),
-            looks if looks > LOOKS_MAX => socket.leave_to_kernel(Why::Unproven),
+            0 => socket.leave_to_kernel(Reason::PeerSilent),
+            looks if looks > LOOKS_MAX => socket.leave_to_kernel(Reason::Unproven),
             _ => return,
         }
     }
@@ -241,7 +241,7 @@ fn receive_settled(
             consumer.taken.store(taken, Ordering::Release);
             add(&socket.counters.rx_os_packets, 1);
             add(&socket.counters.rx_os_bytes, got);
-            if socket.carrier() == Carrier::Offered {
+            if socket.route() == Route::Offered {
                 give_up(socket, segment, fd);
             }
         }
@@ -260,7 +260,7 @@ fn give_up(socket: &Socket, segment: &Segment, fd: c_int) {
     let given = segment.outgoing(socket.end()).direction.producer.given.load(Ordering::Relaxed);
     let has_to_be_brought = offer::probe_again(segment, fd);
     if given > 0 && answers >= ANSWERS && offer::take_back(socket, segment, fd) {
-        socket.set_why(if has_to_be_brought { Why::Unproven } else { Why::PeerSilent });
+        socket.set_reason(if has_to_be_brought { Reason::Unproven } else { Reason::PeerSilent });
     }
 }
 
@@ -380,7 +380,7 @@ pub(crate) fn returned(socket: &Socket, ring: Ring<'_>, fd: c_int) {
 pub(crate) fn warm(socket: &Socket, fd: c_int) -> bool {
     fallback::advance_connection(socket, fd);
     let _held = socket.sending.hold();
-    let Some(segment) = socket.segment().filter(|_| socket.carrier() == Carrier::Rings) else {
+    let Some(segment) = socket.segment().filter(|_| socket.route() == Route::Rings) else {
         return false;
     };
     let ring = segment.outgoing(socket.end());
@@ -396,7 +396,7 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>, more
         return Step::Failed(Errno(error));
     }
     fallback::advance_connection(socket, fd);
-    if socket.carrier() == Carrier::Open {
+    if socket.route() == Route::Open {
         look_for_offer(socket, fd);
     }
     let mut is_short = false;
@@ -414,7 +414,7 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>, more
         if !is_left_behind(socket, segment) {
             let step = send_settled(socket, segment, fd, from, more);
             drop(held);
-            if matches!(step, Step::Failed(Errno::NOMEM)) && socket.carrier() == Carrier::Rings {
+            if matches!(step, Step::Failed(Errno::NOMEM)) && socket.route() == Route::Rings {
                 is_short = true;
                 continue;
             }
@@ -439,21 +439,21 @@ fn send_settled(
     from: &mut IoCursor<'_>,
     more: bool,
 ) -> Step {
-    match socket.carrier() {
-        Carrier::Leaving if !fallback::has_resent(segment, socket.end()) => return Step::Nothing,
-        Carrier::Leaving => return through_kernel(socket, Some(segment), fd, from, more),
-        Carrier::Offered if segment.header().state.load(Ordering::Acquire) != ACCEPTED => {
+    match socket.route() {
+        Route::Leaving if !fallback::has_resent(segment, socket.end()) => return Step::Nothing,
+        Route::Leaving => return through_kernel(socket, Some(segment), fd, from, more),
+        Route::Offered if segment.header().state.load(Ordering::Acquire) != ACCEPTED => {
             let step = through_kernel(socket, Some(segment), fd, from, more);
             if socket.counters.tx_os_packets.load(Ordering::Relaxed).is_power_of_two() {
                 offer::probe_again(segment, fd);
             }
             return step;
         }
-        Carrier::Offered => {
-            socket.set_why(Why::Rings);
-            socket.set_carrier(Carrier::Rings);
+        Route::Offered => {
+            socket.set_reason(Reason::Rings);
+            socket.set_route(Route::Rings);
         }
-        Carrier::Rings | Carrier::Open | Carrier::Kernel => {}
+        Route::Rings | Route::Open | Route::Kernel => {}
     }
     through_ring(socket, segment, fd, from)
 }
@@ -464,7 +464,7 @@ fn look_for_offer(socket: &Socket, fd: c_int) {
     if socket.kind() == Kind::Stream && sends.is_power_of_two() {
         let _receiving = socket.receiving.hold();
         let _sending = socket.sending.hold();
-        if socket.carrier() == Carrier::Open && offer::take(socket, fd) {
+        if socket.route() == Route::Open && offer::take(socket, fd) {
             policy::explain(socket, fd, "write");
         }
     }

@@ -14,7 +14,7 @@ use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::socket::counters::add;
 use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
-use crate::socket::state::{Carrier, Socket};
+use crate::socket::state::{Route, Socket};
 use crate::socket::{pacing, table};
 use crate::transport::park::{self, Want};
 use crate::transport::stream::{NO_PARTS, Receive, Step, try_receive, try_send};
@@ -35,7 +35,7 @@ fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Re
         if !park::arm(socket, segment, want) {
             return Ok(());
         }
-        let in_ring = socket.carrier() == Carrier::Rings;
+        let in_ring = socket.route() == Route::Rings;
         let is_quiet = bell::drain(socket, segment, fd, is_writer);
         if is_writer && in_ring && !is_quiet {
             // Bytes that another thread has to read keep the kernel's queue full.
@@ -44,7 +44,7 @@ fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Re
             return Ok(());
         }
     }
-    let events = match (is_writer, rings.is_some() && socket.carrier() == Carrier::Rings) {
+    let events = match (is_writer, rings.is_some() && socket.route() == Route::Rings) {
         (false, _) | (true, true) => libc::POLLIN | libc::POLLRDHUP,
         (true, false) => libc::POLLOUT,
     };
@@ -132,7 +132,7 @@ fn wait(
                     }
                 }
             }
-            let cheap = segment.is_some() && socket.carrier() == Carrier::Rings;
+            let cheap = segment.is_some() && socket.route() == Route::Rings;
             match budget.goes_on(cheap) {
                 Spin::Look => {}
                 Spin::Sleep => break,

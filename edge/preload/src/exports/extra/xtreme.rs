@@ -22,7 +22,7 @@ use crate::exports::extra::buffers::{self, Blank, Buffer, SHORT};
 use crate::exports::extra::rings;
 use crate::share::sockets;
 use crate::socket::loans::{Lent, Loan, PIECES_MAX, Spare};
-use crate::socket::state::{Carrier, Kind, Socket};
+use crate::socket::state::{Kind, Route, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Content, Request};
 use crate::transport::stream::{self, Receive, Step};
@@ -348,7 +348,7 @@ impl Seat {
     #[inline]
     fn is_in_memory(&self) -> bool {
         match self.socket.kind() {
-            Kind::Stream => self.socket.carrier() == Carrier::Rings && !self.has_ended,
+            Kind::Stream => self.socket.route() == Route::Rings && !self.has_ended,
             Kind::Datagram => datagram::mapped(&self.socket).is_some(),
             Kind::Fresh | Kind::Listener | Kind::Connecting => false,
         }

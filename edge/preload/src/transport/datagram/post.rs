@@ -20,7 +20,7 @@ use super::outbox::Outbox;
 use crate::base::lock::Held;
 use crate::base::{address, config, log, raw};
 use crate::socket::counters::add;
-use crate::socket::state::{Attached, Socket, Why};
+use crate::socket::state::{Attached, Reason, Socket};
 use crate::socket::{changes, policy};
 
 /// The mailbox of a socket.
@@ -180,10 +180,10 @@ pub(super) fn give_up(socket: &Socket, fd: c_int) -> Option<&Inbox> {
         if let Some(inbox) = mapped(socket) {
             inbox.mailbox.give_up();
         }
-        socket.set_why(Why::Spoilt);
+        socket.set_reason(Reason::Spoilt);
         add(&socket.counters.rings_broken, 1);
         changes::note(socket.index());
-        log::print(Level::Warning, || format!("fd {fd}: {}", Why::Spoilt.text()));
+        log::print(Level::Warning, || format!("fd {fd}: {}", Reason::Spoilt.text()));
     }
     None
 }
@@ -242,7 +242,7 @@ pub(super) fn set_up(socket: &Socket, fd: c_int) {
     socket.port.store(own.port().into(), Ordering::Relaxed);
     post.publish(mailbox, path);
     socket.has_inbox.store(true, Ordering::SeqCst);
-    socket.set_why(Why::Rings);
+    socket.set_reason(Reason::Rings);
     policy::explain(socket, fd, "mailbox");
     changes::note(socket.index());
 }
