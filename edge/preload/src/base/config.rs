@@ -14,7 +14,7 @@ use adverb_sockconf::{
     DEFAULT_FILE, Level, Origin, RuleError, Rules, Settings, Socket, Transport, Warning, banner,
 };
 
-use crate::base::lock::{Guarded, Lazy, Lock};
+use crate::base::lock::{Guarded, Lazy};
 use crate::base::log::{self, Log};
 use crate::base::logic::Logic;
 use crate::base::raw::{self, Errno};
@@ -248,12 +248,7 @@ impl Config {
 }
 
 /// The rules, once they have been read.
-static RULES: Guarded<Option<Rules>> = Guarded::new(None);
-
-/// The lock on them, for a fork.
-pub(crate) fn rules_lock() -> &'static Lock {
-    RULES.lock()
-}
+pub(crate) static RULES: Guarded<Option<Rules>> = Guarded::new(None);
 
 /// `count` units of so many nanoseconds; a negative count is for ever.
 fn spin_ns(count: i64, unit_ns: u64) -> u64 {

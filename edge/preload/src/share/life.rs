@@ -151,15 +151,15 @@ fn uncount_child(reserved: Reserved) {
 /// while they hold no other.
 fn locks() -> impl Iterator<Item = &'static Lock> {
     let ours = [
-        config::rules_lock(),
-        policy::wishes(),
-        path_proof::opening(),
-        doorbell::opening(),
+        config::RULES.lock(),
+        policy::WISHES.lock(),
+        &path_proof::OPENING,
+        &doorbell::OPENING,
         filters::lock(),
         loans::lock(),
         loans::spare(),
-        epoll::free(),
-        table::changes(),
+        epoll::FREE.lock(),
+        &table::CHANGES,
     ];
     forks::locks().chain(ours)
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use adverb_sockconf::{Level, Role, Transport};
 
-use crate::base::lock::{Guarded, Lock};
+use crate::base::lock::Guarded;
 use crate::base::{address, config, log, raw};
 use crate::socket::arena;
 use crate::socket::state::{Kind, Reason, Route, Socket};
@@ -25,7 +25,7 @@ pub(crate) enum Wish {
     Off,
 }
 
-static WISHES: Guarded<Vec<(u64, Wish)>> = Guarded::new(Vec::new());
+pub(crate) static WISHES: Guarded<Vec<(u64, Wish)>> = Guarded::new(Vec::new());
 static WISH_COUNT: AtomicI32 = AtomicI32::new(0);
 
 /// What one thread wishes for the sockets it makes from now on.
@@ -37,11 +37,6 @@ pub(crate) fn wish(thread: u64, wish: Wish) {
         }
         WISH_COUNT.store(i32::try_from(wishes.len()).unwrap_or(i32::MAX), Ordering::Release);
     });
-}
-
-/// The lock on them, for a fork.
-pub(crate) fn wishes() -> &'static Lock {
-    WISHES.lock()
 }
 
 /// The program wants none of its sockets accelerated any more.

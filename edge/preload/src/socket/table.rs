@@ -29,12 +29,7 @@ const OTHER: usize = 2;
 
 /// Held while an entry changes, and across a fork: a child is counted for what it gets, neither more nor
 /// less.
-static CHANGES: Lock = Lock::new();
-
-/// The lock on changes, for a fork.
-pub(crate) fn changes() -> &'static Lock {
-    &CHANGES
-}
+pub(crate) static CHANGES: Lock = Lock::new();
 
 /// Makes an entry another one, and returns what it was.
 fn change(entry: &AtomicUsize, word: usize) -> usize {

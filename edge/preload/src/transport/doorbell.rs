@@ -341,12 +341,8 @@ fn open_sender() -> Option<c_int> {
     Some(fd)
 }
 
-static OPENING: Lock = Lock::new();
-
-/// Held while the socket to send bells by is opened; for a fork.
-pub(crate) fn opening() -> &'static Lock {
-    &OPENING
-}
+/// Held while the socket to send bells by is opened.
+pub(crate) static OPENING: Lock = Lock::new();
 
 /// A doorbell that threads borrow while they sleep in `poll`.
 #[derive(Debug)]

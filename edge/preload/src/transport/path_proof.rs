@@ -72,12 +72,8 @@ const FD_MIN: c_int = 1000;
 static OWN: [AtomicU64; OWN_MAX] = [const { AtomicU64::new(0) }; OWN_MAX];
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
 static SOCKET_COOKIE: AtomicU64 = AtomicU64::new(0);
-static OPENING: Lock = Lock::new();
-
-/// Held while the probe socket is opened; for a fork.
-pub(crate) fn opening() -> &'static Lock {
-    &OPENING
-}
+/// Held while the probe socket is opened.
+pub(crate) static OPENING: Lock = Lock::new();
 
 fn table() -> Option<&'static [Entry; ENTRIES]> {
     static MAP: AtomicPtr<[Entry; ENTRIES]> = AtomicPtr::new(ptr::null_mut());

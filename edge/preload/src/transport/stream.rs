@@ -371,11 +371,6 @@ fn last_word(socket: &Socket, fd: c_int) -> Step {
     }
 }
 
-/// What was lent of a ring has come back: there may be room for a writer that waits.
-pub(crate) fn returned(socket: &Socket, ring: Ring<'_>, fd: c_int) {
-    bell::notify_of_room(socket, ring, fd);
-}
-
 /// Goes the way of a send as far as the ring that it would write to. Returns whether there is one.
 pub(crate) fn warm(socket: &Socket, fd: c_int) -> bool {
     fallback::advance_connection(socket, fd);

@@ -157,12 +157,7 @@ unsafe fn instance_at(at: usize) -> &'static Epoll {
 }
 
 /// Instances that nothing uses.
-static FREE: Guarded<Vec<&'static Epoll>> = Guarded::new(Vec::new());
-
-/// The lock on those, for a fork.
-pub(crate) fn free() -> &'static Lock {
-    FREE.lock()
-}
+pub(crate) static FREE: Guarded<Vec<&'static Epoll>> = Guarded::new(Vec::new());
 
 /// The mark of our items in the kernel's instances: it is in the upper half of an event's data.
 const MARK: u64 = 0xad5e_71c3 << 32;

@@ -83,7 +83,7 @@ pub(crate) fn poll(
     raw::cancellation_point();
     let errno = raw::errno();
     let answer = match filters::is_any() {
-        false => poll_inner(fds, limit_ns, mask),
+        false => poll_unfiltered(fds, limit_ns, mask),
         true => poll_filtered(fds, limit_ns, mask),
     };
     raw::set_errno(errno);
@@ -100,7 +100,7 @@ fn poll_filtered(
     let start_ns = raw::now_ns();
     let mut left_ns = limit_ns;
     loop {
-        let count = poll_inner(fds, left_ns, mask)?;
+        let count = poll_unfiltered(fds, left_ns, mask)?;
         let kept = filters::sift(fds);
         left_ns =
             limit_ns.map(|limit| limit.saturating_sub(raw::now_ns().saturating_sub(start_ns)));
@@ -110,16 +110,8 @@ fn poll_filtered(
     }
 }
 
-/// The same, of whatever comes.
+/// `ppoll(2)`, of whatever comes.
 pub(crate) fn poll_unfiltered(
-    fds: &mut [libc::pollfd],
-    limit_ns: Option<u64>,
-    mask: Option<&libc::sigset_t>,
-) -> Result<usize, Errno> {
-    poll_inner(fds, limit_ns, mask)
-}
-
-fn poll_inner(
     fds: &mut [libc::pollfd],
     limit_ns: Option<u64>,
     mask: Option<&libc::sigset_t>,

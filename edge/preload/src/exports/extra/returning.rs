@@ -6,7 +6,7 @@ use crate::base::raw::{Answer, Errno};
 use crate::socket::loans::{self, Keep, Returned};
 use crate::socket::state::Kind;
 use crate::socket::table::SocketRef;
-use crate::transport::{datagram, stream};
+use crate::transport::{bell, datagram};
 
 /// Takes one loan back. The room behind it is the sender's again, once all before it has come back.
 pub(crate) fn give_back(socket: &SocketRef, fd: c_int, id: u64) -> Answer {
@@ -25,7 +25,7 @@ pub(crate) fn give_back(socket: &SocketRef, fd: c_int, id: u64) -> Answer {
         if let (Returned::UpTo { oldest, .. }, Some(ring)) = (&returned, ring) {
             ring.take_back(*oldest);
             drop(held);
-            stream::returned(socket, ring, fd);
+            bell::notify_of_room(socket, ring, fd);
         }
     }
     match returned {
