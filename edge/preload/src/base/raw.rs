@@ -655,7 +655,7 @@ pub(crate) fn file_size(fd: c_int) -> Answer {
     unsafe { syscall(libc::SYS_lseek, [word(fd), 0, libc::SEEK_END as usize, 0, 0, 0]) }
 }
 
-/// Reads at most `most` bytes of a file. Without the C library, whose `read` is ours: a guest in our
+/// Reads at most `most` bytes of a file. Without the C library, whose `read` is ours: a `vfork` child in our
 /// memory has other descriptors than we know.
 pub(crate) fn read_file(path: &Path, most: usize) -> Option<Vec<u8>> {
     let path = path.as_os_str().as_bytes();

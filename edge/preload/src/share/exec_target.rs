@@ -48,7 +48,7 @@ fn shares_memory(socket: &Socket) -> bool {
         || matches!(socket.route(), Route::Offered | Route::Rings | Route::Leaving)
 }
 
-/// The socket in shared memory that a descriptor of the calling process stands for. A guest in our
+/// The socket in shared memory that a descriptor of the calling process stands for. A `vfork` child in our
 /// memory may have given it another number than we know.
 pub(crate) fn in_shared_memory(fd: c_int) -> Option<SocketRef> {
     let is_it = |socket: &SocketRef, cookie: Option<u64>| {
@@ -80,7 +80,7 @@ pub(crate) unsafe fn prepare(
 ) -> Prepared {
     let errno = raw::errno();
     let mut prepared = Prepared::default();
-    // Its host has not counted a guest in its memory.
+    // A parent has not counted a `vfork` child in its memory.
     // SAFETY: the caller's promise.
     unsafe { leave_to(program, environment, signal::is_vfork_child()) };
     if !signal::is_vfork_child() {

@@ -75,7 +75,7 @@ pub(crate) fn doubt(reserved: Reserved) {
     arena::with(|ownership, _| ownership.places.doubt(reserved, now_s()));
 }
 
-/// The child has been born. Returns false if that has taken so long that it has been given up.
+/// The child has started. Returns false if that has taken so long that it has been given up.
 pub(crate) fn start(reserved: Reserved) -> bool {
     let me = raw::process_id();
     let parent = own::OWN.process.swap(me, Ordering::Relaxed);

@@ -150,7 +150,7 @@ pub(crate) struct Places {
 
 /// The least mark.
 const MARK_MIN: u32 = 8;
-/// So long a child may take to say that it has been born, in seconds.
+/// So long a child may take to say that it has started, in seconds.
 pub(crate) const UNCONFIRMED_S: u32 = 60;
 
 /// A process that may have ended, for the caller to judge.
@@ -242,7 +242,7 @@ impl Places {
         }
     }
 
-    /// The child has been born, and says so itself; `None` if its number means nothing where the place
+    /// The child has started, and says so itself; `None` if its number means nothing where the place
     /// was taken. Fails if it has been given up.
     pub(crate) fn start(&self, reserved: Reserved, process: Option<u32>) -> Result<(), Lost> {
         let new = process.map_or(EntryState::Foreign, EntryState::Live);

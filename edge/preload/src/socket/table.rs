@@ -65,7 +65,7 @@ pub(crate) fn disown(socket: &Socket) {
     disown_those(|word| socket_of(word).is_some_and(|known| ptr::eq(known, socket)));
 }
 
-/// In a child that is no heir: nothing stands for any.
+/// In a child without a place: nothing stands for any.
 pub(crate) fn disown_all() {
     disown_those(|word| word & SOCKET != 0);
 }

@@ -5,10 +5,11 @@
 //! ```text
 //! mailbox     the memory                      directory   which sockets have one
 //! inbox       out of it, or the kernel        outbox      into others', or the kernel
-//! post        what this process has of both   group       into those of a multicast group
+//! attachment  what this process has of both   group       into those of a multicast group
 //! listing     what the kernel says of sockets   evacuation   out of it, into the kernel's queue
 //! ```
 
+mod attachment;
 mod directory;
 mod evacuation;
 mod group;
@@ -16,7 +17,6 @@ mod inbox;
 mod listing;
 mod mailbox;
 mod outbox;
-mod post;
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -25,6 +25,7 @@ use crate::base::{address, raw};
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::{policy, stamps};
 
+pub(crate) use attachment::forget_threads;
 pub(crate) use directory::{tidy_up, withdraw_of_dead};
 use group::BY_UNKNOWN;
 pub(crate) use inbox::{
@@ -33,7 +34,6 @@ pub(crate) use inbox::{
 use inbox::{IPV6_MULTICAST_ALL, MCAST_MSFILTER};
 pub(crate) use mailbox::{Mailbox, counts};
 pub(crate) use outbox::{mind, send, warm};
-pub(crate) use post::forget_threads;
 
 /// Whether a socket is one whose datagrams may go into, or come out of, a mailbox.
 #[inline]
@@ -46,13 +46,13 @@ pub(crate) fn may_use_mailbox(socket: &Socket) -> bool {
 /// Its mailbox, if it has one.
 #[inline]
 pub(crate) fn mailbox(socket: &Socket, fd: c_int) -> Option<&Mailbox> {
-    post::inbox(socket, fd).map(post::Inbox::mailbox)
+    attachment::inbox(socket, fd).map(attachment::Inbox::mailbox)
 }
 
 /// Its mailbox, if this process has mapped it.
 #[inline]
 pub(crate) fn mapped(socket: &Socket) -> Option<&Mailbox> {
-    post::mapped(socket).map(post::Inbox::mailbox)
+    attachment::mapped(socket).map(attachment::Inbox::mailbox)
 }
 
 /// The program wants what only the kernel has: whatever comes from now on comes from there.
@@ -107,7 +107,7 @@ pub(crate) fn connected(socket: &Socket, fd: c_int) {
 /// The last descriptor is about to be closed.
 pub(crate) fn closing(socket: &Socket) {
     if socket.kind() == Kind::Datagram
-        && let Some(directory) = socket.udp_attachment().and_then(|post| post.directory)
+        && let Some(directory) = socket.udp_attachment().and_then(|attachment| attachment.directory)
         && let Ok(port @ 1..) = u16::try_from(socket.port.load(Ordering::Relaxed))
     {
         directory.change(port);
@@ -117,7 +117,7 @@ pub(crate) fn closing(socket: &Socket) {
 /// A socket that came with its descriptor.
 pub(crate) fn adopted(socket: &Socket, fd: c_int) {
     socket.multicast_by.store(BY_UNKNOWN, Ordering::Relaxed);
-    post::inherit(socket, fd);
+    attachment::inherit(socket, fd);
     if let Some(own) = address::name(fd, false) {
         socket.port.store(own.port().into(), Ordering::Relaxed);
     }

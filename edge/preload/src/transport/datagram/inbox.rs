@@ -12,9 +12,9 @@ use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{Ordering, fence};
 
+use super::attachment::Inbox;
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
-use super::post::Inbox;
-use super::{outbox, post};
+use super::{attachment, outbox};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
@@ -87,7 +87,7 @@ fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let now =
         request.flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking.load(Ordering::Relaxed);
     // With a mailbox, a call that waits anyway looks there first, and asks the kernel a little later.
-    let mailbox = post::inbox(socket, fd).map(Inbox::mailbox);
+    let mailbox = attachment::inbox(socket, fd).map(Inbox::mailbox);
     if now || mailbox.is_none_or(Mailbox::has_record) {
         let first = attempt(socket, fd, request);
         if !matches!(first, Err(Errno::AGAIN)) {
@@ -140,7 +140,7 @@ fn spin(
     most_ns: u64,
 ) -> Option<Outcome> {
     let mut rounds = 0_u32;
-    let mut mailbox = post::inbox(socket, fd).map(Inbox::mailbox);
+    let mut mailbox = attachment::inbox(socket, fd).map(Inbox::mailbox);
     loop {
         match budget.goes_on(mailbox.is_some()) {
             Spin::Look => {}
@@ -155,7 +155,7 @@ fn spin(
             if let Err(error) = table::still(fd, socket) {
                 return Some(Err(error));
             }
-            mailbox = mailbox.or_else(|| post::inbox(socket, fd).map(Inbox::mailbox));
+            mailbox = mailbox.or_else(|| attachment::inbox(socket, fd).map(Inbox::mailbox));
             let outcome = attempt(socket, fd, request);
             if !matches!(outcome, Err(Errno::AGAIN)) {
                 budget.hit(most_ns);
@@ -190,7 +190,7 @@ pub(crate) struct Sleeper<'a> {
 impl<'a> Sleeper<'a> {
     /// Refused if there is something in the mailbox.
     pub(crate) fn new(socket: &'a Socket, fd: c_int) -> Option<Self> {
-        if let Some(inbox) = post::inbox(socket, fd) {
+        if let Some(inbox) = attachment::inbox(socket, fd) {
             let mailbox = Some(&inbox.mailbox);
             return inbox.mailbox.doze().then_some(Self { socket, mailbox });
         }
@@ -214,7 +214,7 @@ impl Drop for Sleeper<'_> {
 /// Receives what is there.
 fn attempt(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let now = request.flags | libc::MSG_DONTWAIT;
-    match post::inbox(socket, fd) {
+    match attachment::inbox(socket, fd) {
         None => {
             let arrival = from_kernel(socket, fd, request, now, false)?;
             take_note(socket, fd, request, &arrival);
@@ -227,7 +227,7 @@ fn attempt(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
 /// The mailbox first, the kernel's queue when it is empty, or has to wait for what is there.
 fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
     let Some(_held) = mailbox.hold_readers() else {
-        post::give_up(socket, fd);
+        attachment::give_up(socket, fd);
         return from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false);
     };
     mailbox.let_senders(
@@ -269,7 +269,7 @@ fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<
 /// Datagrams for which there was no room, here or in the kernel's queue, and bytes of those here.
 pub(crate) fn dropped(socket: &Socket, fd: c_int) -> (u64, u64) {
     let (packets, bytes) =
-        post::mapped(socket).map(Inbox::mailbox).map_or((0, 0), Mailbox::dropped);
+        attachment::mapped(socket).map(Inbox::mailbox).map_or((0, 0), Mailbox::dropped);
     (packets.saturating_add(drops(fd).into()), bytes)
 }
 
@@ -566,7 +566,7 @@ const MCAST_INCLUDE: u32 = 1;
 
 /// The kernel has brought a datagram to a socket that may have a mailbox by now.
 fn take_note(socket: &SocketRef, fd: c_int, request: Request<'_>, arrival: &Arrival) {
-    match post::inbox(socket, fd) {
+    match attachment::inbox(socket, fd) {
         Some(inbox) => {
             let Some(_held) = inbox.mailbox.hold_readers() else { return };
             show_groups(socket, fd, &inbox.mailbox);
@@ -595,11 +595,11 @@ fn meet(socket: &SocketRef, fd: c_int, arrival: &Arrival) {
         return;
     }
     let Some(from) = address::read(&arrival.from) else { return };
-    let post = socket.udp_attachment_or_new(|| post::UdpAttachment::new(socket, fd));
-    let Some(directory) = post.and_then(|post| post.directory) else { return };
+    let attachment = socket.udp_attachment_or_new(|| attachment::UdpAttachment::new(socket, fd));
+    let Some(directory) = attachment.and_then(|attachment| attachment.directory) else { return };
     if directory.generation(from.port()) > 0 && is_here(fd, from) {
         let errno = raw::errno();
-        post::set_up(socket, fd);
+        attachment::set_up(socket, fd);
         raw::set_errno(errno);
     }
 }
@@ -622,7 +622,7 @@ fn is_here(fd: c_int, from: SocketAddr) -> bool {
 
 /// The size of the next datagram, as `FIONREAD` has it; `None` if the kernel is to be asked.
 pub(crate) fn next_len(socket: &SocketRef, fd: c_int) -> Option<usize> {
-    let mailbox = &post::inbox(socket, fd)?.mailbox;
+    let mailbox = &attachment::inbox(socket, fd)?.mailbox;
     let _held = mailbox.hold_readers()?;
     if mailbox.peeked() == Peeked::Kernel {
         return None;

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! 1. An inbox that has been published is freed with its post, when the last user of the socket in
+//! 1. An inbox that has been published is freed with its attachment, when the last user of the socket in
 //!    this process has gone, and a reference to it is held only as long as the socket is.
 //! 2. The outbox is touched only while the socket's lock for sending is held, or by the only thread there is.
 //!    The cookie in there never changes.
@@ -196,12 +196,12 @@ pub(crate) fn mapped(socket: &Socket) -> Option<&Inbox> {
 
 #[cold]
 fn join(socket: &Socket, fd: c_int) -> Option<&Inbox> {
-    let post = socket.udp_attachment_or_new(|| UdpAttachment::new(socket, fd))?;
+    let attachment = socket.udp_attachment_or_new(|| UdpAttachment::new(socket, fd))?;
     let (mailbox, path) = directory::open(fd, directory::cookie(fd)?)?;
     mailbox.own();
-    post.publish(mailbox, path);
+    attachment.publish(mailbox, path);
     changes::note(socket.index());
-    post.inbox()
+    attachment.inbox()
 }
 
 /// In a child just forked: nothing of a socket is in the hands of the parent's threads.
@@ -221,13 +221,15 @@ pub(crate) fn inherit(socket: &Socket, fd: c_int) {
 /// of ours.
 #[cold]
 pub(super) fn set_up(socket: &Socket, fd: c_int) {
-    let Some(post) = socket.udp_attachment_or_new(|| UdpAttachment::new(socket, fd)) else {
+    let Some(attachment) = socket.udp_attachment_or_new(|| UdpAttachment::new(socket, fd)) else {
         return;
     };
-    if post.inbox().is_some() {
+    if attachment.inbox().is_some() {
         return; // It was given up.
     }
-    let (Some(directory), Some(own)) = (post.directory, address::name(fd, false)) else { return };
+    let (Some(directory), Some(own)) = (attachment.directory, address::name(fd, false)) else {
+        return;
+    };
     let number = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
     let limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);
     // If this process is killed while it makes the mailbox, others know where it is.
@@ -240,7 +242,7 @@ pub(super) fn set_up(socket: &Socket, fd: c_int) {
         return;
     };
     socket.port.store(own.port().into(), Ordering::Relaxed);
-    post.publish(mailbox, path);
+    attachment.publish(mailbox, path);
     socket.has_inbox.store(true, Ordering::SeqCst);
     socket.set_reason(Reason::Rings);
     policy::explain(socket, fd, "mailbox");
