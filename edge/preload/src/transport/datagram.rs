@@ -107,7 +107,7 @@ pub(crate) fn connected(socket: &Socket, fd: c_int) {
 /// The last descriptor is about to be closed.
 pub(crate) fn closing(socket: &Socket) {
     if socket.kind() == Kind::Datagram
-        && let Some(directory) = socket.udp_attachment().and_then(|attachment| attachment.directory)
+        && let Some(directory) = socket.udp_attachment().and_then(|ours| ours.directory)
         && let Ok(port @ 1..) = u16::try_from(socket.port.load(Ordering::Relaxed))
     {
         directory.change(port);

@@ -61,12 +61,9 @@ impl Socket {
 
     /// The same, and made if need be. A thread that comes second loses, and uses the first's.
     #[inline]
-    pub(super) fn udp_attachment_or_new(
-        &self,
-        new: impl FnOnce() -> UdpAttachment,
-    ) -> Option<&UdpAttachment> {
+    pub(super) fn udp_attachment_or_new(&self, fd: c_int) -> Option<&UdpAttachment> {
         self.udp_attachment().or_else(|| {
-            self.attach(new());
+            self.attach(UdpAttachment::new(self, fd));
             self.udp_attachment()
         })
     }
@@ -196,12 +193,12 @@ pub(crate) fn mapped(socket: &Socket) -> Option<&Inbox> {
 
 #[cold]
 fn join(socket: &Socket, fd: c_int) -> Option<&Inbox> {
-    let attachment = socket.udp_attachment_or_new(|| UdpAttachment::new(socket, fd))?;
+    let ours = socket.udp_attachment_or_new(fd)?;
     let (mailbox, path) = directory::open(fd, directory::cookie(fd)?)?;
     mailbox.own();
-    attachment.publish(mailbox, path);
+    ours.publish(mailbox, path);
     changes::note(socket.index());
-    attachment.inbox()
+    ours.inbox()
 }
 
 /// In a child just forked: nothing of a socket is in the hands of the parent's threads.
@@ -221,13 +218,13 @@ pub(crate) fn inherit(socket: &Socket, fd: c_int) {
 /// of ours.
 #[cold]
 pub(super) fn set_up(socket: &Socket, fd: c_int) {
-    let Some(attachment) = socket.udp_attachment_or_new(|| UdpAttachment::new(socket, fd)) else {
+    let Some(ours) = socket.udp_attachment_or_new(fd) else {
         return;
     };
-    if attachment.inbox().is_some() {
+    if ours.inbox().is_some() {
         return; // It was given up.
     }
-    let (Some(directory), Some(own)) = (attachment.directory, address::name(fd, false)) else {
+    let (Some(directory), Some(own)) = (ours.directory, address::name(fd, false)) else {
         return;
     };
     let number = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
@@ -242,7 +239,7 @@ pub(super) fn set_up(socket: &Socket, fd: c_int) {
         return;
     };
     socket.port.store(own.port().into(), Ordering::Relaxed);
-    attachment.publish(mailbox, path);
+    ours.publish(mailbox, path);
     socket.has_inbox.store(true, Ordering::SeqCst);
     socket.set_reason(Reason::Rings);
     policy::explain(socket, fd, "mailbox");

@@ -595,8 +595,8 @@ fn meet(socket: &SocketRef, fd: c_int, arrival: &Arrival) {
         return;
     }
     let Some(from) = address::read(&arrival.from) else { return };
-    let attachment = socket.udp_attachment_or_new(|| attachment::UdpAttachment::new(socket, fd));
-    let Some(directory) = attachment.and_then(|attachment| attachment.directory) else { return };
+    let ours = socket.udp_attachment_or_new(fd);
+    let Some(directory) = ours.and_then(|ours| ours.directory) else { return };
     if directory.generation(from.port()) > 0 && is_here(fd, from) {
         let errno = raw::errno();
         attachment::set_up(socket, fd);

@@ -9,7 +9,6 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 
-use super::attachment::UdpAttachment;
 use super::directory::{self, Directory};
 use super::group::{self, Groups};
 use super::mailbox::{Mailbox, Pushed};
@@ -446,15 +445,13 @@ pub(crate) fn send(
     if socket.is_kernel_only.load(Ordering::Acquire) {
         return through_kernel(socket, kernel);
     }
-    let attachment = socket.udp_attachment_or_new(|| UdpAttachment::new(socket, fd));
-    let Some((attachment, directory)) =
-        attachment.and_then(|attachment| Some((attachment, attachment.directory?)))
-    else {
+    let ours = socket.udp_attachment_or_new(fd);
+    let Some((ours, directory)) = ours.and_then(|ours| Some((ours, ours.directory?))) else {
         return through_kernel(socket, kernel);
     };
     let held = socket.sending.hold();
-    let plan = attachment
-        .outbox(&held, |outbox| outbox.plan(socket, fd, parts, to, is_special, directory));
+    let plan =
+        ours.outbox(&held, |outbox| outbox.plan(socket, fd, parts, to, is_special, directory));
     drop(held);
     let (is_counted, to) = match plan {
         Plan::Done => {
@@ -469,7 +466,7 @@ pub(crate) fn send(
     let errno = raw::errno();
     if answer.is_err() && is_counted {
         let held = socket.sending.hold();
-        attachment.outbox(&held, |outbox| {
+        ours.outbox(&held, |outbox| {
             let (me, Some(to)) = (outbox.cookie, to) else { return };
             match outbox.find(to) {
                 Some(route) => route.uncount(me),
@@ -489,9 +486,9 @@ pub(crate) fn send(
 
 /// Goes the way of a send as far as the mailbox that it would write to. Returns whether there is one.
 pub(crate) fn warm(socket: &SocketRef, fd: c_int, to: Option<SocketAddr>) -> bool {
-    let Some(attachment) = socket.udp_attachment() else { return false };
+    let Some(ours) = socket.udp_attachment() else { return false };
     let held = socket.sending.hold();
-    attachment.outbox(&held, |outbox| {
+    ours.outbox(&held, |outbox| {
         let (me, peer) = (outbox.cookie, outbox.peer(socket, fd));
         let way = to.or(peer).and_then(|to| outbox.find(to)?.confirmed(me));
         way.is_some_and(|way| {
@@ -524,13 +521,11 @@ fn announce(socket: &Socket, fd: c_int, directory: &Directory) {
 /// Before a sleep, or when there is nothing to read: has a receiver died that has not read what was
 /// sent? Then the kernel gets it, and may have something to say about it.
 pub(crate) fn mind(socket: &Socket, fd: c_int) {
-    let Some(attachment) =
-        socket.udp_attachment().filter(|attachment| attachment.directory.is_some())
-    else {
+    let Some(ours) = socket.udp_attachment().filter(|ours| ours.directory.is_some()) else {
         return;
     };
     let held = socket.sending.hold();
-    attachment.outbox(&held, |outbox| {
+    ours.outbox(&held, |outbox| {
         for route in outbox.routes.iter_mut().flatten() {
             let to = route.to;
             let is_lost = |way: &Way| !way.mailbox.is_read(way.pushed_to) && way.mailbox.is_dead();
@@ -545,9 +540,9 @@ pub(crate) fn mind(socket: &Socket, fd: c_int) {
 
 /// The socket will not send through mailboxes any more: they are told so.
 pub(super) fn forget(socket: &Socket) {
-    let Some(attachment) = socket.udp_attachment() else { return };
+    let Some(ours) = socket.udp_attachment() else { return };
     let held = socket.sending.hold();
-    attachment.outbox(&held, |outbox| {
+    ours.outbox(&held, |outbox| {
         outbox.routes.clear();
         outbox.groups.clear();
     });
