@@ -2,9 +2,9 @@
 //!
 //! The program's instance stays a kernel instance. A connection without rings is registered there as
 //! the program wants it. One with rings is registered for bells alone, edge-triggered, under a mark
-//! of ours; what the program wants to know of it is worked out from the rings. It is *hot* while
-//! its ring is looked at at each call, and *cold* once it is armed: then a bell will come, and the
-//! kernel says so. Idle connections are cold and cost nothing.
+//! of ours; what the program wants to know of it is worked out from the rings. It is *polled* while
+//! its ring is looked at at each call, and *armed* after that: then a bell will come, and the
+//! kernel says so. Idle connections are armed and cost nothing.
 //!
 //! One registration is in `item.rs`, how they come and go in `control.rs`, waiting in `wait.rs`, where the program looks
 //! at what comes first in `filtered.rs`, and what
@@ -44,7 +44,7 @@ use self::item::{Item, Target};
 #[derive(Default)]
 struct State {
     items: Vec<Option<Item>>,
-    hot: Vec<usize>,
+    polled: Vec<usize>,
     /// The number of the next change that has not been looked at here.
     changes: u64,
     /// Items to be looked at besides.
@@ -59,8 +59,8 @@ struct State {
     marks: usize,
     /// The doorbell by which all of them notify.
     doorbell: Doorbell,
-    /// Items that were hot until their watcher went to sleep.
-    dozing: Vec<usize>,
+    /// Items that were polled until their watcher went to sleep.
+    parked: Vec<usize>,
     /// Places in `items` that are free.
     free: Vec<usize>,
     /// Where items of sockets are, by socket and descriptor.
@@ -163,9 +163,9 @@ pub(crate) static FREE: Guarded<Vec<&'static Epoll>> = Guarded::new(Vec::new());
 const MARK: u64 = 0xad5e_71c3 << 32;
 /// Where an item would be: the doorbell.
 const BELL: u64 = u32::MAX as u64;
-/// An item that was looked at so often in vain goes cold.
+/// An item that was looked at so often in vain is armed.
 const IDLE_MAX: u32 = 2000;
-/// Items that can be hot before they are too many.
+/// Items that can be polled before they are too many.
 const CROWD: usize = 64;
 /// How long a fork waits for those that hold an instance.
 const HOLDERS_NAP_NS: i64 = 20_000;
@@ -320,20 +320,20 @@ impl State {
     }
 }
 
-/// Makes an item hot: it is looked at at each call from now on.
-fn heat(hot: &mut Vec<usize>, at: usize, item: &mut Item) {
+/// Polls an item: it is looked at at each call from now on.
+fn start_polling(polled: &mut Vec<usize>, at: usize, item: &mut Item) {
     let is_looked_at = item.is_marked || item.is_seen && !item.is_kernels();
-    if is_looked_at && !item.is_hot {
-        item.is_hot = true;
+    if is_looked_at && !item.is_polled {
+        item.is_polled = true;
         item.idle = 0;
-        hot.push(at);
+        polled.push(at);
     }
 }
 
 /// By how much more it counts that an item was looked at in vain where many are: each event that is
 /// waited for costs a look at all of them.
-fn crowding(hot: &[usize]) -> u32 {
-    u32::try_from(hot.len() / CROWD).unwrap_or(u32::MAX).saturating_add(1)
+fn crowding(polled: &[usize]) -> u32 {
+    u32::try_from(polled.len() / CROWD).unwrap_or(u32::MAX).saturating_add(1)
 }
 
 /// Every instance of this process.

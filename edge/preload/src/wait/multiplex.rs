@@ -160,7 +160,7 @@ pub(crate) fn poll_unfiltered(
                 count => return Ok(count),
             }
         }
-        let Some(dozers) = doze(fds, &known) else {
+        let Some(parked) = park(fds, &known) else {
             // Something is there, or about to come through the kernel.
             raw::nap(BLOCKED_NAP_NS);
             looks = every;
@@ -168,7 +168,7 @@ pub(crate) fn poll_unfiltered(
         };
         let sleepers = sleepers(fds, &known);
         let bell = fds.iter().zip(&*known).any(waits_for_ring_bytes).then(Borrowed::take).flatten();
-        if !cool(fds, &known, bell.as_deref()) {
+        if !arm_all(fds, &known, bell.as_deref()) {
             // That may be so for long, and only the kernel knows of the others.
             looks = every;
             continue;
@@ -190,7 +190,7 @@ pub(crate) fn poll_unfiltered(
         }
         drop(bell);
         drop(sleepers);
-        drop(dozers);
+        drop(parked);
         budget.slept(since, most_ns);
         for (asked, known) in asked.iter().zip(&*known) {
             if let Some((socket, segment)) = known.rings() {
@@ -225,16 +225,16 @@ fn is_due(known: &[Known], now_ns: u64) -> bool {
 
 /// Says of every datagram socket that is waited for that its owner sleeps. `None` if one has
 /// something already.
-fn doze<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Option<Few<datagram::Sleeper<'a>>> {
-    let mut dozers = Few::new();
+fn park<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Option<Few<datagram::Sleeper<'a>>> {
+    let mut parked = Few::new();
     for (fd, known) in fds.iter().zip(known) {
         let Known::Datagram(socket) = known else { continue };
         datagram::mind(socket, fd.fd);
         if fd.events & READING != 0 {
-            dozers.push(datagram::Sleeper::new(socket, fd.fd)?);
+            parked.push(datagram::Sleeper::new(socket, fd.fd)?);
         }
     }
-    Some(dozers)
+    Some(parked)
 }
 
 /// Events that a datagram is.
@@ -404,7 +404,7 @@ fn waits_for_ring_bytes((fd, known): (&libc::pollfd, &Known)) -> bool {
 
 /// Arms everything, together if there is a doorbell for that. Returns false if something has happened
 /// already.
-fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool {
+fn arm_all(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool {
     let mut is_quiet = true;
     let number = bell.map_or(0, Doorbell::number);
     let ready = |fd: &libc::pollfd, known: &Known| {
@@ -413,7 +413,7 @@ fn cool(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bool 
     for (fd, known) in fds.iter().zip(known) {
         match known {
             Known::Nothing | Known::Datagram(_) => {}
-            Known::Epoll(epoll) => is_quiet &= epoll.cool(None),
+            Known::Epoll(epoll) => is_quiet &= epoll.arm(None),
             Known::Socket(_) => {
                 let Some((socket, segment)) = known.rings() else { continue };
                 // What comes through the kernel, the kernel wakes for.

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use super::item::{Item, Target};
-use super::{Epoll, MARK, State, heat, kernel_control};
+use super::{Epoll, MARK, State, kernel_control, start_polling};
 use crate::base::raw::{Answer, Errno};
 use crate::socket::changes::{self, Since};
 use crate::socket::policy;
@@ -54,7 +54,7 @@ impl Epoll {
                 let mut item = Item::new(fd, target(socket), events, data);
                 // A thread may sleep on this instance already, and be woken by the kernel alone.
                 item.meet(true);
-                item.is_hot |= item.is_seen;
+                item.is_polled |= item.is_seen;
                 let at = self.insert(item);
                 self.stir(at, epfd);
                 Ok(0)
@@ -63,7 +63,7 @@ impl Epoll {
                 let is_marked = self.with(|state| {
                     let item = state.items.get_mut(at)?.as_mut()?;
                     item.change(events, data);
-                    heat(&mut state.hot, at, item);
+                    start_polling(&mut state.polled, at, item);
                     if item.is_seen {
                         item.meet(true);
                         state.stale.push(at);
@@ -124,7 +124,7 @@ impl Epoll {
             if let Some(item) = state.items.get_mut(at).and_then(Option::as_mut) {
                 item.ghost_of = None;
                 item.change(events, data);
-                heat(&mut state.hot, at, item);
+                start_polling(&mut state.polled, at, item);
             }
         });
     }
@@ -138,7 +138,7 @@ impl Epoll {
         }
         let epfd = table::find(|fd| epoll::is_of(fd, self));
         self.with(|state| {
-            let State { items, hot, marks, .. } = state;
+            let State { items, polled, marks, .. } = state;
             for at in places {
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
                 if item.via == fd {
@@ -154,7 +154,7 @@ impl Epoll {
                 {
                     *marks += 1;
                     self.mark(at, item, epfd);
-                    heat(hot, at, item);
+                    start_polling(polled, at, item);
                 }
             }
         });
@@ -206,8 +206,8 @@ impl Epoll {
                 Target::Datagram(_) => state.datagrams.push(at),
                 Target::Inner(_) => state.inners.push(at),
             }
-            if item.is_hot {
-                state.hot.push(at);
+            if item.is_polled {
+                state.polled.push(at);
             }
             match state.items.get_mut(at) {
                 Some(place) => *place = Some(item),
@@ -223,11 +223,11 @@ impl Epoll {
         let gone = self.with(|state| {
             let item = state.items.get_mut(at).and_then(Option::take)?;
             let leave = |list: &mut Vec<usize>| list.retain(|known| *known != at);
-            if item.is_hot {
-                leave(&mut state.hot);
+            if item.is_polled {
+                leave(&mut state.polled);
             }
-            if item.is_dozing {
-                leave(&mut state.dozing);
+            if item.is_parked {
+                leave(&mut state.parked);
             }
             match item.target {
                 Target::Socket(_) => {}
@@ -312,12 +312,12 @@ impl Epoll {
 
     /// Returns whether the item has been removed, and is not needed any longer.
     fn sync_item(&self, state: &mut State, at: usize, epfd: c_int) -> bool {
-        let State { items, hot, asleep, marks, .. } = state;
+        let State { items, polled, asleep, marks, .. } = state;
         let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { return false };
         let wanted = match &item.target {
             Target::Datagram(_) => {
                 item.meet(*asleep > 0);
-                heat(hot, at, item);
+                start_polling(polled, at, item);
                 return false;
             }
             Target::Socket(socket) => socket.segment().is_some(),
@@ -330,7 +330,7 @@ impl Epoll {
         if wanted == item.is_marked {
             if wanted && item.is_orphan() {
                 // What was marked before it had rings is looked at from now on.
-                heat(hot, at, item);
+                start_polling(polled, at, item);
             }
             return false;
         }
@@ -338,7 +338,7 @@ impl Epoll {
             // It stays under the mark, or comes under it, and is looked at, whatever the kernel says.
             *marks += usize::from(wanted);
             item.is_marked = true;
-            heat(hot, at, item);
+            start_polling(polled, at, item);
             return false;
         }
         item.is_marked = wanted;
@@ -350,11 +350,11 @@ impl Epoll {
         }
         if wanted {
             self.mark(at, item, epfd);
-            heat(hot, at, item);
+            start_polling(polled, at, item);
         } else {
             let _ = kernel_control(epfd, op, fd, item.events, item.data);
-            item.is_hot = false;
-            hot.retain(|hot| *hot != at);
+            item.is_polled = false;
+            polled.retain(|polled| *polled != at);
         }
         false
     }

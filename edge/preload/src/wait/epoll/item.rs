@@ -42,9 +42,9 @@ pub(super) struct Item {
     pub(super) data: u64,
     /// It has rings, and the kernel knows it under our mark.
     pub(super) is_marked: bool,
-    pub(super) is_hot: bool,
-    /// It was hot until its watcher went to sleep, and is hot again when that wakes.
-    pub(super) is_dozing: bool,
+    pub(super) is_polled: bool,
+    /// It was polled until its watcher went to sleep, and is polled again when that wakes.
+    pub(super) is_parked: bool,
     /// The program has removed it, by this descriptor of the instance, and the kernel still has it;
     /// see [`super::Epoll::bury`].
     pub(super) ghost_of: Option<c_int>,
@@ -102,7 +102,7 @@ impl Look {
 
 impl Item {
     pub(super) fn new(fd: c_int, target: Target, events: u32, data: u64) -> Self {
-        let is_hot = matches!(target, Target::Inner(_));
+        let is_polled = matches!(target, Target::Inner(_));
         Self {
             fd,
             via: fd,
@@ -110,8 +110,8 @@ impl Item {
             events,
             data,
             is_marked: false,
-            is_hot,
-            is_dozing: false,
+            is_polled,
+            is_parked: false,
             ghost_of: None,
             is_spent: false,
             is_armed: false,
@@ -371,12 +371,12 @@ impl Item {
 
     /// Arms it, so that a bell comes; together with others, if there is a doorbell for that. Returns
     /// false if it has something to report already.
-    pub(super) fn cool(&mut self, doorbell: u32) -> bool {
+    pub(super) fn arm(&mut self, doorbell: u32) -> bool {
         if self.is_spent || self.ghost_of.is_some() {
             return true;
         }
         match &self.target {
-            Target::Inner(inner) => inner.cool(None),
+            Target::Inner(inner) => inner.arm(None),
             Target::Datagram(socket) => {
                 let reading = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
                 let Some(mailbox) = datagram::mapped(socket) else { return true };
@@ -406,7 +406,7 @@ impl Item {
                 };
                 let (reading, writing) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32);
                 let is_reader = self.events & reading != 0;
-                // What the kernel wakes for stays cold when its watcher wakes: it is notified for alone.
+                // What the kernel wakes for stays armed when its watcher wakes: it is notified for alone.
                 let doorbell = if self.is_read_by_kernel() { 0 } else { doorbell };
                 let is_together = is_reader && park::arm_together(socket, segment, doorbell, false);
                 if is_reader && !is_together {

@@ -13,7 +13,7 @@ impl Epoll {
         self.count.load(Ordering::Relaxed) > 0 && self.with(|state| state.marks > 0)
     }
 
-    /// Takes what the kernel has to report: bells make their items hot, and the rest is kept for
+    /// Takes what the kernel has to report: items with bells are polled, and the rest is kept for
     /// the program's next call.
     pub(crate) fn harvest(&self, epfd: c_int) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
@@ -38,8 +38,8 @@ impl Epoll {
                     return true;
                 }
                 let items = &state.items;
-                let mut hot = state.hot.iter();
-                hot.any(|at| {
+                let mut polled = state.polled.iter();
+                polled.any(|at| {
                     items.get(*at).and_then(Option::as_ref).is_some_and(|item| item.due() != 0)
                 })
             })
@@ -48,7 +48,7 @@ impl Epoll {
     /// Arms everything, so that the kernel's instance becomes readable when something happens.
     /// Returns false if something has happened already. `own`: the caller is about to sleep on this
     /// very instance, by this descriptor, and wakes everything up again: then one bell is enough for all.
-    pub(crate) fn cool(&self, own: Option<c_int>) -> bool {
+    pub(crate) fn arm(&self, own: Option<c_int>) -> bool {
         self.with(|state| {
             if let Some(epfd) = own
                 && state.doorbell.number() == 0
@@ -61,12 +61,12 @@ impl Epoll {
                 }
             }
             state.is_watched |= own.is_none();
-            let State { items, hot, dozing, doorbell, .. } = state;
-            let worth = DOZE_WORTH.saturating_mul(crowding(hot));
+            let State { items, polled, parked, doorbell, .. } = state;
+            let worth = PARK_WORTH.saturating_mul(crowding(polled));
             let number = own.map_or(0, |_| doorbell.number());
             let mut each = |f: &mut dyn FnMut(&mut Item) -> bool| {
                 let mut is_quiet = true;
-                for at in hot.iter() {
+                for at in polled.iter() {
                     is_quiet &= items.get_mut(*at).and_then(Option::as_mut).is_none_or(&mut *f);
                 }
                 is_quiet
@@ -74,7 +74,7 @@ impl Epoll {
             let mut is_quiet = each(&mut |item| {
                 item.idle = item.idle.saturating_add(worth);
                 // An item without news for long is notified for alone from now on.
-                item.cool(if item.idle > IDLE_MAX { 0 } else { number })
+                item.arm(if item.idle > IDLE_MAX { 0 } else { number })
             });
             if number != 0 {
                 doorbell.set(Sleeping::InKernel);
@@ -83,17 +83,17 @@ impl Epoll {
                 is_quiet = is_quiet && each(&mut |item| item.due() == 0);
             }
             if is_quiet {
-                hot.retain(|at| {
+                polled.retain(|at| {
                     let Some(item) = items.get_mut(*at).and_then(Option::as_mut) else {
                         return false;
                     };
-                    item.is_hot = matches!(item.target, Target::Inner(_));
+                    item.is_polled = matches!(item.target, Target::Inner(_));
                     let is_notified_alone = item.idle > IDLE_MAX || item.is_read_by_kernel();
-                    if !item.is_hot && !item.is_dozing && !is_notified_alone {
-                        item.is_dozing = true;
-                        dozing.push(*at);
+                    if !item.is_polled && !item.is_parked && !is_notified_alone {
+                        item.is_parked = true;
+                        parked.push(*at);
                     }
-                    item.is_hot
+                    item.is_polled
                 });
             }
             is_quiet
@@ -109,7 +109,7 @@ impl Epoll {
 }
 
 /// To go to sleep and to wake up takes as long, for each item, as so many looks.
-const DOZE_WORTH: u32 = 8;
+const PARK_WORTH: u32 = 8;
 
 /// The most events that the kernel is asked for at a time.
 const EVENTS_MAX: usize = 64;

@@ -6,7 +6,9 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use super::item::{Item, Target};
-use super::{BELL, Epoll, IDLE_MAX, MARK, State, crowding, heat, kernel_control, kernel_wait};
+use super::{
+    BELL, Epoll, IDLE_MAX, MARK, State, crowding, kernel_control, kernel_wait, start_polling,
+};
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::thread::{Interrupts, Seen};
@@ -33,7 +35,7 @@ impl Epoll {
         let mut is_restless = false;
         let every = config.kernel_every;
         let mut budget: Option<SpinBudget> = None;
-        if self.count.load(Ordering::Relaxed) > 0 && self.is_dozing() {
+        if self.count.load(Ordering::Relaxed) > 0 && self.is_parked() {
             // It was looked at as a part of another instance, or by `poll`.
             self.wake();
         }
@@ -43,18 +45,18 @@ impl Epoll {
             if has_items {
                 self.sync(epfd);
             }
-            let (mut count, hot) = if has_items { self.scan(events) } else { (0, 0) };
-            let has_hot = hot > 0;
+            let (mut count, polled) = if has_items { self.scan(events) } else { (0, 0) };
+            let has_polled = polled > 0;
             let look = match &mut budget {
                 _ if count > 0 => self.is_kernels_turn(config.kernel_skip),
                 _ if limit_ns == Some(0) => true,
                 // It may be so for long that it must not sleep, and only the kernel knows of the others.
                 _ if std::mem::take(&mut is_restless) => true,
-                None if has_hot => false,
+                None if has_polled => false,
                 budget => {
                     let start =
                         || SpinBudget::start(most_ns, limit_ns, Interrupts::All).since(seen);
-                    budget.get_or_insert_with(start).spins() && (!has_hot || looks >= every)
+                    budget.get_or_insert_with(start).spins() && (!has_polled || looks >= every)
                 }
             };
             if look {
@@ -65,7 +67,7 @@ impl Epoll {
                     let kept = if self.is_to_sift() { self.sift(epfd, rest, found) } else { found };
                     count = if count > 0 { merge(events, count, kept) } else { kept };
                     if count == 0 && found > 0 {
-                        // Bells alone: what they were sent for is hot now.
+                        // Bells alone: what they were sent for is polled now.
                         (count, _) = self.scan(events);
                     }
                 }
@@ -78,7 +80,7 @@ impl Epoll {
                 raw::set_errno(errno);
                 return Ok(count);
             }
-            looks += hot;
+            looks += polled;
             if limit_ns == Some(0) {
                 return Ok(0);
             }
@@ -86,7 +88,7 @@ impl Epoll {
                 SpinBudget::start(most_ns, limit_ns, Interrupts::All).since(seen)
             });
             let looked =
-                if has_hot { u32::try_from(hot).unwrap_or(u32::MAX) } else { KERNEL_LOOKS };
+                if has_polled { u32::try_from(polled).unwrap_or(u32::MAX) } else { KERNEL_LOOKS };
             match budget.goes_on_after(looked) {
                 Spin::Look => continue,
                 Spin::Interrupted => return Err(Errno::INTR),
@@ -105,7 +107,7 @@ impl Epoll {
                 true => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
                 false => budget.slice_ns(),
             };
-            let sleeper = Sleeper { epoll: self, heats: has_marks || has_datagrams };
+            let sleeper = Sleeper { epoll: self, starts_polling: has_marks || has_datagrams };
             let answer = sleep(epfd, events, slice_ns, mask);
             budget.miss(since, most_ns);
             drop(sleeper);
@@ -138,20 +140,20 @@ impl Epoll {
         }
     }
 
-    /// Reports hot items that have something to say. Returns how many, and how many hot
+    /// Reports polled items that have something to say. Returns how many, and how many polled
     /// ones there are.
     fn scan(&self, events: &mut [libc::epoll_event]) -> (usize, usize) {
         self.with(|state| {
-            let State { items, hot, kept, .. } = state;
-            let (mut count, mut cooled) = (0, false);
-            let each = crowding(hot);
+            let State { items, polled, kept, .. } = state;
+            let (mut count, mut armed) = (0, false);
+            let each = crowding(polled);
             let mut room = Room::default();
             while room.has(events, count) {
                 let (Some(place), Some(event)) = (events.get_mut(count), kept.pop()) else { break };
                 *place = event;
                 count += 1;
             }
-            for at in hot.iter().copied() {
+            for at in polled.iter().copied() {
                 if !room.has(events, count) {
                     break;
                 }
@@ -168,22 +170,22 @@ impl Epoll {
                 }
                 item.idle = item.idle.saturating_add(item.cost().saturating_mul(each));
                 let is_socket = matches!(item.target, Target::Socket(_) | Target::Datagram(_));
-                if is_socket && item.idle > IDLE_MAX && item.cool(0) {
-                    item.is_hot = false;
-                    cooled = true;
+                if is_socket && item.idle > IDLE_MAX && item.arm(0) {
+                    item.is_polled = false;
+                    armed = true;
                 }
             }
-            if cooled {
-                hot.retain(|at| {
-                    items.get(*at).and_then(Option::as_ref).is_some_and(|item| item.is_hot)
+            if armed {
+                polled.retain(|at| {
+                    items.get(*at).and_then(Option::as_ref).is_some_and(|item| item.is_polled)
                 });
             }
             // The first ones go to the end, so that the last is not always the last.
             if count > 0 && !room.has(events, count) {
-                let turn = count.min(hot.len());
-                hot.rotate_left(turn);
+                let turn = count.min(polled.len());
+                polled.rotate_left(turn);
             }
-            (count, hot.len())
+            (count, polled.len())
         })
     }
 
@@ -194,8 +196,8 @@ impl Epoll {
             return;
         }
         let next = self.with(|state| {
-            let State { items, hot, asleep, .. } = state;
-            let mut due = hot.iter().copied().filter(|at| {
+            let State { items, polled, asleep, .. } = state;
+            let mut due = polled.iter().copied().filter(|at| {
                 let item = items.get(*at).and_then(Option::as_ref);
                 let is_taken = |item: &Item| taken.iter().any(|event| { event.u64 } == item.data);
                 item.is_some_and(|item| item.is_marked && !is_taken(item) && item.due() != 0)
@@ -213,7 +215,7 @@ impl Epoll {
         self.has_marked.load(Ordering::SeqCst) || self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Keeps of the kernel's events those that the program knows, and makes hot what has been notified
+    /// Keeps of the kernel's events those that the program knows, and polls what has been notified
     /// for.
     pub(super) fn sift(
         &self,
@@ -258,7 +260,7 @@ impl Epoll {
                             }
                         }
                     }
-                    heat(&mut state.hot, at, item);
+                    start_polling(&mut state.polled, at, item);
                     continue;
                 }
                 if !state.datagrams.is_empty() {
@@ -277,27 +279,27 @@ impl Epoll {
     /// A thread is about to sleep on this instance. Returns false if it must not.
     fn fall_asleep(&self, epfd: c_int, has_items: bool) -> bool {
         self.with(|state| state.asleep += 1);
-        let sleeps = !has_items || self.cool(Some(epfd));
+        let sleeps = !has_items || self.arm(Some(epfd));
         if !sleeps {
             self.with(State::awakes);
         }
         sleeps
     }
 
-    /// After a sleep: what was hot before is hot again, and need not notify.
+    /// After a sleep: what was polled before is polled again, and need not notify.
     fn wake(&self) {
         self.with(|state| {
-            let State { items, hot, asleep, datagrams, dozing, .. } = state;
+            let State { items, polled, asleep, datagrams, parked, .. } = state;
             for at in datagrams.iter().filter(|_| *asleep == 0) {
                 let item = items.get_mut(*at).and_then(Option::as_mut);
-                if let Some(item) = item.filter(|item| item.is_dozing || item.is_hot) {
+                if let Some(item) = item.filter(|item| item.is_parked || item.is_polled) {
                     item.disarm();
                 }
             }
-            dozing.retain(|at| {
+            parked.retain(|at| {
                 let at = *at;
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { return false };
-                item.is_dozing = false;
+                item.is_parked = false;
                 let idle = item.idle;
                 // Others may sleep on, which are to be told what comes while this one does something else.
                 if *asleep == 0
@@ -306,7 +308,7 @@ impl Epoll {
                 {
                     park::disarm(socket, segment);
                 }
-                heat(hot, at, item);
+                start_polling(polled, at, item);
                 item.idle = idle;
                 false
             });
@@ -316,7 +318,7 @@ impl Epoll {
     /// Looks at the next few items again: no thread sleeps for ever because a bell was lost.
     fn check(&self) {
         self.with(|state| {
-            let State { items, hot, next_check, .. } = state;
+            let State { items, polled, next_check, .. } = state;
             let count = items.len().min(CHECK_MAX);
             for _ in 0..count {
                 let at = if *next_check < items.len() { *next_check } else { 0 };
@@ -329,16 +331,16 @@ impl Epoll {
                 {
                     park::look_at_kernel(socket, item.via);
                 }
-                heat(hot, at, item);
+                start_polling(polled, at, item);
             }
         });
     }
 
-    fn is_dozing(&self) -> bool {
+    fn is_parked(&self) -> bool {
         self.with(|state| {
             let item = |at: &usize| state.items.get(*at).and_then(Option::as_ref);
             let mut datagrams = state.datagrams.iter().filter_map(item);
-            state.asleep == 0 && datagrams.any(|item| item.is_dozing && item.is_armed)
+            state.asleep == 0 && datagrams.any(|item| item.is_parked && item.is_armed)
         })
     }
 
@@ -355,14 +357,14 @@ impl Epoll {
 #[derive(Debug)]
 struct Sleeper<'a> {
     epoll: &'a Epoll,
-    /// Whether there is anything that was hot before.
-    heats: bool,
+    /// Whether there is anything that was polled before.
+    starts_polling: bool,
 }
 
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         self.epoll.with(State::awakes);
-        if self.heats {
+        if self.starts_polling {
             self.epoll.wake();
         }
     }
@@ -428,7 +430,7 @@ impl State {
     /// The kernel has reported something under this mark of the program's: mailboxes of UDP sockets
     /// that are known by it are looked at again.
     fn claim(&mut self, data: u64) {
-        let Self { items, hot, asleep, datagrams, .. } = self;
+        let Self { items, polled, asleep, datagrams, .. } = self;
         for at in datagrams.iter().copied() {
             let item = items.get_mut(at).and_then(Option::as_mut);
             let Some(item) = item.filter(|item| item.is_seen && item.data == data) else {
@@ -437,7 +439,7 @@ impl State {
             if *asleep == 0 {
                 item.disarm();
             }
-            heat(hot, at, item);
+            start_polling(polled, at, item);
         }
     }
 }
