@@ -26,9 +26,7 @@ fn now_s() -> u32 {
 
 /// A new socket, with one user; `None` if there are too many.
 pub(crate) fn create(kind: Kind) -> Option<&'static Socket> {
-    if !stats::provide() {
-        return None;
-    }
+    stats::provide().then_some(())?;
     Socket::create(kind, || {
         let is_thorough = may_be_thorough();
         if is_thorough {

@@ -8,6 +8,8 @@
 //! 1. The arena is mapped once, by the first process, and never unmapped. It holds atomics alone,
 //!    for which every bit pattern, zeros above all, is legal.
 
+#![expect(clippy::as_conversions, reason = "a number of bits is a constant")]
+
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};

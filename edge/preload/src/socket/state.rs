@@ -375,10 +375,12 @@ impl Socket {
     fn take_fresh(ownership: &Ownership<'_>, make_room: fn() -> bool) -> Option<u32> {
         let before = arena::fresh();
         let is_over = usize::try_from(before).ok()? >= arena::SLOTS_MAX;
-        if before >= SWEEP_MIN && (before.is_power_of_two() || is_over) && make_room() {
-            if let Some(index) = ownership.vacancies.take(before) {
-                return Some(index);
-            }
+        if before >= SWEEP_MIN
+            && (before.is_power_of_two() || is_over)
+            && make_room()
+            && let Some(index) = ownership.vacancies.take(before)
+        {
+            return Some(index);
         }
         arena::take_fresh()
     }

@@ -16,9 +16,8 @@
 //! A thread that waits for nothing but bytes in rings sleeps on the bell alone, for a moment, and is notified when
 //! a connection ends, too: the kernel has one descriptor to look at rather than all of them.
 //!
-//! The words lie in the rendezvous, in memory that all processes of a user share, in whatever network
-//! namespace they are.
-//! No process is trusted: a word that is wrong costs a bell too many, or the slice of time after
+//! The words lie at the rendezvous, in memory that all processes of a user share, in whatever network
+//! namespace they are. No process is trusted: a word that is wrong costs a bell too many, or the slice of time after
 //! which every sleeper looks for itself.
 //!
 //! # Safety

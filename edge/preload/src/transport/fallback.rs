@@ -1,12 +1,16 @@
 //! Fallback to the kernel: a connection gives up its rings while bytes are in them.
 //!
 //! A program without this library can use a connection only if all that is still to come arrives
-//! through the kernel. So the end that is about to be handed to one *leaves*. It reads no more from
-//! its ring and writes no more to the other; takes what the kernel's queue holds in front of pending
-//! bells, and the bells; sends a last one itself; and is the kernel's. The other end *follows* with
-//! its next call, or when the last bell has woken it: it reads what is in its ring, drops the
-//! bells, which it can count, and then reads from the kernel; and what the end that left has not
-//! read it sends again, through the kernel, before anything new.
+//! through the kernel. So the end that is about to be handed to one *leaves*:
+//!
+//! 1. It reads no more from its ring, and writes no more to the other.
+//! 2. It takes what the kernel's queue holds in front of pending bells, and the bells.
+//! 3. It sends a last bell, and is the kernel's.
+//!
+//! The other end *follows* with its next call, or when the last bell has woken it:
+//!
+//! 1. It reads what is in its ring, drops the bells, which it can count, and then reads from the kernel.
+//! 2. What the end that left has not read it sends again, through the kernel, before anything new.
 //!
 //! ```text
 //! leaver            Leaves: no more rings              Left: as if there had never been any

@@ -6,9 +6,9 @@
 //! its ring is looked at at each call, and *armed* after that: then a bell will come, and the
 //! kernel says so. Idle connections are armed and cost nothing.
 //!
-//! One registration is in `item.rs`, how they come and go in `control.rs`, waiting in `wait.rs`, where the program looks
-//! at what comes first in `filtered.rs`, and what
-//! others see that watch an instance in `outside.rs`.
+//! One registration is in `item.rs`; how they come and go is in `control.rs`. Waiting is in `wait.rs`, and in
+//! `filtered.rs` where the program looks at packets first. What others see that watch an instance is in
+//! `outside.rs`.
 //!
 //! # Safety
 //!

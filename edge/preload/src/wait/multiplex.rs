@@ -8,8 +8,6 @@
 //!
 //! Arrays passed to the kernel are slices of ours, or the program's own, as it passed them.
 
-#![expect(clippy::as_conversions, reason = "counts and times of the C library have other widths")]
-
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
