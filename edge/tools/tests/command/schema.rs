@@ -79,11 +79,10 @@ fn look(root: &Value, schema: &Value, value: &Value, place: &str, problems: &mut
                 let others =
                     value.as_object().into_iter().flatten().filter(|(name, _)| !is_known(name));
                 for (name, value) in others {
-                    match what {
-                        Value::Bool(false) => {
-                            problems.push(format!("{place}: {name} is not in the schema"))
-                        }
-                        schema => look(root, schema, value, &format!("{place}.{name}"), problems),
+                    if what.is_boolean() {
+                        problems.push(format!("{place}: {name} is not in the schema"));
+                    } else {
+                        look(root, what, value, &format!("{place}.{name}"), problems);
                     }
                 }
             }
