@@ -6,8 +6,8 @@
 //! Read IBTA Vol. 1 §9.7.4 and §9.8.2 (responder checks) before changing this file.
 
 use crate::attributes::Access;
-use crate::brief::Brief;
 use crate::counters::QpCounters;
+use crate::eager::EagerHeader;
 use crate::host::{
     AccessError, FetchError, Host, Invalidator, Landing, LocalError, NoReceive, Range, Receive,
     ReceiveDone, Target,
@@ -197,9 +197,9 @@ impl Assembler {
 
     /// Takes a whole SEND of `len` bytes, which the host holds, while no message has begun.
     #[inline(always)]
-    pub(crate) fn on_brief(
+    pub(crate) fn on_eager(
         &mut self,
-        brief: &Brief,
+        eager: &EagerHeader,
         len: u32,
         counters: &mut QpCounters,
         host: &mut impl Host,
@@ -213,7 +213,7 @@ impl Assembler {
             self.message = Message::Send { into, offset: 0 }; // For the caller to end.
             return Err(refusal);
         }
-        let ending = Ending { imm: brief.imm, invalidated: None, solicited: brief.solicited };
+        let ending = Ending { imm: eager.imm, invalidated: None, solicited: eager.solicited };
         let (status, opcode) = (WcStatus::Success, WcOpcode::Receive);
         self.end(into, status, opcode, len, ending, counters, host);
         Ok(())

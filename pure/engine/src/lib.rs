@@ -32,12 +32,12 @@ extern crate alloc;
 mod arrived;
 mod assembler;
 mod attributes;
-mod brief;
 mod completer;
 mod connected;
 mod counters;
 mod cutting;
 mod datagram;
+mod eager;
 mod early;
 mod host;
 mod link;
@@ -65,8 +65,8 @@ pub use attributes::{
     Access, Attributes, Gid, InitAttributes, Partition, RetryCount, RnrRetry, RtrAttributes,
     RtsAttributes, Settings,
 };
-pub use brief::Brief;
 pub use counters::QpCounters;
+pub use eager::EagerHeader;
 pub use early::EarlyBudget;
 pub use host::{
     AccessError, AtomicOp, EmitError, FetchError, GRH_LEN, Host, Invalidator, Landing, LocalError,
@@ -78,7 +78,7 @@ pub use port::{
     Patience, Schedule, Seat, Seats, Surface, Waiting, accept, follow_up, serve_ready,
     set_open_deadline,
 };
-pub use qp::{Briefs, Origin, Planned, Qp, QpOptions};
+pub use qp::{EagerSends, Origin, Planned, Qp, QpOptions};
 pub use responder::Standing;
 pub use status::{Behaviour, Processing, QpEvent, QpState, WcOpcode, WcStatus};
 pub use time::{AckTimeout, Time, TooLong};

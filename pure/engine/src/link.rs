@@ -10,7 +10,7 @@ pub struct Capabilities {
     pub by_reference: bool,
     /// One-sided requests can be carried out on the peer's memory ([`crate::Host::reach`]).
     pub direct: bool,
-    /// A SEND of one packet can have a header of sixteen bytes ([`crate::Brief`]).
+    /// A SEND of one packet can have a header of sixteen bytes ([`crate::EagerHeader`]).
     pub eager: bool,
     /// Packets get lost on the way: what is late is asked after long before the ACK time-out.
     pub lossy: bool,

@@ -4,11 +4,11 @@
 //! packet arrives, the clock runs out, the host has room for packets, or the owner modifies it
 //! (`qp/modify.rs`). Nothing leaves except through the [`Host`] lent for the call.
 
-mod brief;
 mod deputy;
+mod eager;
 mod modify;
 
-pub use brief::{Briefs, Origin, Planned};
+pub use eager::{EagerSends, Origin, Planned};
 
 use crate::attributes::{Gid, Settings};
 use crate::completer::{Completer, Sent, Verdict};

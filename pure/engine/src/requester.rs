@@ -193,7 +193,7 @@ impl Requester {
 
     /// The next packet was made of a whole request and emitted, and `asked` for an acknowledgement.
     #[inline]
-    pub(crate) fn note_brief(&mut self, asked: bool) {
+    pub(crate) fn note_eager(&mut self, asked: bool) {
         self.unasked = if asked { 0 } else { self.unasked + 1 };
         self.advance(1, self.next + 1);
     }

@@ -12,8 +12,8 @@ mod replies;
 
 use crate::assembler::{Assembler, INVALID, Refusal, check_remote, range_of};
 use crate::attributes::{Access, RtrAttributes};
-use crate::brief::Brief;
 use crate::counters::QpCounters;
+use crate::eager::EagerHeader;
 use crate::early::{Early, EarlyBudget, Keeping};
 use crate::host::{AccessError, AtomicOp, Host, Payload, Range};
 use crate::packetizer::Path;
@@ -224,28 +224,28 @@ impl Responder {
         psn == self.expected && usual && !self.assembler.is_busy()
     }
 
-    /// Serves the SEND of a brief that [`Responder::awaits`]. Its acknowledgement is owed.
+    /// Serves the SEND of an eager header that [`Responder::awaits`]. Its acknowledgement is owed.
     ///
     /// # Errors
     ///
     /// What refusing it has led to.
     #[inline(always)]
-    pub(crate) fn on_brief(
+    pub(crate) fn on_eager(
         &mut self,
-        brief: &Brief,
+        eager: &EagerHeader,
         len: u32,
         counters: &mut QpCounters,
         host: &mut impl Host,
     ) -> Result<(), Served> {
-        let landed = self.assembler.on_brief(brief, len, counters, host);
+        let landed = self.assembler.on_eager(eager, len, counters, host);
         landed.map_err(|refusal| self.refuse(refusal, counters, host))?;
-        self.note_brief();
+        self.note_eager();
         Ok(())
     }
 
     /// The SEND that was expected next was served. Its acknowledgement is owed.
     #[inline]
-    pub(crate) fn note_brief(&mut self) {
+    pub(crate) fn note_eager(&mut self) {
         (self.expected, self.msn) = (self.expected.plus(1), self.msn.next());
         self.owed = Owed::Ack;
     }

@@ -3,8 +3,8 @@
 //! [`QpInner`] lives in the port's table, behind the only lock of the data path. Its owner has a handle
 //! ([`Qp`], `qp/handle.rs`); dropping that ends the queue pair.
 
-mod brief;
 mod change;
+mod eager;
 pub(crate) mod errors;
 mod roles;
 
@@ -35,8 +35,8 @@ use adverb_wire::{Marks, Packet, PathMtu, Qpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub(crate) use brief::{Caller, Took};
 pub use change::{Change, QpQuery, Side};
+pub(crate) use eager::{Caller, Took};
 pub use errors::PostError;
 pub(crate) use roles::{Directed, Waiters};
 
@@ -99,7 +99,7 @@ pub(crate) struct QpInner {
     grant: Option<Grant>,
 }
 
-/// Requests that were posted the short way, and completions that this published.
+/// Requests that were posted eagerly, and completions that this published.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Posted {
     pub(crate) requests: usize,

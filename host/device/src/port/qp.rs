@@ -159,9 +159,9 @@ impl Qp {
         let mut next = 0;
         loop {
             let (result, stranger) = self.briefly(|inner| {
-                let short = inner.post_briefly(batch.get(next..).unwrap_or_default(), &port.links);
+                let short = inner.post_eagerly(batch.get(next..).unwrap_or_default(), &port.links);
                 if short.requests > 0 {
-                    let aftermath = inner.after_brief(short, &port.links);
+                    let aftermath = inner.after_eager(short, &port.links);
                     port.follow_up(self.number, inner, aftermath);
                     next += short.requests;
                     if next == batch.len() {

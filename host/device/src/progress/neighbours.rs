@@ -16,7 +16,7 @@ use crate::link::peer_cache::{Addresses, Departed, datagram_len};
 use crate::link::shm::doorbell::PeerDoorbell;
 use crate::link::shm::handshake::{Handshake, Meeting};
 use crate::link::shm::link::{
-    BriefRecord, Copied, MessageBytes, PeerId, Seen, Segment, ShmLink, Taken,
+    Copied, EagerRecord, MessageBytes, PeerId, Seen, Segment, ShmLink, Taken,
 };
 use crate::memory::export::{ACCESS_MAX, Exports};
 use crate::memory::peer_page;
@@ -26,7 +26,7 @@ use crate::objects::notice::DeferredWakeups;
 use crate::objects::qp::{Caller, Change, QpInner, Took};
 use crate::objects::standby::Standby;
 use crate::registry::Registry;
-use adverb_engine::{Brief, Driver, Gid, Given, Look, Time, Waiting};
+use adverb_engine::{Driver, EagerHeader, Gid, Given, Look, Time, Waiting};
 use adverb_sys::{poll, random};
 use adverb_wire::{Headers, Marks, Packet, Qpn};
 use std::io;
@@ -218,7 +218,7 @@ impl Port {
             self.acknowledge(waiting, poll_buffer.as_deref_mut());
         }
         for shm_receiver in shm_receivers {
-            match self.take_briefs(shm_receiver, waiting, poll_buffer) {
+            match self.take_eager(shm_receiver, waiting, poll_buffer) {
                 Some(taken) => busy |= taken,
                 None => return (busy, false),
             }
@@ -231,10 +231,10 @@ impl Port {
         (busy, true)
     }
 
-    /// Takes the next records of a link as far as they are briefs for one queue pair; says whether there
+    /// Takes the next records of a link as far as they are eager for one queue pair; says whether there
     /// were any. `None` if there is something else.
     #[inline(always)]
-    fn take_briefs(
+    fn take_eager(
         &self,
         shm_receiver: &mut ShmReceiver,
         waiting: &mut Waiting,
@@ -245,7 +245,7 @@ impl Port {
                 shm_receiver.batch = 1;
                 return Some(false);
             }
-            Seen::Brief(brief, held) => (brief, held),
+            Seen::Eager(eager, held) => (eager, held),
             Seen::Other => return None,
         };
         let number = first.0.dest_qp;
@@ -257,24 +257,24 @@ impl Port {
         };
         let known = guard.is_some();
         if let Some(inner) = guard.as_deref_mut().and_then(Option::as_deref_mut) {
-            self.give_briefs(inner, first, shm_receiver, waiting, poll_buffer);
+            self.give_eager(inner, first, shm_receiver, waiting, poll_buffer);
         }
         drop(guard);
         shm_receiver.give_back(last_qp);
         known.then_some(true)
     }
 
-    /// Gives a queue pair the brief that is the first of a link, and those for it that follow.
+    /// Gives a queue pair the eager header that is the first of a link, and those for it that follow.
     #[inline(always)]
-    fn give_briefs(
+    fn give_eager(
         &self,
         inner: &mut QpInner,
-        (mut brief, mut held): (Brief, BriefRecord),
+        (mut eager, mut held): (EagerHeader, EagerRecord),
         shm_receiver: &mut ShmReceiver,
         waiting: &mut Waiting,
         poll_buffer: &mut Option<&mut PollBuffer<'_>>,
     ) {
-        let number = brief.dest_qp;
+        let number = eager.dest_qp;
         let can_wait = waiting.takes(Driver::Program);
         let (most, mut count) = (shm_receiver.batch, 0);
         let (mut published, mut only_served, mut grip) = (0, true, Grip::new(&self.links.regions));
@@ -282,7 +282,7 @@ impl Port {
             let shm_link = &shm_receiver.shm_link;
             let plain = match poll_buffer.as_deref_mut() {
                 Some(poll_buffer) if can_wait => {
-                    inner.take_plainly(&brief, held.near(), shm_link, poll_buffer, &mut grip)
+                    inner.take_plainly(&eager, held.near(), shm_link, poll_buffer, &mut grip)
                 }
                 Some(_) | None => false,
             };
@@ -291,8 +291,8 @@ impl Port {
             } else {
                 grip.let_go(); // Before anything that may wait for pins.
                 let caller = Caller { can_wait, poll_buffer: poll_buffer.as_deref_mut() };
-                inner.on_brief(
-                    &brief,
+                inner.on_eager(
+                    &eager,
                     MessageBytes::InRing(held.near()),
                     shm_link,
                     caller,
@@ -309,14 +309,14 @@ impl Port {
                 break;
             }
             match shm_receiver.look() {
-                Seen::Brief(next, after) if next.dest_qp == number => {
-                    (brief, held) = (next, after);
+                Seen::Eager(next, after) if next.dest_qp == number => {
+                    (eager, held) = (next, after);
                 }
                 Seen::Nothing => {
                     shm_receiver.batch = 1;
                     break;
                 }
-                Seen::Brief(..) | Seen::Other => break,
+                Seen::Eager(..) | Seen::Other => break,
             }
         }
         grip.let_go();
@@ -382,8 +382,8 @@ impl Port {
             taken += 1;
             // For most of them a program waits for every step.
             match record {
-                Taken::Brief { brief: Some(brief), held } => {
-                    published |= self.hold(brief.dest_qp, &mut current, round);
+                Taken::Eager { eager: Some(eager), held } => {
+                    published |= self.hold(eager.dest_qp, &mut current, round);
                     let (shm_link, can_wait) = (&shm_receiver.shm_link, round.can_wait());
                     if let Some(Held { guard, published, .. }) = &mut current
                         && let Some(inner) = guard.as_mut()
@@ -392,12 +392,12 @@ impl Port {
                             (MessageBytes::InRing(held.near()), || round.clock.now());
                         let caller = Caller { can_wait, poll_buffer: None };
                         let took =
-                            inner.on_brief(&brief, bytes, shm_link, caller, now, &self.links);
+                            inner.on_eager(&eager, bytes, shm_link, caller, now, &self.links);
                         *published += took.published;
                     }
                     shm_receiver.release(held);
                 }
-                Taken::Brief { brief: None, held } => {
+                Taken::Eager { eager: None, held } => {
                     self.links.counters.malformed.add(1);
                     shm_receiver.release(held);
                 }
@@ -413,7 +413,7 @@ impl Port {
         (taken, published | (current.is_some() && self.let_go(&mut current, round)))
     }
 
-    /// Takes what is no brief with its bytes behind it; says whether that completed work.
+    /// Takes what is no eager record with its bytes behind it; says whether that completed work.
     fn receive_message<'a>(
         &'a self,
         message: &Message<'_>,
@@ -437,7 +437,7 @@ impl Port {
             }
             Message::Datagram { .. }
             | Message::Packet { .. }
-            | Message::BriefByReference { .. } => {
+            | Message::EagerByReference { .. } => {
                 let published = self.hold(number, current, round);
                 let can_wait = round.can_wait();
                 if let Some(held) = current {
@@ -491,12 +491,12 @@ impl Port {
             return;
         };
         held.published += match message {
-            Message::BriefByReference { brief, pieces } => {
+            Message::EagerByReference { eager, pieces } => {
                 match MessageBytes::parse(shm_link, pieces) {
                     Some(bytes) => {
                         let caller = Caller { can_wait, poll_buffer: None };
                         inner
-                            .on_brief(brief, bytes, shm_link, caller, || clock.now(), &self.links)
+                            .on_eager(eager, bytes, shm_link, caller, || clock.now(), &self.links)
                             .published
                     }
                     None => 0,
@@ -647,16 +647,16 @@ impl Round<'_> {
 enum Message<'a> {
     Packet { packet: Packet<'a>, by_reference: Option<&'a [u8]> },
     Datagram { packet: Packet<'a>, addresses: Addresses, len: u16 },
-    BriefByReference { brief: Brief, pieces: &'a [u8] },
+    EagerByReference { eager: EagerHeader, pieces: &'a [u8] },
 }
 
 impl<'a> Message<'a> {
     /// The message of a record that is in `buffer`, unless it makes no sense.
     fn of(record: Copied, buffer: &'a [u8]) -> Option<Self> {
         match record {
-            Copied::BriefByReference { brief, len } => {
+            Copied::EagerByReference { eager, len } => {
                 let pieces = buffer.get(..len).unwrap_or_default();
-                Some(Self::BriefByReference { brief: brief?, pieces })
+                Some(Self::EagerByReference { eager: eager?, pieces })
             }
             Copied::Packet { head, len, by_reference, addressed } => {
                 let bytes = buffer.get(..len).unwrap_or_default();
@@ -687,7 +687,7 @@ impl<'a> Message<'a> {
             Self::Packet { packet, .. } | Self::Datagram { packet, .. } => {
                 packet.headers.bth.dest_qp
             }
-            Self::BriefByReference { brief, .. } => brief.dest_qp,
+            Self::EagerByReference { eager, .. } => eager.dest_qp,
         }
     }
 }

@@ -98,7 +98,7 @@ impl<Q: DerefMut<Target = QpInner>> Seat for Seated<'_, '_, Q> {
 
     #[inline]
     fn acknowledge(&mut self) -> Aftermath {
-        match self.inner.acknowledge_briefly() {
+        match self.inner.acknowledge_eagerly() {
             true => Aftermath::default(),
             false => self.transmit(Acks::Now),
         }

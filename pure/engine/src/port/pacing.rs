@@ -2,7 +2,7 @@
 
 use super::acks::{AckPolicy, Patience};
 use super::company::Company;
-use crate::brief::Brief;
+use crate::eager::EagerHeader;
 use crate::qp::Qp;
 use crate::time::Time;
 
@@ -37,7 +37,7 @@ pub struct Pacing {
     /// Posted since packets were last emitted.
     pub company: Company,
     /// What the peer has acknowledged along with its last message, and nobody has looked at yet.
-    pub late: Option<Brief>,
+    pub late: Option<EagerHeader>,
     /// The deadline that the port's schedule holds for this queue pair.
     armed: Option<Time>,
     /// It is on the schedule's list of those that have more to emit.

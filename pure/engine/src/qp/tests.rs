@@ -10,7 +10,7 @@ use crate::testing::{
 use adverb_wire::{Nak, Operation, Psn, Syndrome, Transport};
 use alloc::vec::Vec;
 
-mod brief;
+mod eager;
 mod local;
 mod states;
 

@@ -96,10 +96,10 @@ impl Desk<'_> {
         self.wires.borrow_mut().carry(self.me, self.peer.process, cargo, self.now);
     }
 
-    /// Writes a brief, if there is room.
-    pub(super) fn carry_brief(&mut self, words: [u64; 2], payload: Vec<u8>) {
+    /// Writes an eager header, if there is room.
+    pub(super) fn carry_eager(&mut self, words: [u64; 2], payload: Vec<u8>) {
         self.left = self.left.max(1);
-        self.carry(Cargo::Brief { words, payload });
+        self.carry(Cargo::Eager { words, payload });
     }
 
     fn bytes_of(&self, index: u64, offset: u32, len: u32) -> Vec<u8> {

@@ -5,7 +5,7 @@
 //! and what a program and a helper that stands in for it do to them. Between two processes there is
 //! either a network, which loses, copies and delays packets, or memory that they share: a ring of
 //! records that the reader may see late and a few at a time, messages by reference, requests that are
-//! carried out on the peer's memory, and SENDs as briefs.
+//! carried out on the peer's memory, and SENDs with eager headers.
 //!
 //! Processes are killed or stopped in the midst of a step, and continued; devices are closed; both are started
 //! again with the same numbers and keys; regions are deregistered while they are used; records become nonsense, or

@@ -9,10 +9,10 @@ use super::wires::{Cargo, Medium, Wires};
 use crate::memory::{Memory, Region};
 use crate::random::Random;
 use adverb_engine::{
-    Access, AckTimeout, Acks, Aftermath, Attributes, Brief, Capabilities, Driver, Given, Look,
-    Pacing, Partition, Patience, Qp, QpOptions, QpState, QpType, ReceiveDone, Request, RetryCount,
-    RnrRetry, Schedule, Seat, Seats, Surface, Time, To, Waiting, WcOpcode, WcStatus, follow_up,
-    serve_ready, set_open_deadline,
+    Access, AckTimeout, Acks, Aftermath, Attributes, Capabilities, Driver, EagerHeader, Given,
+    Look, Pacing, Partition, Patience, Qp, QpOptions, QpState, QpType, ReceiveDone, Request,
+    RetryCount, RnrRetry, Schedule, Seat, Seats, Surface, Time, To, Waiting, WcOpcode, WcStatus,
+    follow_up, serve_ready, set_open_deadline,
 };
 use adverb_wire::{Packet, PathMtu, Qpn, Rkey, RnrTimer};
 use alloc::collections::BTreeMap;
@@ -196,10 +196,10 @@ impl<'a> Seat for Seated<'a> {
         let (me, peer) = (around.me, station.peer.process);
         if station.is_memory()
             && around.wires.borrow().has_room(me, peer)
-            && let Some(brief) = station.qp.acknowledge_briefly()
+            && let Some(eager) = station.qp.acknowledge_eagerly()
         {
             station.pacing.acks.on_sent();
-            station.lend(*around, 1, None, |_, desk| desk.carry_brief(brief.emit(), Vec::new()));
+            station.lend(*around, 1, None, |_, desk| desk.carry_eager(eager.emit(), Vec::new()));
             return Aftermath::default();
         }
         self.transmit(Acks::Now)
@@ -211,10 +211,10 @@ impl<'a> Seat for Seated<'a> {
 }
 
 fn settle(station: &mut Station, around: Around<'_>) -> u32 {
-    let Some(brief) = station.pacing.late.take() else {
+    let Some(eager) = station.pacing.late.take() else {
         return 0;
     };
-    let run = |qp: &mut Qp, desk: &mut Desk<'_>| qp.on_brief_ack(&brief, || around.now, desk);
+    let run = |qp: &mut Qp, desk: &mut Desk<'_>| qp.on_eager_ack(&eager, || around.now, desk);
     station.lend(around, 0, None, run).2
 }
 
@@ -752,9 +752,9 @@ fn take(seat: &mut Seated<'_>, cargo: Cargo, can_wait: bool, from: usize) -> (u3
     let station = &mut *seat.station;
     let source = gid(from);
     match cargo {
-        Cargo::Brief { words, payload } => match Brief::parse(words) {
+        Cargo::Eager { words, payload } => match EagerHeader::parse(words) {
             None => (0, false),
-            Some(brief) => take_brief(station, &brief, payload, can_wait, around),
+            Some(eager) => take_eager(station, &eager, payload, can_wait, around),
         },
         Cargo::Packet { headers, payload } => {
             if station.is_memory() {
@@ -780,20 +780,20 @@ fn take(seat: &mut Seated<'_>, cargo: Cargo, can_wait: bool, from: usize) -> (u3
     }
 }
 
-/// Takes a brief, in the shortest way that there is for it or, sometimes, in a longer one.
-fn take_brief(
+/// Takes an eager header, in the shortest way that there is for it or, sometimes, in a longer one.
+fn take_eager(
     station: &mut Station,
-    brief: &Brief,
+    eager: &EagerHeader,
     payload: Vec<u8>,
     can_wait: bool,
     around: Around<'_>,
 ) -> (u32, bool) {
     let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
     let twin = (station.pacing.late.is_none() && around.below(TWINS) == 0)
-        .then(|| station.twin(around).take(brief, &payload));
+        .then(|| station.twin(around).take(eager, &payload));
     let plain = can_wait && station.pacing.late.is_none() && around.below(4) != 0;
     if plain
-        && let Some(origin) = station.qp.awaits_brief(brief)
+        && let Some(origin) = station.qp.awaits_eager(eager)
         && station.own.receives.front().is_some_and(|receive| len <= receive.len)
         && let Some(receive) = station.own.receives.pop_front()
     {
@@ -804,9 +804,9 @@ fn take_brief(
             status: WcStatus::Success,
             opcode: WcOpcode::Receive,
             byte_len: len,
-            imm: brief.imm,
+            imm: eager.imm,
             invalidated: None,
-            solicited: brief.solicited,
+            solicited: eager.solicited,
             src_qp: origin.src_qp,
             grh: false,
             pkey_index: origin.pkey_index,
@@ -815,30 +815,30 @@ fn take_brief(
         station.own.received.push_back((done, bytes));
         station.qp.note_taken();
         station.compare(twin, around);
-        station.pacing.acks.on_message(brief.ack_request);
-        if brief.acked.is_some() {
-            station.pacing.late = Some(*brief);
+        station.pacing.acks.on_message(eager.ack_request);
+        if eager.acked.is_some() {
+            station.pacing.late = Some(*eager);
         }
         around.count(|tally| tally.plain += 1);
         return (1, true);
     }
     let settled = settle(station, around);
-    if brief.psn.is_some() {
-        station.pacing.acks.on_message(brief.ack_request);
+    if eager.psn.is_some() {
+        station.pacing.acks.on_message(eager.ack_request);
     }
     let lent = Some(Lent { bytes: Some(Rc::new(payload)), len });
     let (served, _, published) =
-        station.lend(around, 0, lent, |qp, desk| qp.on_brief_message(brief, len, desk));
+        station.lend(around, 0, lent, |qp, desk| qp.on_eager_message(eager, len, desk));
     station.compare(twin, around);
-    let is_late = can_wait && published > 0 && brief.acked.is_some() && around.below(4) != 0;
+    let is_late = can_wait && published > 0 && eager.acked.is_some() && around.below(4) != 0;
     if is_late {
-        station.pacing.late = Some(*brief);
+        station.pacing.late = Some(*eager);
         return (settled + published, served && settled == 0);
     }
     let now = around.now;
     let (_, _, more) =
-        station.lend(around, 0, None, |qp, desk| qp.on_brief_ack(brief, || now, desk));
-    (settled + published + more, served && settled == 0 && brief.acked.is_none())
+        station.lend(around, 0, None, |qp, desk| qp.on_eager_ack(eager, || now, desk));
+    (settled + published + more, served && settled == 0 && eager.acked.is_none())
 }
 
 /// Messages that have arrived.
@@ -946,7 +946,7 @@ impl Station {
         Twin::new(self.qp.clone(), self.own.clone(), &self.peer, memory, (me, now))
     }
 
-    /// The short way has left what the general one has left.
+    /// The eager path has left what the general one has left.
     fn compare(&self, twin: Option<Twin>, around: Around<'_>) {
         if let Some(twin) = twin {
             twin.judge(&self.qp, &self.own);
@@ -986,9 +986,9 @@ fn send(seat: &mut Seated<'_>, request: Request, posted: Posted) -> u64 {
     }
     if short && room && request.len <= SEGMENT_BYTES {
         let station = &mut *seat.station;
-        let planned = station.qp.briefs().and_then(|mut briefs| {
-            let planned = briefs.plan(&request, false)?;
-            briefs.note(&request, false, &planned);
+        let planned = station.qp.eager_sends().and_then(|mut eager_sends| {
+            let planned = eager_sends.plan(&request, false)?;
+            eager_sends.note(&request, false, &planned);
             Some(planned)
         });
         if let Some(planned) = planned {
@@ -998,7 +998,7 @@ fn send(seat: &mut Seated<'_>, request: Request, posted: Posted) -> u64 {
             let payload = bytes.to_vec();
             let twin = twin.map(|twin| twin.send(request, planned.words, &payload));
             station.compare(twin, around);
-            station.lend(around, 1, None, |_, desk| desk.carry_brief(planned.words, payload));
+            station.lend(around, 1, None, |_, desk| desk.carry_eager(planned.words, payload));
             let deadline = station.pacing.deadline(&station.qp);
             follow_up(seat, Aftermath { deadline, ..Aftermath::default() });
             return index;

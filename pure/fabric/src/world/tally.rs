@@ -36,7 +36,7 @@ tally! {
     received,
     /// Steps that processes have taken.
     steps,
-    /// Messages that were taken as briefs without the general machinery.
+    /// Messages that were taken eagerly without the general machinery.
     plain,
     /// Requests that were carried out on the peer's memory.
     direct,

@@ -7,7 +7,7 @@ use super::desk::{Desk, Lent, Own, Peer, gid};
 use super::wires::{Cargo, Wires};
 use crate::memory::Memory;
 use crate::random::Random;
-use adverb_engine::{Brief, Qp, Request, Time};
+use adverb_engine::{EagerHeader, Qp, Request, Time};
 use adverb_wire::{Extension, Headers, Syndrome};
 use alloc::format;
 use alloc::rc::Rc;
@@ -68,9 +68,9 @@ impl Twin {
         wires
     }
 
-    /// Takes a brief's message as the packet that it stands for.
-    pub(super) fn take(mut self, brief: &Brief, payload: &[u8]) -> Self {
-        let packet = brief.psn.and_then(|psn| brief.packet(psn));
+    /// Takes an eager header's message as the packet that it stands for.
+    pub(super) fn take(mut self, eager: &EagerHeader, payload: &[u8]) -> Self {
+        let packet = eager.psn.and_then(|psn| eager.packet(psn));
         let Some(packet) = packet else {
             return self;
         };
@@ -81,12 +81,12 @@ impl Twin {
         self
     }
 
-    /// Posts and emits a SEND that has left as a brief of these words with this payload.
+    /// Posts and emits a SEND that has left as an eager header of these words with this payload.
     pub(super) fn send(mut self, request: Request, words: [u64; 2], payload: &[u8]) -> Self {
         let wires = self.emit(request).into_inner();
-        let brief = Brief::parse(words).expect("it makes sense");
-        let psn = brief.psn.expect("it is one of a SEND");
-        let expected = brief.packet(psn).expect("there is such a packet").headers;
+        let eager = EagerHeader::parse(words).expect("it makes sense");
+        let psn = eager.psn.expect("it is one of a SEND");
+        let expected = eager.packet(psn).expect("there is such a packet").headers;
         let (mut sent, mut acked) = (0, None);
         for cargo in wires.records(self.me, self.peer.process) {
             let Cargo::Packet { headers, payload: bytes } = cargo else {
@@ -101,7 +101,7 @@ impl Twin {
                 sent += 1;
             }
         }
-        assert_eq!((sent, acked), (1, brief.acked), "a brief says what packets say");
+        assert_eq!((sent, acked), (1, eager.acked), "an eager header says what packets say");
         self
     }
 
@@ -112,7 +112,7 @@ impl Twin {
     }
 
     fn emit(&mut self, request: Request) -> RefCell<Wires> {
-        self.qp.post(request).expect("what can go briefly makes sense");
+        self.qp.post(request).expect("what can go eagerly makes sense");
         self.lend(None, |qp, desk| while qp.transmit(Time::UNKNOWN, true, desk) && desk.left > 0 {})
     }
 
@@ -148,7 +148,7 @@ fn same(what: &str, general: &str, short: &str) {
 }
 
 /// All that can be told of a queue pair, but for whose turn it is, and for how long no packet has asked for an
-/// acknowledgement: the last of a message asks, and a brief only if a completion is waited for.
+/// acknowledgement: the last of a message asks, and an eager header only if a completion is waited for.
 fn told(qp: &Qp) -> String {
     let text = format!("{qp:?}");
     let mut told = String::with_capacity(text.len());
@@ -164,9 +164,9 @@ fn told(qp: &Qp) -> String {
     told
 }
 
-/// The headers of a SEND are those that its brief stands for.
+/// The headers of a SEND are those that its eager header stands for.
 fn is_same(headers: &Headers, expected: &Headers) -> bool {
-    let mut of_brief = *expected;
-    of_brief.bth.pad = headers.bth.pad;
-    *headers == of_brief
+    let mut of_eager = *expected;
+    of_eager.bth.pad = headers.bth.pad;
+    *headers == of_eager
 }

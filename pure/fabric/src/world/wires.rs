@@ -2,7 +2,7 @@
 
 use super::tally::Tally;
 use crate::random::Random;
-use adverb_engine::{Brief, Time};
+use adverb_engine::{EagerHeader, Time};
 use adverb_wire::{Headers, Qpn};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
@@ -49,7 +49,7 @@ pub(super) enum Cargo {
         bytes: Option<Rc<Vec<u8>>>,
         len: u32,
     },
-    Brief {
+    Eager {
         words: [u64; 2],
         payload: Vec<u8>,
     },
@@ -59,7 +59,7 @@ impl Cargo {
     pub(super) fn dest(&self) -> Option<Qpn> {
         match self {
             Self::Packet { headers, .. } | Self::Lent { headers, .. } => Some(headers.bth.dest_qp),
-            Self::Brief { words, .. } => Brief::parse(*words).map(|brief| brief.dest_qp),
+            Self::Eager { words, .. } => EagerHeader::parse(*words).map(|eager| eager.dest_qp),
         }
     }
 }
@@ -344,7 +344,7 @@ fn spoil(cargo: &mut Cargo, random: &mut Random) {
             0 => *len = random.below(1 << 32).try_into().unwrap_or(7),
             _ => *bytes = None,
         },
-        Cargo::Brief { words: [to, back], payload } => match random.below(5) {
+        Cargo::Eager { words: [to, back], payload } => match random.below(5) {
             0 => payload.truncate(payload.len() / 2),
             1 => payload.iter_mut().for_each(|byte| *byte = !*byte),
             2 => *to ^= 1 << random.below(64),

@@ -485,7 +485,7 @@ fn peer_can_fetch(shm_link: &ShmLink, sges: &[Sge]) -> bool {
 }
 
 /// The other end can reach these bytes of ours, and they are long enough that a direct copy beats the ring.
-/// To be followed by a brief, which is one record.
+/// To be followed by an eager header, which is one record.
 #[inline]
 pub(crate) fn goes_by_reference(
     shm_link: &ShmLink,

@@ -30,7 +30,7 @@ use crate::memory::local::{Sge, Source};
 use crate::memory::peer_page::{PeerPage, QpWord};
 use crate::memory::region::{Grip, Regions};
 use crate::registry::SlotId;
-use adverb_engine::{Access, AccessError, Brief};
+use adverb_engine::{Access, AccessError, EagerHeader};
 use adverb_sys::memory::{Mapping, file_len, is_sealed};
 use adverb_sys::udp::BURST_BYTES_MAX;
 use adverb_sys::vm::{self, Direction, Piece};
@@ -66,15 +66,15 @@ const PAYLOAD_MAX: usize = SEGMENT_BYTES as usize;
 const _: () = assert!(RECORD_MAX <= longest(RING_BYTES));
 /// Whatever the other end writes fits the buffer of a step: a record that did not would be looked at for ever.
 const _: () = assert!(longest(RING_BYTES) <= BURST_BYTES_MAX);
-const _: () = assert!(Brief::LEN <= Headers::MAX_LEN);
+const _: () = assert!(EagerHeader::LEN <= Headers::MAX_LEN);
 
 /// What a record's note says: the length of its headers, and of which kind it is.
 const NOTE_LEN: u16 = 63;
 const NOTE_BY_REFERENCE: u16 = 1 << 15;
 /// Its headers end with addresses (`peer_cache.rs`).
 const NOTE_ADDRESSED: u16 = 1 << 14;
-/// It has a brief in the place of headers.
-const NOTE_BRIEF: u16 = 1 << 13;
+/// It has an eager header in the place of headers.
+const NOTE_EAGER: u16 = 1 << 13;
 const _: () = assert!(Headers::MAX_LEN <= 63 && DATAGRAM_HEAD_MAX <= 63);
 /// Headers of a datagram are no longer: those of transport and datagram, and an immediate.
 const DATAGRAM_HEAD_MAX: usize = 12 + 8 + 4 + Addresses::LEN;
@@ -539,16 +539,16 @@ pub(crate) enum MessageBytes<'a> {
     InRing(InRing<'a>),
 }
 
-/// A record with a brief, which stays in the ring until it is given to [`ShmReceiver::release`].
+/// A record with an eager header, which stays in the ring until it is given to [`ShmReceiver::release`].
 #[derive(Debug)]
-pub(crate) struct BriefRecord {
+pub(crate) struct EagerRecord {
     record: Record,
     start: *mut u8,
     len: u32,
 }
 
-impl BriefRecord {
-    /// The bytes behind the brief.
+impl EagerRecord {
+    /// The bytes behind the eager header.
     #[inline(always)]
     pub(crate) const fn near(&self) -> InRing<'_> {
         InRing { start: self.start, len: self.len, record: PhantomData }
@@ -561,7 +561,7 @@ impl BriefRecord {
 pub(crate) struct InRing<'r> {
     start: *mut u8,
     len: u32,
-    record: PhantomData<&'r BriefRecord>,
+    record: PhantomData<&'r EagerRecord>,
 }
 
 impl InRing<'_> {
@@ -613,8 +613,8 @@ pub(crate) struct TxBatch<'a> {
     sinks: bool,
 }
 
-/// Bytes behind a brief that are in the line of its mark.
-const FIRST_BYTES: usize = LINE - MARK - Brief::LEN;
+/// Bytes behind an eager header that are in the line of its mark.
+const FIRST_BYTES: usize = LINE - MARK - EagerHeader::LEN;
 
 /// Form of a reserved record.
 #[derive(Clone, Copy, Debug)]
@@ -632,7 +632,7 @@ pub(crate) fn reference_words(sge: &Sge) -> [u64; 3] {
     [u64::from(len), u64::from(lkey) << 32 | u64::from(len), addr]
 }
 
-/// A place for a record, and the bytes that go into it behind a brief.
+/// A place for a record, and the bytes that go into it behind an eager header.
 #[derive(Debug)]
 pub(crate) struct Reservation<'a> {
     start: *mut u8,
@@ -755,7 +755,7 @@ impl<'a> TxBatch<'a> {
         Ok(())
     }
 
-    /// Makes sure that a brief can be written with these bytes behind it: `None` if not. Nothing has
+    /// Makes sure that an eager header can be written with these bytes behind it: `None` if not. Nothing has
     /// happened then, and with the reservation neither.
     #[inline]
     pub(crate) fn reserve<'r>(&mut self, bytes: &'r [u8]) -> Option<Reservation<'r>> {
@@ -784,7 +784,7 @@ impl<'a> TxBatch<'a> {
 
     #[inline(always)]
     fn reserve_for<'r>(&mut self, bytes: *const u8, len: usize) -> Option<Reservation<'r>> {
-        let total = Brief::LEN + len;
+        let total = EagerHeader::LEN + len;
         if self.budget == 0 || total > RECORD_MAX || self.shm_link.is_cut() {
             return None;
         }
@@ -796,15 +796,15 @@ impl<'a> TxBatch<'a> {
     /// Writes the record that was reserved last: with the bytes of its message, or with where they are. If
     /// more is about to come, others see it with [`TxBatch::send`] only.
     #[inline(always)]
-    pub(crate) fn commit(&mut self, reservation: Reservation<'_>, brief: [u64; 2], form: Form) {
+    pub(crate) fn commit(&mut self, reservation: Reservation<'_>, eager: [u64; 2], form: Form) {
         let Form { by_reference, more } = form;
-        let note = if by_reference { NOTE_BRIEF | NOTE_BY_REFERENCE } else { NOTE_BRIEF };
+        let note = if by_reference { NOTE_EAGER | NOTE_BY_REFERENCE } else { NOTE_EAGER };
         let Reservation { start, bytes, len, .. } = reservation;
         let first = len.min(FIRST_BYTES);
-        // SAFETY: the reservation has room for the brief (rules 1 and 3).
-        unsafe { start.cast::<[u64; 2]>().write_unaligned(brief) };
-        // SAFETY: `Brief::LEN` bytes lie within the reservation's (rule 1).
-        let body = unsafe { start.add(Brief::LEN) };
+        // SAFETY: the reservation has room for the eager header (rules 1 and 3).
+        unsafe { start.cast::<[u64; 2]>().write_unaligned(eager) };
+        // SAFETY: `EagerHeader::LEN` bytes lie within the reservation's (rule 1).
+        let body = unsafe { start.add(EagerHeader::LEN) };
         // The bytes of the first line by themselves: those of the next may have to wait for theirs.
         // SAFETY: `len` bytes are borrowed or pinned, and the reservation has room for them; what is
         // registered never lies in a ring (rules 1 and 3).
@@ -820,8 +820,8 @@ impl<'a> TxBatch<'a> {
             ring.fetch(self.writer.places_ahead());
         }
         match more {
-            true => self.writer.commit_unseen(ring, Brief::LEN + len, note),
-            false => self.writer.commit(ring, Brief::LEN + len, note),
+            true => self.writer.commit_unseen(ring, EagerHeader::LEN + len, note),
+            false => self.writer.commit(ring, EagerHeader::LEN + len, note),
         }
     }
 
@@ -927,8 +927,8 @@ impl Neighbour for ShmLink {
 pub(crate) enum Seen {
     /// Nothing, and there may be something any time.
     Nothing,
-    /// A brief with its bytes behind it; to be given back with [`ShmReceiver::release`], or to be taken.
-    Brief(Brief, BriefRecord),
+    /// An eager header with its bytes behind it; to be given back with [`ShmReceiver::release`], or to be taken.
+    Eager(EagerHeader, EagerRecord),
     /// Something to be taken, or nothing ever again.
     Other,
 }
@@ -937,7 +937,7 @@ pub(crate) enum Seen {
 #[derive(Debug)]
 pub(crate) enum Taken {
     /// What it says, if that makes sense, and its bytes; to be given back with [`ShmReceiver::release`].
-    Brief { brief: Option<Brief>, held: BriefRecord },
+    Eager { eager: Option<EagerHeader>, held: EagerRecord },
     /// It is in the buffer.
     Copied(Copied),
 }
@@ -955,7 +955,7 @@ pub(crate) enum Copied {
         addressed: bool,
     },
     /// What it says, if that makes sense; where its bytes are is in the buffer, so long.
-    BriefByReference { brief: Option<Brief>, len: usize },
+    EagerByReference { eager: Option<EagerHeader>, len: usize },
 }
 
 impl<P> ShmReceiver<P> {
@@ -1005,20 +1005,20 @@ impl<P> ShmReceiver<P> {
             Ok(None) | Err(Broken) => return Seen::Other,
             Ok(Some(record)) => record,
         };
-        if note & NOTE_BRIEF == 0 || note & NOTE_BY_REFERENCE != 0 || len < Brief::LEN {
+        if note & NOTE_EAGER == 0 || note & NOTE_BY_REFERENCE != 0 || len < EagerHeader::LEN {
             return Seen::Other;
         }
         let Some(source) = ring.bytes(at, len) else {
             return Seen::Other;
         };
         fetch_rest(source, len);
-        // SAFETY: a brief's bytes within the record's, copied to words of our own (rules 1 and 2).
+        // SAFETY: an eager header's bytes within the record's, copied to words of our own (rules 1 and 2).
         let words = [0, 8].map(|at| unsafe { read_word(source.wrapping_add(at)) });
-        let start = source.wrapping_add(Brief::LEN);
-        match (Brief::parse(words), u32::try_from(len - Brief::LEN)) {
-            (Some(brief), Ok(size)) => Seen::Brief(
-                brief,
-                BriefRecord { record: Record { at, len, note }, start, len: size },
+        let start = source.wrapping_add(EagerHeader::LEN);
+        match (EagerHeader::parse(words), u32::try_from(len - EagerHeader::LEN)) {
+            (Some(eager), Ok(size)) => Seen::Eager(
+                eager,
+                EagerRecord { record: Record { at, len, note }, start, len: size },
             ),
             (_, _) => Seen::Other,
         }
@@ -1041,24 +1041,25 @@ impl<P> ShmReceiver<P> {
         };
         let Record { at, len, note } = record;
         let source = ring.bytes(at, len).filter(|_| len <= buffer.len())?;
-        if note & NOTE_BRIEF != 0 && len >= Brief::LEN {
+        if note & NOTE_EAGER != 0 && len >= EagerHeader::LEN {
             fetch_rest(source, len);
-            // SAFETY: a brief's bytes within the record's, copied to words of our own (rules 1 and 2).
+            // SAFETY: an eager header's bytes within the record's, copied to words of our own (rules 1 and 2).
             let words = [0, 8].map(|at| unsafe { read_word(source.wrapping_add(at)) });
-            let start = source.wrapping_add(Brief::LEN);
+            let start = source.wrapping_add(EagerHeader::LEN);
             if note & NOTE_BY_REFERENCE != 0 {
-                let len = len - Brief::LEN;
+                let len = len - EagerHeader::LEN;
                 // SAFETY: so many bytes are left of the record's, and fewer than in the buffer, which
                 // is our own (rules 1 and 2).
                 unsafe { copy_short(start, buffer.as_mut_ptr(), len) };
                 reader.release(ring, record);
-                return Some(Taken::Copied(Copied::BriefByReference {
-                    brief: Brief::parse(words),
+                return Some(Taken::Copied(Copied::EagerByReference {
+                    eager: EagerHeader::parse(words),
                     len,
                 }));
             }
-            let held = BriefRecord { record, start, len: u32::try_from(len - Brief::LEN).ok()? };
-            return Some(Taken::Brief { brief: Brief::parse(words), held });
+            let held =
+                EagerRecord { record, start, len: u32::try_from(len - EagerHeader::LEN).ok()? };
+            return Some(Taken::Eager { eager: EagerHeader::parse(words), held });
         }
         // SAFETY: `len` bytes within the ring, as just checked, and within the buffer, which is our
         // own (rules 1 and 2).
@@ -1069,9 +1070,9 @@ impl<P> ShmReceiver<P> {
         Some(Taken::Copied(Copied::Packet { head, len, by_reference, addressed }))
     }
 
-    /// A brief that was taken is done with.
+    /// An eager header that was taken is done with.
     #[inline]
-    pub(crate) fn release(&mut self, held: BriefRecord) {
+    pub(crate) fn release(&mut self, held: EagerRecord) {
         self.reader.release(&self.shm_link.incoming, held.record);
     }
 }

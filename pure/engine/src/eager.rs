@@ -1,11 +1,11 @@
-//! The brief: what a packet says that carries a whole small SEND between two queue pairs of one host,
+//! The eager header: what a packet says that carries a whole small SEND between two queue pairs of one host,
 //! an acknowledgement, or both.
 //!
 //! Most records between neighbours are SENDs of one packet, in order, with nothing else under way.
 //! Their headers always say the same, so such a record carries this instead: sixteen bytes, which
 //! take an acknowledgement of the other direction along. One that finds no SEND goes alone. Whatever
-//! a brief cannot say goes as headers, and whoever gets a brief at an unusual moment treats it as the
-//! packet that it stands for (`qp/brief.rs`).
+//! an eager header cannot say goes as headers, and an eager header that comes at an unusual moment is treated as the
+//! packet that it stands for (`qp/eager.rs`).
 //!
 //! ```text
 //!  0  destination queue pair, 24 bits | PSN, 24 bits | P_Key, 16 bits
@@ -20,7 +20,7 @@ use adverb_wire::{
 
 /// A whole SEND without its bytes, an acknowledgement, or both.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Brief {
+pub struct EagerHeader {
     /// The queue pair that it is for.
     pub dest_qp: Qpn,
     /// The number of the SEND, if there is one.
@@ -46,7 +46,7 @@ const KNOWN: u64 = ASKS | SOLICITED | IMM | ACKED | SENDS;
 const FLAGS_SHIFT: u32 = 24;
 const LOW_24: u64 = 0x00ff_ffff;
 
-impl Brief {
+impl EagerHeader {
     /// Length in a record, in bytes.
     pub const LEN: usize = 16;
 
@@ -83,7 +83,7 @@ impl Brief {
         }
     }
 
-    /// The packet that a brief with the SEND numbered `psn` stands for, its bytes still where they are.
+    /// The packet that an eager header with the SEND numbered `psn` stands for, its bytes still where they are.
     pub fn packet(&self, psn: Psn) -> Option<Packet<'static>> {
         let (operation, extension) = match self.imm {
             None => (Operation::SendOnly, Extension::None),
@@ -139,8 +139,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_brief_is_read_as_it_was_written() {
-        let whole = Brief {
+    fn an_eager_header_is_read_as_it_was_written() {
+        let whole = EagerHeader {
             dest_qp: Qpn::new(0x12_3456),
             psn: Some(Psn::new(0xff_fffe)),
             pkey: Pkey(0x8001),
@@ -151,14 +151,14 @@ mod tests {
         };
         let one_less = [
             whole,
-            Brief { ack_request: false, ..whole },
-            Brief { solicited: false, ..whole },
-            Brief { imm: None, ..whole },
-            Brief { acked: None, ..whole },
-            Brief { psn: None, ..whole },
+            EagerHeader { ack_request: false, ..whole },
+            EagerHeader { solicited: false, ..whole },
+            EagerHeader { imm: None, ..whole },
+            EagerHeader { acked: None, ..whole },
+            EagerHeader { psn: None, ..whole },
         ];
-        for brief in one_less {
-            assert_eq!(Brief::parse(brief.emit()), Some(brief));
+        for eager in one_less {
+            assert_eq!(EagerHeader::parse(eager.emit()), Some(eager));
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
     fn flags_that_nobody_knows_are_not_read_over() {
         for flags in 0..=u8::MAX {
             let words = [0, u64::from(flags) << 24];
-            assert_eq!(Brief::parse(words).is_some(), flags < 32, "{flags}");
+            assert_eq!(EagerHeader::parse(words).is_some(), flags < 32, "{flags}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The short way of a queue pair whose peer is on this host: small SENDs as briefs, and one-sided
+//! The eager path of a queue pair whose peer is on this host: small SENDs with eager headers, and one-sided
 //! requests that nothing stands before.
 //!
-//! What may go this way is for the transport to say (`Qp::briefs`, `Qp::can_reach`); whatever it
+//! What may go this way is for the transport to say (`Qp::eager_sends`, `Qp::can_reach`); whatever it
 //! refuses, and whatever comes after that in a batch, goes the general way. Bytes are looked up, and
 //! room for them in the ring is found, before the transport is asked, so that a mistake in a request's
 //! buffers is found while nothing has happened yet. The records of a batch become visible together.
@@ -20,13 +20,15 @@ use crate::objects::completion::{Completion, PollBuffer};
 
 use crate::objects::host::{Exit, Own, Receives};
 use crate::objects::work::{SendData, SendKind, SendWork};
-use adverb_engine::{AckPolicy, Brief, Briefs, QpState, Request, Time, To, WcOpcode, WcStatus};
+use adverb_engine::{
+    AckPolicy, EagerHeader, EagerSends, QpState, Request, Time, To, WcOpcode, WcStatus,
+};
 
 impl QpInner {
-    /// Posts and sends the first requests of a batch, as many as can go the short way; says how many,
+    /// Posts and sends the first requests of a batch, as many as can take the eager path; says how many,
     /// and how many completions that published.
     #[inline(always)]
-    pub(crate) fn post_briefly(&mut self, batch: &[SendWork<'_>], links: &Links) -> Posted {
+    pub(crate) fn post_eagerly(&mut self, batch: &[SendWork<'_>], links: &Links) -> Posted {
         let mut posted = Posted::default();
         if self.pacing.late.is_some() && !self.has_room_for(batch) {
             posted.published += self.settle(None, links);
@@ -54,7 +56,7 @@ impl QpInner {
                     break; // The general way says what is wrong with it.
                 };
                 let Self { engine, own, .. } = self;
-                let reached = reach_briefly(engine, own, work, &request, shm_link, links);
+                let reached = act_directly(engine, own, work, &request, shm_link, links);
                 posted.published += reached.unwrap_or(0);
                 usize::from(reached.is_some())
             };
@@ -92,29 +94,29 @@ impl QpInner {
     ) -> u32 {
         match self.pacing.late.take() {
             None => 0,
-            Some(brief) => self.on_late(brief, poll_buffer, links),
+            Some(eager) => self.on_late(eager, poll_buffer, links),
         }
     }
 
     fn on_late(
         &mut self,
-        brief: Brief,
+        eager: EagerHeader,
         poll_buffer: Option<&mut PollBuffer<'_>>,
         links: &Links,
     ) -> u32 {
         let Self { engine, own, .. } = self;
         let mut host = Surroundings::quiet(own, links.regions());
         host.poll_buffer = poll_buffer;
-        engine.on_brief_ack(&brief, || links.now(), &mut host);
+        engine.on_eager_ack(&eager, || links.now(), &mut host);
         host.end(engine);
         let published = host.published;
         self.show(links);
         published
     }
 
-    /// What requests that were posted the short way leave for the port to do.
+    /// What requests that were posted eagerly leave for the port to do.
     #[inline(always)]
-    pub(crate) fn after_brief(&mut self, posted: Posted, links: &Links) -> Aftermath {
+    pub(crate) fn after_eager(&mut self, posted: Posted, links: &Links) -> Aftermath {
         if self.own.overrun {
             self.quietly(links, |_, _| {});
         }
@@ -123,7 +125,7 @@ impl QpInner {
     }
 
     /// Sends the acknowledgement that is owed to a neighbour, if there is nothing else to emit.
-    pub(crate) fn acknowledge_briefly(&mut self) -> bool {
+    pub(crate) fn acknowledge_eagerly(&mut self) -> bool {
         let Some(shm_link) = self.link.as_ref().and_then(Link::shm_link) else {
             return false;
         };
@@ -141,13 +143,13 @@ impl QpInner {
         self.shm_link().is_some_and(|own| own.peer() == shm_link.peer())
     }
 
-    /// Takes a brief of this shared-memory link whose bytes are `near`, and completes the receive that it is for, if
-    /// there is nothing else to do: what it acknowledges is looked at later. Of [`QpInner::on_brief`],
-    /// this is the part that nearly all messages take; where it does not apply, nothing has happened.
+    /// Takes an eager header of this shared-memory link whose bytes are `near`, and completes the receive that it is
+    /// for, if there is nothing else to do: what it acknowledges is looked at later. Of [`QpInner::on_eager`], this
+    /// is the part that nearly all messages take; where it does not apply, nothing has happened.
     #[inline(always)]
     pub(crate) fn take_plainly(
         &mut self,
-        brief: &Brief,
+        eager: &EagerHeader,
         near: InRing<'_>,
         shm_link: &ShmLink,
         poll_buffer: &mut PollBuffer<'_>,
@@ -157,7 +159,7 @@ impl QpInner {
             return false;
         }
         let Self { engine, own, .. } = self;
-        let (Some(origin), Receives::Own(ring)) = (engine.awaits_brief(brief), &mut own.receives)
+        let (Some(origin), Receives::Own(ring)) = (engine.awaits_eager(eager), &mut own.receives)
         else {
             return false;
         };
@@ -173,7 +175,7 @@ impl QpInner {
             status: WcStatus::Success,
             opcode: WcOpcode::Receive,
             byte_len: near.len(),
-            imm: brief.imm,
+            imm: eager.imm,
             pkey_index: origin.pkey_index,
             qp: own.number,
             src_qp: origin.src_qp,
@@ -182,18 +184,18 @@ impl QpInner {
         });
         ring.skip();
         engine.note_taken();
-        self.pacing.acks.on_message(brief.ack_request);
-        if brief.acked.is_some() {
-            self.pacing.late = Some(*brief);
+        self.pacing.acks.on_message(eager.ack_request);
+        if eager.acked.is_some() {
+            self.pacing.late = Some(*eager);
         }
         true
     }
 
-    /// Takes a brief of this shared-memory link, whose bytes are `message`.
+    /// Takes an eager header of this shared-memory link, whose bytes are `message`.
     #[inline(always)]
-    pub(crate) fn on_brief(
+    pub(crate) fn on_eager(
         &mut self,
-        brief: &Brief,
+        eager: &EagerHeader,
         message: MessageBytes<'_>,
         shm_link: &ShmLink,
         caller: Caller<'_, '_>,
@@ -204,23 +206,23 @@ impl QpInner {
             return Took::default();
         }
         let settled = self.settle(None, links);
-        if brief.psn.is_some() {
-            self.pacing.acks.on_message(brief.ack_request);
+        if eager.psn.is_some() {
+            self.pacing.acks.on_message(eager.ack_request);
         }
         let Self { engine, own, pacing, .. } = self;
         let mut host = Surroundings::quiet(own, links.regions());
         (host.message, host.poll_buffer) = (Some(message), caller.poll_buffer);
-        let served = engine.on_brief_message(brief, message.total(), &mut host);
-        let is_late = caller.can_wait && host.published > 0 && brief.acked.is_some();
+        let served = engine.on_eager_message(eager, message.total(), &mut host);
+        let is_late = caller.can_wait && host.published > 0 && eager.acked.is_some();
         if is_late {
-            pacing.late = Some(*brief);
+            pacing.late = Some(*eager);
         }
-        let only_served = served && (is_late || brief.acked.is_none()) && !host.own.overrun;
+        let only_served = served && (is_late || eager.acked.is_none()) && !host.own.overrun;
         if only_served && settled == 0 {
             return Took { published: host.published, only_served };
         }
         if !is_late {
-            engine.on_brief_ack(brief, now, &mut host);
+            engine.on_eager_ack(eager, now, &mut host);
         }
         host.end(engine);
         let published = settled + host.published;
@@ -238,7 +240,7 @@ pub(crate) struct Caller<'a, 'b> {
     pub(crate) poll_buffer: Option<&'a mut PollBuffer<'b>>,
 }
 
-/// What a brief has led to.
+/// What an eager header has led to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Took {
     /// Completions published.
@@ -247,7 +249,7 @@ pub(crate) struct Took {
     pub(crate) only_served: bool,
 }
 
-/// What sending briefs takes of a queue pair, besides its transport.
+/// What sending eagerly takes of a queue pair, besides its transport.
 struct Outgoing<'a> {
     own: &'a mut Own,
     acks: &'a mut AckPolicy,
@@ -266,10 +268,10 @@ impl Outgoing<'_> {
         tx_batch: &mut TxBatch<'_>,
         grip: &mut Grip<'_>,
     ) -> usize {
-        let Some(mut briefs) = engine.briefs() else {
+        let Some(mut eager_sends) = engine.eager_sends() else {
             return 0;
         };
-        let sent = |work: &&_| self.send_one(work, &mut briefs, tx_batch, grip).is_some();
+        let sent = |work: &&_| self.send_one(work, &mut eager_sends, tx_batch, grip).is_some();
         list.iter().take_while(sent).count()
     }
 
@@ -278,7 +280,7 @@ impl Outgoing<'_> {
     fn send_one(
         &mut self,
         work: &SendWork<'_>,
-        briefs: &mut Briefs<'_>,
+        eager_sends: &mut EagerSends<'_>,
         tx_batch: &mut TxBatch<'_>,
         grip: &mut Grip<'_>,
     ) -> Option<()> {
@@ -310,14 +312,19 @@ impl Outgoing<'_> {
                 } else {
                     return None;
                 };
-                let index =
-                    self.leave(&request(sge.len), by_reference, reservation, briefs, tx_batch)?;
+                let index = self.leave(
+                    &request(sge.len),
+                    by_reference,
+                    reservation,
+                    eager_sends,
+                    tx_batch,
+                )?;
                 self.own.sends.put_one(index, work, sge);
             }
             SendData::Inline(bytes) if bytes.len() <= self.own.sends.inline_max() => {
                 let len = u32::try_from(bytes.len()).ok()?;
                 let reservation = tx_batch.reserve(bytes)?;
-                let index = self.leave(&request(len), false, reservation, briefs, tx_batch)?;
+                let index = self.leave(&request(len), false, reservation, eager_sends, tx_batch)?;
                 self.own.sends.put(index, work, None, None);
             }
             SendData::Gather(_) | SendData::Inline(_) | SendData::Bind(_) => return None,
@@ -325,29 +332,29 @@ impl Outgoing<'_> {
         Some(())
     }
 
-    /// The request's brief leaves, with what was reserved for it. Says which number the request has.
+    /// The request's eager header leaves, with what was reserved for it. Says which number the request has.
     #[inline(always)]
     fn leave(
         &mut self,
         request: &Request,
         by_reference: bool,
         reservation: Reservation<'_>,
-        briefs: &mut Briefs<'_>,
+        eager_sends: &mut EagerSends<'_>,
         tx_batch: &mut TxBatch<'_>,
     ) -> Option<u64> {
-        let planned = briefs.plan(request, by_reference)?;
+        let planned = eager_sends.plan(request, by_reference)?;
         tx_batch.commit(reservation, planned.words, Form { by_reference, more: self.several });
         if planned.acks {
             self.acks.on_sent();
         }
-        Some(briefs.note(request, by_reference, &planned))
+        Some(eager_sends.note(request, by_reference, &planned))
     }
 }
 
 /// Carries out a one-sided request; `None` if it cannot go this way. Says how many completions that
 /// published.
 #[inline]
-fn reach_briefly(
+fn act_directly(
     engine: &mut adverb_engine::Qp,
     own: &mut Own,
     work: &SendWork<'_>,
@@ -372,10 +379,10 @@ fn acknowledge(
     let Some(reservation) = tx_batch.reserve(&[]) else {
         return false;
     };
-    let Some(brief) = engine.acknowledge_briefly() else {
+    let Some(eager) = engine.acknowledge_eagerly() else {
         return false;
     };
-    tx_batch.commit(reservation, brief.emit(), Form { by_reference: false, more: false });
+    tx_batch.commit(reservation, eager.emit(), Form { by_reference: false, more: false });
     acks.on_sent();
     true
 }

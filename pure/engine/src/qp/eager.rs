@@ -1,6 +1,6 @@
-//! The short way between neighbours: what is done most often, without the general machinery.
+//! The eager path between neighbours: what is done most often, without the general machinery.
 //!
-//! Two things take it: a SEND of one packet while nothing waits to be sent, as a [`Brief`], and a
+//! Two things take it: a SEND of one packet while nothing waits to be sent, with an [`EagerHeader`], and a
 //! one-sided request that the host carries out at once while nothing is outstanding. They leave the
 //! queue pair exactly as the general way would (`qp.rs`), which everything else takes, and which
 //! whoever finds something in the way falls back to: so there is nothing here but the common case,
@@ -8,9 +8,9 @@
 
 use super::{Progress, Qp, same_partition};
 use crate::attributes::Gid;
-use crate::brief::{self, Brief};
 use crate::completer::{Completer, Sent};
 use crate::cutting::Cutting;
+use crate::eager::{self, EagerHeader};
 use crate::host::{Host, Reach};
 use crate::packetizer::Path;
 use crate::requester::Requester;
@@ -24,11 +24,11 @@ use crate::work::{Request, RequestKind, To};
 use adverb_wire::{Psn, Qpn, Syndrome};
 
 impl Qp {
-    /// SENDs that the caller is about to post can go as briefs now, one after another, as long as each is
+    /// SENDs that the caller is about to post can go eagerly now, one after another, as long as each is
     /// planned. `None`, and nothing has changed, if they have to go the general way: [`Qp::post`], which
     /// also says what is wrong with them.
     #[inline(always)]
-    pub fn briefs(&mut self) -> Option<Briefs<'_>> {
+    pub fn eager_sends(&mut self) -> Option<EagerSends<'_>> {
         if !self.link.eager || self.state != QpState::Rts {
             return None;
         }
@@ -40,18 +40,18 @@ impl Qp {
         if !responder.owes_little() || !requester.is_idle(&self.queue) {
             return None;
         }
-        let acked = brief::acked(responder.plain_ack());
-        let (to, queue) = (brief::to(peer.path.remote, peer.path.pkey), &mut self.queue);
-        let mut briefs =
-            Briefs { requester, completer, responder, queue, to, acked, left: 0, quiet: 0 };
-        briefs.look_ahead();
-        Some(briefs)
+        let acked = eager::acked(responder.plain_ack());
+        let (to, queue) = (eager::to(peer.path.remote, peer.path.pkey), &mut self.queue);
+        let mut eager_sends =
+            EagerSends { requester, completer, responder, queue, to, acked, left: 0, quiet: 0 };
+        eager_sends.look_ahead();
+        Some(eager_sends)
     }
 
     /// The acknowledgement that is owed, for the caller to write at once, if there is nothing else to
     /// emit. `None`, and nothing has changed, if it has to go the general way: [`Qp::transmit`].
     #[inline]
-    pub fn acknowledge_briefly(&mut self) -> Option<Brief> {
+    pub fn acknowledge_eagerly(&mut self) -> Option<EagerHeader> {
         if !self.link.eager || !self.state.receives() || self.has_more() {
             return None;
         }
@@ -59,7 +59,7 @@ impl Qp {
         let responder = peer.receiver.as_mut()?.debtor_mut()?;
         let acked = responder.plain_ack()?;
         responder.note_ack();
-        Some(Brief {
+        Some(EagerHeader {
             dest_qp: peer.path.remote,
             psn: None,
             pkey: peer.path.pkey,
@@ -70,78 +70,83 @@ impl Qp {
         })
     }
 
-    /// The SEND of this brief is the next one, and there is nothing to do but to put it into a receive of
+    /// The SEND of this eager header is the next one, and there is nothing to do but to put it into a receive of
     /// the queue pair's own: the host may do that, and complete it, by itself. [`Qp::note_taken`] has to
     /// follow then. Says who sent it.
     #[inline(always)]
-    pub fn awaits_brief(&self, brief: &Brief) -> Option<Origin> {
-        let (psn, peer) = (brief.psn?, self.peer.as_ref()?);
+    pub fn awaits_eager(&self, eager: &EagerHeader) -> Option<Origin> {
+        let (psn, peer) = (eager.psn?, self.peer.as_ref()?);
         let responder = peer.receiver.as_ref()?.debtor()?;
-        let usual = self.takes_briefs()
-            && same_partition(brief.pkey, peer.path.pkey)
+        let usual = self.takes_eager_sends()
+            && same_partition(eager.pkey, peer.path.pkey)
             && responder.awaits(psn);
         let Path { remote, pkey_index, .. } = peer.path;
         usual.then_some(Origin { src_qp: remote, pkey_index })
     }
 
-    /// The SEND that [`Qp::awaits_brief`] told of was taken, and its receive completed. An acknowledgement
+    /// The SEND that [`Qp::awaits_eager`] told of was taken, and its receive completed. An acknowledgement
     /// is owed.
     #[inline]
     pub fn note_taken(&mut self) {
         let receiver = self.peer.as_mut().and_then(|peer| peer.receiver.as_mut());
         if let Some(responder) = receiver.and_then(Receiver::debtor_mut) {
-            responder.note_brief();
+            responder.note_eager();
             self.counters.rcvd_pkts += 1;
             self.counters.note_receive(WcStatus::Success);
         }
     }
 
-    /// SENDs of briefs can be for it. A brief does not say which shared receive queue it is for.
+    /// SENDs of eager records can be for it. An eager header does not say which shared receive queue it is for.
     #[inline]
-    fn takes_briefs(&self) -> bool {
+    fn takes_eager_sends(&self) -> bool {
         self.state.receives()
             && self.progress != Progress::AwaitsPacket
             && self.kind() == QpType::Rc
     }
 
-    /// Takes a brief of a SEND of `len` bytes, which the host holds: [`Host::lent`] says how many,
+    /// Takes an eager header of a SEND of `len` bytes, which the host holds: [`Host::lent`] says how many,
     /// [`Host::fetch`] brings them. `now` is asked only if the time matters.
     #[inline]
-    pub fn on_brief(
+    pub fn on_eager(
         &mut self,
-        brief: &Brief,
+        eager: &EagerHeader,
         len: u32,
         now: impl FnOnce() -> Time,
         host: &mut impl Host,
     ) {
-        self.on_brief_message(brief, len, host);
-        self.on_brief_ack(brief, now, host);
+        self.on_eager_message(eager, len, host);
+        self.on_eager_ack(eager, now, host);
     }
 
-    /// The first half of [`Qp::on_brief`]: the message, if there is one. True if it has ended a receive
+    /// The first half of [`Qp::on_eager`]: the message, if there is one. True if it has ended a receive
     /// well, and all else is as it was but that an acknowledgement is owed.
     #[inline(always)]
-    pub fn on_brief_message(&mut self, brief: &Brief, len: u32, host: &mut impl Host) -> bool {
-        brief.psn.is_some_and(|psn| self.on_brief_send(brief, psn, len, host))
+    pub fn on_eager_message(
+        &mut self,
+        eager: &EagerHeader,
+        len: u32,
+        host: &mut impl Host,
+    ) -> bool {
+        eager.psn.is_some_and(|psn| self.on_eager_send(eager, psn, len, host))
     }
 
     /// The second half: what it acknowledges. It may come any time after the first, if nothing else is
     /// asked of the queue pair meanwhile but to post; what comes later acknowledges no less.
     #[inline]
-    pub fn on_brief_ack(
+    pub fn on_eager_ack(
         &mut self,
-        brief: &Brief,
+        eager: &EagerHeader,
         now: impl FnOnce() -> Time,
         host: &mut impl Host,
     ) {
-        let alone = u64::from(brief.psn.is_none());
+        let alone = u64::from(eager.psn.is_none());
         let Some(pkey) = self.peer.as_ref().map(|peer| peer.path.pkey) else {
             self.counters.dropped_pkts += alone;
             return;
         };
-        let same_partition = same_partition(brief.pkey, pkey);
+        let same_partition = same_partition(eager.pkey, pkey);
         let asks = matches!(self.kind(), QpType::Rc | QpType::XrcInitiator);
-        match brief.acked {
+        match eager.acked {
             Some(psn) if same_partition && self.state.receives() && asks => {
                 self.counters.rcvd_pkts += alone;
                 self.on_acked(psn, now, host);
@@ -154,20 +159,26 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn on_brief_send(&mut self, brief: &Brief, psn: Psn, len: u32, host: &mut impl Host) -> bool {
-        let open = self.takes_briefs();
+    fn on_eager_send(
+        &mut self,
+        eager: &EagerHeader,
+        psn: Psn,
+        len: u32,
+        host: &mut impl Host,
+    ) -> bool {
+        let open = self.takes_eager_sends();
         let Some(peer) = &mut self.peer else {
             self.counters.dropped_pkts += 1;
             return false;
         };
-        let same_partition = same_partition(brief.pkey, peer.path.pkey);
+        let same_partition = same_partition(eager.pkey, peer.path.pkey);
         if let Some(Receiver::Reliable(responder)) = &mut peer.receiver
             && open
             && same_partition
             && responder.awaits(psn)
         {
             self.counters.rcvd_pkts += 1;
-            let served = responder.on_brief(brief, len, &mut self.counters, host);
+            let served = responder.on_eager(eager, len, &mut self.counters, host);
             return match served {
                 Ok(()) => true,
                 Err(served) => {
@@ -177,14 +188,14 @@ impl Qp {
             };
         }
         let gid = peer.gid;
-        self.on_unusual(*brief, psn, gid, host);
+        self.on_unusual(*eager, psn, gid, host);
         false
     }
 
-    /// Takes the SEND of a brief as the packet that it stands for.
+    /// Takes the SEND of an eager header as the packet that it stands for.
     #[cold]
-    fn on_unusual(&mut self, brief: Brief, psn: Psn, source: Gid, host: &mut impl Host) {
-        if let Some(packet) = brief.packet(psn) {
+    fn on_unusual(&mut self, eager: EagerHeader, psn: Psn, source: Gid, host: &mut impl Host) {
+        if let Some(packet) = eager.packet(psn) {
             self.on_packet(&packet, source, Time::ZERO, host); // Of a request, no time matters.
         }
     }
@@ -248,14 +259,14 @@ pub struct Origin {
     pub pkey_index: u16,
 }
 
-/// A queue pair while SENDs of its own leave as briefs: nothing waits to be sent.
+/// A queue pair while SENDs of its own leave eagerly: nothing waits to be sent.
 #[derive(Debug)]
-pub struct Briefs<'a> {
+pub struct EagerSends<'a> {
     requester: &'a mut Requester,
     completer: &'a mut Completer,
     responder: &'a mut Responder,
     queue: &'a mut SendQueue,
-    /// What all briefs say of their way.
+    /// What all eager records say of their way.
     to: u64,
     /// What the next one acknowledges.
     acked: u64,
@@ -265,7 +276,7 @@ pub struct Briefs<'a> {
     quiet: u64,
 }
 
-/// A brief that is about to be written.
+/// An eager header that is about to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Planned {
     /// What is to be written.
@@ -275,7 +286,7 @@ pub struct Planned {
     asks: bool,
 }
 
-impl Briefs<'_> {
+impl EagerSends<'_> {
     #[inline(always)]
     fn look_ahead(&mut self) {
         let (room, quiet) = self.requester.allowance(self.completer.unacked());
@@ -284,11 +295,11 @@ impl Briefs<'_> {
         self.quiet = self.queue.room_to_half().min(quiet.into());
     }
 
-    /// The brief of the next SEND, for which the caller has room and the bytes: a small one, or one that
-    /// is `lent`. Once it is written, [`Briefs::note`] has to follow. `None` if it has to go the general
+    /// The eager header of the next SEND, for which the caller has room and the bytes: a small one, or one that
+    /// is `lent`. Once it is written, [`EagerSends::note`] has to follow. `None` if it has to go the general
     /// way.
     ///
-    /// Nothing has changed so far: what is to be remembered is so while the peer reads the brief.
+    /// Nothing has changed so far: what is to be remembered is so while the peer reads the eager header.
     #[inline(always)]
     pub fn plan(&self, request: &Request, lent: bool) -> Option<Planned> {
         let RequestKind::Send { imm } = request.kind else {
@@ -302,12 +313,12 @@ impl Briefs<'_> {
             return None;
         }
         let asks = request.signaled || self.quiet == 0;
-        let back = self.acked | brief::says(asks, request.solicited, imm);
-        let words = brief::send(self.to, self.requester.next_psn(), back);
+        let back = self.acked | eager::says(asks, request.solicited, imm);
+        let words = eager::send(self.to, self.requester.next_psn(), back);
         Some(Planned { words, acks: self.acked != 0, asks })
     }
 
-    /// The brief that [`Briefs::plan`] has made of this SEND is written. Returns the request's index.
+    /// The eager header that [`EagerSends::plan`] has made of this SEND is written. Returns the request's index.
     ///
     /// [`Qp::next_deadline`] may be open afterwards, as after [`Qp::transmit`] at
     /// [`Time::UNKNOWN`]. The acknowledgement that was owed went along.
@@ -317,7 +328,7 @@ impl Briefs<'_> {
         let (start, cutting) = (self.requester.next(), Cutting::ONE);
         let posted = self.queue.push(Entry { start, cutting, lent, ..Entry::new(*request) });
         debug_assert!(posted == Ok(index), "there was room when it was planned");
-        self.requester.note_brief(planned.asks);
+        self.requester.note_eager(planned.asks);
         self.completer.arm_if_idle(self.requester.next(), Time::UNKNOWN);
         self.responder.note_ack();
         self.acked = 0;

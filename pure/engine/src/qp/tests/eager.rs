@@ -1,10 +1,10 @@
-//! The short way between neighbours, held against the general one: after the same events, both leave
+//! The eager path between neighbours, held against the general one: after the same events, both leave
 //! the same queue pair behind, and have told their host the same.
 
 use super::super::Origin;
 use super::local::neighbour;
 use super::*;
-use crate::brief::Brief;
+use crate::eager::EagerHeader;
 use crate::host::{FetchError, LocalError, Reach};
 use crate::testing::{SEGMENT, kind_of};
 use crate::transport::RequestOp;
@@ -13,9 +13,9 @@ use adverb_wire::{Extension, Imm, Pkey};
 use alloc::format;
 use alloc::string::String;
 
-/// A brief of the SEND `at` packets after the first.
-fn brief(at: u32) -> Brief {
-    Brief {
+/// An eager header of the SEND `at` packets after the first.
+fn eager(at: u32) -> EagerHeader {
+    EagerHeader {
         dest_qp: Qpn::new(0x11),
         psn: Some(FIRST.plus(at)),
         pkey: Pkey::DEFAULT,
@@ -36,11 +36,11 @@ fn desk(receives: u32, len: u32) -> Desk {
     Desk { lent: Some(10), ..Desk::with_receives(receives, len) }
 }
 
-/// Goal: a brief is the packet that it stands for, whatever the queue pair is up to.
+/// Goal: an eager header is the packet that it stands for, whatever the queue pair is up to.
 /// Method: what has come before, how many receives there are and how long, what fetching comes to;
-/// then a brief to one queue pair and a packet to the other, and what both emit.
+/// then an eager header to one queue pair and a packet to the other, and what both emit.
 #[test]
-fn a_brief_does_what_its_packet_does() {
+fn an_eager_send_does_what_its_packet_does() {
     type Before = fn(&mut Qp, &mut Desk);
     let nothing: Before = |_, _| {};
     let befores: [(&str, Before); 6] = [
@@ -70,7 +70,7 @@ fn a_brief_does_what_its_packet_does() {
                 };
                 let packet_of = asking(send_only(i32::try_from(at).unwrap()));
                 let packet_of = Packet { payload: &[], ..packet_of };
-                let short = run(&mut |qp, desk| qp.on_brief(&brief(at), 10, || NOW, desk));
+                let short = run(&mut |qp, desk| qp.on_eager(&eager(at), 10, || NOW, desk));
                 let general = run(&mut |qp, desk| qp.on_packet(&packet_of, PEER, NOW, desk));
                 assert_eq!(short, general, "{name}, {receives} receives of {len}, SEND {at}");
             }
@@ -80,7 +80,7 @@ fn a_brief_does_what_its_packet_does() {
 
 /// Goal: a host that takes a message by itself leaves what one leaves that is told to.
 #[test]
-fn a_brief_that_is_awaited_may_be_taken_without_being_handed_over() {
+fn an_eager_send_that_is_awaited_may_be_taken_without_being_handed_over() {
     let prepare: [fn(&mut Qp, &mut Desk); 5] = [
         |_, _| {},
         |qp, desk| qp.on_packet(&asking(send_only(0)), PEER, NOW, desk),
@@ -100,12 +100,12 @@ fn a_brief_that_is_awaited_may_be_taken_without_being_handed_over() {
                 (qp, desk)
             };
             let (mut alone, _) = ready();
-            let Some(origin) = alone.awaits_brief(&brief(at)) else {
+            let Some(origin) = alone.awaits_eager(&eager(at)) else {
                 continue;
             };
             alone.note_taken();
             let (mut told_to, mut desk) = ready();
-            assert!(told_to.on_brief_message(&brief(at), 10, &mut desk));
+            assert!(told_to.on_eager_message(&eager(at), 10, &mut desk));
             assert_eq!(told(&alone), told(&told_to), "{before}, SEND {at}");
             let done = desk.received[0];
             assert_eq!(origin, Origin { src_qp: done.src_qp, pkey_index: done.pkey_index });
@@ -114,20 +114,20 @@ fn a_brief_that_is_awaited_may_be_taken_without_being_handed_over() {
     }
     assert_eq!(awaited, [(0, 0), (1, 1)]);
     let others = [
-        Brief { pkey: Pkey(0x8001), ..brief(0) },
-        Brief { psn: None, acked: Some(FIRST), ..brief(0) },
+        EagerHeader { pkey: Pkey(0x8001), ..eager(0) },
+        EagerHeader { psn: None, acked: Some(FIRST), ..eager(0) },
     ];
-    assert!(others.iter().all(|brief| neighbour().awaits_brief(brief).is_none()));
+    assert!(others.iter().all(|eager| neighbour().awaits_eager(eager).is_none()));
     assert!(
         [QpState::Init, QpState::Rtr]
             .map(in_state)
             .iter()
-            .all(|qp| qp.awaits_brief(&brief(0)).is_none())
+            .all(|qp| qp.awaits_eager(&eager(0)).is_none())
     );
 }
 
 #[test]
-fn a_brief_of_a_stranger_or_before_the_connection_is_known_is_no_other_than_its_packet() {
+fn an_eager_send_of_a_stranger_or_before_the_connection_is_known_is_no_other_than_its_packet() {
     for (state, pkey) in [
         (QpState::Rtr, Pkey::DEFAULT),
         (QpState::Rts, Pkey(0x8001)),
@@ -142,34 +142,34 @@ fn a_brief_of_a_stranger_or_before_the_connection_is_known_is_no_other_than_its_
         };
         let mut packet = asking(Packet { payload: &[], ..send_only(0) });
         packet.headers.bth.pkey = pkey;
-        let brief = Brief { pkey, ..brief(0) };
-        let short = run(&mut |qp, desk| qp.on_brief(&brief, 10, || NOW, desk));
+        let eager = EagerHeader { pkey, ..eager(0) };
+        let short = run(&mut |qp, desk| qp.on_eager(&eager, 10, || NOW, desk));
         let general = run(&mut |qp, desk| qp.on_packet(&packet, PEER, NOW, desk));
         assert_eq!(short, general, "{state} {pkey:?}");
     }
 }
 
 #[test]
-fn what_a_brief_says_besides_its_bytes_is_in_the_completion() {
+fn what_an_eager_header_says_besides_its_bytes_is_in_the_completion() {
     let (mut qp, mut desk) = (neighbour(), desk(1, 100));
-    let whole = Brief { imm: Some(Imm(7)), solicited: true, ..brief(0) };
-    qp.on_brief(&whole, 10, || NOW, &mut desk);
+    let whole = EagerHeader { imm: Some(Imm(7)), solicited: true, ..eager(0) };
+    qp.on_eager(&whole, 10, || NOW, &mut desk);
     let done = desk.received[0];
     assert_eq!((done.imm, done.solicited, done.byte_len), (Some(Imm(7)), true, 10));
 }
 
 /// Goal: as above, for the sender. Method: requests posted one after the other, one of them
-/// acknowledged in between, to one queue pair briefly where that is possible.
+/// acknowledged in between, to one queue pair eagerly where that is possible.
 #[test]
-fn a_request_that_is_sent_briefly_leaves_what_one_that_was_emitted_leaves() {
+fn a_request_that_is_sent_eagerly_leaves_what_one_that_was_emitted_leaves() {
     let run = |short: bool| {
         let (mut qp, mut desk) = (neighbour(), Desk::new());
         let mut log = Vec::new();
         for round in 0..6 {
             let request = request(SEND, 8);
             if short {
-                let (index, brief) = qp.send_brief(&request, false).unwrap();
-                log.push((index, brief.psn, brief.ack_request));
+                let (index, eager) = qp.send_eager(&request, false).unwrap();
+                log.push((index, eager.psn, eager.ack_request));
             } else {
                 let index = qp.post(request).unwrap();
                 qp.transmit(Time::UNKNOWN, true, &mut desk);
@@ -186,12 +186,12 @@ fn a_request_that_is_sent_briefly_leaves_what_one_that_was_emitted_leaves() {
 }
 
 #[test]
-fn a_lent_message_goes_briefly_as_it_does_in_a_packet() {
+fn a_lent_message_goes_eagerly_as_it_does_in_a_packet() {
     for len in [600, SEGMENT, 10 * SEGMENT] {
         let run = |short: bool| {
             let (mut qp, mut desk) = (neighbour(), Desk { lent: Some(len), ..Desk::new() });
             if short {
-                qp.send_brief(&request(SEND, len), true).unwrap();
+                qp.send_eager(&request(SEND, len), true).unwrap();
             } else {
                 qp.post(request(SEND, len)).unwrap();
                 qp.transmit(Time::UNKNOWN, true, &mut desk);
@@ -208,7 +208,7 @@ fn a_lent_message_goes_briefly_as_it_does_in_a_packet() {
 fn a_lent_message_that_is_refused_goes_again_whole() {
     for len in [600, SEGMENT, 10 * SEGMENT] {
         let (mut qp, mut desk) = (neighbour(), Desk::new());
-        qp.send_brief(&request(SEND, len), true).unwrap();
+        qp.send_eager(&request(SEND, len), true).unwrap();
         qp.on_packet(
             &ack(0, Syndrome::RnrNak(adverb_wire::RnrTimer::new(1))),
             PEER,
@@ -226,7 +226,7 @@ fn a_lent_message_that_is_refused_goes_again_whole() {
 
 /// Each line: what is in the way.
 #[test]
-fn what_cannot_go_briefly_is_left_alone() {
+fn what_cannot_go_eagerly_is_left_alone() {
     type Obstacle = fn(&mut Qp, &mut Desk);
     let long = SEGMENT + 1;
     let obstacles: [(Request, Obstacle); 8] = [
@@ -253,19 +253,19 @@ fn what_cannot_go_briefly_is_left_alone() {
         let (mut qp, mut desk) = (neighbour(), Desk::new());
         obstacle(&mut qp, &mut desk);
         let before = format!("{qp:?}");
-        assert_eq!(qp.send_brief(&request, false), None, "{number}");
+        assert_eq!(qp.send_eager(&request, false), None, "{number}");
         assert_eq!(format!("{qp:?}"), before, "{number}");
     }
-    assert_eq!(in_state(QpState::Rts).send_brief(&request(SEND, 8), false), None, "over a network");
+    assert_eq!(in_state(QpState::Rts).send_eager(&request(SEND, 8), false), None, "over a network");
 }
 
 /// Goal: SENDs in a row say what they say one by one, and leave the same.
 #[test]
-fn briefs_in_a_row_are_those_of_single_requests() {
+fn eager_sends_in_a_row_are_those_of_single_requests() {
     for signaled in [None, Some(1), Some(3)] {
         let run = |row: bool| {
             let (mut qp, mut desk) = (neighbour(), desk(1, 100));
-            qp.on_brief_message(&brief(0), 10, &mut desk); // Which is to be acknowledged.
+            qp.on_eager_message(&eager(0), 10, &mut desk); // Which is to be acknowledged.
             let requests = (0..10).map(|at| {
                 let imm = (at == 2).then_some(Imm(7));
                 let kind = RequestKind::Send { imm };
@@ -273,18 +273,18 @@ fn briefs_in_a_row_are_those_of_single_requests() {
             });
             let mut log = Vec::new();
             if row {
-                let mut briefs = qp.briefs().unwrap();
+                let mut eager_sends = qp.eager_sends().unwrap();
                 for request in requests {
-                    let Some(planned) = briefs.plan(&request, false) else {
+                    let Some(planned) = eager_sends.plan(&request, false) else {
                         break;
                     };
                     log.push((
-                        briefs.note(&request, false, &planned),
-                        Brief::parse(planned.words).unwrap(),
+                        eager_sends.note(&request, false, &planned),
+                        EagerHeader::parse(planned.words).unwrap(),
                     ));
                 }
             } else {
-                log.extend(requests.map_while(|request| qp.send_brief(&request, false)));
+                log.extend(requests.map_while(|request| qp.send_eager(&request, false)));
             }
             (log, told(&qp))
         };
@@ -295,11 +295,11 @@ fn briefs_in_a_row_are_those_of_single_requests() {
 }
 
 #[test]
-fn the_queue_takes_briefly_as_many_as_it_holds_and_asks_when_few_are_left() {
+fn the_queue_takes_eagerly_as_many_as_it_holds_and_asks_when_few_are_left() {
     let mut qp = neighbour();
     let quiet = Request { signaled: false, ..request(SEND, 8) };
-    let asked: Vec<_> = core::iter::from_fn(|| qp.send_brief(&quiet, false))
-        .map(|(_, brief)| brief.ack_request)
+    let asked: Vec<_> = core::iter::from_fn(|| qp.send_eager(&quiet, false))
+        .map(|(_, eager)| eager.ack_request)
         .collect();
     assert_eq!(asked.len(), 8);
     assert!(!asked[0] && asked[7], "{asked:?}");
@@ -311,32 +311,33 @@ fn an_acknowledgement_goes_once_and_covers_what_was_executed() {
     for rides in [true, false] {
         let (mut qp, mut desk) = (neighbour(), desk(3, 100));
         for at in 0..3 {
-            qp.on_brief(&brief(at), 10, || NOW, &mut desk);
+            qp.on_eager(&eager(at), 10, || NOW, &mut desk);
         }
         assert!(qp.owes_plain_ack());
         let acked = match rides {
-            true => qp.send_brief(&request(SEND, 8), false).unwrap().1.acked,
-            false => qp.acknowledge_briefly().unwrap().acked,
+            true => qp.send_eager(&request(SEND, 8), false).unwrap().1.acked,
+            false => qp.acknowledge_eagerly().unwrap().acked,
         };
         assert_eq!(acked, Some(FIRST.plus(2)));
-        assert!(!qp.owes_ack() && qp.acknowledge_briefly().is_none());
+        assert!(!qp.owes_ack() && qp.acknowledge_eagerly().is_none());
         assert!(!qp.transmit(NOW, true, &mut desk));
         assert!(desk.emitted.is_empty());
     }
 }
 
-/// Goal: an acknowledgement that found no room, and has left with a brief since, does not go before later requests.
+/// Goal: an acknowledgement that found no room, and has left with an eager header since, does not go before later
+/// requests.
 #[test]
-fn an_acknowledgement_that_has_left_with_a_brief_is_overdue_no_more() {
+fn an_acknowledgement_that_has_left_with_an_eager_send_is_overdue_no_more() {
     let run = |short: bool| {
         let (mut qp, mut desk) = (neighbour(), desk(3, 100));
-        qp.on_brief(&brief(0), 10, || NOW, &mut desk);
+        qp.on_eager(&eager(0), 10, || NOW, &mut desk);
         desk.room = 0;
         qp.transmit(Time::UNKNOWN, true, &mut desk);
         assert!(desk.emitted.is_empty() && qp.owes_ack());
         desk.room = usize::MAX;
         match short {
-            true => assert!(qp.acknowledge_briefly().is_some()),
+            true => assert!(qp.acknowledge_eagerly().is_some()),
             false => _ = qp.transmit(Time::UNKNOWN, true, &mut desk),
         }
         told(&qp)
@@ -345,19 +346,19 @@ fn an_acknowledgement_that_has_left_with_a_brief_is_overdue_no_more() {
 }
 
 #[test]
-fn an_acknowledgement_in_a_brief_does_what_its_packet_does() {
+fn an_acknowledgement_in_an_eager_header_does_what_its_packet_does() {
     // The last ones were never sent, or come twice.
     for acked in [vec_of(&[0]), vec_of(&[2]), vec_of(&[1, 1]), vec_of(&[2, 0]), vec_of(&[3])] {
         let run = |short: bool| {
             let (mut qp, mut desk) = (neighbour(), Desk::new());
             for _ in 0..3 {
-                qp.send_brief(&request(SEND, 8), false).unwrap();
+                qp.send_eager(&request(SEND, 8), false).unwrap();
             }
             for at in &acked {
-                let alone = Brief { psn: None, acked: Some(FIRST.plus(*at)), ..brief(0) };
+                let alone = EagerHeader { psn: None, acked: Some(FIRST.plus(*at)), ..eager(0) };
                 let at = i32::try_from(*at).unwrap();
                 match short {
-                    true => qp.on_brief(&alone, 0, || NOW, &mut desk),
+                    true => qp.on_eager(&alone, 0, || NOW, &mut desk),
                     false => {
                         let packet = ack(at, Syndrome::ACK);
                         qp.on_packet(&packet, PEER, Time::UNKNOWN, &mut desk);
@@ -377,16 +378,16 @@ fn an_acknowledgement_that_came_with_a_message_can_wait_for_the_answer() {
         let run = |waits: bool| {
             let (mut qp, mut desk) = (neighbour(), desk(3, 100));
             for _ in 0..2 {
-                qp.send_brief(&request(SEND, 8), false).unwrap();
+                qp.send_eager(&request(SEND, 8), false).unwrap();
             }
-            let brief = Brief { acked: Some(FIRST.plus(acked)), ..brief(0) };
-            qp.on_brief_message(&brief, 10, &mut desk);
+            let eager = EagerHeader { acked: Some(FIRST.plus(acked)), ..eager(0) };
+            qp.on_eager_message(&eager, 10, &mut desk);
             if !waits {
-                qp.on_brief_ack(&brief, || NOW, &mut desk);
+                qp.on_eager_ack(&eager, || NOW, &mut desk);
             }
-            let answer = qp.send_brief(&request(SEND, 8), false).unwrap();
+            let answer = qp.send_eager(&request(SEND, 8), false).unwrap();
             if waits {
-                qp.on_brief_ack(&brief, || NOW, &mut desk);
+                qp.on_eager_ack(&eager, || NOW, &mut desk);
             }
             (format!("{answer:?}"), told(&qp), format!("{desk:?}"))
         };
@@ -429,16 +430,16 @@ fn nothing_is_reached_before_what_was_posted_before_or_where_the_host_cannot() {
     assert_eq!((qp.next_index(), desk.sent.len()), (0, 0));
     assert!(!qp.can_reach(&request(SEND, 8)));
     assert!(!qp.can_reach(&request(ATOMIC, 4)), "which is a mistake");
-    qp.send_brief(&request(SEND, 8), false).unwrap();
+    qp.send_eager(&request(SEND, 8), false).unwrap();
     assert!(!qp.can_reach(&request(WRITE, 8)));
 }
 
 impl Qp {
-    /// Posts and sends a SEND the short way.
-    fn send_brief(&mut self, request: &Request, lent: bool) -> Option<(u64, Brief)> {
-        let mut briefs = self.briefs()?;
-        let planned = briefs.plan(request, lent)?;
-        let brief = Brief::parse(planned.words)?;
-        Some((briefs.note(request, lent, &planned), brief))
+    /// Posts and sends a SEND on the eager path.
+    fn send_eager(&mut self, request: &Request, lent: bool) -> Option<(u64, EagerHeader)> {
+        let mut eager_sends = self.eager_sends()?;
+        let planned = eager_sends.plan(request, lent)?;
+        let eager = EagerHeader::parse(planned.words)?;
+        Some((eager_sends.note(request, lent, &planned), eager))
     }
 }
