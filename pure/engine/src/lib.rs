@@ -74,8 +74,8 @@ pub use host::{
 };
 pub use link::Capabilities;
 pub use port::{
-    AckPolicy, Acks, Aftermath, Company, Driver, Dropped, Given, Hints, Listing, Look, Pacing,
-    Patience, Schedule, Seat, Seats, Surface, Waiting, accept, follow_up, serve_ready,
+    AckCost, AckPolicy, Acks, Aftermath, Company, Driver, Dropped, Given, Hints, Listing, Look,
+    Pacing, Schedule, Seat, Seats, Surface, Waiting, accept, follow_up, serve_ready,
     set_open_deadline,
 };
 pub use qp::{EagerSends, Origin, Planned, Qp, QpOptions};

@@ -10,7 +10,7 @@ use crate::link::address_vector::AddressVector;
 use crate::link::out::{Out, on_shm_link, on_udp_link};
 use crate::link::shm::link::ShmLink;
 use crate::link::{shm, udp};
-use adverb_engine::{Capabilities, Patience};
+use adverb_engine::{AckCost, Capabilities};
 use adverb_wire::PathMtu;
 use std::sync::Arc;
 
@@ -33,10 +33,10 @@ impl Link {
     }
 
     /// What an acknowledgement costs.
-    pub(crate) fn patience(&self) -> Patience {
+    pub(crate) fn ack_cost(&self) -> AckCost {
         match self {
-            Self::Udp(_) => Patience::Packets,
-            Self::Shm(_) => Patience::Records,
+            Self::Udp(_) => AckCost::Packets,
+            Self::Shm(_) => AckCost::Records,
         }
     }
 

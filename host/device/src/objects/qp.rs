@@ -649,7 +649,7 @@ impl QpInner {
             self.pacing.reset();
         }
         if let Some(link) = link {
-            self.pacing.set_patience(link.patience());
+            self.pacing.set_ack_cost(link.ack_cost());
             (self.link, self.gid_index) = (Some(link), change.gid_index);
             self.marks = change.marks;
             self.own.peer = self.engine.remote().map(|(_, qp)| qp);

@@ -3,7 +3,7 @@
 //!
 //! While the program drives, the acknowledgement of what has completed work is *listed* until the
 //! program's next call, so that the program has its completion before its peer has an answer. What
-//! happens then depends on what an acknowledgement costs on the link ([`Patience`]):
+//! happens then depends on what an acknowledgement costs on the link ([`AckCost`]):
 //!
 //! - As a packet it costs both sides a system call. If the program has answered the message, two
 //!   programs are having a conversation; the peer, busy with the answer, rarely waits for the
@@ -29,7 +29,7 @@ const IMPATIENT_ANSWERS: u32 = 64;
 
 /// What an acknowledgement costs on a link, and so how it waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Patience {
+pub enum AckCost {
     /// A packet.
     #[default]
     Packets,
@@ -40,7 +40,7 @@ pub enum Patience {
 /// What is known of the acknowledgement that a queue pair owes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AckPolicy {
-    patience: Patience,
+    ack_cost: AckCost,
     /// The queue pair is on the port's list.
     listed: bool,
     /// It is among those held, since then.
@@ -67,13 +67,13 @@ pub struct Listing {
 
 impl AckPolicy {
     /// Nothing is owed, over a link of this kind.
-    pub fn new(patience: Patience) -> Self {
-        Self { patience, ..Self::default() }
+    pub fn new(ack_cost: AckCost) -> Self {
+        Self { ack_cost, ..Self::default() }
     }
 
     /// How acknowledgements wait on its link.
-    pub fn patience(&self) -> Patience {
-        self.patience
+    pub fn ack_cost(&self) -> AckCost {
+        self.ack_cost
     }
 
     /// A message has come; the peer has `asked` for its acknowledgement.
@@ -87,8 +87,8 @@ impl AckPolicy {
     /// well.
     #[inline]
     pub fn on_owed(&mut self, count: u32, plain: bool) -> Listing {
-        match self.patience {
-            Patience::Packets => {
+        match self.ack_cost {
+            AckCost::Packets => {
                 self.messages = self.messages.saturating_add(count);
                 self.answered = false;
                 let holds = self.held.is_some() && self.messages < PACKET_MESSAGES_MAX;
@@ -96,7 +96,7 @@ impl AckPolicy {
                 self.listed |= list;
                 Listing { list, pressing: list }
             }
-            Patience::Records => {
+            AckCost::Records => {
                 // Those messages were noted as they came.
                 let pressing = self.asked || self.messages >= RECORD_MESSAGES_MAX || !plain;
                 let list = !self.listed;
@@ -123,7 +123,7 @@ impl AckPolicy {
     #[inline]
     pub fn on_look(&mut self, everything: bool) -> bool {
         self.listed = false;
-        let holds = self.patience == Patience::Packets
+        let holds = self.ack_cost == AckCost::Packets
             && !everything
             && self.answered
             && self.impatient == 0
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn as_a_record_it_waits_for_a_quiet_moment_unless_the_peer_asks_or_many_messages_need_it() {
-        let mut policy = AckPolicy::new(Patience::Records);
+        let mut policy = AckPolicy::new(AckCost::Records);
         policy.on_message(false);
         assert_eq!(policy.on_owed(1, true), Listing { list: true, pressing: false });
         assert_eq!(policy.on_owed(1, true), Listing::default());

@@ -22,7 +22,7 @@ mod schedule;
 mod seat;
 mod waiting;
 
-pub use acks::{AckPolicy, Listing, Patience};
+pub use acks::{AckCost, AckPolicy, Listing};
 pub use company::Company;
 pub use door::{Dropped, accept};
 pub use pacing::{Acks, Aftermath, Pacing};

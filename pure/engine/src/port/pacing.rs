@@ -1,6 +1,6 @@
 //! What a port knows of one of its queue pairs, besides the transport's state.
 
-use super::acks::{AckPolicy, Patience};
+use super::acks::{AckCost, AckPolicy};
 use super::company::Company;
 use crate::eager::EagerHeader;
 use crate::qp::Qp;
@@ -46,9 +46,9 @@ pub struct Pacing {
 
 impl Pacing {
     /// The link to the peer is known, or another one: what an acknowledgement costs there.
-    pub fn set_patience(&mut self, patience: Patience) {
-        if self.acks.patience() != patience {
-            self.acks = AckPolicy::new(patience);
+    pub fn set_ack_cost(&mut self, ack_cost: AckCost) {
+        if self.acks.ack_cost() != ack_cost {
+            self.acks = AckPolicy::new(ack_cost);
         }
     }
 
@@ -60,7 +60,7 @@ impl Pacing {
 
     /// What was posted may wait for the next post or poll.
     pub fn may_wait(&self, qp: &Qp) -> bool {
-        self.acks.patience() == Patience::Packets && self.company.can_wait(qp.outstanding())
+        self.acks.ack_cost() == AckCost::Packets && self.company.can_wait(qp.outstanding())
     }
 
     /// The queue pair begins to emit.

@@ -1,7 +1,7 @@
 //! Queue pairs whose acknowledgements wait, for what `acks.rs` says.
 
 use super::Driver;
-use super::acks::{AckPolicy, Patience};
+use super::acks::{AckCost, AckPolicy};
 use super::pacing::{Acks, Aftermath};
 use super::seat::{Seat, Seats, Surface, follow_up};
 use crate::time::Time;
@@ -128,7 +128,7 @@ impl Waiting {
         let listing = pacing.acks.on_owed(messages, qp.owes_plain_ack());
         self.pressing |= listing.pressing;
         if listing.list {
-            if pacing.acks.patience() == Patience::Packets {
+            if pacing.acks.ack_cost() == AckCost::Packets {
                 self.packets = true;
                 qp.count_deferred();
             }

@@ -9,8 +9,8 @@ use super::wires::{Cargo, Medium, Wires};
 use crate::memory::{Memory, Region};
 use crate::random::Random;
 use adverb_engine::{
-    Access, AckTimeout, Acks, Aftermath, Attributes, Capabilities, Driver, EagerHeader, Given,
-    Look, Pacing, Partition, Patience, Qp, QpOptions, QpState, QpType, ReceiveDone, Request,
+    Access, AckCost, AckTimeout, Acks, Aftermath, Attributes, Capabilities, Driver, EagerHeader,
+    Given, Look, Pacing, Partition, Qp, QpOptions, QpState, QpType, ReceiveDone, Request,
     RetryCount, RnrRetry, Schedule, Seat, Seats, Surface, Time, To, Waiting, WcOpcode, WcStatus,
     follow_up, serve_ready, set_open_deadline,
 };
@@ -376,7 +376,7 @@ impl Process {
         let packets = Capabilities { trains, keeps_early, ..Capabilities::PACKETS };
         qp.set_link(if memory { link } else { packets });
         let mut pacing = Pacing::default();
-        pacing.set_patience(if memory { Patience::Records } else { Patience::Packets });
+        pacing.set_ack_cost(if memory { AckCost::Records } else { AckCost::Packets });
         let own = Own::default();
         let at = connection.at;
         let mut station = Station {
