@@ -178,7 +178,7 @@ impl Assembler {
         let Some(end) = end else {
             return Err(Refusal::Nak(Nak::InvalidRequest, WcStatus::LocalLength));
         };
-        if host.lent().is_some() {
+        if host.by_reference().is_some() {
             host.fetch(Target::Receive(into.receive))?;
         } else if host.scatter(Landing::Receive(into.receive), offset, packet.payload).is_err() {
             return Err(Refusal::Nak(Nak::RemoteOperation, WcStatus::LocalProtection));
@@ -254,7 +254,7 @@ impl Assembler {
         };
         if len > 0 {
             let va = reth.va.wrapping_add(u64::from(offset));
-            let written = match host.lent() {
+            let written = match host.by_reference() {
                 Some(_) => host.fetch(Target::Region { rkey: reth.rkey, va }),
                 None => host.write(reth.rkey, va, packet.payload).map_err(FetchError::Access),
             };
@@ -336,9 +336,9 @@ impl Assembler {
     }
 }
 
-/// Bytes that a packet brings, or lends.
+/// Bytes that a packet brings, or refers to.
 fn length(packet: &Packet<'_>, host: &impl Host) -> u32 {
-    host.lent().unwrap_or_else(|| u32::try_from(packet.payload.len()).unwrap_or(u32::MAX))
+    host.by_reference().unwrap_or_else(|| u32::try_from(packet.payload.len()).unwrap_or(u32::MAX))
 }
 
 /// What a WRITE's packet says besides its payload: where to, if it starts, and immediate data.

@@ -167,7 +167,7 @@ pub enum Reach {
     Not,
 }
 
-/// Where the bytes of a lent message go.
+/// Where the bytes of a message by reference go.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Target {
     /// Into a posted receive.
@@ -181,7 +181,7 @@ pub enum Target {
     },
 }
 
-/// Why the bytes of a lent message were not fetched; some may have been.
+/// Why the bytes of a message by reference were not fetched; some may have been.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FetchError {
     /// The receive's buffers are not covered by local regions.
@@ -333,20 +333,20 @@ pub trait Host {
         Reach::Not
     }
 
-    /// The bytes of the request with this index can be lent to the peer: they go as one packet that
+    /// The bytes of the request with this index can go by reference: they go as one packet that
     /// says where they are. Asked only where the peer is on this host.
-    fn lends(&self, index: u64, request: &Request) -> bool {
+    fn goes_by_reference(&self, index: u64, request: &Request) -> bool {
         let _ = (index, request);
         false
     }
 
-    /// Length of the message being handed over, if its bytes were lent and not sent: the packet's
+    /// Length of the message being handed over, if it came by reference: the packet's
     /// payload is empty then.
-    fn lent(&self) -> Option<u32> {
+    fn by_reference(&self) -> Option<u32> {
         None
     }
 
-    /// Copies the bytes of the lent message that is being handed over.
+    /// Copies the bytes of the message by reference that is being handed over.
     ///
     /// # Errors
     ///

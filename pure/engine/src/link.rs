@@ -6,7 +6,7 @@ pub struct Capabilities {
     /// The longest payload of a packet, in bytes; 0: the path MTU.
     pub segment: u32,
     /// A message can go by reference: one packet, whatever its length, whose bytes the receiver copies from
-    /// where they are ([`crate::Host::lends`], [`crate::Host::fetch`]).
+    /// where they are ([`crate::Host::goes_by_reference`], [`crate::Host::fetch`]).
     pub by_reference: bool,
     /// One-sided requests can be carried out on the peer's memory ([`crate::Host::reach`]).
     pub direct: bool,

@@ -270,9 +270,10 @@ impl Requester {
                     Reach::Not => {}
                 }
             }
-            entry.lent = self.path.link.by_reference && host.lends(self.cursor, &entry.request);
+            entry.by_reference =
+                self.path.link.by_reference && host.goes_by_reference(self.cursor, &entry.request);
             entry.start = self.next;
-            entry.cutting = match entry.lent {
+            entry.cutting = match entry.by_reference {
                 true => Cutting::ONE,
                 false => self.cutting(&entry.request),
             };
@@ -547,7 +548,7 @@ impl Requester {
     ) -> Option<u64> {
         let (index, entry) = queue.find(sequence)?;
         let at = u32::try_from(sequence - entry.start).ok()?;
-        if entry.lent {
+        if entry.by_reference {
             return None;
         }
         let mut numbers = 1;

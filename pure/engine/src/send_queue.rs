@@ -21,14 +21,14 @@ pub(crate) struct Entry {
     pub(crate) start: u64,
     /// The packets; meaningful once started.
     pub(crate) cutting: Cutting,
-    /// Its bytes are lent to the peer, who fetches them: one packet, however many there are.
-    pub(crate) lent: bool,
+    /// Its bytes go by reference, and the peer fetches them: one packet, however many there are.
+    pub(crate) by_reference: bool,
 }
 
 impl Entry {
     /// A request that has not begun.
     pub(crate) fn new(request: Request) -> Self {
-        Self { request, start: NOT_STARTED, cutting: Cutting::NONE, lent: false }
+        Self { request, start: NOT_STARTED, cutting: Cutting::NONE, by_reference: false }
     }
 
     /// Some of it was emitted, or it was carried out.

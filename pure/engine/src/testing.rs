@@ -104,8 +104,8 @@ pub(crate) struct Desk {
     pub(crate) local: bool,
     /// What becomes of one-sided requests to a peer on this host, when all before them is done.
     pub(crate) reach: Reach,
-    /// Length of the messages that are lent from now on, both ways.
-    pub(crate) lent: Option<u32>,
+    /// Length of the messages that go by reference from now on, both ways.
+    pub(crate) by_reference: Option<u32>,
     /// What was fetched, or why not.
     pub(crate) fetched: Vec<Target>,
     pub(crate) fetches: Result<(), FetchError>,
@@ -131,7 +131,7 @@ impl Desk {
             region: true,
             local: true,
             reach: Reach::Not,
-            lent: None,
+            by_reference: None,
             fetched: Vec::new(),
             fetches: Ok(()),
         }
@@ -199,12 +199,12 @@ impl Host for Desk {
         if all_before || self.reach == Reach::Not { self.reach } else { Reach::Later }
     }
 
-    fn lends(&self, _index: u64, request: &Request) -> bool {
-        self.lent == Some(request.len)
+    fn goes_by_reference(&self, _index: u64, request: &Request) -> bool {
+        self.by_reference == Some(request.len)
     }
 
-    fn lent(&self) -> Option<u32> {
-        self.lent
+    fn by_reference(&self) -> Option<u32> {
+        self.by_reference
     }
 
     fn fetch(&mut self, to: Target) -> Result<(), FetchError> {

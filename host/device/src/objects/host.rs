@@ -565,11 +565,11 @@ impl Host for Surroundings<'_, '_> {
         self.reach_peer(index, request, all_before)
     }
 
-    fn lends(&self, index: u64, request: &Request) -> bool {
+    fn goes_by_reference(&self, index: u64, request: &Request) -> bool {
         self.can_go_by_reference(index, request)
     }
 
-    fn lent(&self) -> Option<u32> {
+    fn by_reference(&self) -> Option<u32> {
         self.message.map(|message| message.total())
     }
 

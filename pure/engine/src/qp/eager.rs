@@ -104,7 +104,7 @@ impl Qp {
             && self.kind() == QpType::Rc
     }
 
-    /// Takes an eager header of a SEND of `len` bytes, which the host holds: [`Host::lent`] says how many,
+    /// Takes an eager header of a SEND of `len` bytes, which the host holds: [`Host::by_reference`] says how many,
     /// [`Host::fetch`] brings them. `now` is asked only if the time matters.
     #[inline]
     pub fn on_eager(
@@ -296,16 +296,16 @@ impl EagerSends<'_> {
     }
 
     /// The eager header of the next SEND, for which the caller has room and the bytes: a small one, or one that
-    /// is `lent`. Once it is written, [`EagerSends::note`] has to follow. `None` if it has to go the general
+    /// goes by reference. Once it is written, [`EagerSends::note`] has to follow. `None` if it has to go the general
     /// way.
     ///
     /// Nothing has changed so far: what is to be remembered is so while the peer reads the eager header.
     #[inline(always)]
-    pub fn plan(&self, request: &Request, lent: bool) -> Option<Planned> {
+    pub fn plan(&self, request: &Request, by_reference: bool) -> Option<Planned> {
         let RequestKind::Send { imm } = request.kind else {
             return None;
         };
-        let fits = lent || request.len <= self.requester.segment();
+        let fits = by_reference || request.len <= self.requester.segment();
         if request.to != To::Peer || !fits || self.left == 0 {
             return None;
         }
@@ -323,10 +323,11 @@ impl EagerSends<'_> {
     /// [`Qp::next_deadline`] may be open afterwards, as after [`Qp::transmit`] at
     /// [`Time::UNKNOWN`]. The acknowledgement that was owed went along.
     #[inline(always)]
-    pub fn note(&mut self, request: &Request, lent: bool, planned: &Planned) -> u64 {
+    pub fn note(&mut self, request: &Request, by_reference: bool, planned: &Planned) -> u64 {
         let index = self.queue.tail();
         let (start, cutting) = (self.requester.next(), Cutting::ONE);
-        let posted = self.queue.push(Entry { start, cutting, lent, ..Entry::new(*request) });
+        let posted =
+            self.queue.push(Entry { start, cutting, by_reference, ..Entry::new(*request) });
         debug_assert!(posted == Ok(index), "there was room when it was planned");
         self.requester.note_eager(planned.asks);
         self.completer.arm_if_idle(self.requester.next(), Time::UNKNOWN);

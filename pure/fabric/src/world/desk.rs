@@ -58,7 +58,7 @@ pub(super) struct Peer {
 
 /// A message whose bytes are not in the packet that tells of it.
 #[derive(Clone, Debug)]
-pub(super) struct Lent {
+pub(super) struct ByReference {
     /// Nothing, if the bytes cannot be had.
     pub(super) bytes: Option<Rc<Vec<u8>>>,
     pub(super) len: u32,
@@ -84,7 +84,7 @@ pub(super) struct Desk<'a> {
     pub(super) willing: bool,
     pub(super) emitted: u64,
     pub(super) published: u32,
-    pub(super) lent: Option<Lent>,
+    pub(super) by_reference: Option<ByReference>,
     pub(super) direct: u64,
     pub(super) fetched: u64,
 }
@@ -129,7 +129,7 @@ impl Host for Desk<'_> {
                 if len > SEGMENT_BYTES && self.peer.medium == Medium::Memory =>
             {
                 let posted = self.own.requests.get(&index).expect("the request was posted");
-                Cargo::Lent { headers, bytes: Some(Rc::clone(&posted.bytes)), len }
+                Cargo::ByReference { headers, bytes: Some(Rc::clone(&posted.bytes)), len }
             }
             Payload::Request { index, offset, len } => {
                 Cargo::Packet { headers, payload: self.bytes_of(index, offset, len) }
@@ -237,19 +237,19 @@ impl Host for Desk<'_> {
         Reach::Done
     }
 
-    fn lends(&self, _index: u64, request: &Request) -> bool {
+    fn goes_by_reference(&self, _index: u64, request: &Request) -> bool {
         let carries = matches!(request.kind, RequestKind::Send { .. } | RequestKind::Write { .. });
         self.peer.medium == Medium::Memory && carries && request.len > SEGMENT_BYTES
     }
 
-    fn lent(&self) -> Option<u32> {
-        self.lent.as_ref().map(|lent| lent.len)
+    fn by_reference(&self) -> Option<u32> {
+        self.by_reference.as_ref().map(|by_reference| by_reference.len)
     }
 
     fn fetch(&mut self, to: Target) -> Result<(), FetchError> {
-        let lent = self.lent.clone().ok_or(FetchError::Lost)?;
-        let bytes = lent.bytes.ok_or(FetchError::Lost)?;
-        let len = usize::try_from(lent.len).unwrap_or(usize::MAX);
+        let by_reference = self.by_reference.clone().ok_or(FetchError::Lost)?;
+        let bytes = by_reference.bytes.ok_or(FetchError::Lost)?;
+        let len = usize::try_from(by_reference.len).unwrap_or(usize::MAX);
         let bytes = bytes.get(..len).ok_or(FetchError::Lost)?;
         self.fetched += 1;
         match to {

@@ -2,7 +2,7 @@
 //! drive. What is decided is decided by `adverb_engine`; what is here moves bytes.
 
 use super::connection::{Asked, Connection, REGION_BYTES, SLOT_BYTES, SLOTS, STILL_BYTES, still};
-use super::desk::{Desk, Lent, Own, Peer, Posted, SEGMENT_BYTES, gid};
+use super::desk::{ByReference, Desk, Own, Peer, Posted, SEGMENT_BYTES, gid};
 use super::tally::Tally;
 use super::twin::Twin;
 use super::wires::{Cargo, Medium, Wires};
@@ -104,7 +104,7 @@ impl Station {
         &mut self,
         around: Around<'_>,
         left: usize,
-        lent: Option<Lent>,
+        by_reference: Option<ByReference>,
         run: impl FnOnce(&mut Qp, &mut Desk<'_>) -> R,
     ) -> (R, u64, u32) {
         let Around { me, now, memory, wires, random, .. } = around;
@@ -122,7 +122,7 @@ impl Station {
             willing: false,
             emitted,
             published,
-            lent,
+            by_reference,
             direct,
             fetched,
         };
@@ -767,14 +767,14 @@ fn take(seat: &mut Seated<'_>, cargo: Cargo, can_wait: bool, from: usize) -> (u3
                 station.lend(around, 0, None, |qp, desk| qp.on_packet(&packet, source, now, desk));
             (settled + published, false)
         }
-        Cargo::Lent { headers, bytes, len } => {
+        Cargo::ByReference { headers, bytes, len } => {
             station.pacing.acks.on_message(true);
             let settled = settle(station, around);
             let packet = Packet { headers, payload: &[] };
-            let lent = Some(Lent { bytes, len });
+            let by_reference = Some(ByReference { bytes, len });
             let now = around.now;
-            let (_, _, published) =
-                station.lend(around, 0, lent, |qp, desk| qp.on_packet(&packet, source, now, desk));
+            let (_, _, published) = station
+                .lend(around, 0, by_reference, |qp, desk| qp.on_packet(&packet, source, now, desk));
             (settled + published, false)
         }
     }
@@ -826,9 +826,9 @@ fn take_eager(
     if eager.psn.is_some() {
         station.pacing.acks.on_message(eager.ack_request);
     }
-    let lent = Some(Lent { bytes: Some(Rc::new(payload)), len });
+    let by_reference = Some(ByReference { bytes: Some(Rc::new(payload)), len });
     let (served, _, published) =
-        station.lend(around, 0, lent, |qp, desk| qp.on_eager_message(eager, len, desk));
+        station.lend(around, 0, by_reference, |qp, desk| qp.on_eager_message(eager, len, desk));
     station.compare(twin, around);
     let is_late = can_wait && published > 0 && eager.acked.is_some() && around.below(4) != 0;
     if is_late {

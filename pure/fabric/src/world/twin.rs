@@ -3,7 +3,7 @@
 //!
 //! The copy has all to itself: buffers, a ring of its own to the peer, and of the peer's memory a copy, too.
 
-use super::desk::{Desk, Lent, Own, Peer, gid};
+use super::desk::{ByReference, Desk, Own, Peer, gid};
 use super::wires::{Cargo, Wires};
 use crate::memory::Memory;
 use crate::random::Random;
@@ -43,7 +43,7 @@ impl Twin {
     /// Lends the copy's own surroundings; says what was emitted.
     fn lend(
         &mut self,
-        lent: Option<Lent>,
+        by_reference: Option<ByReference>,
         run: impl FnOnce(&mut Qp, &mut Desk<'_>),
     ) -> RefCell<Wires> {
         let Self { qp, own, peer, memory, me, now } = self;
@@ -60,7 +60,7 @@ impl Twin {
             willing: true,
             emitted: 0,
             published: 0,
-            lent,
+            by_reference,
             direct: 0,
             fetched: 0,
         };
@@ -75,9 +75,9 @@ impl Twin {
             return self;
         };
         let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        let lent = Some(Lent { bytes: Some(Rc::new(payload.to_vec())), len });
+        let by_reference = Some(ByReference { bytes: Some(Rc::new(payload.to_vec())), len });
         let source = gid(self.peer.process);
-        self.lend(lent, |qp, desk| qp.on_packet(&packet, source, Time::ZERO, desk));
+        self.lend(by_reference, |qp, desk| qp.on_packet(&packet, source, Time::ZERO, desk));
         self
     }
 

@@ -44,7 +44,7 @@ pub(super) enum Cargo {
         payload: Vec<u8>,
     },
     /// A packet whose bytes are where they were posted.
-    Lent {
+    ByReference {
         headers: Headers,
         bytes: Option<Rc<Vec<u8>>>,
         len: u32,
@@ -58,7 +58,9 @@ pub(super) enum Cargo {
 impl Cargo {
     pub(super) fn dest(&self) -> Option<Qpn> {
         match self {
-            Self::Packet { headers, .. } | Self::Lent { headers, .. } => Some(headers.bth.dest_qp),
+            Self::Packet { headers, .. } | Self::ByReference { headers, .. } => {
+                Some(headers.bth.dest_qp)
+            }
             Self::Eager { words, .. } => EagerHeader::parse(*words).map(|eager| eager.dest_qp),
         }
     }
@@ -340,7 +342,7 @@ fn spoil(cargo: &mut Cargo, random: &mut Random) {
             }
             _ => headers.bth.dest_qp = Qpn::new(random.below(1 << 24).try_into().unwrap_or(1)),
         },
-        Cargo::Lent { len, bytes, .. } => match random.below(2) {
+        Cargo::ByReference { len, bytes, .. } => match random.below(2) {
             0 => *len = random.below(1 << 32).try_into().unwrap_or(7),
             _ => *bytes = None,
         },

@@ -33,7 +33,7 @@ fn told(qp: &Qp) -> String {
 }
 
 fn desk(receives: u32, len: u32) -> Desk {
-    Desk { lent: Some(10), ..Desk::with_receives(receives, len) }
+    Desk { by_reference: Some(10), ..Desk::with_receives(receives, len) }
 }
 
 /// Goal: an eager header is the packet that it stands for, whatever the queue pair is up to.
@@ -186,10 +186,10 @@ fn a_request_that_is_sent_eagerly_leaves_what_one_that_was_emitted_leaves() {
 }
 
 #[test]
-fn a_lent_message_goes_eagerly_as_it_does_in_a_packet() {
+fn a_message_by_reference_goes_eagerly_as_it_does_in_a_packet() {
     for len in [600, SEGMENT, 10 * SEGMENT] {
         let run = |short: bool| {
-            let (mut qp, mut desk) = (neighbour(), Desk { lent: Some(len), ..Desk::new() });
+            let (mut qp, mut desk) = (neighbour(), Desk { by_reference: Some(len), ..Desk::new() });
             if short {
                 qp.send_eager(&request(SEND, len), true).unwrap();
             } else {
@@ -202,10 +202,10 @@ fn a_lent_message_goes_eagerly_as_it_does_in_a_packet() {
     }
 }
 
-/// Goal: what was lent and found no receive goes again as one packet of all its bytes: they may be few
+/// Goal: what went by reference and found no receive goes again as one packet of all its bytes: they may be few
 /// enough to go through the lane then.
 #[test]
-fn a_lent_message_that_is_refused_goes_again_whole() {
+fn a_message_by_reference_that_is_refused_goes_again_whole() {
     for len in [600, SEGMENT, 10 * SEGMENT] {
         let (mut qp, mut desk) = (neighbour(), Desk::new());
         qp.send_eager(&request(SEND, len), true).unwrap();
@@ -436,10 +436,10 @@ fn nothing_is_reached_before_what_was_posted_before_or_where_the_host_cannot() {
 
 impl Qp {
     /// Posts and sends a SEND on the eager path.
-    fn send_eager(&mut self, request: &Request, lent: bool) -> Option<(u64, EagerHeader)> {
+    fn send_eager(&mut self, request: &Request, by_reference: bool) -> Option<(u64, EagerHeader)> {
         let mut eager_sends = self.eager_sends()?;
-        let planned = eager_sends.plan(request, lent)?;
+        let planned = eager_sends.plan(request, by_reference)?;
         let eager = EagerHeader::parse(planned.words)?;
-        Some((eager_sends.note(request, lent, &planned), eager))
+        Some((eager_sends.note(request, by_reference, &planned), eager))
     }
 }

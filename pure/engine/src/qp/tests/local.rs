@@ -1,5 +1,5 @@
 //! A queue pair whose link can do more than carry packets: what is carried out at once, what waits, what is sent, and
-//! messages that are lent.
+//! messages that go by reference.
 
 use super::*;
 use crate::host::{FetchError, LocalError, Reach, Receive, Target};
@@ -53,7 +53,7 @@ fn what_can_be_reached_waits_for_what_was_sent_before() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_sent_in_pieces_of_the_lane_and_not_of_the_path_mtu() {
+fn what_cannot_be_reached_is_sent_in_pieces_of_the_link_and_not_of_the_path_mtu() {
     let mut desk = Desk::new();
     let mut qp = neighbour();
     qp.post(request(WRITE, SEGMENT + 1)).unwrap();
@@ -76,9 +76,9 @@ fn a_deadline_that_was_left_open_is_set_by_the_next_look_at_the_clock() {
 }
 
 #[test]
-fn a_lent_message_is_one_packet_however_long_it_is() {
+fn a_message_by_reference_is_one_packet_however_long_it_is() {
     let len = 10 * SEGMENT;
-    let mut desk = Desk { lent: Some(len), ..Desk::new() };
+    let mut desk = Desk { by_reference: Some(len), ..Desk::new() };
     let mut qp = neighbour();
     qp.post(request(SEND, len)).unwrap();
     qp.transmit(NOW, true, &mut desk);
@@ -88,17 +88,17 @@ fn a_lent_message_is_one_packet_however_long_it_is() {
     assert_eq!(desk.sent[0].status, WcStatus::Success);
 }
 
-/// Goal: a lent message ends as a sent one would. Each line: what fetching comes to, how the receive
+/// Goal: a message by reference ends as a sent one would. Each line: what fetching comes to, how the receive
 /// ends, whether it is there for the next message.
 #[test]
-fn a_lent_message_is_fetched_or_ends_as_one_that_was_sent() {
+fn a_message_by_reference_is_fetched_or_ends_as_one_that_was_sent() {
     let local = FetchError::Local(LocalError::Protection);
     for (fetches, status, left) in [
         (Ok(()), Some(WcStatus::Success), 0),
         (Err(local), Some(WcStatus::LocalProtection), 0),
         (Err(FetchError::Lost), None, 1),
     ] {
-        let mut desk = Desk { lent: Some(5000), fetches, ..Desk::with_receives(1, 5000) };
+        let mut desk = Desk { by_reference: Some(5000), fetches, ..Desk::with_receives(1, 5000) };
         let mut qp = neighbour();
         let message = packet(Operation::SendOnly, 0, Extension::None, 0);
         qp.on_packet(&message, PEER, NOW, &mut desk);
@@ -106,7 +106,7 @@ fn a_lent_message_is_fetched_or_ends_as_one_that_was_sent() {
         assert_eq!(desk.received.first().map(|done| done.status), status, "{fetches:?}");
         assert_eq!(desk.receives.len(), left);
     }
-    let mut desk = Desk { lent: Some(5001), ..Desk::with_receives(1, 5000) };
+    let mut desk = Desk { by_reference: Some(5001), ..Desk::with_receives(1, 5000) };
     let message = packet(Operation::SendOnly, 0, Extension::None, 0);
     neighbour().on_packet(&message, PEER, NOW, &mut desk);
     assert_eq!(desk.received[0].status, WcStatus::LocalLength);
@@ -114,8 +114,8 @@ fn a_lent_message_is_fetched_or_ends_as_one_that_was_sent() {
 }
 
 #[test]
-fn a_lent_write_is_fetched_to_where_it_says() {
-    let mut desk = Desk { lent: Some(5000), ..Desk::new() };
+fn a_write_by_reference_is_fetched_to_where_it_says() {
+    let mut desk = Desk { by_reference: Some(5000), ..Desk::new() };
     let reth = Reth { va: VA, rkey: RKEY, len: 5000 };
     let message = packet(Operation::WriteOnly, 0, Extension::Reth(reth), 0);
     neighbour().on_packet(&message, PEER, NOW, &mut desk);
