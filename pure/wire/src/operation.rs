@@ -73,8 +73,8 @@ pub(crate) struct Rule {
     pub(crate) code: u8,
     /// The transports that have the operation.
     pub(crate) on: On,
-    /// Which way it goes.
-    pub(crate) way: Way,
+    /// Class of the packet.
+    pub(crate) class: Class,
     /// Its place in a message.
     pub(crate) place: Place,
     /// Headers after the ones of the transport.
@@ -100,7 +100,7 @@ pub(crate) enum On {
 
 /// Class of a packet: SEND, WRITE, another request, an answer, or neither.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Way {
+pub(crate) enum Class {
     Send,
     Write,
     /// A request that is neither SEND nor WRITE.
@@ -177,13 +177,13 @@ impl Operation {
         Self::Cnp,
     ];
 
-    /// The table. Columns: code, transports, way, place, headers, payload, uses up a receive.
+    /// The table. Columns: code, transports, class, place, headers, payload, uses up a receive.
     #[inline]
     #[rustfmt::skip]
     pub(crate) const fn rule(self) -> Rule {
         use Payload::{Any, Eight, Empty};
         use Place::{First, Last, Middle, Only};
-        use Way::{Answer, Aside, Ask, Send, Write};
+        use Class::{Answer, Aside, Ask, Send, Write};
         match self {
             Self::SendFirst          => row(0x00, On::Connected, Send,   First,  Layout::None,       Any,   true),
             Self::SendMiddle         => row(0x01, On::Connected, Send,   Middle, Layout::None,       Any,   true),
@@ -217,31 +217,31 @@ impl Operation {
     /// Asks something of the peer.
     #[inline]
     pub const fn is_request(self) -> bool {
-        matches!(self.rule().way, Way::Send | Way::Write | Way::Ask)
+        matches!(self.rule().class, Class::Send | Class::Write | Class::Ask)
     }
 
     /// Answers a request.
     #[inline]
     pub const fn is_response(self) -> bool {
-        matches!(self.rule().way, Way::Answer)
+        matches!(self.rule().class, Class::Answer)
     }
 
     /// Is one packet of a SEND.
     #[inline]
     pub const fn is_send(self) -> bool {
-        matches!(self.rule().way, Way::Send)
+        matches!(self.rule().class, Class::Send)
     }
 
     /// Is one packet of a WRITE; an atomic write is not.
     #[inline]
     pub const fn is_write(self) -> bool {
-        matches!(self.rule().way, Way::Write)
+        matches!(self.rule().class, Class::Write)
     }
 
     /// Is one packet of the answer to a READ.
     #[inline]
     pub const fn is_read_response(self) -> bool {
-        matches!(self.rule().way, Way::Answer) && self.has_payload()
+        matches!(self.rule().class, Class::Answer) && self.has_payload()
     }
 
     /// Asks for a value and changes it: compare-and-swap or fetch-and-add.
@@ -297,11 +297,11 @@ impl Operation {
 const fn row(
     code: u8,
     on: On,
-    way: Way,
+    class: Class,
     place: Place,
     layout: Layout,
     payload: Payload,
     receive: bool,
 ) -> Rule {
-    Rule { code, on, way, place, layout, payload, receive }
+    Rule { code, on, class, place, layout, payload, receive }
 }

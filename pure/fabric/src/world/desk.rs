@@ -1,6 +1,6 @@
 //! Host of a queue pair in a world, borrowed from its process: buffers, memory, ways out.
 
-use super::wires::{Cargo, Medium, Wires};
+use super::wires::{Frame, Medium, Wires};
 use crate::memory::Memory;
 use crate::random::Random;
 use adverb_engine::{
@@ -90,16 +90,16 @@ pub(super) struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    fn carry(&mut self, cargo: Cargo) {
+    fn carry(&mut self, frame: Frame) {
         self.left -= 1;
         self.emitted += 1;
-        self.wires.borrow_mut().carry(self.me, self.peer.process, cargo, self.now);
+        self.wires.borrow_mut().carry(self.me, self.peer.process, frame, self.now);
     }
 
     /// Writes an eager header, if there is room.
     pub(super) fn carry_eager(&mut self, words: [u64; 2], payload: Vec<u8>) {
         self.left = self.left.max(1);
-        self.carry(Cargo::Eager { words, payload });
+        self.carry(Frame::Eager { words, payload });
     }
 
     fn bytes_of(&self, index: u64, offset: u32, len: u32) -> Vec<u8> {
@@ -123,24 +123,24 @@ impl Host for Desk<'_> {
     ) -> Result<(), EmitError> {
         assert!(self.room(), "a packet is emitted only where there is room");
         let headers = *headers;
-        let cargo = match payload {
-            Payload::None => Cargo::Packet { headers, payload: Vec::new() },
+        let frame = match payload {
+            Payload::None => Frame::Packet { headers, payload: Vec::new() },
             Payload::Request { index, len, .. }
                 if len > SEGMENT_BYTES && self.peer.medium == Medium::Memory =>
             {
                 let posted = self.own.requests.get(&index).expect("the request was posted");
-                Cargo::ByReference { headers, bytes: Some(Rc::clone(&posted.bytes)), len }
+                Frame::ByReference { headers, bytes: Some(Rc::clone(&posted.bytes)), len }
             }
             Payload::Request { index, offset, len } => {
-                Cargo::Packet { headers, payload: self.bytes_of(index, offset, len) }
+                Frame::Packet { headers, payload: self.bytes_of(index, offset, len) }
             }
             Payload::Region { range, .. } => {
                 let memory = self.memory.borrow();
                 let payload = memory.read(range).map_err(EmitError::Remote)?.to_vec();
-                Cargo::Packet { headers, payload }
+                Frame::Packet { headers, payload }
             }
         };
-        self.carry(cargo);
+        self.carry(frame);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use super::connection::{Asked, Connection, REGION_BYTES, SLOT_BYTES, SLOTS, STIL
 use super::desk::{ByReference, Desk, Own, Peer, Posted, SEGMENT_BYTES, gid};
 use super::tally::Tally;
 use super::twin::Twin;
-use super::wires::{Cargo, Medium, Wires};
+use super::wires::{Frame, Medium, Wires};
 use crate::memory::{Memory, Region};
 use crate::random::Random;
 use adverb_engine::{
@@ -698,7 +698,7 @@ fn serve_timers(table: &mut Table<'_>) {
     }
 }
 
-fn take_all(most: u64, mut next: impl FnMut() -> Option<(usize, Cargo)>) -> Vec<(usize, Cargo)> {
+fn take_all(most: u64, mut next: impl FnMut() -> Option<(usize, Frame)>) -> Vec<(usize, Frame)> {
     (0..most).map_while(|_| next()).collect()
 }
 
@@ -706,7 +706,7 @@ fn take_all(most: u64, mut next: impl FnMut() -> Option<(usize, Cargo)>) -> Vec<
 fn receive(
     table: &mut Table<'_>,
     waiting: &mut Waiting,
-    arrivals: Vec<(usize, Cargo)>,
+    arrivals: Vec<(usize, Frame)>,
     driver: Driver,
 ) {
     let mut arrivals = arrivals.into_iter().peekable();
@@ -725,14 +725,14 @@ fn receive(
             continue; // Whatever sent that, it is not the peer.
         }
         let mut given = Given { published: 0, only_served: true };
-        let mut cargo = Some(first);
-        while let Some(one) = cargo.take() {
+        let mut frame = Some(first);
+        while let Some(one) = frame.take() {
             let (published, only_served) = take(&mut seat, one, waiting.takes(driver), from);
             given.published += published;
             given.only_served &= only_served;
-            cargo = arrivals
-                .next_if(|(next, cargo)| *next == from && cargo.dest() == Some(number))
-                .map(|(_, cargo)| cargo);
+            frame = arrivals
+                .next_if(|(next, frame)| *next == from && frame.dest() == Some(number))
+                .map(|(_, frame)| frame);
         }
         let before = seat.station.qp.counters().ack_deferred;
         waiting.release(&mut seat, given, driver);
@@ -747,16 +747,16 @@ fn table_medium(seat: &Seated<'_>, from: usize) -> bool {
 
 /// Gives a queue pair one message or packet; says how many completions that published, and whether they were
 /// of receives and nothing else happened.
-fn take(seat: &mut Seated<'_>, cargo: Cargo, can_wait: bool, from: usize) -> (u32, bool) {
+fn take(seat: &mut Seated<'_>, frame: Frame, can_wait: bool, from: usize) -> (u32, bool) {
     let around = seat.around;
     let station = &mut *seat.station;
     let source = gid(from);
-    match cargo {
-        Cargo::Eager { words, payload } => match EagerHeader::parse(words) {
+    match frame {
+        Frame::Eager { words, payload } => match EagerHeader::parse(words) {
             None => (0, false),
             Some(eager) => take_eager(station, &eager, payload, can_wait, around),
         },
-        Cargo::Packet { headers, payload } => {
+        Frame::Packet { headers, payload } => {
             if station.is_memory() {
                 station.pacing.acks.on_message(true);
             }
@@ -767,7 +767,7 @@ fn take(seat: &mut Seated<'_>, cargo: Cargo, can_wait: bool, from: usize) -> (u3
                 station.lend(around, 0, None, |qp, desk| qp.on_packet(&packet, source, now, desk));
             (settled + published, false)
         }
-        Cargo::ByReference { headers, bytes, len } => {
+        Frame::ByReference { headers, bytes, len } => {
             station.pacing.acks.on_message(true);
             let settled = settle(station, around);
             let packet = Packet { headers, payload: &[] };

@@ -4,7 +4,7 @@
 //! The copy has all to itself: buffers, a ring of its own to the peer, and of the peer's memory a copy, too.
 
 use super::desk::{ByReference, Desk, Own, Peer, gid};
-use super::wires::{Cargo, Wires};
+use super::wires::{Frame, Wires};
 use crate::memory::Memory;
 use crate::random::Random;
 use adverb_engine::{EagerHeader, Qp, Request, Time};
@@ -88,8 +88,8 @@ impl Twin {
         let psn = eager.psn.expect("it is one of a SEND");
         let expected = eager.packet(psn).expect("there is such a packet").headers;
         let (mut sent, mut acked) = (0, None);
-        for cargo in wires.records(self.me, self.peer.process) {
-            let Cargo::Packet { headers, payload: bytes } = cargo else {
+        for frame in wires.records(self.me, self.peer.process) {
+            let Frame::Packet { headers, payload: bytes } = frame else {
                 panic!("it goes as a packet");
             };
             if matches!(headers.extension, Extension::Aeth(aeth) if aeth.syndrome == Syndrome::ACK)

@@ -38,7 +38,7 @@ pub struct Weather {
 
 /// Packet or record in transit.
 #[derive(Clone, Debug)]
-pub(super) enum Cargo {
+pub(super) enum Frame {
     Packet {
         headers: Headers,
         payload: Vec<u8>,
@@ -55,7 +55,7 @@ pub(super) enum Cargo {
     },
 }
 
-impl Cargo {
+impl Frame {
     pub(super) fn dest(&self) -> Option<Qpn> {
         match self {
             Self::Packet { headers, .. } | Self::ByReference { headers, .. } => {
@@ -69,7 +69,7 @@ impl Cargo {
 /// A ring from one process to another.
 #[derive(Debug)]
 struct Ring {
-    records: VecDeque<(Time, Cargo)>,
+    records: VecDeque<(Time, Frame)>,
     /// The last record is to be seen then; none overtakes another.
     last: Time,
     /// One end has gone, or nonsense was found: nothing goes in or comes out.
@@ -89,7 +89,7 @@ impl Default for Ring {
 }
 
 /// Packets on their way to a process, by when they arrive; and where they are from.
-type Inbox = BTreeMap<(Time, u64), (usize, Cargo)>;
+type Inbox = BTreeMap<(Time, u64), (usize, Frame)>;
 
 /// Records that a ring holds, at least and at most.
 const RING_RECORDS: [u64; 2] = [3, 40];
@@ -157,9 +157,9 @@ impl Wires {
     }
 
     /// All records on their way from one process to another.
-    pub(super) fn records(&self, from: usize, to: usize) -> impl Iterator<Item = &Cargo> {
+    pub(super) fn records(&self, from: usize, to: usize) -> impl Iterator<Item = &Frame> {
         let ring = self.rings.get(&(from, to));
-        ring.into_iter().flat_map(|ring| ring.records.iter().map(|(_, cargo)| cargo))
+        ring.into_iter().flat_map(|ring| ring.records.iter().map(|(_, frame)| frame))
     }
 
     /// Adds what has happened on the way.
@@ -247,19 +247,19 @@ impl Wires {
     }
 
     /// Takes what a process sends.
-    pub(super) fn carry(&mut self, from: usize, to: usize, cargo: Cargo, now: Time) {
+    pub(super) fn carry(&mut self, from: usize, to: usize, frame: Frame, now: Time) {
         match self.medium(from, to).filter(|medium| medium.is_memory()) {
-            Some(_) => self.write(from, to, cargo, now),
-            None => self.transmit(from, to, cargo, now),
+            Some(_) => self.write(from, to, frame, now),
+            None => self.transmit(from, to, frame, now),
         }
     }
 
-    fn write(&mut self, from: usize, to: usize, mut cargo: Cargo, now: Time) {
+    fn write(&mut self, from: usize, to: usize, mut frame: Frame, now: Time) {
         let Self { rings, random, seen, .. } = self;
         let lot = if self.nonsense { random.below(500) } else { u64::MAX };
         if lot == 0 {
             seen.spoiled += 1;
-            spoil(&mut cargo, random);
+            spoil(&mut frame, random);
         }
         let ring = rings.entry((from, to)).or_default();
         if ring.cut {
@@ -270,12 +270,12 @@ impl Wires {
         ring.last = ring.last.max(now.plus_nanos(late));
         if lot == 1 {
             seen.twice += 1;
-            ring.records.push_back((ring.last, cargo.clone()));
+            ring.records.push_back((ring.last, frame.clone()));
         }
-        ring.records.push_back((ring.last, cargo));
+        ring.records.push_back((ring.last, frame));
     }
 
-    fn transmit(&mut self, from: usize, to: usize, cargo: Cargo, now: Time) {
+    fn transmit(&mut self, from: usize, to: usize, frame: Frame, now: Time) {
         let Self { random, weather, inboxes, next, lost, seen, .. } = self;
         if random.chance(weather.loss_ppm) {
             seen.lost += 1;
@@ -294,7 +294,7 @@ impl Wires {
                 *next += 1;
                 // What takes no detour keeps its order.
                 let at = now.plus_nanos(3_000 + detour);
-                inbox.insert((at, *next), (from, cargo.clone()));
+                inbox.insert((at, *next), (from, frame.clone()));
             } else {
                 *lost += 1;
             }
@@ -311,16 +311,16 @@ impl Wires {
     }
 
     /// Takes the next record for a process that can be seen; and where it is from.
-    pub(super) fn take_record(&mut self, process: usize, now: Time) -> Option<(usize, Cargo)> {
+    pub(super) fn take_record(&mut self, process: usize, now: Time) -> Option<(usize, Frame)> {
         let mut rings = self.rings.iter_mut().filter(|((_, to), _)| *to == process);
         rings.find_map(|((from, _), ring)| {
             ring.records.front().filter(|(at, _)| *at <= now)?;
-            ring.records.pop_front().map(|(_, cargo)| (*from, cargo))
+            ring.records.pop_front().map(|(_, frame)| (*from, frame))
         })
     }
 
     /// Takes the next packet for a process that has arrived; and where it is from.
-    pub(super) fn take_packet(&mut self, process: usize, now: Time) -> Option<(usize, Cargo)> {
+    pub(super) fn take_packet(&mut self, process: usize, now: Time) -> Option<(usize, Frame)> {
         let inbox = self.inboxes.get_mut(&process)?;
         let entry = inbox.first_entry().filter(|entry| entry.key().0 <= now)?;
         Some(entry.remove())
@@ -332,9 +332,9 @@ fn count(records: usize) -> u64 {
 }
 
 /// Writes nonsense into a record.
-fn spoil(cargo: &mut Cargo, random: &mut Random) {
-    match cargo {
-        Cargo::Packet { headers, payload } => match random.below(3) {
+fn spoil(frame: &mut Frame, random: &mut Random) {
+    match frame {
+        Frame::Packet { headers, payload } => match random.below(3) {
             0 => payload.truncate(payload.len() / 2),
             1 => {
                 headers.bth.psn =
@@ -342,11 +342,11 @@ fn spoil(cargo: &mut Cargo, random: &mut Random) {
             }
             _ => headers.bth.dest_qp = Qpn::new(random.below(1 << 24).try_into().unwrap_or(1)),
         },
-        Cargo::ByReference { len, bytes, .. } => match random.below(2) {
+        Frame::ByReference { len, bytes, .. } => match random.below(2) {
             0 => *len = random.below(1 << 32).try_into().unwrap_or(7),
             _ => *bytes = None,
         },
-        Cargo::Eager { words: [to, back], payload } => match random.below(5) {
+        Frame::Eager { words: [to, back], payload } => match random.below(5) {
             0 => payload.truncate(payload.len() / 2),
             1 => payload.iter_mut().for_each(|byte| *byte = !*byte),
             2 => *to ^= 1 << random.below(64),
