@@ -1,4 +1,4 @@
-//! What the verbs set on a queue pair before it can work.
+//! Attributes that the verbs set on a queue pair before it can work.
 
 use crate::status::QpState;
 use crate::time::AckTimeout;
@@ -163,7 +163,7 @@ pub struct InitAttributes {
     pub access: Access,
 }
 
-/// Set on the way from INIT to RTR, for reliable connections: who the peer is, and what it may expect.
+/// Set on the way from INIT to RTR, for reliable connections: the peer, and what it may expect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RtrAttributes {
     /// The peer's address.
@@ -251,7 +251,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Packets under way at once, if nobody says otherwise.
+    /// Packets under way at once, by default.
     pub const WINDOW_PACKETS: u32 = 64;
 
     /// What a new queue pair is set to, on a port with this MTU.

@@ -226,8 +226,8 @@ impl Completer {
         }
     }
 
-    /// Sets the clock unless it runs, though nothing may be under way: there is no room for it, and who
-    /// does not make any may be gone.
+    /// Sets the clock unless it runs, though nothing may be under way: there is no room for it, and a peer
+    /// that does not make any may be gone.
     pub(crate) fn arm_for_room(&mut self, now: Time) {
         if self.deadline.is_none() && now != Time::UNKNOWN {
             self.deadline = self.timeout_ns.map(|wait| now.plus_nanos(wait));
@@ -567,7 +567,7 @@ impl Completer {
         Verdict::Resend { from }
     }
 
-    /// An answer shows that the oldest packet's data got lost: a refusal that nobody wrote down.
+    /// An answer shows that the oldest packet's data got lost: a refusal that was not recorded.
     fn resend_around_known(&mut self, now: Time) -> Verdict {
         let late = |since: Time| match self.lossy {
             true => since.plus_nanos(self.trip.late_after_ns()) <= now,

@@ -1,7 +1,7 @@
 //! The responder of an unreliable connection: delivers whole messages, and says nothing.
 //!
 //! A message that lost a packet, or that cannot be served, is dropped up to its end: its receive is
-//! put back for the next message, and service resumes with the next FIRST or ONLY. Nobody is told.
+//! put back for the next message, and service resumes with the next FIRST or ONLY. There is no notice.
 //! A datagram network may also bring packets late; those of the recent past are dropped, so that
 //! messages are delivered in order and once.
 //!

@@ -1,4 +1,4 @@
-//! What a queue pair counts.
+//! Counters of a queue pair.
 //!
 //! The fields are named as rxe's `hw_counters` where it has the count, else as the `diag_counters`
 //! of hardware. [`QpCounters::diagnostics`] lists all of the latter, [`QpCounters::hardware`] all of

@@ -1,7 +1,7 @@
-//! The responder of unreliable datagrams: every packet is a message, from anybody who has the key.
+//! The responder of unreliable datagrams: every packet is a message, from any sender that has the key.
 //!
 //! The network header goes in front of the message, in the first 40 bytes of its receive. What does
-//! not fit, or does not show the Q_Key, is dropped and counted; nobody is told.
+//! not fit, or does not show the Q_Key, is dropped and counted, without notice.
 //!
 //! Read IBTA Vol. 1 §9.8.3 (unreliable datagrams) before changing this file.
 

@@ -1,4 +1,4 @@
-//! The eager header: what a packet says that carries a whole small SEND between two queue pairs of one host,
+//! Eager header: sixteen bytes in place of the headers of a whole small SEND between two queue pairs of one host,
 //! an acknowledgement, or both.
 //!
 //! Most records between neighbours are SENDs of one packet, in order, with nothing else under way.
@@ -12,7 +12,7 @@
 //!  8  acknowledged PSN, 24 bits | flags, 8 bits | immediate data, 32 bits
 //! ```
 //!
-//! Two words, lowest bits first: nobody but this machine reads them.
+//! Two words, lowest bits first: only this machine reads them.
 
 use adverb_wire::{
     Bth, Extension, Headers, Imm, Opcode, Operation, Packet, Pad, Pkey, Psn, Qpn, Transport,
@@ -27,7 +27,7 @@ pub struct EagerHeader {
     pub psn: Option<Psn>,
     /// The sender's partition.
     pub pkey: Pkey,
-    /// Somebody waits for the acknowledgement. Without this it is owed all the same, at leisure.
+    /// A completion waits for the acknowledgement. Without this it is owed all the same, and may be late.
     pub ack_request: bool,
     /// The receiver should raise an event.
     pub solicited: bool,
@@ -50,7 +50,7 @@ impl EagerHeader {
     /// Length in a record, in bytes.
     pub const LEN: usize = 16;
 
-    /// The value of words that somebody wrote; `None` if they make no sense.
+    /// The value of words that were written; `None` if they make no sense.
     #[inline(always)]
     pub fn parse([to, back]: [u64; 2]) -> Option<Self> {
         let flags = back >> FLAGS_SHIFT & 0xff;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_nobody_knows_are_not_read_over() {
+    fn unknown_flags_are_not_read_over() {
         for flags in 0..=u8::MAX {
             let words = [0, u64::from(flags) << 24];
             assert_eq!(EagerHeader::parse(words).is_some(), flags < 32, "{flags}");

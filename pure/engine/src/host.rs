@@ -1,4 +1,4 @@
-//! What a queue pair borrows from its surroundings: memory, receives, a way out.
+//! Host trait: what a queue pair borrows from its surroundings: memory, receives, an output.
 //!
 //! The transport names memory by key and address, or by "bytes so-and-so of request number n", and
 //! never sees a pointer. The host checks every such claim; its refusals become NAKs and statuses.
@@ -103,7 +103,7 @@ pub enum NoReceive {
     NoSuchQueue,
 }
 
-/// Who wants a key to be invalidated.
+/// Source of a request to invalidate a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Invalidator {
     /// The owner of the queue pair, by a request.

@@ -1,7 +1,7 @@
 //! The RoCE transport as state machines: packets and work requests in, packets and completions out.
 //!
-//! Nothing here knows a socket, a clock, a thread or a pointer. A [`Qp`] is driven by whoever owns
-//! it: posted work, packets and the time come in as arguments; packets, data and completions leave
+//! Nothing here knows a socket, a clock, a thread or a pointer. A [`Qp`] is driven by its
+//! owner: posted work, packets and the time come in as arguments; packets, data and completions leave
 //! through the [`Host`] that the caller lends for the length of a call. The software device is one
 //! such host, the simulated network of `adverb-fabric` another.
 //!

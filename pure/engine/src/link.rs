@@ -1,4 +1,4 @@
-//! What a link between two ports can do, as far as a queue pair makes use of it.
+//! Capabilities of a link between two ports, as far as a queue pair makes use of them.
 
 /// Capabilities of the link to a connected queue pair's peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

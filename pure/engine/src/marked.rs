@@ -1,4 +1,4 @@
-//! What a receiver says about marked packets: when the peer is sent a congestion notification.
+//! Congestion notifications of a receiver: when marked packets are reported to the peer.
 //!
 //! A switch marks packets that it has to queue (RFC 3168). The receiver answers with a CNP, a packet of its
 //! own that goes back at once, and the requester there closes its window (`window.rs`). RoCEv2 leaves open how

@@ -4,8 +4,8 @@
 //! packet arrives, the clock runs out, the host has room for packets, or the owner modifies it
 //! (`qp/modify.rs`). Nothing leaves except through the [`Host`] lent for the call.
 
-mod deputy;
 mod eager;
+mod handover;
 mod modify;
 
 pub use eager::{EagerSends, Origin, Planned};
@@ -139,7 +139,7 @@ impl Qp {
     }
 
     /// A peer on this host may act on memory by itself: its packets would be taken, and the first
-    /// one was, so that nobody waits to hear of it.
+    /// one was, so that no waiter is left without notice.
     pub fn is_open(&self) -> bool {
         self.state.receives() && self.progress != Progress::AwaitsPacket
     }

@@ -77,7 +77,7 @@ pub(crate) struct Requester {
     broken: Option<WcStatus>,
     /// Requests that have not begun have to wait.
     held: bool,
-    /// Requests carried out on the peer's memory that nobody has counted yet.
+    /// Requests carried out on the peer's memory that are not counted yet.
     reached: u64,
 }
 
@@ -225,7 +225,7 @@ impl Requester {
             let Some(entry) = queue.get_mut(self.cursor) else {
                 break Emitted::All;
             };
-            // Asked once: a ring's reader may make room any time, and then nobody would come again.
+            // Asked once: a ring's reader may make room any time, and then no call would come again.
             if !host.room() {
                 break Emitted::NoRoom;
             }

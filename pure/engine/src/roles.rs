@@ -1,4 +1,4 @@
-//! Which roles a queue pair has, by its transport: one `match` each, and nothing decided.
+//! Roles of a queue pair, by its transport: one `match` each, and nothing decided.
 //!
 //! `qp.rs` talks to these two, whatever the transport is; what a role does is in its own file.
 
@@ -29,7 +29,7 @@ pub(crate) enum Receiver {
 }
 
 impl Receiver {
-    /// `None` for a queue pair that serves nobody.
+    /// `None` for a queue pair that serves no requests.
     pub(crate) fn new(
         kind: QpType,
         path: Path,
@@ -43,7 +43,7 @@ impl Receiver {
                 let responder = Responder::new(path, access, &rtr);
                 Some(Self::Reliable(responder.with_budget(budget)))
             }
-            // Others may have a turn between its packets: `deputy.rs`.
+            // Others may have a turn between its packets: `handover.rs`.
             QpType::XrcTarget => Some(Self::Reliable(Responder::new(path, access, &rtr))),
             QpType::Uc => Some(Self::Connected(ConnectedResponder::new(path, access, &rtr))),
             QpType::Ud => Some(Self::Datagram(DatagramResponder::new(path, settings.qkey))),

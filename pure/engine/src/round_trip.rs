@@ -1,4 +1,4 @@
-//! How long an acknowledgement takes: smoothed round trips, and when to ask after what is late.
+//! Round-trip estimate of acknowledgements: smoothed round trips, and when to ask after what is late.
 //!
 //! One packet at a time is timed. A packet that was sent again is not, since its acknowledgement may be that
 //! of either copy (Karn's algorithm). The arithmetic is that of RFC 6298, in integers; the wait it leads to

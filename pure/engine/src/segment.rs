@@ -1,4 +1,4 @@
-//! How long a packet's payload is at most: the path MTU, unless the link has another bound.
+//! Segment size, the longest payload of a packet: the path MTU, unless the link has another bound.
 
 use adverb_wire::PathMtu;
 

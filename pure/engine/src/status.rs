@@ -1,4 +1,4 @@
-//! How work ends, and the states a queue pair is in.
+//! Statuses of work, and states of queue pairs.
 
 /// How a work request ended. The names are those of `enum ibv_wc_status`; IBTA Vol. 1 §11.6.2.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]

@@ -79,7 +79,7 @@ pub(crate) fn rts() -> RtsAttributes {
 #[derive(Debug)]
 pub(crate) struct Desk {
     pub(crate) room: usize,
-    /// Room that is made as soon as there was none for somebody.
+    /// Room that is made as soon as there was none.
     pub(crate) late_room: usize,
     pub(crate) emitted: Vec<(Headers, Payload)>,
     pub(crate) receives: VecDeque<Receive>,

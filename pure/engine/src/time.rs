@@ -10,7 +10,7 @@ use core::time::Duration;
 pub struct Time(u64);
 
 impl Time {
-    /// A moment that nobody has looked up: deadlines set at it are only meant, until
+    /// A moment that was not looked up: deadlines set at it are only meant, until
     /// [`Qp::on_clock`](crate::Qp::on_clock) sets them.
     pub const UNKNOWN: Self = Self::from_nanos(u64::MAX);
 

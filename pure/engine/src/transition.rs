@@ -1,7 +1,7 @@
-//! Which attributes a queue pair needs, and may take, on the way from one state to another: the
+//! State transitions of queue pairs: which attributes each needs, and may take: the
 //! table behind `modify`.
 //!
-//! Alternate paths are in nobody's column: no queue pair here migrates.
+//! Alternate paths are in no column: no queue pair here migrates.
 //!
 //! Read IBTA Vol. 1 §11.2.5.2 (modify queue pair) and ibv_modify_qp(3) before changing it.
 
@@ -314,7 +314,7 @@ const fn union(mut sets: &[AttributeSet]) -> AttributeSet {
     all
 }
 
-/// Says whether a queue pair in `from` may be changed so: the attributes in `given`, by a caller who
+/// Says whether a queue pair in `from` may be changed so: the attributes in `given`, by a caller that
 /// has `believed` it to be in that state.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! How many packets may be under way: the congestion control of a reliable requester.
+//! Congestion window of a reliable requester: how many packets may be in flight.
 //!
 //! The specification leaves this to the requester. The window opens fast, to all that the host allows, which is
 //! what a receiver's socket buffer holds for sure; acknowledgements pace it, and on an idle path it costs

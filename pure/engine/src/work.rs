@@ -118,7 +118,7 @@ pub enum RequestKind {
         /// The number to add.
         add: u64,
     },
-    /// Writes 8 bytes of the peer's at once, so that nobody sees some of them.
+    /// Writes 8 bytes of the peer's at once, so that no reader sees some of them.
     AtomicWrite {
         /// First of the 8 bytes there, aligned to 8.
         va: u64,
@@ -226,7 +226,7 @@ impl RequestKind {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum PostError {
-    /// A datagram needs a [`Datagram`] to say where to, XRC a shared queue, and nobody else may say
+    /// A datagram needs a [`Datagram`] to say where to, XRC a shared queue, and no others may say
     /// either.
     Address {
         /// The type of the queue pair.

@@ -54,7 +54,7 @@ struct Case {
     spoiled: bool,
     /// The receive is posted before this packet of the client.
     receive_before: usize,
-    /// Packets of the server that we would not send: they answer nobody's question.
+    /// Packets of the server that we would not send: they answer no question.
     unasked: &'static [usize],
     /// The code with which we refuse instead.
     refusal: Option<Nak>,

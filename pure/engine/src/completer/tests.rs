@@ -253,7 +253,7 @@ fn an_atomic_write_ends_with_an_acknowledgement_or_the_answer_to_a_read_of_nothi
     assert_eq!(flight.done(), [0]);
 }
 
-/// Goal: who modifies a queue pair again and again does not keep a dead connection alive.
+/// Goal: modifying a queue pair again and again does not keep a dead connection alive.
 #[test]
 fn a_budget_is_refilled_by_new_limits_only() {
     let mut flight = in_flight(&[(WRITE, 256 * 6)]);

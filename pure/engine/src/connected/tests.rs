@@ -117,7 +117,7 @@ fn what_comes_late_is_dropped() {
     assert_eq!(delivered(&desk), [(0, 10), (1, 266)]);
 }
 
-/// Goal: who was not heard for half the circle of numbers is heard again.
+/// Goal: a peer that was not heard for half the circle of numbers is heard again.
 #[test]
 fn numbers_far_behind_are_the_future() {
     let mut desk = Desk::with_receives(9, 1000);

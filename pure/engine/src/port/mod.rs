@@ -14,17 +14,17 @@
 //! owner's. The software device is one owner, the simulated hosts of `adverb-fabric` another.
 
 mod acks;
+mod admission;
 mod agenda;
 mod company;
-mod door;
 mod pacing;
 mod schedule;
 mod seat;
 mod waiting;
 
 pub use acks::{AckCost, AckPolicy, Listing};
+pub use admission::{Dropped, accept};
 pub use company::Company;
-pub use door::{Dropped, accept};
 pub use pacing::{Acks, Aftermath, Pacing};
 pub use schedule::{Hints, Schedule};
 pub use seat::{Seat, Seats, Surface, follow_up, serve_ready, set_open_deadline};

@@ -1,4 +1,4 @@
-//! What a port knows of one of its queue pairs, besides the transport's state.
+//! Pacing state of a port for one queue pair, besides the transport's state.
 
 use super::acks::{AckCost, AckPolicy};
 use super::company::Company;
@@ -36,7 +36,7 @@ pub struct Pacing {
     pub acks: AckPolicy,
     /// Posted since packets were last emitted.
     pub company: Company,
-    /// What the peer has acknowledged along with its last message, and nobody has looked at yet.
+    /// The piggybacked acknowledgement of the peer's last message that is still to be handled.
     pub late: Option<EagerHeader>,
     /// The deadline that the port's schedule holds for this queue pair.
     armed: Option<Time>,

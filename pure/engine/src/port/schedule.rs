@@ -1,4 +1,4 @@
-//! What a port has to do later, and with which of its queue pairs.
+//! Schedule of a port: what it has to do later, and with which of its queue pairs.
 
 use super::agenda::Agenda;
 use crate::time::Time;

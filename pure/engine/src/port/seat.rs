@@ -1,4 +1,4 @@
-//! What a port borrows of its owner, and what it does with one queue pair at a time.
+//! Seats: queue pairs that a port borrows of its owner, one at a time, and what it does with each.
 
 use super::pacing::{Acks, Aftermath, Pacing};
 use super::schedule::Schedule;
@@ -21,7 +21,7 @@ pub trait Surface {
     /// Lends the schedule.
     fn schedule<R>(&self, run: impl FnOnce(&mut Schedule) -> R) -> R;
 
-    /// Something waits that has to be looked at by `at` at the latest, whoever drives then;
+    /// Something waits that has to be looked at by `at` at the latest, whichever thread drives then;
     /// [`Time::ZERO`]: as soon as the program stops to drive.
     fn notice(&self, at: Time);
 }

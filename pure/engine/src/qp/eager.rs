@@ -1,9 +1,9 @@
-//! The eager path between neighbours: what is done most often, without the general machinery.
+//! Eager path between neighbours: the most frequent operations, without the general machinery.
 //!
 //! Two things take it: a SEND of one packet while nothing waits to be sent, with an [`EagerHeader`], and a
 //! one-sided request that the host carries out at once while nothing is outstanding. They leave the
 //! queue pair exactly as the general way would (`qp.rs`), which everything else takes, and which
-//! whoever finds something in the way falls back to: so there is nothing here but the common case,
+//! is the fall-back: so there is nothing here but the common case,
 //! and the tests hold the two ways against each other.
 
 use super::{Progress, Qp, same_partition};
@@ -72,7 +72,7 @@ impl Qp {
 
     /// The SEND of this eager header is the next one, and there is nothing to do but to put it into a receive of
     /// the queue pair's own: the host may do that, and complete it, by itself. [`Qp::note_taken`] has to
-    /// follow then. Says who sent it.
+    /// follow then. Says its sender.
     #[inline(always)]
     pub fn awaits_eager(&self, eager: &EagerHeader) -> Option<Origin> {
         let (psn, peer) = (eager.psn?, self.peer.as_ref()?);
@@ -250,7 +250,7 @@ impl Qp {
     }
 }
 
-/// Who sent a message.
+/// Sender of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Origin {
     /// The sender's queue pair.
@@ -291,7 +291,7 @@ impl EagerSends<'_> {
     fn look_ahead(&mut self) {
         let (room, quiet) = self.requester.allowance(self.completer.unacked());
         self.left = self.queue.room().min(room.into());
-        // Slots become free by acknowledgements only: who has few left, asks for one.
+        // Slots become free by acknowledgements only: with few left, one is asked for.
         self.quiet = self.queue.room_to_half().min(quiet.into());
     }
 

@@ -115,7 +115,7 @@ fn a_refusal_leaves_after_the_queue_pair_has_failed_and_nothing_after_it() {
     assert!(!qp.transmit(NOW, true, &mut desk) && desk.emitted.is_empty());
 }
 
-/// Goal: whoever takes nothing any more is given up, though nothing is under way to him; and who has made
+/// Goal: a peer that takes nothing any more is given up, though nothing is under way to it; and one that has made
 /// room is waited for from then on. Method: no room at all, in which time passes.
 #[test]
 fn requests_for_which_there_is_no_room_run_out_of_time() {
@@ -224,7 +224,7 @@ fn acknowledgements_can_be_held_back_and_then_cover_more() {
     assert!(!qp.owes_ack());
 }
 
-/// Goal: who has requests to send without end acknowledges all the same, and before the peer's patience
+/// Goal: a side with requests to send without end acknowledges all the same, and before the peer's time-out
 /// ends. Method: room for one packet at a time.
 #[test]
 fn a_stream_of_requests_does_not_hold_back_the_acknowledgement() {

@@ -59,7 +59,7 @@ fn the_window_bounds_what_is_under_way_and_its_last_packet_asks() {
     assert_eq!(emit(&mut requester, &mut queue, 4).len(), 4);
 }
 
-/// Goal: whoever finds no room says so, even if there is some a moment later. Method: a ring whose reader
+/// Goal: a requester that finds no room says so, even if there is some a moment later. Method: a ring whose reader
 /// makes room right after the look in vain.
 #[test]
 fn room_that_is_made_a_moment_too_late_is_come_back_for() {

@@ -134,8 +134,8 @@ impl Replies {
         }
     }
 
-    /// Owes a response instead of what is still owed of it. Who asks for more at once than was
-    /// agreed on has to ask again.
+    /// Owes a response instead of what is still owed of it. A requester that asks for more at once
+    /// than was agreed on has to ask again.
     fn repeat(&mut self, reply: Reply) {
         let path = self.path;
         self.owed.retain(|other| !other.overlaps(&reply, &path));

@@ -55,7 +55,7 @@ fn one_acknowledgement_covers_all_that_came_and_counts_messages() {
 }
 
 #[test]
-fn nobody_is_answered_who_did_not_ask() {
+fn what_was_not_asked_for_is_not_answered() {
     let mut desk = Desk::with_receives(1, 100);
     let mut responder = responder();
     serve_all(&mut responder, &[send_only(0), send_only(0)], &mut desk);
@@ -158,7 +158,7 @@ fn a_repeated_read_is_read_again_in_one_go_and_only_within_what_was_asked() {
     assert_eq!(desk.operations(), expected);
 
     serve_all(&mut responder, &[read_request(1, 600)], &mut desk);
-    assert!(!responder.owes_data(), "nobody asked for packet 3 before");
+    assert!(!responder.owes_data(), "packet 3 was not asked for before");
 }
 
 #[test]

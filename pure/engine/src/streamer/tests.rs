@@ -56,7 +56,7 @@ fn a_request_is_done_when_its_last_packet_is_out() {
 
 /// Goal: the highest bit of the request's key asks for the queue pair's own.
 #[test]
-fn a_datagram_says_who_sends_and_shows_the_key_that_was_asked_for() {
+fn a_datagram_names_its_sender_and_shows_the_key_that_was_asked_for() {
     for (asked, shown) in [(0x7fff_ffff, 0x7fff_ffff), (0x8000_0000, OWN_KEY.0)] {
         let to = Datagram { route: Route(7), remote: REMOTE, qkey: Qkey(asked) };
         let mut queue = SendQueue::with_capacity(1);

@@ -1,6 +1,6 @@
-//! The door: a datagram becomes a packet that can be believed, or a counted drop.
+//! Admission of datagrams: one becomes a packet that can be believed, or a counted drop.
 //!
-//! Finding the queue pair is left to the caller, who owns the table and its locks.
+//! Finding the queue pair is left to the caller, which owns the table and its locks.
 
 use adverb_wire::{Flow, Packet, ParseError};
 

@@ -1,9 +1,9 @@
-//! A target whose requests somebody else may serve: XRC, where the queue that a request names can belong
+//! XRC target whose requests another process may serve, where the queue that a request names can belong
 //! to another process.
 //!
 //! The responder's part of a queue pair can then live in several places, one of which is at work at a
 //! time: it starts where the one before has come to ([`Standing`]), and only when that has nothing left
-//! to send. The host decides who is at work, between [`Qp::admit`] and [`Qp::on_admitted`]; this is what
+//! to send. The host decides which responder is at work, between [`Qp::admit`] and [`Qp::on_admitted`]; this is what
 //! else it needs for that.
 //!
 //! Read IBTA Vol. 1 Annex A14 (extended reliable connection) before changing this file.
@@ -37,7 +37,7 @@ impl Qp {
         self.debtor().is_some_and(|responder| responder.assembler().is_busy())
     }
 
-    /// Answers that carry data are owed: nobody may overtake them.
+    /// Answers that carry data are owed: no other answer may overtake them.
     pub fn owes_data(&self) -> bool {
         self.debtor().is_some_and(Responder::owes_data)
     }
@@ -55,7 +55,7 @@ impl Qp {
         }
     }
 
-    /// Somebody else has refused a request for good, and told the peer.
+    /// Another responder has refused a request for good, and told the peer.
     pub fn on_refused_elsewhere(&mut self, event: Option<QpEvent>, host: &mut impl Host) {
         self.settle(Served::Fatal(event), host);
     }
