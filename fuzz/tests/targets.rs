@@ -1,4 +1,4 @@
-//! Runs every target for a while, each on inputs that nobody has tried before.
+//! Runs every target for a while, each on new inputs.
 
 use adverb_fuzz::{TARGETS, Target, replay, run};
 use std::env;

@@ -51,7 +51,7 @@ impl Step {
             Self::Clippy => {
                 let args = ["clippy", "--workspace", "--all-targets", "--all-features"];
                 cargo(root, &[&args[..], &["--", "-D", "warnings"]].concat(), &[])?;
-                // What users get who ask for no feature.
+                // What users get without features.
                 cargo(root, &["clippy", "--package", "adverb", "--", "-D", "warnings"], &[])
             }
             Self::Tidy => tidy::tidy(root),

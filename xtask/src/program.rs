@@ -17,7 +17,7 @@ pub(crate) fn build(root: &Path, mut cargo: Command) -> Result<String, Failure> 
     found.ok_or_else(|| "cargo has built no program".to_owned())
 }
 
-/// A command in a network namespace of its own: nobody else's packets.
+/// A command in a network namespace of its own: no other process's packets.
 pub(crate) fn alone(words: &[&str]) -> Command {
     let mut command = Command::new("unshare");
     command.args(["-rn", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]).args(words);

@@ -1,8 +1,8 @@
 //! The record: user-space instructions of each operation, counted by callgrind, kept in the tree.
 //!
-//! A count does not depend on who else uses the machine, so that a change of a percent shows. The
+//! A count does not depend on other users of the machine, so that a change of a percent shows. The
 //! operations are functions of one bench program (`host/verbs/benches/instructions.rs`); each is run
-//! in a network namespace of its own where the system gives one, so that nobody else's packets count.
+//! in a network namespace of its own where the system gives one, so that no other process's packets count.
 //!
 //! The same operations are counted as a program of C on libibverbs calls them, with the library in front of it: those
 //! begin with `c_`. They go through shared memory in both interfaces, where the interface itself weighs most; what C

@@ -50,7 +50,7 @@ impl Source {
 pub(crate) fn tree(root: &Path) -> Result<Vec<Source>, Failure> {
     let mut sources = Vec::new();
     for path in paths(root)? {
-        // A file that git knows and that is gone, or that is not text, is nobody's business here.
+        // A file that git knows and that is gone, or that is not text, is left out.
         let Ok(bytes) = fs::read(root.join(&path)) else {
             continue;
         };

@@ -9,7 +9,7 @@ use std::error::Error;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Who shows this key is heard.
+/// A sender that shows this key is heard.
 const QKEY: Qkey = Qkey(0x1111_1111);
 
 struct Side {
@@ -37,7 +37,7 @@ impl Side {
         let mut buffer = self.pd.buffer(text.len())?;
         buffer.copy_from_slice(text.as_bytes());
         self.qp.post(Work::send_to(buffer, ah, to, QKEY))?;
-        self.sent.wait()?.ok()?; // It has left; nobody knows whether it arrives.
+        self.sent.wait()?.ok()?; // It has left; it may arrive or not.
         Ok(())
     }
 

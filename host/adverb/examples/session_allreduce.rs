@@ -40,7 +40,7 @@ fn member(rank: usize, addresses: &[SocketAddr]) -> Outcome<Vec<f32>> {
     let mine = f32::from(u8::try_from(rank + 1)?);
     let mut vector: Vec<f32> = (0..1_000_u16).map(|place| mine * f32::from(place)).collect();
     group.allreduce(&mut vector, Reduction::Sum)?;
-    group.barrier()?; // Whoever leaves early takes what the others wait for along.
+    group.barrier()?; // A member that leaves early takes what the others wait for along.
     Ok(vector)
 }
 

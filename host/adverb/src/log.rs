@@ -1,6 +1,6 @@
-//! The log: prints what the libraries tell, for those who ask by `ADVERB_LOG`.
+//! The log: prints what the libraries tell, if `ADVERB_LOG` asks for it.
 //!
-//! The libraries tell it to `tracing` and do not know who listens. This is a small listener: one line
+//! The libraries tell it to `tracing` and do not know the listener. This is a small one: one line
 //! for each event, no spans, no colours.
 
 use std::fmt::{self, Write as _};
@@ -151,7 +151,7 @@ impl Subscriber for Printer {
         );
         event.record(&mut line);
         line.0.push('\n');
-        // In one go, so that lines of several processes do not mix. Who has closed it does not care.
+        // In one go, so that lines of several processes do not mix. A closed descriptor is no error.
         let _ = std::io::stderr().write_all(line.0.as_bytes());
     }
 

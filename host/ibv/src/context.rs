@@ -3,9 +3,9 @@
 //! # Safety
 //!
 //! 1. A [`Context`] holds what `ibv_open_device` returned until it is dropped, and whatever is made
-//!    from it holds the `Context`. So the pointer is good for as long as anybody can use it.
+//!    from it holds the `Context`. So the pointer is good for as long as it can be used.
 //! 2. The library's functions may be called from any thread, on any object at once, but for ending it:
-//!    that is done in `drop`, when nobody else has it.
+//!    that is done in `drop`, when no other code has it.
 //! 3. An asynchronous event is acknowledged before the call that took it returns. The library does not
 //!    let an object end before that, so that the object of an event is there to be looked at.
 

@@ -6,13 +6,13 @@
 //! # Safety
 //!
 //! 1. Each value holds the pointer that the library returned until it is dropped, and holds the values
-//!    whose pointers the library keeps in it. So all pointers are good while anybody can use them.
+//!    whose pointers the library keeps in it. So all pointers are good while they can be used.
 //! 2. The library's functions may be called from any thread, on any object at once, but for ending it:
-//!    that is done in `drop`, when nobody else has it.
+//!    that is done in `drop`, when no other code has it.
 //! 3. Completion events are acknowledged before the call that took them returns. The library does not
 //!    let a queue end before that, so that the queue of an event is there to be looked at.
 //! 4. What a program posts is the caller's promise, as `adverb-verbs` passes it on: the device checks
-//!    keys, ranges and rights, and what it cannot know is who holds references to the bytes.
+//!    keys, ranges and rights, and what it cannot know is which code holds references to the bytes.
 
 use crate::context::{Context, check, nonblocking};
 use crate::layout::{
@@ -84,8 +84,8 @@ impl Drop for Pd {
     }
 }
 
-/// A memory region. It ends when it is dropped; where the device does not let go of the memory, the
-/// process ends, because nobody could be given that memory again.
+/// A memory region. It ends when it is dropped; where the device does not release the memory, the
+/// process ends, because that memory could not be used again.
 #[derive(Debug)]
 pub struct Mr {
     raw: NonNull<layout::Mr>,
@@ -105,7 +105,7 @@ impl Mr {
     /// # Safety
     ///
     /// `start..start + len` stays mapped until this is dropped: readable, and writable if `access`
-    /// allows any writing. Until then nobody holds a reference to bytes of it that an access by the
+    /// allows any writing. Until then no code holds a reference to bytes of it that an access by the
     /// device or a peer could make untrue.
     pub unsafe fn register(
         pd: &Arc<Pd>,
@@ -129,7 +129,7 @@ impl Mr {
             },
         };
         let raw = made(raw)?;
-        // SAFETY: the library has just made it, and nobody else has it.
+        // SAFETY: the library has just made it, and no other code has it.
         let layout::Mr { lkey, rkey, .. } = *unsafe { raw.as_ref() };
         Ok(Self { raw, lkey, rkey, pd: Arc::clone(pd) })
     }
@@ -260,7 +260,7 @@ impl Cq {
         let raw = made(raw)?;
         let ops = ops(context);
         let Ops { poll: Some(poll), arm: Some(arm), .. } = ops else {
-            // SAFETY: the library has just made it, and nobody else has it.
+            // SAFETY: the library has just made it, and no other code has it.
             unsafe { (context.library.ibv_destroy_cq)(raw.as_ptr()) };
             return Err(io::ErrorKind::Unsupported.into());
         };
@@ -362,7 +362,7 @@ impl Srq {
         let raw = unsafe { (library.ibv_create_srq)(pd.raw.as_ptr(), &raw mut init) };
         let raw = made(raw)?;
         let Some(post) = ops(&pd.context).post_srq_recv else {
-            // SAFETY: the library has just made it, and nobody else has it.
+            // SAFETY: the library has just made it, and no other code has it.
             unsafe { (library.ibv_destroy_srq)(raw.as_ptr()) };
             return Err(io::ErrorKind::Unsupported.into());
         };
@@ -401,7 +401,7 @@ impl Srq {
     ///
     /// # Safety
     ///
-    /// Until the receive has completed, nobody holds a reference to bytes of `sges`.
+    /// Until the receive has completed, no code holds a reference to bytes of `sges`.
     #[inline]
     pub unsafe fn post(&self, wr_id: u64, sges: &[Sge]) -> io::Result<()> {
         let (mut wr, mut bad) = (receive(wr_id, sges), std::ptr::null_mut());
@@ -475,11 +475,11 @@ impl Qp {
         let raw = made(raw)?;
         let Ops { post_send: Some(post_send), post_recv: Some(post_recv), .. } = ops(&pd.context)
         else {
-            // SAFETY: the library has just made it, and nobody else has it.
+            // SAFETY: the library has just made it, and no other code has it.
             unsafe { (library.ibv_destroy_qp)(raw.as_ptr()) };
             return Err(io::ErrorKind::Unsupported.into());
         };
-        // SAFETY: the library has just made it, and nobody else has it.
+        // SAFETY: the library has just made it, and no other code has it.
         let number = unsafe { (*raw.as_ptr()).qp_num };
         let qp = Self {
             raw,
@@ -537,7 +537,7 @@ impl Qp {
     ///
     /// # Safety
     ///
-    /// The pieces that the requests name are there now. Until a request has completed, nobody holds a
+    /// The pieces that the requests name are there now. Until a request has completed, no code holds a
     /// reference to bytes of registered pieces that it changes, nor a `&mut` reference to those that
     /// it reads. Address handles in it are of this domain and live until then.
     #[inline]
@@ -568,7 +568,7 @@ impl Qp {
     ///
     /// # Safety
     ///
-    /// Until the receive has completed, nobody holds a reference to bytes of `sges`.
+    /// Until the receive has completed, no code holds a reference to bytes of `sges`.
     #[inline]
     pub unsafe fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> io::Result<()> {
         let (mut wr, mut bad) = (receive(wr_id, sges), std::ptr::null_mut());

@@ -1,4 +1,4 @@
-//! What somebody may have meant who typed a name that does not exist.
+//! Nearest names: what a name that does not exist may have meant.
 
 use alloc::vec::Vec;
 

@@ -11,7 +11,7 @@ pub enum Effect {
     Active,
     /// Something close to it; the text says what.
     Approximated(&'static str),
-    /// Nothing: it is accepted so that nobody has to change a script. The text says why.
+    /// Nothing: it is accepted so that no script has to change. The text says why.
     None(&'static str),
 }
 
@@ -89,7 +89,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// What a parameter is when nobody says anything.
+/// Default of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub enum Default {
     /// A number.
@@ -107,14 +107,14 @@ pub struct Parameter {
     pub label: &'static str,
     /// What values it takes.
     pub kind: Kind,
-    /// Its value when nobody sets it.
+    /// Its default value.
     pub default: Default,
     /// What it does here.
     pub effect: Effect,
 }
 
 impl Parameter {
-    /// Its value when nobody sets it.
+    /// Its default value.
     #[must_use]
     pub fn default(&self) -> Value {
         match self.default {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `application-id` opens a group: its rules are for programs of that name, started with that id.
-//! Rules before the first group are for everybody. `log` statements are accepted and do nothing.
+//! Rules before the first group are for all programs. `log` statements are accepted and do nothing.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

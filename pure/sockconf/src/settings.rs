@@ -1,4 +1,4 @@
-//! The value of every parameter, and who said so.
+//! Settings: the value of every parameter, and its source.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -11,10 +11,10 @@ use crate::profile::Profile;
 use crate::rule::RuleError;
 use crate::table::PARAMETERS;
 
-/// Who gave a parameter its value. Later ones win over earlier ones.
+/// Source of a parameter's value. Later ones win over earlier ones.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Origin {
-    /// Nobody: it is the default.
+    /// None: it is the default.
     Default,
     /// The profile.
     Profile,
@@ -42,7 +42,7 @@ pub struct Setting {
     pub parameter: &'static Parameter,
     /// Its value.
     pub value: Value,
-    /// Who said so.
+    /// Its source.
     pub origin: Origin,
 }
 
@@ -107,7 +107,7 @@ impl Settings {
         self.number(name) != 0
     }
 
-    /// Who gave the parameter `name` its value.
+    /// Source of the value of the parameter `name`.
     #[must_use]
     pub fn origin(&self, name: &str) -> Origin {
         self.get(name).map_or(Origin::Default, |setting| setting.origin)

@@ -66,8 +66,8 @@ fn connections_survive_the_death_of_the_process_that_gets_the_packets() {
     });
 }
 
-/// Goal: connections to a process that was killed are known to nobody, and their ends are agreed to by another
-/// process of the address, as soon as somebody asks.
+/// Goal: connections to a process that was killed are known to no process, and their ends are agreed to by another
+/// process of the address, as soon as a peer asks.
 #[test]
 fn the_end_of_a_dead_processes_connections_is_agreed_to_by_another_one() {
     let name = "the_end_of_a_dead_processes_connections_is_agreed_to_by_another_one";
