@@ -415,6 +415,12 @@ fn on_interface(group: Ipv4Addr, index: c_int) -> libc::ip_mreqn {
     }
 }
 
+/// An error of [`Socket::send`] that says that there is no memory, or that the interface's queue is full.
+#[must_use]
+pub fn lacks_buffers(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
 /// An error of [`Socket::send`] that says that the route cannot cut bursts: it will not change its
 /// mind, and the datagrams have to be sent one by one.
 #[must_use]
@@ -439,17 +445,40 @@ impl Socket {
     ///
     /// None in practice.
     pub fn show_marks(&self) -> io::Result<()> {
-        let options = match self.local {
-            SocketAddr::V4(_) => {
-                [(libc::IPPROTO_IP, libc::IP_RECVTOS), (libc::IPPROTO_IP, libc::IP_RECVTTL)]
-            }
-            // The one shows traffic class and flow label together.
-            SocketAddr::V6(_) => [
-                (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO),
-                (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
-            ],
+        let (level, name) = match self.local {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVTTL),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
         };
-        options.into_iter().try_for_each(|(level, name)| sockopt::set(&self.fd, level, name, &ON))
+        self.show_traffic_class()?;
+        sockopt::set(&self.fd, level, name, &ON)
+    }
+
+    /// Shows the traffic class, and with it congestion, of packets that are taken with [`Socket::recv_marked`] from
+    /// now on.
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn show_traffic_class(&self) -> io::Result<()> {
+        let (level, name) = match self.local {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVTOS),
+            // Traffic class and flow label together.
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO),
+        };
+        sockopt::set(&self.fd, level, name, &ON)
+    }
+
+    /// Sets the traffic class of packets of which nothing else is said.
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
+        let (level, name) = match self.local {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+        };
+        sockopt::set(&self.fd, level, name, &c_int::from(class))
     }
 
     /// [`Socket::recv`] that also says how the packets were marked when they arrived, all of a burst

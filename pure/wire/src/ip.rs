@@ -55,6 +55,9 @@ impl Marks {
         self.traffic_class & 0b11 == 0b11
     }
 
+    /// The traffic class of packets that routers may mark instead of dropping them, and of which nothing else is said:
+    /// ECT(0) of RFC 3168 §5.
+    pub const ECN_CAPABLE: u8 = 0b10;
     /// The largest flow label.
     pub const FLOW_LABEL_MAX: u32 = 0xf_ffff;
     /// The values that most hosts use by default.

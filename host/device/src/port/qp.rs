@@ -107,6 +107,9 @@ impl Qp {
             }
             None => None,
         };
+        if !kind.is_reliable() && to == QpState::Rtr {
+            port.stop_marking();
+        }
         if kind == QpType::Ud && to == QpState::Rtr {
             port.show_marks();
             port.open_all()?;

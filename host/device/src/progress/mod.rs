@@ -81,8 +81,10 @@ impl RxSocket {
         let reception = Reception::new(endpoint.socket.gro());
         let captures = endpoint.capture.is_some();
         let mut rx_socket = Self { endpoint, flows: FlowCache::new(), reception, group: None };
-        if captures {
-            rx_socket.show_marks();
+        match captures {
+            true => rx_socket.show_marks(),
+            // Without it a receiver is blind to congestion, and nothing else changes.
+            false => drop(rx_socket.endpoint.socket.show_traffic_class()),
         }
         rx_socket
     }
@@ -106,14 +108,16 @@ impl RxSocket {
         let mut marks = Marks::USUAL;
         let received = match self.reception.mode() {
             Mode::Singles => socket.recv_single(buffer),
-            Mode::Bursts | Mode::LastBursts if self.reception.shows_marks() => {
+            Mode::Bursts | Mode::LastBursts => {
                 socket.recv_marked(buffer).map(|(received, shown)| {
                     let udp::Marks { traffic_class, hop_limit, flow_label } = shown;
-                    marks = Marks { traffic_class, hop_limit, flow_label };
+                    marks = match self.reception.shows_marks() {
+                        true => Marks { traffic_class, hop_limit, flow_label },
+                        false => Marks { traffic_class, ..marks },
+                    };
                     received
                 })
             }
-            Mode::Bursts | Mode::LastBursts => socket.recv(buffer),
         };
         let Ok(received) = received else {
             self.reception.on_nothing();
@@ -156,6 +160,8 @@ pub(crate) struct Receiver {
     quiet: u32,
     /// Sockets show how packets are marked.
     marks: bool,
+    /// Packets do not say that switches may mark them: a queue pair may send that heeds no marks.
+    heedless: bool,
 }
 
 /// The time of a step: read when first asked for.
@@ -295,6 +301,7 @@ impl Port {
                 steps: 0,
                 quiet: 0,
                 marks: false,
+                heedless: false,
             }),
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),

@@ -35,6 +35,7 @@ impl Port {
         if receiver.marks {
             rx_socket.show_marks();
         }
+        endpoint.set_ecn_capable(!receiver.heedless);
         receiver.rx_sockets.push(rx_socket);
         drop(receiver);
         self.helper.watch(&endpoint.socket).map_err(failed)?;
@@ -64,6 +65,19 @@ impl Port {
         if !receiver.marks {
             receiver.marks = true;
             receiver.rx_sockets.iter_mut().for_each(RxSocket::show_marks);
+        }
+    }
+
+    /// A queue pair is about to send that heeds no notifications of congestion: from now on packets do not say that
+    /// switches may mark them in place of dropping them. RFC 3168 §6.
+    pub(crate) fn stop_marking(&self) {
+        let mut receiver = self.receiver.lock();
+        if !receiver.heedless {
+            receiver.heedless = true;
+            receiver
+                .rx_sockets
+                .iter()
+                .for_each(|rx_socket| rx_socket.endpoint.set_ecn_capable(false));
         }
     }
 

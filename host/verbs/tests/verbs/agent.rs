@@ -316,6 +316,10 @@ impl Servant {
             }
             ["ask", "for", "files", up_to] => crate::isolation::ask_for_files(number(up_to)),
             ["state", index] => self.qp(index).state().to_string(),
+            ["heard", index] => {
+                let counters = self.qp(index).counters();
+                format!("{} {}", counters.rcvd_pkts, counters.rp_cnp_handled)
+            }
             ["memory"] => format!("{} {}", self.mr.addr(), self.mr.rkey().0),
             ["fill", at, len, seed] => {
                 let bytes = pattern(number(seed), small(len));

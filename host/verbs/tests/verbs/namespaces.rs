@@ -110,6 +110,47 @@ fn two_hosts_reach_each_other_over_ipv4_and_link_local_ipv6() {
     }
 }
 
+/// Packets that have come back, and notifications of congestion among them, while a writes 4 MiB to b.
+fn answers(a: &mut Agent, b: &mut Agent, setup: &Setup) -> (u64, u64) {
+    let (here, _) = Agent::introduce(a, b, setup);
+    let far = b.memory();
+    let (qp, addr, rkey) = (here.index, far.addr, far.rkey.0);
+    for _ in 0..4 {
+        assert_eq!(a.ask(&format!("write {qp} 0 {MB} {addr} {rkey}")), "Success");
+    }
+    let heard = a.ask(&format!("heard {qp}"));
+    let (packets, notifications) = heard.split_once(' ').expect("two numbers");
+    let number = |word: &str| word.parse().expect("a number");
+    (number(packets), number(notifications))
+}
+
+/// Goal: what a switch marks on its way, because the sender says that it may, closes the sender's window: neither process
+/// has anything but reliable connections. Method: a window asks for acknowledgements four times; the smaller it is, the
+/// more come back.
+#[test]
+fn marks_of_a_switch_close_the_window_of_a_connection() {
+    let Some(hosts) = Hosts::new("ecn", 1500) else {
+        return;
+    };
+    for (gid_index, tables) in [(0, "ip6tables"), (1, "iptables")] {
+        let [mut a, mut b] = hosts.agents(gid_index);
+        let setup = Setup { gid_index, path_mtu: PathMtu::B1024, ..Setup::default() };
+        let (usual, notified) = answers(&mut a, &mut b, &setup);
+        assert_eq!(notified, 0, "nothing is marked yet");
+        let [_, there] = &hosts.names;
+        let rule =
+            "-t mangle -A PREROUTING -p udp --dport 4791 -m tos --tos 2/3 -j TOS --set-tos 3/3";
+        if let Err(reason) = run(&format!("ip netns exec {there} {tables} {rule}")) {
+            println!("skipped: no rule that marks: {reason}");
+            return;
+        }
+        let (marked, notified) = answers(&mut a, &mut b, &setup);
+        println!("{tables}: {usual} packets came back, {marked} with {notified} notifications");
+        assert!(notified > 0);
+        assert!(2 * (marked - notified) > 3 * usual, "{marked}, {notified}, {usual}");
+    }
+}
+
 #[test]
 fn a_path_mtu_larger_than_the_link_fails_and_says_why() {
     let Some(hosts) = Hosts::new("large", 1500) else {

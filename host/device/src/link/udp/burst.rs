@@ -380,9 +380,10 @@ impl Burst<'_> {
         let endpoint = self.route.endpoint;
         let peer = self.route.destination.addr();
         let numbered = endpoint.gso();
+        let marks = endpoint.as_sent(self.route.marks);
         for (index, packet) in bytes.chunks(self.segment.max(1)).enumerate() {
             let id = if numbered { u16::try_from(index).unwrap_or(0) } else { 0 };
-            capture.packet((endpoint.addr, peer), id, self.route.marks, packet);
+            capture.packet((endpoint.addr, peer), id, marks, packet);
         }
     }
 }

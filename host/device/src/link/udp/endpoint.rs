@@ -19,6 +19,8 @@ pub(crate) struct Endpoint {
     pub(crate) capture: Option<Arc<Capture>>,
     /// Bursts leave in one call. Cleared for good when the route refuses one.
     gso: AtomicBool,
+    /// Packets of which nothing else is said may be marked by switches.
+    ecn_capable: AtomicBool,
     /// Hop limit of packets of which nothing else is said.
     hop_limit: u8,
 }
@@ -37,7 +39,8 @@ impl Endpoint {
         let hop_limit = socket.usual_hop_limit().unwrap_or(Marks::USUAL.hop_limit);
         // An interface that knows no groups says so when one is joined.
         let _ = socket.set_multicast_interface(interface);
-        Ok(Self { socket, addr, interface, capture, gso, hop_limit })
+        let ecn_capable = AtomicBool::new(false);
+        Ok(Self { socket, addr, interface, capture, gso, ecn_capable, hop_limit })
     }
 
     /// The address of a multicast group on an interface, as one binds and sends to it.
@@ -54,6 +57,25 @@ impl Endpoint {
 
     pub(crate) fn give_up_gso(&self) {
         self.gso.store(false, Ordering::Relaxed);
+    }
+
+    /// From now on packets of which nothing else is said may be marked by switches that they meet congestion at (ECT of
+    /// RFC 3168), or may not.
+    pub(crate) fn set_ecn_capable(&self, capable: bool) {
+        let class = if capable { Marks::ECN_CAPABLE } else { 0 };
+        if self.socket.set_traffic_class(class).is_ok() {
+            self.ecn_capable.store(capable, Ordering::Relaxed);
+        }
+    }
+
+    /// How packets leave that are to be marked like this.
+    pub(crate) fn as_sent(&self, marks: Marks) -> Marks {
+        match marks.traffic_class {
+            0 if self.ecn_capable.load(Ordering::Relaxed) => {
+                Marks { traffic_class: Marks::ECN_CAPABLE, ..marks }
+            }
+            _ => marks,
+        }
     }
 
     /// The address and port of a peer's device, as seen from this address.
