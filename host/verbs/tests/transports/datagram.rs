@@ -2,13 +2,15 @@
 
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 
+use crate::alone::{is_alone, over_udp};
 use crate::pair::{FOREVER, eventually, pattern, wait};
 use crate::path::{Path, on_every_path};
 use adverb_verbs::{
     Ah, AhAttr, AhError, Buf, Completion, Context, Cq, GRH_LEN, Gid, GlobalRoute, Memory, Modify,
     Pd, PostError, Qkey, Qp, QpConfig, QpState, Qpn, SrqConfig, Ud, WcOpcode, WcStatus, Work,
 };
-use std::time::Instant;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 on_every_path! {
     a_batch_that_goes_several_ways_arrives_by_each_in_its_order,
@@ -127,6 +129,36 @@ fn datagrams_of_all_lengths_arrive_whole_over_both_families(path: Path) {
         assert!(rejected.to_string().contains(&format!("the port's MTU allows {mtu}")));
     }
 }
+
+/// Goal: datagrams that the socket has no room for wait for it: nothing sends them again. Method: a line that takes longer
+/// for one than a connection, which sends again, would wait.
+#[test]
+fn datagrams_that_find_the_socket_full_wait_for_room() {
+    over_udp("datagram::datagrams_that_find_the_socket_full_wait_for_room", || {
+        let line = "qdisc add dev lo root tbf rate 20mbit burst 64kb limit 256mb";
+        let shaped = Command::new("tc").args(line.split(' ')).output();
+        if !is_alone() || !shaped.as_ref().is_ok_and(|shaped| shaped.status.success()) {
+            println!("skipped: no slow line: {shaped:?}");
+            return;
+        }
+        let [a, b] = [(); 2].map(|()| Side::new(QKEY));
+        let (ah, bytes) = (a.ah(0), [7; 4096]);
+        let (mut sent, mut waited) = (0, 0);
+        while waited < WAITS && sent < SENT_MAX {
+            let before = Instant::now();
+            a.send(&bytes, &ah, b.qp.number(), QKEY);
+            sent += 1;
+            waited += u32::from(before.elapsed() > Duration::from_millis(1));
+        }
+        println!("{sent} sent, {waited} waited");
+        assert_eq!((waited, a.context.counters().send_dropped), (WAITS, 0));
+    });
+}
+
+/// Datagrams that have to wait.
+const WAITS: u32 = 40;
+/// Many more than a socket holds.
+const SENT_MAX: u32 = 100_000;
 
 /// Goal: between neighbours no packet is made, and elsewhere nothing else.
 fn packets_are_made_where_there_is_no_other_way(path: Path) {

@@ -21,12 +21,12 @@ use crate::memory::region::{RawPin, Regions};
 use crate::registry::counters::Counters;
 use adverb_engine::AccessError;
 use adverb_sys::udp::{
-    BURST_BYTES_MAX, Destination, Gather, GatherBuffer, SEGMENTS_MAX, refuses_bursts,
+    BURST_BYTES_MAX, Destination, Gather, GatherBuffer, SEGMENTS_MAX, lacks_buffers, refuses_bursts,
 };
-use adverb_wire::{Flow, HeaderBytes, Headers, ICRC_LEN, Icrc, Marks};
+use adverb_wire::{Flow, HeaderBytes, Headers, ICRC_LEN, Icrc, Marks, Opcode, Transport};
 use std::cell::RefCell;
 use std::io::ErrorKind;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Payloads up to this length are copied next to their headers: cheaper than one more place for
 /// the kernel to gather from.
@@ -37,8 +37,13 @@ const ICRC_BLOCK_BYTES: usize = 2048;
 pub(crate) const PIECES_MAX: usize = 32;
 /// Regions pinned by one burst.
 const PINS_MAX: usize = 1024;
-/// How long to wait for room in the network's queue before a burst counts as lost.
+/// How long to wait at a time for room in the network's queue, and before a burst counts as lost of a queue pair that
+/// sends it again.
 const WRITABLE_TIMEOUT: Duration = Duration::from_millis(1);
+/// The same of one that does not: a line of 10 Mbit/s makes room for a burst in half the time.
+const WRITABLE_TIMEOUT_UNRELIABLE: Duration = Duration::from_millis(100);
+/// How long to wait where nothing tells when there is room.
+const NO_BUFFERS_WAIT: Duration = Duration::from_micros(100);
 
 /// Memory for bursts, one a thread.
 struct Scratch {
@@ -318,7 +323,7 @@ impl Burst<'_> {
             1 => None,
             _ => u16::try_from(self.segment).ok(),
         };
-        let mut waited = false;
+        let mut until = None;
         let packets = u64::try_from(self.packets).unwrap_or(u64::MAX);
         loop {
             let result = endpoint.socket.send(&self.gather, self.route.destination, segment);
@@ -330,10 +335,16 @@ impl Burst<'_> {
             if kind == ErrorKind::Interrupted {
                 continue;
             }
-            if kind == ErrorKind::WouldBlock && !waited {
-                waited = true;
-                let _ = endpoint.socket.wait_writable(WRITABLE_TIMEOUT);
-                continue;
+            let full = kind == ErrorKind::WouldBlock;
+            if full || lacks_buffers(&error) {
+                let now = Instant::now();
+                if now < *until.get_or_insert_with(|| now + self.patience()) {
+                    match full {
+                        true => drop(endpoint.socket.wait_writable(WRITABLE_TIMEOUT)),
+                        false => std::thread::sleep(NO_BUFFERS_WAIT),
+                    }
+                    continue;
+                }
             }
             if segment.is_some() && refuses_bursts(&error) {
                 self.send_singly();
@@ -341,6 +352,18 @@ impl Burst<'_> {
                 self.route.counters.send_dropped.add(packets);
             }
             return;
+        }
+    }
+
+    /// How long the burst waits for room: what is not sent again, long.
+    #[cold]
+    fn patience(&mut self) -> Duration {
+        let total = self.gather.copy_to(linear_of(self.linear));
+        let first = self.linear.get(..total).and_then(|bytes| bytes.first());
+        let transport = first.and_then(|&byte| Opcode::new(byte)).map(Opcode::transport);
+        match transport {
+            Some(Transport::Uc | Transport::Ud) => WRITABLE_TIMEOUT_UNRELIABLE,
+            Some(_) | None => WRITABLE_TIMEOUT,
         }
     }
 
