@@ -470,10 +470,10 @@ impl Qp {
         }
         self.marks.on_mark(now);
         let sends = self.sends();
-        if let Some((requester, completer)) = self.reliable().filter(|_| sends) {
-            if operation.is_read_response() {
-                requester.on_marks(completer.unacked());
-            }
+        if let Some((requester, completer)) = self.reliable().filter(|_| sends)
+            && operation.is_read_response()
+        {
+            requester.on_marks(completer.unacked());
         }
     }
 

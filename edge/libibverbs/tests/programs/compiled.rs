@@ -25,7 +25,7 @@ impl Compiled {
             Ok(output) if output.status.success() => Some(Self(program)),
             Ok(output) => {
                 let why = String::from_utf8_lossy(&output.stderr).into_owned();
-                let headers = ["infiniband/verbs.h", "-libverbs", "mpi.h"];
+                let headers = ["infiniband/verbs.h", "-libverbs", "-lrdmacm", "rdma/", "mpi.h"];
                 assert!(headers.iter().any(|missing| why.contains(missing)), "{why}");
                 println!("skipped: no header of what the program is on");
                 None
@@ -122,6 +122,19 @@ fn buffers_and_registration_by_attributes_of_later_releases_work() {
     };
     let set = [("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
     support::alone(program.path(), &[], &set);
+}
+
+/// Goal: children made by `fork` have devices and connections of their own, whatever their parent has open and closes,
+/// and what one of them says last arrives although it has ended.
+#[test]
+fn children_that_are_forked_meet_by_the_connection_manager() {
+    let Some(program) = Compiled::new("forks", &["-lrdmacm", "-libverbs"]) else {
+        return;
+    };
+    for path in support::PATHS {
+        let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo")];
+        support::alone(program.path(), &[], &set);
+    }
 }
 
 /// Goal: what Python's interface to libibverbs does, works. Method: queue pairs of three types, connected to themselves:
