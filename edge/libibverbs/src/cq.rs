@@ -5,7 +5,7 @@
 //! 1. As in `export.rs` and `boxed.rs`.
 //! 2. The device knows completion queues, queue pairs and shared receive queues by the address of what C knows of
 //!    them. It forgets their events when they end, which is before their memory goes.
-//! 3. Between `start_poll` and `end_poll` the completion in an extended queue is the caller's, who holds its lock.
+//! 3. Between `start_poll` and `end_poll` the completion in an extended queue is the caller's, which holds its lock.
 
 use crate::acknowledge::{acknowledge, wait_acknowledged};
 use crate::boxed::{Boxed, Plain, name_of, named};

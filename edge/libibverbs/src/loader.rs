@@ -6,7 +6,7 @@
 //! # Safety
 //!
 //! 1. [`dlopen`] keeps the program's arguments, calls [`redirected`], and jumps to the C library's function unless
-//!    there is an answer: that looks at its return address to know who asks.
+//!    there is an answer: that looks at its return address to know the caller.
 //! 2. `dlsym(RTLD_NEXT, name)` gives the C library's function of that name, whose type is that of its header.
 
 use crate::real;

@@ -53,7 +53,7 @@ pub(crate) fn find(name: &str, node: &str) -> *mut c_void {
 
 #[expect(
     clippy::let_and_return,
-    reason = "the linker looks at the return address to know who asks"
+    reason = "the linker looks at the return address to know the caller"
 )]
 fn symbol(handle: *mut c_void, name: &CStr, node: &CStr) -> *mut c_void {
     // SAFETY: an open library (rule 2), and names that end with a zero.

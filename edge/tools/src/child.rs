@@ -1,6 +1,6 @@
 //! This same program in another process: the other end of a test, or one of many nodes.
 //!
-//! It never outlives this one, however this one ends: its standard input is a pipe that nobody else
+//! It never outlives this one, however this one ends: its standard input is a pipe that nothing else
 //! holds, and when that closes, it exits ([`end_with_parent`]).
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -54,12 +54,12 @@ impl Child {
         Ok(line)
     }
 
-    /// What it prints, for somebody else to read. Nothing if it was taken before.
+    /// What it prints, to be read elsewhere. Nothing if it was taken before.
     pub(crate) fn take_stdout(&mut self) -> Option<BufReader<ChildStdout>> {
         self.stdout.take()
     }
 
-    /// Asks it to come to an end, if it listens: [`stop_with_parent`]. Whoever has ended hears nothing.
+    /// Asks it to come to an end, if it listens: [`stop_with_parent`]. A child that has ended hears nothing.
     pub(crate) fn stop(&mut self) {
         if let Some(stdin) = &mut self.process.stdin {
             let _ = stdin.write_all(b"\n");

@@ -1,7 +1,7 @@
 //! `adverb counters`: what the devices have counted, in all processes of this user on this host.
 //!
 //! A device lives in the process that uses it and counts there; each process shows its counters to
-//! those who ask. Names are those of the hardware's and rxe's drivers, and the port's own after them.
+//! processes that ask. Names are those of the hardware's and rxe's drivers, and the port's own after them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -52,7 +52,7 @@ fn is_asked_for(args: &CountersArgs, name: &str) -> bool {
     args.device.as_ref().is_none_or(|asked| asked == name)
 }
 
-/// Sorts what the processes have shown by device; those that nobody has open count nothing.
+/// Sorts what the processes have shown by device; those that are not open count nothing.
 fn collect(names: &[String], reports: Vec<DeviceReport>) -> Devices {
     let mut devices: Devices = names.iter().map(|name| (name.clone(), Device::default())).collect();
     for report in reports {

@@ -39,7 +39,7 @@ impl Failure {
         }
     }
 
-    /// It did work, but whoever read the output has gone.
+    /// It did work, but the reader of the output has gone.
     pub(crate) fn is_closed_output(&self) -> bool {
         match self {
             Self::Failed(what) => what.starts_with("printing") && what.ends_with(BROKEN_PIPE),

@@ -13,7 +13,7 @@ pub(crate) fn report_them() {
             return eprint!("{}", report(panic));
         };
         if why.contains("Broken pipe") {
-            // Whoever read our output has had enough, as `head` has.
+            // The reader of our output has had enough, as `head` has.
             std::process::exit(0);
         }
         let _ = writeln!(std::io::stderr(), "adverb: {why}");

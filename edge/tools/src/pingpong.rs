@@ -440,7 +440,7 @@ mod tests {
         let here = IpAddr::from([127, 0, 0, 1]);
         let server = ServerSession::bind((here, 0), config(&args).unwrap());
         let mut server = server.unwrap();
-        // Nobody listens at port 1.
+        // Nothing listens at port 1.
         let mut addresses = [server.local_addr(); 60];
         addresses[0] = SocketAddr::new(here, 1);
         thread::scope(|scope| {

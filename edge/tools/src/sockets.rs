@@ -143,7 +143,7 @@ fn become_program(args: &SocketsArgs) -> Result<(), Failure> {
     Err(Failure::Failed(format!("starting {}: {error}", program.display())))
 }
 
-/// Finds the library: where somebody says, or beside this command, or where packages put it.
+/// Finds the library: where the user says, or beside this command, or where packages put it.
 fn library(args: &SocketsArgs) -> Result<PathBuf, Failure> {
     const NAME: &str = "libadverb_sockets.so";
     if let Some(library) = &args.library {

@@ -455,7 +455,7 @@ impl Reconnect {
     }
 }
 
-/// What sessions meet over: who is who, buffers by name and the goodbye travel there.
+/// What sessions meet over: names, buffers by name and the goodbye travel there.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Connector {

@@ -1,8 +1,8 @@
 //! The control connection: one JSON value a line, over TCP, between the two ends of a test.
 //!
 //! The client orders, the server answers. A test runs between `Ready` and `Stop`, and while it runs
-//! neither side reads the connection for longer than it takes to see that nothing is there. Whoever
-//! is on the other end may be a stranger: a line has a greatest length, a read has a time limit, and
+//! neither side reads the connection for longer than it takes to see that nothing is there. The
+//! other end may be a stranger: a line has a greatest length, a read has a time limit, and
 //! anything that is not an [`Order`] or an [`Answer`] ends the connection with an error.
 
 use std::io::{ErrorKind, Read, Write};
@@ -281,7 +281,7 @@ fn closed() -> Failure {
     Failure::failed("the other side has closed the connection")
 }
 
-/// Nobody spoke in time.
+/// No message came in time.
 fn silent(patience: Duration) -> Failure {
     Failure::Failed(format!("the other side has been silent for {} s", patience.as_secs()))
 }
@@ -392,7 +392,7 @@ impl<'a> Watch<'a> {
 pub(crate) const PROTOCOL: &str = "adverb-bench-2";
 /// How long an answer may take. Opening a device and pinning memory is the slowest.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(20);
-/// Longest line that anybody needs.
+/// Longest line that is needed.
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Turns without progress between two looks at the control connection: about a millisecond.
 const SPINS_PER_LOOK: u32 = 4096;

@@ -5,8 +5,8 @@
 //! same two processes on the same processors; results of shared memory beside what the memory itself
 //! does. This code is meant to be as fast as the machine allows: a bad floor would flatter us.
 //!
-//! `udp.rs`, `stream.rs` and `shared.rs` hold the loops; here is what can be asked for, and who runs
-//! what.
+//! `udp.rs`, `stream.rs` and `shared.rs` hold the loops; here is what can be asked for, and which
+//! side runs what.
 
 use std::fmt;
 use std::net::TcpStream;

@@ -27,7 +27,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Asks the kernel. What it does not tell is "unknown" or 0, as are device and MTU until
-    /// somebody has opened one.
+    /// one was opened.
     pub(crate) fn look(pinned: bool) -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let memory_kib = field(&read("/proc/meminfo"), "MemTotal")

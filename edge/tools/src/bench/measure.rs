@@ -71,7 +71,7 @@ pub(crate) struct Reaped {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Pattern {
-    /// Sleeps: one-sided operations of a neighbour need nobody.
+    /// Sleeps: one-sided operations of a neighbour need no help.
     Rest,
     /// Takes whatever comes, and answers nothing.
     Absorb,
@@ -172,7 +172,7 @@ impl<E: Endpoint> Link<E> {
         Ok(reaped)
     }
 
-    /// Takes completions. Whoever answers does that first, and posts receives while its answer is under way.
+    /// Takes completions. An answer goes first, and receives are posted while it is under way.
     #[inline]
     fn take(&mut self) -> Result<Reaped, Failure> {
         let reaped = self.endpoint.poll()?;

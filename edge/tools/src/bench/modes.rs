@@ -186,7 +186,7 @@ impl Handler for Asker {
     }
 
     fn failed(&self, _channel: &Channel, _event: Event) {
-        // Who waits for the end waits in vain, and says so.
+        // The other side waits for the end in vain, and says so.
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// Whether there is such a device, asked before anybody needs it.
+    /// Whether there is such a device, asked before it is needed.
     ///
     /// # Errors
     ///
@@ -317,14 +317,14 @@ impl QueuePair {
             self.describe(work, at, request, piece);
         }
         let works = works.get(..batch.len()).unwrap_or(&works);
-        // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
+        // SAFETY: there is no reference to the bytes of an `Mr` (see the header).
         let posted = unsafe { self.qp.post_send(works) };
         posted.map_err(|refused| Failure::Failed(format!("posting a request: {refused}")))
     }
 
     #[inline]
     fn post_receive_batch(&self, batch: &[ReceiveWork<'_>]) -> Result<(), Failure> {
-        // SAFETY: nobody holds a reference to the bytes of an `Mr` (see the header).
+        // SAFETY: there is no reference to the bytes of an `Mr` (see the header).
         let posted = unsafe { self.qp.post_recv(batch) };
         posted.map_err(|refused| Failure::Failed(format!("posting a receive: {refused}")))
     }

@@ -75,7 +75,7 @@ fn answer(stream: TcpStream, visit: &Visit, choice: &DeviceChoice) -> Result<u64
     })
 }
 
-/// Who is connected.
+/// The connected clients.
 #[derive(Debug, Default)]
 struct Hall(Mutex<Clients>);
 

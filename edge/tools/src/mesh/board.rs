@@ -1,5 +1,5 @@
 //! What a node knows of all nodes: each says its row to every other, so that each has the whole matrix
-//! at the end, whoever is missing.
+//! at the end, the nodes that are missing.
 //!
 //! Rows come over the network, and are believed as far as their shape goes: a node can only spoil its
 //! own.
@@ -66,7 +66,7 @@ impl Board {
         report
     }
 
-    /// How it stands when nothing more will be heard: whoever has not said its last word has failed.
+    /// How it stands when nothing more will be heard: a node that has not said its last word has failed.
     pub(super) fn last_report(&self, elapsed: Duration) -> Report {
         let mut report = self.report(elapsed);
         for rank in 0..report.nodes.len() {

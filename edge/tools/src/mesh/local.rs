@@ -172,7 +172,7 @@ impl Nodes<'_> {
     }
 }
 
-/// Ports that nobody uses now.
+/// Ports that are free now.
 pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
     let here = here::address();
     let listeners: Result<Vec<_>, _> = (0..count).map(|_| TcpListener::bind((here, 0))).collect();

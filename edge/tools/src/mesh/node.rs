@@ -98,7 +98,7 @@ struct Counts {
 struct Node {
     task: Task,
     counts: Vec<Counts>,
-    /// Clients that are here, and those of them who have more blocks.
+    /// Clients that are here, and those of them that have more blocks.
     guests: AtomicUsize,
     serving: AtomicUsize,
     /// Threads that have blocks to send.
@@ -163,7 +163,7 @@ pub(crate) fn run(task: Task, say: impl Fn(&Row, &Report)) -> Result<Report, Fai
     if !node.task.gather {
         node.begin();
     }
-    node.speak(false); // Before anybody may want to pass it on.
+    node.speak(false); // Before a node may want to pass it on.
     let listening = Arc::clone(&node);
     thread::spawn(move || listening.listen(server));
     let senders: Vec<_> = (0..node.counts.len())
@@ -286,7 +286,7 @@ impl Node {
         self.start.get().map_or(Duration::ZERO, Instant::elapsed)
     }
 
-    /// Waits until all nodes are here, or one of them has begun, or somebody has waited for long enough.
+    /// Waits until all nodes are here, or one of them has begun, or one has waited for long enough.
     fn gather(&self) {
         let others = self.counts.len() - 1;
         while self.start.get().is_none() {
@@ -315,7 +315,7 @@ impl Node {
         self.elapsed() >= self.duration()
     }
 
-    /// Who still sends to us was served for long enough.
+    /// Nodes that still send to us were served for long enough.
     fn is_late(&self) -> bool {
         self.elapsed() >= self.duration() + GRACE
     }
@@ -335,7 +335,7 @@ impl Node {
         Messenger::open(endpoint, CHANNEL, config)
     }
 
-    /// Accepts whoever comes, for as long as the process lives.
+    /// Accepts all that come, for as long as the process lives.
     fn listen(self: &Arc<Self>, mut server: ServerSession) {
         loop {
             let Ok(endpoint) = server.accept(PATIENCE) else {

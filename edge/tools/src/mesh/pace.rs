@@ -1,7 +1,7 @@
-//! Keeps pairs level: nobody gets more than some blocks ahead of the slowest.
+//! Keeps pairs level: none gets more than some blocks ahead of the slowest.
 //!
 //! A node does so with those that it sends to and with those that send to it. The pair that is behind
-//! all others of the mesh is held up by nobody, so there is always one that goes on.
+//! all others of the mesh is held up by none, so there is always one that goes on.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Lane<'_> {
         };
         *own += 1;
         let own = *own;
-        // Whoever waits does so for the slowest.
+        // A pair that waits does so for the slowest.
         if lanes.iter().flatten().all(|other| *other >= own) {
             self.pace.moved.notify_all();
         }

@@ -83,12 +83,12 @@ pub(crate) struct StatArgs {
     #[arg(short, long, value_name = "LEVEL")]
     log_level: Option<String>,
 
-    /// Set how much each line of their logs says about who speaks: 0 to 3
+    /// Set how much each line of their logs says about its writer: 0 to 3
     #[arg(short = 'D', long, value_name = "DETAILS", value_parser = clap::value_parser!(u32).range(0..=3))]
     details_level: Option<u32>,
 }
 
-/// What waits to be received; not in the file, but known when somebody asks.
+/// What waits to be received; not in the file, but known when it is asked for.
 const WAITING_BYTES: &str = "rx_waiting_bytes";
 const WAITING_PACKETS: &str = "rx_waiting_packets";
 
@@ -199,7 +199,7 @@ impl Source {
         members.collect()
     }
 
-    /// Fills in what is known when somebody asks: what waits to be received, in shared memory and in the
+    /// Fills in what is known when it is asked for: what waits to be received, in shared memory and in the
     /// kernel's queue, and what neither had room for.
     fn ask_around(&self, row: &mut Row) {
         let (queue, drops) = kernel_line(row).map_or((0, 0), |line| (line.queue, line.drops));
@@ -411,7 +411,7 @@ fn level_of(text: &str) -> Option<u32> {
     by_name.or_else(|| text.parse().ok().filter(|level| *level <= 8))
 }
 
-/// The level that somebody asks for, if anybody does.
+/// The level that is asked for, if one is.
 fn asked_level(text: Option<&str>) -> Result<Option<u32>, Failure> {
     let Some(text) = text else { return Ok(None) };
     let wrong = || Failure::Usage(format!("{text} is no level: 0 to 8, or panic to finer"));
@@ -433,7 +433,7 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
     let mut before: BTreeMap<(u32, u64), Row> = BTreeMap::new();
     let seconds = args.interval.max(1);
     if args.details == 2 {
-        // What has come since the last report: the first has one before it that nobody sees.
+        // What has come since the last report: the first has one before it that is not shown.
         for source in sources(args) {
             let rows = source.rows().into_iter();
             before.extend(rows.map(|(at, row)| ((source.pid, at), row)));

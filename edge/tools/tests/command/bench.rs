@@ -191,10 +191,10 @@ fn without_options_the_answer_is_a_dozen_figures_and_a_sentence() {
         |line: &str| line.rsplit(' ').next().is_some_and(|ratio| ratio.parse::<f64>().is_ok());
     assert_eq!(figures.filter(|line| ends_in_ratio(line)).count(), 6 + 9, "{text}");
     assert!(text.contains("Over UDP, small messages take"), "{text}");
-    assert!(stderr(&output).is_empty(), "no progress where nobody looks: {}", stderr(&output));
+    assert!(stderr(&output).is_empty(), "no progress without a terminal: {}", stderr(&output));
 }
 
-/// Goal: nobody waits for the end of a run, which may take minutes.
+/// Goal: rows do not wait for the end of a run, which may take minutes.
 /// Method: a run that is killed at its first figure has not said its last, which would take seconds more.
 #[test]
 fn figures_are_shown_as_they_are_measured() {
@@ -229,7 +229,7 @@ fn a_file_gets_json_and_the_screen_gets_tables() {
     {
         assert!(tables.contains(line), "{line:?} in\n{tables}");
     }
-    assert!(stderr(&output).is_empty(), "no progress where nobody looks: {}", stderr(&output));
+    assert!(stderr(&output).is_empty(), "no progress without a terminal: {}", stderr(&output));
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn every_host_of_a_mesh_has_the_whole_matrix() {
         for rank in 0..3 {
             assert_eq!(report["nodes"][rank]["life"], "done", "seen by {host}: {report}");
             for peer in (0..3).filter(|peer| *peer != rank) {
-                // What one has sent the other has received, whoever tells it.
+                // What one has sent the other has received, whichever tells it.
                 let (there, back) =
                     (&report["nodes"][rank]["peers"][peer], &report["nodes"][peer]["peers"][rank]);
                 assert!(there["received"].as_u64().unwrap() > 0, "seen by {host}: {report}");
@@ -247,7 +247,7 @@ fn every_host_of_a_mesh_has_the_whole_matrix() {
     }
 }
 
-/// Goal: a host that dies is shown as such to the others, who lose nothing and say so at their end.
+/// Goal: a host that dies is shown as such to the others, which lose nothing and say so at their end.
 #[test]
 fn a_host_that_dies_is_missed_by_the_others() {
     let Some(hosts) = Hosts::new(3) else {

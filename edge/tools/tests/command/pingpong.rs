@@ -77,7 +77,7 @@ fn a_server_that_is_not_there_is_a_failure() {
     assert!(stderr(&output).contains("connecting to 127.0.0.1 port 1"), "{}", stderr(&output));
 }
 
-/// Goal: who cannot listen is told what to change, and nothing that would not help.
+/// Goal: a server that cannot listen is told what to change, and nothing that would not help.
 #[test]
 fn a_server_that_cannot_listen_says_what_to_change() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

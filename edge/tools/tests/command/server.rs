@@ -1,4 +1,4 @@
-//! Servers and the clients they do not expect: strangers, the dead, and those who come too late.
+//! Servers and the clients they do not expect: strangers, the dead, and those that come too late.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -14,7 +14,7 @@ impl Server {
         TcpStream::connect(("127.0.0.1", port)).expect("it listens")
     }
 
-    /// Whether somebody is connected to it.
+    /// Whether a client is connected to it.
     fn has_client(&self) -> bool {
         let port = self.port.parse::<u16>().expect("a port");
         let sockets = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
@@ -39,7 +39,7 @@ impl Server {
 
 #[test]
 fn a_server_that_is_not_there_is_a_failure_with_a_hint() {
-    // Port 1 of the loopback address: nobody listens there.
+    // Port 1 of the loopback address: nothing listens there.
     let output = adverb(&["bench", "127.0.0.1", "-p", "1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("adverb bench --server"), "{}", stderr(&output));
@@ -80,7 +80,7 @@ fn strangers_are_refused_and_the_server_goes_on() {
         let answer = server.say(words);
         assert!(answer.contains("refused"), "{words:?}: {answer:?}");
     }
-    // Still there, and polite to whoever speaks its language.
+    // Still there, and polite to a client that speaks its language.
     let mut stream = server.connect();
     let hello = "{\"hello\":{\"protocol\":\"adverb-bench-2\",\"pin\":false}}\n";
     stream.write_all(hello.as_bytes()).expect("it reads");
@@ -223,7 +223,7 @@ fn children(parent: u32) -> Vec<u32> {
     pids.filter(|pid| stat(*pid).is_some_and(|(_, theirs)| theirs == parent)).collect()
 }
 
-/// A process is gone, or waits for nothing but that somebody asks how it ended.
+/// A process is gone, or waits for nothing but to be asked how it ended.
 fn has_ended(pid: u32) -> bool {
     stat(pid).is_none_or(|(state, _)| state == "Z" || state == "X")
 }

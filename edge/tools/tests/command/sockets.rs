@@ -87,7 +87,7 @@ fn statistics_of_nobody_are_a_failure_that_says_so() {
     assert!(stderr(&output).contains("Failed to identify process"), "{}", stderr(&output));
 }
 
-/// Goal: whoever has built the command alone is told what else to build, and of a program that takes no library
+/// Goal: a user that has built the command alone is told what else to build, and of a program that takes no library
 /// before it runs as ever.
 #[test]
 fn what_stands_in_the_way_of_acceleration_is_told() {
@@ -118,7 +118,7 @@ fn what_stands_in_the_way_of_acceleration_is_told() {
     let words = run(&["sockets", "--library", "/dev/null", "-q", "--"]);
     assert!(!words.contains("is set-group-ID"), "{words}");
     let told = || run(&["sockets", "--library", "/dev/null", "--"]);
-    // Only who may give files away can have a program that is set-user-ID for somebody else.
+    // A program that is set-user-ID for another user takes the right to give files away.
     if std::os::unix::fs::chown(&program, Some(NOBODY), None).is_ok() {
         let mode = std::fs::Permissions::from_mode(0o4755);
         std::fs::set_permissions(&program, mode).expect("a file of ours");

@@ -138,7 +138,7 @@ fn views_show_what_was_sent_and_received() {
     }
     let socket = program.json(&server);
     assert!(socket["rx_packets"].as_u64() > Some(50), "{socket}");
-    // A kilobyte that nobody has read.
+    // A kilobyte that was not read.
     program.ask("leave 1024");
     assert_eq!(program.json(&server)["rx_waiting_bytes"], 1024);
     let text = program.stat("-v 3");

@@ -143,7 +143,7 @@ fn a_log_level_that_does_not_exist_is_wrong_usage() {
 fn a_reader_that_goes_away_is_no_panic() {
     let mut command = command(&["devices", "--json"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
-    // Before it can have written anything that matters: what it writes then finds nobody.
+    // Before it can have written anything that matters: what it writes then finds no reader.
     drop(child.stdout.take());
     let output = finish(child);
     assert_eq!(stderr(&output), "");

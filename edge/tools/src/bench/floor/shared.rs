@@ -2,12 +2,12 @@
 //!
 //! A ping-pong is a cache line that goes back and forth, with the message copied into the pages before
 //! it where it does not fit the line. A stream of bytes is `memcpy` from one half of the pages to the
-//! other. A stream of messages is a ring of slots as long as a line, with one who writes and one who
+//! other. A stream of messages is a ring of slots as long as a line, with one that writes and one that
 //! reads. The server makes the pages and passes them on over a UNIX socket.
 //!
 //! # Safety
 //!
-//! 1. [`Pages`] is a mapping of a file whose length nobody can change: a line for each word, then two
+//! 1. [`Pages`] is a mapping of a file of fixed length: a line for each word, then two
 //!    halves. [`Pages::half`] is the only way to an address, and checks what is going to be touched.
 //! 2. Bytes of the halves are copied by pointer, never seen through a reference: the other process may
 //!    change them at any time.
@@ -83,7 +83,7 @@ impl Pages {
                 return Ok(Self { mapping, half_bytes });
             }
         }
-        Err(Failure::failed("nobody came for the pages"))
+        Err(Failure::failed("no process came for the pages"))
     }
 
     /// A word that both sides know.
@@ -194,7 +194,7 @@ impl Message {
 
     #[inline]
     fn send(&self, word: &AtomicU64, count: u64) {
-        // SAFETY: the place is as long as the bytes (rule 1); nobody holds a reference to it (rule 2).
+        // SAFETY: the place is as long as the bytes (rule 1); there is no reference to it (rule 2).
         unsafe { self.place.copy_from_nonoverlapping(self.bytes.as_ptr(), self.bytes.len()) };
         word.store(count, Ordering::Release);
     }
@@ -227,7 +227,7 @@ pub(super) fn copy(bytes: usize, places: u32, pages: &Pages, limit: Limit) -> Re
                 let offset = place * stride(bytes);
                 let source = std::hint::black_box(source.wrapping_add(offset).cast_const());
                 // SAFETY: both lie in halves that are as long as all places (rule 1), which do not
-                // overlap; nobody holds references to them (rule 2).
+                // overlap; there are no references to them (rule 2).
                 unsafe { target.wrapping_add(offset).copy_from_nonoverlapping(source, bytes) };
                 place = if place + 1 < places { place + 1 } else { 0 };
             }
@@ -263,7 +263,7 @@ pub(super) fn take(pages: &Pages, control: &mut Control) -> Result<Received, Fai
         }
         while taken != written {
             let slot = slots.wrapping_add(slot_offset(taken)).cast_const();
-            // SAFETY: the slot lies within the ring (rule 1); nobody refers to it (rule 2).
+            // SAFETY: the slot lies within the ring (rule 1); there is no reference to it (rule 2).
             unsafe { line.as_mut_ptr().copy_from_nonoverlapping(slot, SLOT_BYTES) };
             std::hint::black_box(&line);
             taken = taken.wrapping_add(1);
@@ -300,7 +300,7 @@ pub(super) fn put(
             }
             for at in written..written + list {
                 let slot = slots.wrapping_add(slot_offset(at));
-                // SAFETY: the slot lies within the ring (rule 1); nobody refers to it (rule 2).
+                // SAFETY: the slot lies within the ring (rule 1); there is no reference to it (rule 2).
                 unsafe { slot.copy_from_nonoverlapping(line.as_ptr(), SLOT_BYTES) };
             }
             written += list;
@@ -327,7 +327,7 @@ fn slot_offset(at: u64) -> usize {
     usize::try_from(at % RING_SLOTS).unwrap_or(0) * SLOT_BYTES
 }
 
-/// Whether whoever is at the other end is of this process's user.
+/// Whether the other end is a process of this process's user.
 fn is_ours(stream: &Stream) -> bool {
     let own = std::fs::metadata("/proc/self").map(|found| found.uid());
     matches!((stream.peer(), own), (Ok(peer), Ok(own)) if peer.uid == own)
@@ -338,7 +338,7 @@ pub(super) fn name(port: u16) -> String {
     format!("adverb-bench-{port}")
 }
 
-/// Takes the first name that nobody has.
+/// Takes the first name that is free.
 pub(super) fn by_free_name<T>(
     mut take: impl FnMut(&[u8]) -> io::Result<T>,
 ) -> io::Result<(T, u16)> {

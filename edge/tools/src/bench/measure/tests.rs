@@ -181,7 +181,7 @@ fn completions_are_timed_one_by_one() {
     }
 }
 
-/// Goal: who answers has receives for what comes meanwhile, and posts others when it has answered.
+/// Goal: the answering side has receives for what comes meanwhile, and posts others when it has answered.
 #[test]
 fn receives_are_replaced_after_the_answer_unless_none_is_left() {
     for (receives, left) in [(2, 1), (1, 1)] {

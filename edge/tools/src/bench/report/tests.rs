@@ -122,7 +122,7 @@ fn the_json_has_the_documented_shape() {
     }
 }
 
-/// A message crosses shared memory once, whether somebody answers or not.
+/// A message crosses shared memory once, answered or not.
 #[test]
 fn shared_memory_stands_on_floors_of_its_own() {
     let json = serde_json::to_value(report_of(Path::Shm, true)).unwrap();
