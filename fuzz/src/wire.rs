@@ -34,6 +34,11 @@ fn without_reserved(datagram: &[u8], headers: &Headers) -> Vec<u8> {
     if headers.xrceth.is_some() {
         clear(12, 0xff);
     }
+    if headers.bth.opcode.operation() == Operation::Flush {
+        let at = if headers.xrceth.is_some() { 16 } else { 12 };
+        (at..at + 3).for_each(|at| clear(at, 0xff));
+        clear(at + 3, 0b1100_0000);
+    }
     if headers.bth.opcode.operation() == Operation::Cnp {
         (12..28).for_each(|at| clear(at, 0xff));
     }
