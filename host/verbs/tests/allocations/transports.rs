@@ -1,9 +1,9 @@
 //! The data path of transports other than RC, over and over.
 
-use crate::pair::wait;
+use crate::pair::{Setup, wait};
 use adverb_verbs::{
-    Access, Ah, AhAttr, Context, Cq, GRH_LEN, Mr, Qkey, Qp, QpConfig, Qpn, Srq, SrqConfig, Uc, Ud,
-    Work, XrcInitiator, XrcTarget,
+    Access, Ah, AhAttr, Context, Cq, GRH_LEN, Mr, Qkey, Qp, QpConfig, Qpn, RcConnect, Srq,
+    SrqConfig, Uc, Ud, Work, XrcInitiator, XrcTarget,
 };
 
 const LEN: usize = 64;
@@ -23,7 +23,7 @@ pub(crate) struct Transports {
 }
 
 impl Transports {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(setup: &Setup) -> Self {
         let context = Context::open("soft_lo").expect("the loopback device");
         let (pd, cq) = (context.alloc_pd(), context.create_cq(256).expect("a queue"));
         let config = QpConfig::new(&cq);
@@ -40,8 +40,8 @@ impl Transports {
         let target = xrcd.create_target(0).expect("a target");
         let initiator = pd.create_qp_of::<XrcInitiator>(&config).expect("an initiator");
         let [x, y] = [initiator.address(), target.address()].map(|end| end.expect("an address"));
-        initiator.connect(y).expect("connected");
-        target.connect(x).expect("connected");
+        initiator.connect(setup.to(RcConnect::new(y))).expect("connected");
+        target.connect(setup.to(RcConnect::new(x))).expect("connected");
         let srq = || pd.create_xrc_srq(&SrqConfig::new(8), &xrcd, &cq).expect("a queue");
         Self {
             memory: pd.allocate(LEN + GRH_LEN, Access::ALL).expect("memory"),
