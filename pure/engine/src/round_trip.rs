@@ -18,7 +18,7 @@ pub(crate) struct RoundTrip {
     /// The packet that is timed, and when it was sent.
     timed: Option<(u64, Time)>,
     /// How often the shortest wait before a probe is doubled, because probes turned out to be needless.
-    patience: u32,
+    floor_doublings: u32,
     /// Samples since that was last changed.
     calm: u32,
     /// Probes since the last sample: as long as none comes, the wait may be too short for this path.
@@ -41,7 +41,7 @@ impl RoundTrip {
     const DOUBLINGS_MAX: u32 = 16;
     const DOUBLINGS_KEPT: u32 = 1;
     /// Doublings of the shortest wait, at most: 16 ms, which a busy machine takes to schedule a process.
-    const PATIENCE_MAX: u32 = 6;
+    const FLOOR_DOUBLINGS_MAX: u32 = 6;
     /// After so many round trips without a needless probe the shortest wait is halved again.
     const CALM_SAMPLES: u32 = 256;
 
@@ -116,7 +116,8 @@ impl RoundTrip {
     /// on its way, and has come before. The peer was not scheduled for so long.
     #[cold]
     pub(crate) fn on_needless_probe(&mut self, probes: u32) {
-        (self.patience, self.calm) = ((self.patience + probes).min(Self::PATIENCE_MAX), 0);
+        (self.floor_doublings, self.calm) =
+            ((self.floor_doublings + probes).min(Self::FLOOR_DOUBLINGS_MAX), 0);
     }
 
     /// Probes that were sent since the last answer.
@@ -129,14 +130,14 @@ impl RoundTrip {
     fn calm_down(&mut self) {
         self.calm += 1;
         if self.calm >= Self::CALM_SAMPLES {
-            (self.patience, self.calm) = (self.patience - 1, 0);
+            (self.floor_doublings, self.calm) = (self.floor_doublings - 1, 0);
         }
     }
 
     /// RFC 6298 §2.2 and §2.3: gains of an eighth and a quarter.
     fn sample(&mut self, nanos: u64) {
         self.probes = 0;
-        if self.patience > 0 {
+        if self.floor_doublings > 0 {
             self.calm_down();
         }
         if self.smoothed_ns == 0 {
@@ -175,7 +176,7 @@ impl RoundTrip {
 
     /// After this long without progress, in nanoseconds, a probe is due.
     pub(crate) fn probe_after_ns(&self) -> u64 {
-        self.round_ns().max(Self::WAIT_MIN_NS << self.patience) << self.probes
+        self.round_ns().max(Self::WAIT_MIN_NS << self.floor_doublings) << self.probes
     }
 }
 
@@ -262,7 +263,7 @@ mod tests {
         trips(&mut trip, 2 * RoundTrip::CALM_SAMPLES);
         assert_eq!(trip.probe_after_ns(), least);
         (0..9).for_each(|_| trip.on_needless_probe(16));
-        assert_eq!(trip.probe_after_ns(), least << RoundTrip::PATIENCE_MAX);
+        assert_eq!(trip.probe_after_ns(), least << RoundTrip::FLOOR_DOUBLINGS_MAX);
     }
 
     #[test]

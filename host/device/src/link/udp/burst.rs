@@ -338,7 +338,7 @@ impl Burst<'_> {
             let full = kind == ErrorKind::WouldBlock;
             if full || lacks_buffers(&error) {
                 let now = Instant::now();
-                if now < *until.get_or_insert_with(|| now + self.patience()) {
+                if now < *until.get_or_insert_with(|| now + self.wait_max()) {
                     match full {
                         true => drop(endpoint.socket.wait_writable(WRITABLE_TIMEOUT)),
                         false => std::thread::sleep(NO_BUFFERS_WAIT),
@@ -355,9 +355,9 @@ impl Burst<'_> {
         }
     }
 
-    /// How long the burst waits for room: what is not sent again, long.
+    /// The longest wait for room: longer for a burst that is not sent again.
     #[cold]
-    fn patience(&mut self) -> Duration {
+    fn wait_max(&mut self) -> Duration {
         let total = self.gather.copy_to(linear_of(self.linear));
         let first = self.linear.get(..total).and_then(|bytes| bytes.first());
         let transport = first.and_then(|&byte| Opcode::new(byte)).map(Opcode::transport);
