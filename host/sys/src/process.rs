@@ -2,7 +2,9 @@
 //!
 //! # Safety
 //!
-//! `getrusage(2)` fills one `struct rusage`, all of whose fields are plain integers.
+//! 1. `getrusage(2)` fills one `struct rusage`, all of whose fields are plain integers.
+//! 2. `atexit(3)` keeps a function, which lives as long as the object that it is in: the C library calls it before it
+//!    unloads that.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -49,6 +51,20 @@ pub fn usage() -> io::Result<Usage> {
         system: duration(usage.ru_stime),
         peak_memory_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(KIB),
     })
+}
+
+/// Has `run` called when this process ends by `exit(3)` or by returning from `main`, or when the shared object that
+/// calls this is unloaded. It shall not panic.
+///
+/// # Errors
+///
+/// No memory left for handlers.
+pub fn at_exit(run: extern "C" fn()) -> io::Result<()> {
+    // SAFETY: rule 2.
+    match unsafe { libc::atexit(run) } {
+        0 => Ok(()),
+        _ => Err(io::ErrorKind::OutOfMemory.into()),
+    }
 }
 
 /// Descriptors that this process may have open at once.

@@ -9,6 +9,7 @@
 
 mod driving;
 pub(crate) mod helper;
+mod leaving;
 pub(crate) mod management;
 pub(crate) mod monitor;
 mod neighbours;
@@ -325,6 +326,7 @@ impl Port {
         port.handshake
             .start(Arc::<Self>::downgrade(&port))
             .map_err(failed("start the handshake thread"))?;
+        leaving::remember(&port);
         Ok(port)
     }
 

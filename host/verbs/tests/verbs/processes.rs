@@ -3,6 +3,7 @@
 use crate::agent::{Agent, registry_of};
 use crate::alone::{alone, is_alone, over_udp};
 use crate::pair::{FOREVER, Setup, eventually, pattern};
+use crate::path::Path;
 use adverb_sys::udp::steering;
 use adverb_sys::udp::{BindOptions, Socket};
 use adverb_verbs::{Context, QpState, WcStatus, Work};
@@ -111,6 +112,25 @@ fn eight_processes_reach_each_other_pairwise() {
             assert_eq!(agent.counter("icrc_errors"), 0);
         }
     });
+}
+
+/// Goal: a message that was received is acknowledged, whatever the receiver does next.
+/// Method: a process that ends with its first completion, by `exit`, and drops nothing.
+#[test]
+fn a_process_that_ends_with_its_last_receive_acknowledges_it() {
+    for path in [Path::Udp, Path::Ring, Path::SharedMemory] {
+        let setup = Setup { retry_count: 1, ..path.setup() };
+        let context = path.context();
+        for _ in 0..4 {
+            let side = setup.side(&context);
+            let mut agent = Agent::start_over(path);
+            let there = agent.connect_to(&side.qp, &setup);
+            assert_eq!(agent.ask(&format!("recv {} 0 8", there.index)), "posted");
+            agent.tell("leave");
+            side.qp.post(Work::send(side.buffer(&[1; 8]))).expect("room");
+            assert_eq!(side.status(), WcStatus::Success, "{path:?}");
+        }
+    }
 }
 
 /// Goal: steering is only a hint.

@@ -55,14 +55,47 @@ struct Scratch {
     linear: Box<[u8]>,
 }
 
+impl Scratch {
+    fn new() -> Self {
+        Self {
+            staging: vec![0; BURST_BYTES_MAX].into(),
+            gather: GatherBuffer::new(),
+            pins: Vec::with_capacity(PINS_MAX),
+            pieces: Vec::with_capacity(PIECES_MAX),
+            linear: Box::default(),
+        }
+    }
+
+    fn lend<R>(
+        &mut self,
+        route: Route<'_>,
+        budget: usize,
+        fill: impl FnOnce(&mut Burst<'_>) -> R,
+    ) -> (R, u64) {
+        let Self { staging, gather, pins, pieces, linear } = self;
+        let mut burst = Burst {
+            route,
+            gather: gather.begin(),
+            staging: staging.as_mut_ptr(),
+            staging_len: staging.len(),
+            staged: 0,
+            pins,
+            pieces,
+            linear,
+            segment: 0,
+            packets: 0,
+            closed: false,
+            budget,
+            emitted: 0,
+        };
+        let result = fill(&mut burst);
+        burst.flush();
+        (result, burst.emitted)
+    }
+}
+
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
-        staging: vec![0; BURST_BYTES_MAX].into(),
-        gather: GatherBuffer::new(),
-        pins: Vec::with_capacity(PINS_MAX),
-        pieces: Vec::with_capacity(PIECES_MAX),
-        linear: Box::default(),
-    });
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new());
 }
 
 /// Route of bursts.
@@ -133,35 +166,16 @@ pub(crate) fn with_burst<R>(
     budget: usize,
     fill: impl FnOnce(&mut Burst<'_>) -> R,
 ) -> Option<(R, u64)> {
-    // Without the thread's scratch memory the thread is ending: whatever is owed is then sent by
-    // the helper.
-    SCRATCH
-        .try_with(|scratch| {
-            let Ok(mut scratch) = scratch.try_borrow_mut() else {
-                return None;
-            };
-            let Scratch { staging, gather, pins, pieces, linear } = &mut *scratch;
-            let mut burst = Burst {
-                route,
-                gather: gather.begin(),
-                staging: staging.as_mut_ptr(),
-                staging_len: staging.len(),
-                staged: 0,
-                pins,
-                pieces,
-                linear,
-                segment: 0,
-                packets: 0,
-                closed: false,
-                budget,
-                emitted: 0,
-            };
-            let result = fill(&mut burst);
-            burst.flush();
-            Some((result, burst.emitted))
-        })
-        .ok()
-        .flatten()
+    let mut parts = Some((route, fill));
+    let lent = SCRATCH.try_with(|scratch| {
+        let (route, fill) = parts.take()?;
+        Some(scratch.try_borrow_mut().ok()?.lend(route, budget, fill))
+    });
+    // A thread that ends has given its memory back, and may still have an acknowledgement to send.
+    lent.unwrap_or_else(|_| {
+        let (route, fill) = parts.take()?;
+        Some(Scratch::new().lend(route, budget, fill))
+    })
 }
 
 impl Burst<'_> {
