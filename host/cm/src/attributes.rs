@@ -54,9 +54,9 @@ impl State {
 
     fn rtr(&self, ah: AhAttr) -> Result<Attributes, Error> {
         let path = self.path().ok_or(Error::State("resolved"))?;
-        let (qpn, psn) = match (self.request, self.reply) {
-            (Some(request), _) => (request.qpn, request.psn),
-            (None, Some(reply)) => (reply.qpn, reply.psn),
+        let qpn = match (self.request, self.reply) {
+            (Some(request), _) => request.qpn,
+            (None, Some(reply)) => reply.qpn,
             (None, None) => return Err(Error::State("asked or answered by its peer")),
         };
         let reliable = self.transport != Transport::Uc;
@@ -64,7 +64,7 @@ impl State {
             remote_gid: Some(ah.gid),
             remote: Some(qpn),
             path_mtu: Some(path.mtu),
-            expected_psn: Some(psn),
+            expected_psn: Some(self.psn),
             max_dest_rd_atomic: reliable.then(|| self.depths().0),
             min_rnr_timer: reliable.then(|| RnrTimer::new(MIN_RNR_TIMER)),
             ..Attributes::default()
@@ -75,15 +75,16 @@ impl State {
         if self.transport == Transport::Ud {
             return Ok(Attributes { first_psn: Some(self.psn), ..Attributes::default() });
         }
-        let (retries, rnr) = match (self.request, self.reply) {
-            (Some(request), _) => (request.retries.get(), request.rnr_retries.get()),
-            (None, Some(reply)) => (self.said.retry_count, reply.rnr_retries.get()),
+        // Each side has said which number it expects.
+        let (psn, retries, rnr) = match (self.request, self.reply) {
+            (Some(request), _) => (request.psn, request.retries.get(), request.rnr_retries.get()),
+            (None, Some(reply)) => (reply.psn, self.said.retry_count, reply.rnr_retries.get()),
             (None, None) => return Err(Error::State("asked or answered by its peer")),
         };
         let reliable = self.transport != Transport::Uc;
         let timeout = AckTimeout::from_exponent(self.ack_timeout()).ok();
         Ok(Attributes {
-            first_psn: Some(self.psn),
+            first_psn: Some(psn),
             timeout: timeout.filter(|_| reliable),
             retry_count: RetryCount::new(retries).filter(|_| reliable),
             rnr_retry: RnrRetry::new(rnr).filter(|_| reliable),

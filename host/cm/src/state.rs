@@ -30,6 +30,7 @@ pub(crate) struct State {
     /// The port, if it was bound and not only chosen.
     pub(crate) bound: Option<BoundService>,
     pub(crate) options: Options,
+    /// Number of the first packet that the peer sends.
     pub(crate) psn: Psn,
     /// What the peer has asked for.
     pub(crate) request: Option<Req>,

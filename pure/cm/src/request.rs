@@ -24,7 +24,7 @@ pub struct Connect {
     pub service: Service,
     /// The queue pair of this side.
     pub qpn: Qpn,
-    /// Number of the first packet that this side sends.
+    /// Number of the first packet that this side expects.
     pub psn: Psn,
     /// How many READs and atomics of the peer this side serves at once.
     pub responder_resources: u8,
@@ -53,7 +53,7 @@ pub struct Connect {
 pub struct Accept {
     /// The queue pair of this side.
     pub qpn: Qpn,
-    /// Number of the first packet that this side sends.
+    /// Number of the first packet that this side expects.
     pub psn: Psn,
     /// How many READs and atomics of the peer this side serves at once.
     pub responder_resources: u8,

@@ -58,7 +58,7 @@ pub struct Req {
     pub service: Service,
     /// The sender has end-to-end flow control.
     pub flow_control: bool,
-    /// Number of the first packet that the sender sends.
+    /// Number of the first packet that the sender expects. IBTA Vol. 1 §12.7.31.
     pub psn: Psn,
     /// How long the sender may take to answer.
     pub local_response_timeout: Exponent,
@@ -104,7 +104,7 @@ pub struct Rep {
     pub qkey: Qkey,
     /// The sender's queue pair.
     pub qpn: Qpn,
-    /// Number of the first packet that the sender sends.
+    /// Number of the first packet that the sender expects. IBTA Vol. 1 §12.7.31.
     pub psn: Psn,
     /// How many READs and atomics of the peer the sender serves at once.
     pub responder_resources: u8,
