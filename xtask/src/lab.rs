@@ -2,7 +2,10 @@
 //!
 //! A virtual machine (qemu, no acceleration needed) runs a kernel of Debian's with `rxe`; on it, and here, runs
 //! the example `lab_peer`: there over the `hw` provider, here over the software device, joined by a tap in a
-//! network namespace of the lab's own. Each case is one conversation, and every byte is compared. Needs root.
+//! network namespace of the lab's own. Each case is one conversation, and every byte is compared. Programs that meet by
+//! connection management are in `lab/pings.rs`. Needs root.
+
+mod pings;
 
 use std::env;
 use std::fs;
@@ -11,12 +14,15 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::pings::Part;
 use crate::Failure;
 use crate::program::{among_others, run};
 
 const NAMESPACE: &str = "adverb-lab";
 const TAP: &str = "alab0";
 const DEVICE: &str = "soft_alab0";
+/// Families of addresses, and addresses: of this side, and of the machine.
+const HOST: [(&str, &str); 2] = [("4", "10.77.0.1"), ("6", "fd77::1")];
 const GUEST: [(&str, &str); 2] = [("4", "10.77.0.2"), ("6", "fd77::2")];
 /// Longest time until the machine serves; the start of an emulated one takes about 30 s.
 const BOOT_MAX: Duration = Duration::from_secs(180);
@@ -29,7 +35,15 @@ struct Case {
     name: String,
     family: usize,
     loss_percent: u32,
-    words: String,
+    talk: Talk,
+}
+
+#[derive(Clone, Debug)]
+enum Talk {
+    /// `rping`, so many times.
+    Ping(Part, u32),
+    /// `lab_peer`, with these words.
+    Verbs(String),
 }
 
 /// Boots the machine, holds all conversations, says how each went.
@@ -42,17 +56,18 @@ pub(crate) fn lab(root: &Path, only: &str, times: u64) -> Result<(), Failure> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root);
-    cargo.args(["build", "--workspace", "--example", "lab_peer"]);
+    cargo.args(["build", "--workspace", "--lib", "--example", "lab_peer"]);
     run(cargo)?;
     let program = target.join("debug/examples/lab_peer");
+    let library = target.join("debug/libadverb_ibverbs.so");
     let dir = target.join("lab");
     let mut image = Command::new(root.join("xtask/lab/image"));
     image.arg(&dir).arg(&program);
     run(image)?;
     let start = Instant::now();
-    let machine = Machine::boot(&dir, &program)?;
+    let machine = Machine::boot(&dir, &program, &library)?;
     println!("the machine serves after {:.0} s", start.elapsed().as_secs_f64());
-    let mut cases = cases();
+    let mut cases: Vec<_> = cases().into_iter().chain(pings::cases()).collect();
     cases.retain(|case| case.name.contains(only));
     let mut failed = 0;
     for case in &cases {
@@ -64,12 +79,8 @@ pub(crate) fn lab(root: &Path, only: &str, times: u64) -> Result<(), Failure> {
                 Ok(said) => println!("pass {seconds:5.1} s  {}: {}", case.name, said.trim()),
                 Err(failure) => {
                     failed += 1;
-                    println!(
-                        "FAIL {seconds:5.1} s  {}: {}\n  {}",
-                        case.name,
-                        failure.trim(),
-                        case.words
-                    );
+                    println!("FAIL {seconds:5.1} s  {}: {}", case.name, failure.trim());
+                    println!("  {:?}", case.talk);
                 }
             }
         }
@@ -96,8 +107,17 @@ fn lacking() -> Option<String> {
     if !Path::new("/dev/net/tun").exists() {
         return Some("it needs /dev/net/tun".to_owned());
     }
-    let tools =
-        ["qemu-system-x86_64", "apt-get", "modprobe", "cpio", "busybox", "rdma", "tc", "iptables"];
+    let tools = [
+        "qemu-system-x86_64",
+        "apt-get",
+        "modprobe",
+        "cpio",
+        "busybox",
+        "rdma",
+        "tc",
+        "iptables",
+        "rping",
+    ];
     let is_missing =
         |tool: &&&str| run(among_others(&["sh", "-c", &format!("command -v {tool}")])).is_err();
     tools.iter().find(is_missing).map(|tool| format!("it needs {tool}"))
@@ -111,7 +131,8 @@ fn cases() -> Vec<Case> {
         let loss =
             if loss_percent > 0 { format!(", {loss_percent} % loss") } else { String::new() };
         let name = format!("{what}, {words}, {ip}{loss}");
-        cases.push(Case { name, family, loss_percent, words: format!("{words} ops={ops}") });
+        let talk = Talk::Verbs(format!("{words} ops={ops}"));
+        cases.push(Case { name, family, loss_percent, talk });
     };
     for family in [0, 1] {
         for mtu in [256_usize, 1024, 4096] {
@@ -163,10 +184,12 @@ struct Machine {
     qemu: Child,
     console: PathBuf,
     program: PathBuf,
+    /// In front of libibverbs, for programs here.
+    library: PathBuf,
 }
 
 impl Machine {
-    fn boot(dir: &Path, program: &Path) -> Result<Self, Failure> {
+    fn boot(dir: &Path, program: &Path, library: &Path) -> Result<Self, Failure> {
         forget_namespace();
         let tap = format!(
             "ip netns add {NAMESPACE} && ip netns exec {NAMESPACE} sh -ec '
@@ -190,9 +213,10 @@ impl Machine {
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.stdin(Stdio::null());
         let qemu = command.spawn().map_err(|error| format!("cannot run qemu: {error}"))?;
-        let mut machine = Self { qemu, console, program: program.to_owned() };
+        let mut machine =
+            Self { qemu, console, program: program.to_owned(), library: library.to_owned() };
         let end = Instant::now() + BOOT_MAX;
-        while machine.shell("true").is_err() {
+        while machine.shell(20, "true").is_err() {
             let has_ended = !matches!(machine.qemu.try_wait(), Ok(None));
             if has_ended || Instant::now() > end {
                 let console = fs::read_to_string(&machine.console).unwrap_or_default();
@@ -206,10 +230,14 @@ impl Machine {
     /// Holds one conversation, under its loss of packets at both receivers.
     fn hold(&self, case: &Case) -> Result<String, Failure> {
         self.lose(case.loss_percent)?;
+        let words = match &case.talk {
+            Talk::Ping(part, count) => return pings::hold(self, case, *part, *count),
+            Talk::Verbs(words) => words,
+        };
         let (family, guest) = GUEST.get(case.family).ok_or("there are two families")?;
         let mut command = inside("timeout");
         command.arg(CASE_SECONDS_MAX).arg(&self.program).args([guest, DEVICE]);
-        command.arg(format!("family={family}")).args(case.words.split(' '));
+        command.arg(format!("family={family}")).args(words.split(' '));
         let output = run(command)?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -244,13 +272,13 @@ impl Machine {
         let mut command = inside("sh");
         command.args(["-ec", &script]);
         run(command)?;
-        self.shell(&format!("/tools/tc filter delete dev eth0 ingress; {there} true"))
+        self.shell(20, &format!("/tools/tc filter delete dev eth0 ingress; {there} true"))
     }
 
-    /// Has the machine run a command.
-    fn shell(&self, line: &str) -> Result<(), Failure> {
+    /// Has the machine run a command, which may take so many seconds.
+    fn shell(&self, seconds: u32, line: &str) -> Result<(), Failure> {
         let mut command = inside("timeout");
-        command.arg("20").arg(&self.program).args([GUEST[0].1, "sh", line]);
+        command.arg(seconds.to_string()).arg(&self.program).args([GUEST[0].1, "sh", line]);
         run(command).map(|_| ())
     }
 }

@@ -576,8 +576,12 @@ fn serve(device: &str) -> Anything<()> {
 fn answer(context: &Context, stream: &mut Stream) -> Anything<String> {
     let line = stream.hear()?;
     if let Some(command) = line.strip_prefix("sh ") {
-        let status = Command::new("/bin/sh").args(["-c", command]).stdin(Stdio::null()).status()?;
-        return Ok(format!("{}: {status}", if status.success() { "right" } else { "wrong" }));
+        let mut shell = Command::new("/bin/sh");
+        let output =
+            shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::null()).output()?;
+        let verdict = if output.status.success() { "right" } else { "wrong" };
+        let said = String::from_utf8_lossy(&output.stderr).replace('\n', " ");
+        return Ok(format!("{verdict}: {}: {said}", output.status));
     }
     let plan: Plan = line.parse()?;
     run(context, &plan, !plan.here_is_active, stream)
