@@ -33,6 +33,7 @@ extern "C" fn begin() {
     // SAFETY: the function takes pointers to functions of the type it wants, or none.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     adopt_descriptors();
+    doorbell::make_room();
 }
 
 /// The program ends in peace: its peers see that as if it had closed everything.
@@ -218,6 +219,7 @@ extern "C" fn in_child() {
     }
     alive::after_fork();
     doorbell::after_fork();
+    doorbell::make_room();
     rendezvous::after_fork();
     if thread::with(|thread| thread.is_prepared.replace(false)) {
         locks().for_each(Lock::let_go);

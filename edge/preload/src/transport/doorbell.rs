@@ -151,6 +151,15 @@ impl Socket {
     }
 }
 
+/// Has the kernel make room for descriptors of such numbers, while this process has one thread. Later it would wait
+/// for all processors to have passed a quiescent state (`synchronize_rcu`): milliseconds, and seconds on a machine
+/// that is short of processors, in the midst of a program's call.
+pub(crate) fn make_room() {
+    if let Some(fd) = Socket::open() {
+        raw::close(fd);
+    }
+}
+
 /// The doorbell of a sleeper: none at first.
 #[derive(Debug)]
 pub(crate) struct Doorbell {

@@ -470,6 +470,9 @@ pub(crate) fn send_the_rest(socket: &Socket, fd: c_int) {
         if rest == 0 {
             return;
         }
+        if !segment.outgoing(socket.end()).waiting_is_possible() {
+            return poison(socket, fd);
+        }
         if before == u64::MAX {
             hold_all(fd, rest);
         }
@@ -616,7 +619,8 @@ const TIMEOUT_NS: u64 = 10_000_000_000;
 /// What every process is granted for the asking, unless the system has been told otherwise (`wmem_max`, tcp(7)):
 /// where the kernel holds more by itself, asking might make it less.
 const GRANTED_BYTES: c_int = 2 * 212_992;
-/// How long an end that closes waits for a reader that takes nothing.
-const STALLED_NS: u64 = 1_000_000_000;
+/// How long an end that closes waits for a reader that takes nothing: a call that another process holds up takes
+/// less than a second.
+const STALLED_NS: u64 = 800_000_000;
 /// More than the kernel holds for a connection.
 const QUEUE_MAX: u64 = 1 << 30;

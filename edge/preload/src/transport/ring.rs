@@ -590,6 +590,11 @@ impl Ring<'_> {
         head.wrapping_sub(self.direction.consumer.tail.load(Ordering::Relaxed))
     }
 
+    /// What waits is no more than a sender may be ahead: else the other end has written nonsense.
+    pub(crate) fn waiting_is_possible(&self) -> bool {
+        self.is_possible(self.waiting())
+    }
+
     /// How far the sender has got: changes with every byte.
     pub(crate) fn head(&self) -> u64 {
         self.direction.producer.head.load(Ordering::Acquire)

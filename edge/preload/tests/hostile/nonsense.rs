@@ -191,7 +191,7 @@ fn survives(name: &str, extent: Extent) {
         let (place, port) = (Place::new(&format!("nonsense-{name}-{seed}")), free_port());
         let role = |role: &str| {
             let mut command = child(&place, &format!("{role} {port}"));
-            command.stderr(Stdio::null()).stdout(Stdio::null());
+            command.env_remove("ADVERB_SOCKETS_EXPLAIN").stdout(Stdio::null());
             command
         };
         let mut server = Running::serve(&mut role(name), port);
