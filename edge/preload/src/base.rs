@@ -7,12 +7,11 @@
 //! address, iovec, copy        sockaddr, iovec, and copies that survive a wrong pointer
 //! signal, shelter, thread     handlers, faults, what each thread has for itself
 //! lock, forks, confined       locks, and what happens to them in a fork; `seccomp`
-//! heap, few       memory, but not the program's       alive, locals   processes, addresses of this host
+//! heap, few       memory, but not the program's       locals   addresses of this host
 //! config, logic, log, pace    settings, lines of the log, how regular a thread's waits are
 //! ```
 
 pub(crate) mod address;
-pub(crate) mod alive;
 pub(crate) mod config;
 pub(crate) mod confined;
 pub(crate) mod copy;

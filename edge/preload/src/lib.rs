@@ -17,7 +17,7 @@
 //!
 //! A room uses those below it, and none above.
 //!
-//! Not here: what rules and parameters mean (`adverb-sockconf`).
+//! Not here: what rules and parameters mean (`adverb-sockconf`), and what it takes to share memory (`adverb-shm`).
 //!
 //! # Safety
 //!

@@ -2,7 +2,7 @@
 //!
 //! It is held for the length of a copy, never across a wait. A thread that waits for it spins, yields, and then sleeps for
 //! moments, so that a holder of lower real-time priority runs. A holder that has died is recognised
-//! by its word (`alive.rs`), and the lock is taken from it: what it guards is counters that only move
+//! by its word (`adverb_shm::alive`), and the lock is taken from it: what it guards is counters that only move
 //! forward, each of which is right at every instant.
 //!
 //! What a process has for itself is copied by a fork at whatever instant that comes: [`Guarded`] is held
@@ -17,7 +17,9 @@ use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use crate::base::{alive, raw, thread};
+use adverb_shm::alive;
+
+use crate::base::{raw, thread};
 
 /// A lock: the thread that holds it, or 0.
 #[derive(Debug, Default)]

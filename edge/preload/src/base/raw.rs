@@ -81,27 +81,6 @@ pub(crate) unsafe fn syscall(number: i64, args: [usize; 6]) -> Answer {
     decode(answer)
 }
 
-/// The caller is about to write here, and another processor has been: fetches two cache lines for that at
-/// once, rather than to read them first and then again to write them.
-#[inline]
-pub(crate) fn claim(at: *const u8) {
-    for line in [at, at.wrapping_add(LINE)] {
-        // SAFETY: a hint, which changes nothing but caches and cannot fail.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
-        }
-        // SAFETY: as above.
-        #[cfg(target_arch = "aarch64")]
-        unsafe {
-            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
-        }
-    }
-}
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
 #[inline]
 fn decode(answer: isize) -> Answer {
     if (-4095..0).contains(&answer) { Err(Errno(-answer as c_int)) } else { Ok(answer as usize) }
@@ -396,13 +375,6 @@ pub(crate) fn parent_id() -> u32 {
     unsafe { syscall(libc::SYS_getppid, [0; 6]) }.map_or(0, |id| id as u32)
 }
 
-/// Whether there is a thread of that number.
-pub(crate) fn is_thread(thread: u32) -> bool {
-    // SAFETY: signal 0 is none.
-    let found = unsafe { syscall(libc::SYS_tkill, [thread as usize, 0, 0, 0, 0, 0]) };
-    found != Err(Errno(libc::ESRCH))
-}
-
 /// Sends a signal to the calling thread.
 pub(crate) fn raise(signal: c_int) {
     let (process, thread) = (process_id() as usize, thread_id() as usize);
@@ -540,15 +512,6 @@ pub(crate) fn map_zeros(len: usize, shared: bool) -> Result<*mut u8, Errno> {
     Ok(base as *mut u8)
 }
 
-/// Maps the first `len` bytes of a file that others map too.
-pub(crate) fn map_file(fd: c_int, len: usize) -> Result<*mut u8, Errno> {
-    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = libc::MAP_SHARED as usize;
-    // SAFETY: the kernel chooses the address, so that nothing in use is replaced.
-    let base = unsafe { syscall(libc::SYS_mmap, [0, len, access, flags, word(fd), 0]) }?;
-    Ok(base as *mut u8)
-}
-
 /// Puts zeros in the place of pages of which one is missing, which children share. Returns whether it has.
 ///
 /// # Safety
@@ -559,28 +522,6 @@ pub(crate) unsafe fn replace_pages(at: usize, len: usize) -> bool {
     let flags = word(libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
     // SAFETY: the caller's promise.
     unsafe { syscall(libc::SYS_mmap, [at, len, access, flags, usize::MAX, 0]) }.is_ok()
-}
-
-/// Has the kernel make the pages of a mapping from there on, without a signal if there are none left.
-///
-/// # Safety
-///
-/// The pages are those of a mapping of the caller's; what is in them stays.
-pub(crate) unsafe fn populate(base: *mut u8, len: usize) -> Answer {
-    // SAFETY: the caller's promise.
-    unsafe { syscall(libc::SYS_madvise, [base as usize, len, MADV_POPULATE_WRITE, 0, 0, 0]) }
-}
-
-const MADV_POPULATE_WRITE: usize = 23;
-
-/// Has the file system put pages aside for a part of a file, so that they are not missing later. File systems
-/// that cannot say so have them.
-pub(crate) fn reserve(fd: c_int, from: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: no pointer.
-    match unsafe { syscall(libc::SYS_fallocate, [word(fd), 0, from, len, 0, 0]) } {
-        Ok(_) | Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 /// Unmaps what one of the two functions above has mapped.
@@ -615,44 +556,6 @@ pub(crate) fn link(path: &CStr, second: &CStr) -> Answer {
     let (old, new) = (path.as_ptr() as usize, second.as_ptr() as usize);
     // SAFETY: the paths are C strings, borrowed for the length of the call.
     unsafe { syscall(libc::SYS_linkat, [here, old, here, new, 0, 0]) }
-}
-
-/// A number that cannot be guessed; 0 if the kernel has none.
-pub(crate) fn secret() -> u64 {
-    let mut secret = 0_u64;
-    let at = &raw mut secret as usize;
-    // SAFETY: the kernel writes eight bytes, which are ours.
-    let got = unsafe { syscall(libc::SYS_getrandom, [at, size_of::<u64>(), 0, 0, 0, 0]) };
-    if got == Ok(size_of::<u64>()) { secret } else { 0 }
-}
-
-/// Makes a directory for its owner alone; it may be there already.
-pub(crate) fn make_dir(path: &CStr) {
-    let here = libc::AT_FDCWD as isize as usize;
-    // SAFETY: the path is a C string, borrowed for the length of the call.
-    let _ = unsafe { syscall(libc::SYS_mkdirat, [here, path.as_ptr() as usize, 0o700, 0, 0, 0]) };
-}
-
-/// Sets a file's length.
-pub(crate) fn set_size(fd: c_int, len: usize) -> Answer {
-    // SAFETY: no pointer.
-    unsafe { syscall(libc::SYS_ftruncate, [word(fd), len, 0, 0, 0, 0]) }
-}
-
-/// How many blocks of a file system are free, and how many there are.
-pub(crate) fn free_share(path: &CStr) -> Result<(u64, u64), Errno> {
-    // SAFETY: all zeros is a legal value of this structure of integers.
-    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
-    let args = [path.as_ptr() as usize, &raw mut stat as usize, 0, 0, 0, 0];
-    // SAFETY: a string with its end, and a structure on this stack.
-    unsafe { syscall(libc::SYS_statfs, args) }?;
-    Ok((stat.f_bavail, stat.f_blocks))
-}
-
-/// A file's length.
-pub(crate) fn file_size(fd: c_int) -> Answer {
-    // SAFETY: no pointer.
-    unsafe { syscall(libc::SYS_lseek, [word(fd), 0, libc::SEEK_END as usize, 0, 0, 0]) }
 }
 
 /// Reads at most `most` bytes of a file. Without the C library, whose `read` is ours: a `vfork` child in our
@@ -762,25 +665,10 @@ pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Answer {
     unsafe { syscall(libc::SYS_write, [word(fd), bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }
 }
 
-/// Reads where a symbolic link points to, and returns how many bytes that is.
-pub(crate) fn read_link(path: &CStr, into: &mut [u8]) -> Answer {
-    let here = libc::AT_FDCWD as isize as usize;
-    let (base, len) = (into.as_mut_ptr() as usize, into.len());
-    // SAFETY: the path is a C string, the buffer is borrowed, and the kernel fills at most `len`.
-    unsafe { syscall(libc::SYS_readlinkat, [here, path.as_ptr() as usize, base, len, 0, 0]) }
-}
-
 /// The user that this process acts for.
 pub(crate) fn user_id() -> u32 {
     // SAFETY: no arguments.
     unsafe { syscall(libc::SYS_geteuid, [0; 6]) }.map_or(0, |id| id as u32)
-}
-
-/// Whether there is a process of that number.
-pub(crate) fn is_process(number: u32) -> bool {
-    // SAFETY: signal 0 is none.
-    let found = unsafe { syscall(libc::SYS_kill, [number as usize, 0, 0, 0, 0, 0]) };
-    found != Err(Errno(libc::ESRCH))
 }
 
 /// Ends the calling thread, by unwinding, if it has been cancelled: as the kernel's calls would that we
@@ -825,20 +713,6 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 /// Whether this process has more threads than the calling one.
 pub(crate) fn has_threads() -> bool {
     names(Path::new("/proc/self/task"), 2).is_some_and(|threads| threads.len() > 1)
-}
-
-/// Whether a process has ended, even if its parent has not taken note of that yet.
-pub(crate) fn has_ended(number: u32) -> bool {
-    // SAFETY: no pointer.
-    match unsafe { syscall(libc::SYS_pidfd_open, [number as usize, 0, 0, 0, 0, 0]) } {
-        Ok(fd) => {
-            let has_ended = poll_now(fd as c_int, libc::POLLIN).is_ok_and(|events| events != 0);
-            close(fd as c_int);
-            has_ended
-        }
-        Err(Errno(libc::ESRCH)) => true,
-        Err(_) => !is_process(number),
-    }
 }
 
 /// Whether a child of this process has ended, and has not been waited for; `None` if it is none.

@@ -13,12 +13,14 @@
 
 #![expect(clippy::as_conversions, reason = "addresses are numbers to the kernel")]
 
-use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::base::raw::{self, Errno};
-use crate::base::signal;
+use adverb_shm::file::SharedFile;
+use adverb_sys::memory;
+
+use crate::base::{raw, signal};
 
 #[derive(Debug)]
 struct Entry {
@@ -44,35 +46,25 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// A file that others map too, unmapped when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
     entry: &'static Entry,
+    memory: memory::Mapping,
+    len: usize,
 }
-
-// SAFETY: the mapping may be used and unmapped by any thread.
-unsafe impl Send for Mapping {}
-// SAFETY: what is shared of it is its address, and an atomic.
-unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the first `len` bytes of a file, to read and write.
-    pub(crate) fn new(file: c_int, len: usize) -> Result<Self, Errno> {
+    pub(crate) fn new(file: &SharedFile, len: usize) -> Option<Self> {
         signal::guard();
-        let full = Errno(libc::ENOMEM);
-        let base = NonNull::new(raw::map_file(file, len)?).ok_or(full)?;
-        let Some(entry) = free_entry() else {
-            // SAFETY: mapped just now, and not published.
-            unsafe { raw::unmap(base.as_ptr(), len) };
-            return Err(full);
-        };
+        let memory = memory::Mapping::shared(file, len).ok()?;
+        let entry = free_entry()?;
         entry.is_spoilt.store(false, Ordering::Relaxed);
         entry.len.store(len, Ordering::Relaxed);
-        entry.base.store(base.as_ptr() as usize, Ordering::Release);
-        Ok(Self { base, len, entry })
+        entry.base.store(memory.as_ptr().as_ptr() as usize, Ordering::Release);
+        Some(Self { entry, memory, len })
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
-        self.base
+        self.memory.as_ptr()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -87,17 +79,14 @@ impl Mapping {
 
     /// It stays for good.
     pub(crate) fn keep(self) -> *mut u8 {
-        let base = self.base.as_ptr();
-        std::mem::forget(self);
-        base
+        ManuallyDrop::new(self).base().as_ptr()
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Before it is unmapped, as its memory is dropped next.
         self.entry.base.store(0, Ordering::Release);
-        // SAFETY: mapped when this was made; what drops it was its last user.
-        unsafe { raw::unmap(self.base.as_ptr(), self.len) };
     }
 }
 

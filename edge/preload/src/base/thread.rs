@@ -5,8 +5,10 @@
 
 use std::cell::Cell;
 
+use adverb_shm::alive;
+
 use crate::base::pace::Pace;
-use crate::base::{alive, raw};
+use crate::base::raw;
 
 /// One thread's own numbers.
 #[derive(Debug)]
@@ -76,7 +78,7 @@ pub(crate) fn with<T>(f: impl FnOnce(&Thread) -> T) -> T {
     THREAD.with(f)
 }
 
-/// The calling thread, as others know it; see `alive.rs`.
+/// The calling thread, as others know it; see [`alive`].
 #[inline]
 pub(crate) fn id() -> u32 {
     with(|thread| match thread.id.get() {

@@ -15,8 +15,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+use adverb_shm::alive;
+
 use crate::base::lock::Lazy;
-use crate::base::{alive, config, raw, signal};
+use crate::base::{config, raw, signal};
 use crate::share::processes;
 use crate::socket::state::{Kind, Reason, Route, Socket};
 use crate::socket::table::{self, SocketRef};

@@ -9,8 +9,10 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use adverb_shm::alive;
+
 use crate::base::lock::Lock;
-use crate::base::{alive, config, confined, forks, heap, raw, signal, thread};
+use crate::base::{config, confined, forks, heap, raw, signal, thread};
 use crate::share::{exec_target, processes};
 use crate::socket::ownership::Reserved;
 use crate::socket::state::{self, Kind, Route, Socket};

@@ -13,6 +13,8 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use adverb_shm::alive;
+
 use crate::base::{confined, raw, thread};
 use crate::share::stats;
 use crate::socket::ownership::{EntryState, Place, Reserved, Suspect};
@@ -80,7 +82,7 @@ pub(crate) fn start(reserved: Reserved) -> bool {
     let mut is_at_home = true;
     if raw::parent_id() != parent {
         // The parent has ended, or is in another namespace.
-        let space = own::space();
+        let space = alive::namespace();
         is_at_home = space != 0 && own::OWN.space.swap(space, Ordering::Relaxed) == space;
     }
     own::OWN.place.store(reserved.place.0, Ordering::Release);
@@ -156,7 +158,7 @@ fn has_ended(suspect: Suspect, is_thorough: bool) -> bool {
     is_near
         && !confined::is_confined()
         && process != own::OWN.process.load(Ordering::Relaxed)
-        && (raw::is_waited_for(process).unwrap_or_else(|| raw::has_ended(process))
+        && (raw::is_waited_for(process).unwrap_or_else(|| alive::has_ended(process))
             || (is_thorough || is_leaving) && is_stranger(process))
 }
 

@@ -14,8 +14,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use adverb_sockconf::Level;
 
+use adverb_shm::alive;
+use adverb_shm::file::{Expect, SharedFile};
+
 use crate::base::shelter::Mapping;
-use crate::base::{alive, config, log, raw};
+use crate::base::{config, log, raw};
 use crate::socket::arena::{self, Mapped};
 use crate::socket::state::{self, Kind, Socket};
 use crate::socket::table;
@@ -83,13 +86,9 @@ fn file(len: usize) -> Option<Mapping> {
     let path = path(pid)?;
     MAKER.store(pid, Ordering::Relaxed);
     raw::unlink(&path);
-    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-    let fd = raw::open(&path, flags).ok()?;
-    let mapped = raw::set_size(fd, len)
-        .and_then(|_| raw::reserve(fd, 0, arena::HEAD_PAGES))
-        .and_then(|()| Mapping::new(fd, len));
-    raw::close(fd);
-    let Ok(mapping) = mapped else {
+    let file = SharedFile::open_own(&path, Expect::Nothing, 1).ok()?;
+    let is_ready = file.set_len(len).and_then(|()| file.reserve(0, arena::HEAD_PAGES)).is_ok();
+    let Some(mapping) = is_ready.then(|| Mapping::new(&file, len)).flatten() else {
         raw::unlink(&path);
         return None;
     };

@@ -14,9 +14,11 @@ use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use adverb_shm::alive;
+
 use crate::base::lock::Lazy;
 use crate::base::shelter::Mapping;
-use crate::base::{alive, log, raw};
+use crate::base::{log, raw};
 use crate::socket::memberships::{self, Membership};
 use crate::socket::own;
 use crate::socket::ownership::{self, Bits, Ownership, Place, Places, Vacancies};

@@ -21,7 +21,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::ptr;
 
-use crate::base::alive;
+use adverb_shm::alive;
+
 use crate::base::lock::{Guarded, Lock};
 
 /// Pieces of one loan: a ring has a seam, and another one where it has grown.

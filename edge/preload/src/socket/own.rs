@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use adverb_shm::alive;
+
 use crate::base::raw;
 use crate::socket::ownership::{Ownership, Place};
 
@@ -28,19 +30,9 @@ pub(crate) fn me() -> Option<Place> {
     Some(OWN.place.load(Ordering::Relaxed)).filter(|place| *place != NOWHERE).map(Place)
 }
 
-/// The namespace of this process's number; 0 if that cannot be seen.
-pub(crate) fn space() -> u64 {
-    let mut link = [0_u8; 64];
-    let len = raw::read_link(c"/proc/self/ns/pid", &mut link).unwrap_or(0);
-    let digits = link.iter().take(len).filter(|byte| byte.is_ascii_digit());
-    digits.fold(0, |number: u64, digit| {
-        number.wrapping_mul(10).wrapping_add(u64::from(digit.wrapping_sub(b'0')))
-    })
-}
-
 /// This process is the first of a family, and no other knows of it yet.
 pub(crate) fn found(ownership: &Ownership<'_>) {
-    OWN.space.store(space(), Ordering::Relaxed);
+    OWN.space.store(alive::namespace(), Ordering::Relaxed);
     OWN.process.store(raw::process_id(), Ordering::Relaxed);
     ownership.places.found(raw::process_id(), OWN.space.load(Ordering::Relaxed));
     OWN.place.store(Place::FOUNDER.0, Ordering::Release);

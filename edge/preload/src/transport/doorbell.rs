@@ -19,33 +19,31 @@
 //! The words lie at the rendezvous, in memory that all processes of a user share, in whatever network
 //! namespace they are. No process is trusted: a word that is wrong costs a bell too many, or the slice of time after
 //! which every sleeper looks for itself.
-//!
-//! # Safety
-//!
-//! The file is mapped once, for good, for its whole length. It is made of atomics, for which every
-//! bit pattern is legal.
 
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::base::lock::Lock;
-use crate::base::{address, alive, confined, raw, signal, thread};
-use crate::transport::rendezvous::{self, Reach};
+use adverb_shm::alive;
+use adverb_sys::random;
 
-/// One doorbell, with a cache line for itself.
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct Entry {
-    /// The process that has it; 0 if it is free.
-    owner: AtomicU32,
-    /// The number of a [`Sleeping`].
-    sleeper: AtomicU32,
-    /// The name of the socket for bells; 0 if there is none.
-    bell: AtomicU64,
-    /// The network namespace that it is in.
-    space: AtomicU64,
+use crate::base::{address, confined, raw, signal, thread};
+use crate::transport::rendezvous::{self, Reach, Table};
+
+adverb_shm::layout! {
+    /// One doorbell, with a cache line for itself.
+    #[repr(align(64))]
+    struct Entry {
+        /// The process that has it; 0 if it is free.
+        owner: AtomicU32,
+        /// The number of a [`Sleeping`].
+        sleeper: AtomicU32,
+        /// The name of the socket for bells; 0 if there is none.
+        bell: AtomicU64,
+        /// The network namespace that it is in.
+        space: AtomicU64,
+    }
 }
 
 /// Whether a thread sleeps there, and on what.
@@ -80,14 +78,8 @@ const BELLS_MAX: usize = 16;
 const FD_MIN: c_int = 1000;
 
 fn entry(number: u32) -> Option<&'static Entry> {
-    static MAP: AtomicPtr<[Entry; COUNT]> = AtomicPtr::new(ptr::null_mut());
-    let mut at = MAP.load(Ordering::Acquire);
-    if at.is_null() {
-        at = rendezvous::map_shared("doorbells", Reach::Host, size_of::<[Entry; COUNT]>())?.cast();
-        MAP.store(at, Ordering::Release);
-    }
-    // SAFETY: mapped for good, of this length, and made of atomics.
-    let all = unsafe { &*at };
+    static TABLE: Table<[Entry; COUNT]> = Table::new();
+    let all = TABLE.get_or_map(|| rendezvous::shared("doorbells", Reach::Host))?;
     all.get(usize::try_from(number).ok().filter(|number| *number != 0)?)
 }
 
@@ -200,17 +192,11 @@ impl Doorbell {
         let turn = NEXT.fetch_add(1, Ordering::Relaxed);
         let first = me.wrapping_mul(0x9e37_79b9).wrapping_add(turn);
         let count = u32::try_from(COUNT).unwrap_or(1);
-        let is_mine = |entry: &Entry, has_ended: fn(u32) -> bool| {
-            let owner = entry.owner.load(Ordering::Acquire);
-            let is_free = owner == 0 || owner != me && has_ended(owner);
-            let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-            is_free && entry.owner.compare_exchange(owner, me, o, r).is_ok()
-        };
         let find = |has_ended| {
             let mut numbers = (0..PROBES).map(|step| first.wrapping_add(step) % count);
             numbers.find_map(|number| {
                 let entry = entry(number)?;
-                is_mine(entry, has_ended).then_some((number, entry))
+                alive::seize(&entry.owner, has_ended).then_some((number, entry))
             })
         };
         let found = find(alive::is_missing).or_else(|| find(alive::has_ended));
@@ -219,9 +205,9 @@ impl Doorbell {
         entry.bell.store(0, Ordering::Relaxed);
         self.number.store(number, Ordering::Relaxed);
         let Some(fd) = Socket::open() else { return };
-        let name = raw::secret();
+        let name = random::number();
         let (at, len) = address::unfiled(name);
-        if name == 0 || raw::bind(fd, &at, len).is_err() {
+        if raw::bind(fd, &at, len).is_err() {
             return raw::close(fd);
         }
         self.socket.set(fd);

@@ -37,6 +37,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use adverb_shm::file::Expect;
+
 use crate::base::raw::{self, Errno};
 use crate::base::{address, log};
 use crate::socket::counters::add;
@@ -215,15 +217,10 @@ fn keep_for_resending(socket: &Socket, segment: &Segment, given: &[u8]) -> bool 
     }
     let Some(path) = offer::resend_path(socket) else { return false };
     raw::unlink(&path);
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-    let Ok(file) = raw::open(&path, flags) else { return false };
-    let mut rest = given;
-    while let Ok(written @ 1..) = raw::write(file, rest) {
-        rest = rest.get(written..).unwrap_or(&[]);
-    }
-    raw::close(file);
-    segment.header().resend.store((given.len() - rest.len()) as u64, Ordering::Release);
-    rest.is_empty()
+    let Some(file) = rendezvous::open_own(&path, Expect::Nothing) else { return false };
+    let written = file.write(given);
+    segment.header().resend.store(written as u64, Ordering::Release);
+    written == given.len()
 }
 
 /// Wakes the other end.

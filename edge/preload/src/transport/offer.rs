@@ -15,9 +15,13 @@ use std::ffi::{CStr, CString, c_int};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
+use adverb_shm::alive;
+use adverb_shm::file::Expect;
+use adverb_sys::random;
+
 use crate::base::raw::{self, Errno};
 use crate::base::shelter::Mapping;
-use crate::base::{address, alive, config};
+use crate::base::{address, config};
 use crate::socket::state::{End, Reason, Route, Socket};
 use crate::socket::{changes, history, policy};
 use crate::transport::rendezvous::{self, Name};
@@ -85,7 +89,7 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
     match make(name, fd) {
         Some(segment) => {
             if !is_near {
-                segment.address(raw::secret(), ours, theirs);
+                segment.address(random::number(), ours, theirs);
                 send_probe(&segment, ours, theirs);
             }
             remember(socket, fd, name, &segment);
@@ -184,17 +188,14 @@ fn prepare_kernel_socket(socket: &Socket, fd: c_int) {
 
 fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
     let path = file(name)?;
-    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-    let opened = raw::open(&path, flags).or_else(|_| {
+    let file = rendezvous::open_own(&path, Expect::Nothing).or_else(|| {
         // Left behind by a process that was killed: the kernel has just given us these addresses.
         raw::unlink(&path);
-        raw::open(&path, flags)
-    });
-    let file = opened.ok()?;
+        rendezvous::open_own(&path, Expect::Nothing)
+    })?;
     let sizes = config::get().rings;
     let made =
-        rendezvous::has_room(rendezvous::MAKE_SHARE).then(|| Segment::make(file, sizes)).flatten();
-    raw::close(file);
+        rendezvous::has_room(rendezvous::MAKE_SHARE).then(|| Segment::make(&file, sizes)).flatten();
     let Some(segment) = made else {
         raw::unlink(&path);
         return None;
@@ -205,10 +206,8 @@ fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
 
 /// Maps the rings of that name, if they are there and what they should be.
 fn open(path: &CStr) -> Option<Segment> {
-    let file = rendezvous::open_own(path, 0)?;
-    let mapped = raw::file_size(file).and_then(|len| Mapping::new(file, len));
-    raw::close(file);
-    Segment::open(mapped.ok()?)
+    let file = rendezvous::open_own(path, Expect::File)?;
+    Segment::open(Mapping::new(&file, file.size().ok()?)?)
 }
 
 /// The end that accepted: takes the rings that the peer has offered, if it has. No other thread may be

@@ -17,36 +17,34 @@
 //!
 //! A probe socket is not opened before a process has asked for it: programs of one namespace have none.
 //!
-//! # Safety
-//!
-//! The table is mapped once, for good, for its whole length. It is made of atomics, for which every
-//! bit pattern is legal.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use adverb_shm::alive;
 
 use crate::base::address::{self, ip_words};
 use crate::base::lock::Lock;
-use crate::base::{alive, config, locals, raw};
-use crate::transport::rendezvous::{self, Reach};
+use crate::base::{config, locals, raw};
+use crate::transport::rendezvous::{self, Reach, Table};
 
-/// One port on which a process listens.
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct Entry {
-    /// The process that listens; 0 if none does.
-    owner: AtomicU32,
-    /// The port on which it listens; 0 as long as the rest is not there.
-    port: AtomicU32,
-    /// The network namespace.
-    space: AtomicU64,
-    /// The port of its probe socket; 0 if it has none.
-    probe_port: AtomicU32,
-    /// One has been asked for.
-    is_wanted: AtomicU32,
-    addresses: [[AtomicU64; 2]; ADDRESSES_MAX],
+adverb_shm::layout! {
+    /// One port on which a process listens.
+    #[repr(align(64))]
+    struct Entry {
+        /// The process that listens; 0 if none does.
+        owner: AtomicU32,
+        /// The port on which it listens; 0 as long as the rest is not there.
+        port: AtomicU32,
+        /// The network namespace.
+        space: AtomicU64,
+        /// The port of its probe socket; 0 if it has none.
+        probe_port: AtomicU32,
+        /// One has been asked for.
+        is_wanted: AtomicU32,
+        addresses: [[AtomicU64; 2]; ADDRESSES_MAX],
+    }
 }
 
 /// Ports of one user and process namespace; listeners on others are not found from elsewhere.
@@ -76,14 +74,8 @@ static SOCKET_COOKIE: AtomicU64 = AtomicU64::new(0);
 pub(crate) static OPENING: Lock = Lock::new();
 
 fn table() -> Option<&'static [Entry; ENTRIES]> {
-    static MAP: AtomicPtr<[Entry; ENTRIES]> = AtomicPtr::new(ptr::null_mut());
-    let mut at = MAP.load(Ordering::Acquire);
-    if at.is_null() {
-        at = rendezvous::map_shared("doors", Reach::Host, size_of::<[Entry; ENTRIES]>())?.cast();
-        MAP.store(at, Ordering::Release);
-    }
-    // SAFETY: mapped for good, of this length, and made of atomics.
-    Some(unsafe { &*at })
+    static TABLE: Table<[Entry; ENTRIES]> = Table::new();
+    TABLE.get_or_map(|| rendezvous::shared("doors", Reach::Host))
 }
 
 /// The places where listeners on a port are.
@@ -103,14 +95,6 @@ impl Entry {
             && self.addresses.iter().any(|[a, b]| {
                 [a.load(Ordering::Relaxed), b.load(Ordering::Relaxed)] == wanted_words
             })
-    }
-
-    /// Takes a place that is free, or whose process has ended.
-    fn seize(&self, has_ended: fn(u32) -> bool) -> bool {
-        let (owner, me) = (self.owner.load(Ordering::Acquire), alive::me());
-        let is_free = owner == 0 || owner != me && has_ended(owner);
-        let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-        is_free && self.owner.compare_exchange(owner, me, o, r).is_ok()
     }
 
     fn fill(&self, port: u16, space: u64, addresses: &[IpAddr]) {
@@ -144,7 +128,8 @@ pub(crate) fn announce(fd: c_int, at: SocketAddr) {
         return;
     }
     let Some(place) = OWN.iter().find(|place| place.load(Ordering::Acquire) == 0) else { return };
-    let seize = |has_ended| places(at.port()).find(|(_, entry)| entry.seize(has_ended));
+    let seize =
+        |has_ended| places(at.port()).find(|(_, entry)| alive::seize(&entry.owner, has_ended));
     if let Some((number, entry)) = seize(alive::is_missing).or_else(|| seize(alive::has_ended)) {
         entry.fill(at.port(), space, &addresses);
         let own = u64::from(alive::me()) << 32 | u64::from(number + 1);

@@ -1,29 +1,17 @@
 //! Ports of a network namespace: where accelerated programs listen, and how many offers wait there.
-//!
-//! # Safety
-//!
-//! The table is mapped once, for good, for its whole length. It is made of atomics, for which every
-//! bit pattern is legal.
 
-use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::socket::state::Socket;
-use crate::transport::rendezvous::{self, Reach};
+use crate::transport::rendezvous::{self, Reach, Table};
 
 /// What is known of ports, shared by all of a namespace: whether accelerated programs listen there, and how many offers
 /// to connections within the namespace have been neither taken nor withdrawn.
 ///
 /// Words that another process has spoilt cost rings, or looks in vain, and nothing else.
 fn ports() -> Option<&'static [AtomicU16; PORTS]> {
-    static MAP: AtomicPtr<[AtomicU16; PORTS]> = AtomicPtr::new(std::ptr::null_mut());
-    let mut at = MAP.load(Ordering::Acquire);
-    if at.is_null() {
-        at = rendezvous::map_shared("ports", Reach::Network, size_of::<[AtomicU16; PORTS]>())?
-            .cast();
-        MAP.store(at, Ordering::Release);
-    }
-    // SAFETY: mapped for good, of this length, and made of atomics.
-    Some(unsafe { &*at })
+    static TABLE: Table<[AtomicU16; PORTS]> = Table::new();
+    TABLE.get_or_map(|| rendezvous::shared("ports", Reach::Network))
 }
 
 fn port(port: u16) -> Option<&'static AtomicU16> {

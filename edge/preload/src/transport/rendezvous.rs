@@ -11,8 +11,11 @@
 
 use std::ffi::{CStr, CString, OsString, c_int};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use adverb_shm::file::{self, Expect, SharedFile, Trust};
+use adverb_shm::page::Layout;
 use adverb_sockconf::Level;
 
 use crate::base::lock::Lazy;
@@ -24,36 +27,6 @@ use crate::base::{config, log, raw};
 struct Place {
     path: String,
     trust: Trust,
-}
-
-/// Whether only this user can put files into the directory, or take any away.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Trust {
-    Own,
-    /// It belongs to another user, or others may write to it.
-    Foreign,
-    /// It is not there, cannot be opened, or is no directory.
-    Absent,
-    /// Its path is not absolute: each process would mean another one.
-    Relative,
-}
-
-impl Trust {
-    /// A link in the place of the directory is not followed.
-    fn of(path: &CStr) -> Self {
-        if path.to_bytes().first() != Some(&b'/') {
-            return Self::Relative;
-        }
-        raw::make_dir(path);
-        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        let Ok(directory) = raw::open(path, flags) else { return Self::Absent };
-        let about = raw::about(directory);
-        raw::close(directory);
-        let others = libc::S_IWGRP | libc::S_IWOTH;
-        let is_own =
-            |about: libc::stat| about.st_uid == raw::user_id() && about.st_mode & others == 0;
-        if about.is_some_and(is_own) { Self::Own } else { Self::Foreign }
-    }
 }
 
 fn whole_place() -> &'static Place {
@@ -102,26 +75,13 @@ pub(crate) fn path(name: &str) -> Option<CString> {
     CString::new(format!("{}/{name}", place()?)).ok()
 }
 
-/// Opens a file in the rendezvous, to read and write, with more flags; one that is there already has
-/// to be a file of this user that no other may open, and with no other name than that of a path proof.
-pub(crate) fn open_own(path: &CStr, more: c_int) -> Option<c_int> {
-    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | more;
-    let file = raw::open(path, flags).ok()?;
-    let others = libc::S_IRWXG | libc::S_IRWXO;
-    let is_own = raw::about(file).is_some_and(|about| {
-        about.st_mode & libc::S_IFMT == libc::S_IFREG
-            && about.st_uid == raw::user_id()
-            && about.st_mode & others == 0
-            && about.st_nlink <= NAMES_MAX
-    });
-    if !is_own {
-        raw::close(file);
-    }
-    is_own.then_some(file)
+/// Opens a file in the rendezvous, to read and write.
+pub(crate) fn open_own(path: &CStr, expect: Expect) -> Option<SharedFile> {
+    SharedFile::open_own(path, expect, NAMES_MAX).ok()
 }
 
 /// Names of one file: the one under which it was made, and that of a path proof (`path_proof.rs`).
-const NAMES_MAX: libc::nlink_t = 2;
+const NAMES_MAX: u32 = 2;
 
 /// A name of 128 bits, made of everything that has to be the same.
 #[derive(Clone, Copy, Debug)]
@@ -141,9 +101,7 @@ impl Name {
 
     /// What a link of the kernel's says.
     fn and_link(self, path: &CStr) -> Self {
-        let mut space = [0_u8; 64];
-        let len = raw::read_link(path, &mut space).unwrap_or(0);
-        self.and(space.get(..len).unwrap_or(&[]))
+        self.and(file::read_link(path, &mut [0; 64]))
     }
 
     /// Ends are asked by their numbers whether they live: they must mean the same to both. What they
@@ -203,7 +161,7 @@ pub(crate) fn is_roomy() -> bool {
 /// Whether at least one of so many parts of what the rendezvous may hold is free.
 pub(crate) fn has_room(parts: u64) -> bool {
     let Some(path) = place().and_then(|place| CString::new(place).ok()) else { return false };
-    raw::free_share(&path).is_ok_and(|(free, all)| free >= all / parts)
+    file::free_blocks(&path).is_ok_and(|(free, all)| free >= all / parts)
 }
 
 /// Whether a file does not say yet what it is.
@@ -213,11 +171,7 @@ pub(crate) fn is_blank(path: &CStr) -> bool {
 
 /// Whether a file is blank that its process would have written to long ago: it was killed before.
 pub(crate) fn is_stillborn(path: &CStr) -> bool {
-    let Ok(file) = raw::open(path, libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC) else {
-        return false;
-    };
-    let about = raw::about(file);
-    raw::close(file);
+    let about = SharedFile::locate(path).and_then(|file| file.about());
     let age = about.map_or(0, |about| raw::real_time().0.saturating_sub(about.st_ctime));
     age > STILLBORN_S && is_blank(path)
 }
@@ -227,10 +181,10 @@ const STILLBORN_S: i64 = 2;
 
 /// The first bytes of a file in the rendezvous, `most` at most, if it is one that [`open_own`] opens.
 pub(crate) fn read_own(path: &CStr, most: usize) -> Option<Vec<u8>> {
-    let file = open_own(path, 0)?;
-    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-    raw::read_open(file, raw::PIECE_BYTES, most, &mut bytes, &mut ends);
-    raw::close(file);
+    let file = open_own(path, Expect::File)?;
+    let mut bytes = vec![0; most.min(file.size().ok()?)];
+    let len = file.read(&mut bytes).len();
+    bytes.truncate(len);
     Some(bytes)
 }
 
@@ -276,23 +230,42 @@ pub(crate) enum Reach {
     Host,
 }
 
-/// A file that many share, of zeros at first: maps it, for good.
-pub(crate) fn map_shared(kind: &str, reach: Reach, len: usize) -> Option<*mut u8> {
+/// What lies in a file that many share, of zeros at first: mapped when it is first looked at, and for good.
+#[derive(Debug)]
+pub(crate) struct Table<T>(AtomicPtr<T>);
+
+impl<T: Layout> Table<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// What this process has mapped, or else maps from this file.
+    #[inline]
+    pub(crate) fn get_or_map(&self, file: impl FnOnce() -> Option<SharedFile>) -> Option<&T> {
+        let mut at = self.0.load(Ordering::Acquire);
+        if at.is_null() {
+            at = map_whole(&file()?, size_of::<T>())?.keep().cast();
+            self.0.store(at, Ordering::Release);
+        }
+        // SAFETY: mapped for good, for its whole length, and legal whatever it holds.
+        unsafe { at.as_ref() }
+    }
+}
+
+/// A file that many share, by what it is for.
+pub(crate) fn shared(kind: &str, reach: Reach) -> Option<SharedFile> {
     let Name([a, _]) = match reach {
         Reach::Network => Name::of_processes().and_link(c"/proc/self/ns/net"),
         Reach::Host => Name::of_processes(),
     };
-    let file = open_own(&path(&format!("{kind}.{a:016x}"))?, libc::O_CREAT)?;
-    let mapped = map_whole(file, len);
-    raw::close(file);
-    mapped.map(Mapping::keep)
+    open_own(&path(&format!("{kind}.{a:016x}"))?, Expect::FileOrNothing)
 }
 
 /// Maps a file of that length whose memory is put aside from the start.
-pub(crate) fn map_whole(file: c_int, len: usize) -> Option<Mapping> {
-    raw::set_size(file, len).ok()?;
-    raw::reserve(file, 0, len).ok()?;
-    Mapping::new(file, len).ok()
+pub(crate) fn map_whole(file: &SharedFile, len: usize) -> Option<Mapping> {
+    file.set_len(len).ok()?;
+    file.reserve(0, len).ok()?;
+    Mapping::new(file, len)
 }
 
 /// Connections get rings, and sockets mailboxes, while more than this part of what the file system may hold is free.

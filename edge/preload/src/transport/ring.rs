@@ -24,15 +24,18 @@
 //! Positions that make no sense count as something to look at: a look finds the ring broken, and no
 //! waiter waits for a word that means nothing.
 
-use std::ffi::c_int;
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use adverb_shm::file::SharedFile;
+use adverb_shm::{alive, line};
+use adverb_sys::memory;
+
+use crate::base::address;
 use crate::base::config::Sizes;
 use crate::base::iovec::IoCursor;
 use crate::base::shelter::Mapping;
-use crate::base::{address, alive, raw};
 use crate::socket::state::{Attached, End, Socket};
 use crate::transport::rendezvous;
 
@@ -297,15 +300,14 @@ fn load([a, b]: &[AtomicU64; 2]) -> [u64; 2] {
 impl Segment {
     /// Takes over a mapping of a file of [`Sizes::file`] bytes that has just been made, and puts memory
     /// aside for what every connection needs of it; `None` if there is not enough.
-    pub(crate) fn make(file: c_int, sizes: Sizes) -> Option<Self> {
+    pub(crate) fn make(file: &SharedFile, sizes: Sizes) -> Option<Self> {
         debug_assert!(sizes.first.is_power_of_two());
         let len = sizes.file();
-        raw::set_size(file, len).ok()?;
+        file.set_len(len).ok()?;
         let least = if can_populate() { LEAST_BYTES.min(sizes.first) } else { sizes.first };
-        raw::reserve(file, 0, HEADER_BYTES + least).ok()?;
-        raw::reserve(file, HEADER_BYTES + sizes.first + sizes.large, least).ok()?;
-        let segment =
-            Self { mapping: Mapping::new(file, len).ok()?, sizes, next: Default::default() };
+        file.reserve(0, HEADER_BYTES + least).ok()?;
+        file.reserve(HEADER_BYTES + sizes.first + sizes.large, least).ok()?;
+        let segment = Self { mapping: Mapping::new(file, len)?, sizes, next: Default::default() };
         for direction in &segment.header().directions {
             direction.sender.reserved.store(word(least), Ordering::Relaxed);
         }
@@ -506,8 +508,7 @@ pub(crate) struct Ring<'a> {
 fn can_populate() -> bool {
     static KNOWN: AtomicU32 = AtomicU32::new(0);
     if KNOWN.load(Ordering::Relaxed) == 0 {
-        // SAFETY: of no page, so nothing is touched.
-        let answer = unsafe { raw::populate(std::ptr::null_mut(), 0) };
+        let answer = memory::fault_in(std::ptr::null_mut(), 0, true);
         KNOWN.store(if answer.is_ok() { 1 } else { 2 }, Ordering::Relaxed);
     }
     KNOWN.load(Ordering::Relaxed) == 1
@@ -816,7 +817,9 @@ impl Ring<'_> {
     /// while the rest is made ready.
     #[inline]
     pub(crate) fn prepare(&self) {
-        raw::claim(self.bytes.wrapping_add(self.next.load(Ordering::Relaxed)));
+        line::prefetch_record_for_writing(
+            self.bytes.wrapping_add(self.next.load(Ordering::Relaxed)),
+        );
     }
 
     /// Copies bytes in for as long as there are some and there is room for them, and returns how
@@ -918,8 +921,7 @@ impl Ring<'_> {
         }
         // In bounds: from `has` to `next` is within the ring (rule 2).
         let at = self.bytes.wrapping_add(start + has);
-        // SAFETY: pages of the mapping, which hold bytes (rule 2).
-        if unsafe { raw::populate(at, next - has) }.is_err() {
+        if memory::fault_in(at, next - has, true).is_err() {
             return has;
         }
         known.store(word(next), Ordering::Relaxed);

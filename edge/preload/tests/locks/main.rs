@@ -1,12 +1,9 @@
-//! Locks, and words for those that hold them: with holders that end, and numbers that are others' by now.
+//! Locks, with holders that end, and numbers that are others' by now.
 //!
 //! # Safety
 //!
 //! A lock is one word, of which any is legal.
 
-#[path = "../../src/base/alive.rs"]
-#[expect(dead_code, reason = "what is used depends on the crate that includes it")]
-mod alive;
 #[path = "../../src/base/lock.rs"]
 #[expect(dead_code, reason = "what is used depends on the crate that includes it")]
 mod lock;
@@ -20,13 +17,14 @@ mod thread;
 
 /// The room that they know.
 mod base {
-    pub(crate) use crate::{alive, pace, raw, thread};
+    pub(crate) use crate::{pace, raw, thread};
 }
 
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use adverb_shm::alive;
 use lock::{Guarded, Lock};
 
 /// A word's bits from here on say when its process began.
@@ -56,25 +54,6 @@ fn forged(number: u32) -> [u32; 2] {
 fn lock_of(holder: u32) -> Lock {
     // SAFETY: a lock is one word.
     unsafe { std::mem::transmute(holder) }
-}
-
-/// Goal: a process that lives is known, by its number and by when it began.
-#[test]
-fn a_number_is_its_process_s_alone() {
-    let me = alive::me();
-    assert_eq!(alive::number(me), std::process::id());
-    assert!(me >> BEGINNING != 0 && !alive::has_ended(me), "{me:x}");
-    assert!(forged(std::process::id()).into_iter().any(alive::has_ended));
-    assert!(!alive::has_thread_ended(thread::id()));
-    let of_thread = std::thread::spawn(thread::id).join().expect("a thread");
-    assert!(of_thread != thread::id() && of_thread >> BEGINNING == me >> BEGINNING);
-
-    let other = Idle::new();
-    let number = other.0.id();
-    assert!(!alive::has_ended(number), "what is known is its number alone");
-    assert!(forged(number).into_iter().any(alive::has_ended));
-    drop(other);
-    assert!(alive::has_ended(number) && forged(number).into_iter().all(alive::has_ended));
 }
 
 /// Goal: a lock whose holder has died is taken from it, though its number is another process's, and one whose

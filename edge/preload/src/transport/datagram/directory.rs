@@ -6,20 +6,17 @@
 //! in it is taken on trust: a mailbox that is found is a candidate, and whether datagrams would reach
 //! it through the kernel, by routes, firewall and other sockets on the port, is found out by sending
 //! them there.
-//!
-//! # Safety
-//!
-//! The table is mapped once for each process and never unmapped. It is made of atomics, for which
-//! every bit pattern is legal.
 
 use std::ffi::{CString, c_int};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use adverb_shm::alive;
+use adverb_shm::file::Expect;
 
 use super::mailbox::{About, Mailbox};
 use crate::base::lock::Lazy;
 use crate::base::raw;
-use crate::socket::own;
-use crate::transport::rendezvous;
+use crate::transport::rendezvous::{self, Table};
 
 const PORTS: usize = 65_536;
 /// Mailboxes of one namespace and user; others stay with the kernel.
@@ -29,21 +26,21 @@ const PROBES: usize = 32;
 /// A place that a process is about to fill.
 const BUSY: u64 = 1;
 
-#[derive(Debug)]
-#[repr(C)]
-pub(super) struct Directory {
-    generations: [AtomicU32; PORTS],
-    listed: [Listed; LISTED_MAX],
-}
+adverb_shm::layout! {
+    #[derive(Debug)]
+    pub(super) struct Directory {
+        generations: [AtomicU32; PORTS],
+        listed: [Listed; LISTED_MAX],
+    }
 
-/// One mailbox.
-#[derive(Debug, Default)]
-#[repr(C)]
-struct Listed {
-    /// The kernel's number for its socket; 0 if the place is free.
-    cookie: AtomicU64,
-    /// Port, and process above it.
-    about: AtomicU64,
+    /// One mailbox.
+    #[derive(Debug)]
+    struct Listed {
+        /// The kernel's number for its socket; 0 if the place is free.
+        cookie: AtomicU64,
+        /// Port, and process above it.
+        about: AtomicU64,
+    }
 }
 
 /// The number of the network namespace that a socket is in.
@@ -54,7 +51,7 @@ pub(super) fn network(fd: c_int) -> Option<u64> {
 /// The namespaces that a socket is in, as a part of file names.
 fn spaces(network: u64) -> String {
     static PROCESSES: Lazy<u64> = Lazy::new();
-    let processes = PROCESSES.get_or_init(own::space);
+    let processes = PROCESSES.get_or_init(alive::namespace);
     format!("{network:x}.{processes}")
 }
 
@@ -68,22 +65,16 @@ pub(super) fn cookie(fd: c_int) -> Option<u64> {
 
 /// The table of the namespaces that a socket is in; mapped if need be. A process knows one.
 pub(super) fn of(fd: c_int) -> Option<&'static Directory> {
-    static MAP: AtomicPtr<Directory> = AtomicPtr::new(std::ptr::null_mut());
+    static TABLE: Table<Directory> = Table::new();
     static SPACE: Lazy<u64> = Lazy::new();
     let here = network(fd)?;
     if *SPACE.get_or_init(|| here) != here {
         return None;
     }
-    if MAP.load(Ordering::Acquire).is_null() {
+    TABLE.get_or_map(|| {
         let path = rendezvous::path(&format!("udp.{}", spaces(here)))?;
-        let file = rendezvous::open_own(&path, libc::O_CREAT)?;
-        let len = size_of::<Directory>();
-        let mapped = rendezvous::map_whole(file, len);
-        raw::close(file);
-        MAP.store(mapped?.keep().cast(), Ordering::Release);
-    }
-    // SAFETY: mapped for good, of this length, and made of atomics.
-    Some(unsafe { &*MAP.load(Ordering::Acquire) })
+        rendezvous::open_own(&path, Expect::FileOrNothing)
+    })
 }
 
 fn path(network: u64, cookie: u64) -> Option<CString> {
@@ -122,11 +113,11 @@ impl Directory {
     /// Enters a mailbox.
     fn enter(&self, port: u16, cookie: u64) -> bool {
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-        let about = u64::from(port) | u64::from(crate::base::alive::me()) << 32;
+        let about = u64::from(port) | u64::from(alive::me()) << 32;
         for place in self.places(port) {
             let known = place.cookie.load(Ordering::Acquire);
             let process = u32::try_from(place.about.load(Ordering::Acquire) >> 32).unwrap_or(0);
-            let is_free = known == 0 || known != BUSY && crate::base::alive::has_ended(process);
+            let is_free = known == 0 || known != BUSY && alive::has_ended(process);
             if is_free && place.cookie.compare_exchange(known, BUSY, o, r).is_ok() {
                 place.about.store(about, Ordering::Release);
                 place.cookie.store(cookie, Ordering::Release);
@@ -176,11 +167,8 @@ pub(super) fn make(
         return None;
     }
     let path = path(network(fd)?, cookie)?;
-    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-    let file = raw::open(&path, flags).ok()?;
-    let made = Mailbox::make(file, &about, limit);
-    raw::close(file);
-    let made = made.filter(|_| directory.enter(port, cookie));
+    let file = rendezvous::open_own(&path, Expect::Nothing)?;
+    let made = Mailbox::make(&file, &about, limit).filter(|_| directory.enter(port, cookie));
     match made {
         Some(mailbox) => Some((mailbox, path)),
         None => {
@@ -193,19 +181,16 @@ pub(super) fn make(
 /// Opens a mailbox in the namespaces of a socket.
 pub(super) fn open(fd: c_int, cookie: u64) -> Option<(Mailbox, CString)> {
     let path = path(network(fd)?, cookie)?;
-    let file = rendezvous::open_own(&path, 0)?;
-    let mailbox = Mailbox::open(file, cookie);
-    raw::close(file);
-    Some((mailbox?, path))
+    let mailbox = Mailbox::open(&rendezvous::open_own(&path, Expect::File)?, cookie)?;
+    Some((mailbox, path))
 }
 
 /// Removes the mailbox of a socket that only dead processes had, of the family. One that was
 /// killed while it made one has left a blank file.
 pub(crate) fn withdraw_of_dead(network: u64, cookie: u64) {
     let Some(path) = path(network, cookie) else { return };
-    let Some(file) = rendezvous::open_own(&path, 0) else { return };
-    let mailbox = Mailbox::open(file, cookie);
-    raw::close(file);
+    let Some(file) = rendezvous::open_own(&path, Expect::File) else { return };
+    let mailbox = Mailbox::open(&file, cookie);
     if mailbox.map_or_else(|| rendezvous::is_blank(&path), |mailbox| mailbox.is_dead()) {
         raw::unlink(&path);
     }
@@ -219,9 +204,8 @@ pub(crate) fn tidy_up(name: &str) {
     let (Ok(cookie), Some(path)) = (u64::from_str_radix(cookie, 16), rendezvous::path(name)) else {
         return;
     };
-    let Some(file) = rendezvous::open_own(&path, 0) else { return };
-    let mailbox = Mailbox::open(file, cookie);
-    raw::close(file);
+    let Some(file) = rendezvous::open_own(&path, Expect::File) else { return };
+    let mailbox = Mailbox::open(&file, cookie);
     if mailbox.map_or_else(|| rendezvous::is_stillborn(&path), |mailbox| mailbox.is_dead()) {
         raw::unlink(&path);
     }

@@ -10,6 +10,8 @@
 use std::ffi::c_int;
 use std::net::SocketAddr;
 
+use adverb_shm::alive;
+
 use super::mailbox::{Mailbox, Origin};
 use crate::base::{address, raw};
 use crate::socket::table;
@@ -56,7 +58,7 @@ fn send(lender: c_int, bytes: &[u8], own: SocketAddr, from: SocketAddr) -> bool 
 /// A descriptor of the socket that has sent.
 fn borrow(origin: Origin) -> Option<c_int> {
     let Origin { cookie, process, .. } = origin;
-    let process = crate::base::alive::number(process);
+    let process = alive::number(process);
     if process == raw::process_id() {
         let mut all = table::open_descriptors().into_iter();
         let fd = all.find(|fd| rendezvous::cookie(*fd) == cookie)?;

@@ -24,6 +24,9 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use adverb_shm::alive;
+use adverb_shm::file::SharedFile;
+
 use crate::base::lock::{Held, Lock};
 use crate::base::raw;
 use crate::base::shelter::Mapping;
@@ -209,7 +212,7 @@ fn shows_number(shows: Shows) -> u32 {
 impl Mailbox {
     /// Makes a mailbox in a file that has not been published yet. Its maker holds senders off until it
     /// says otherwise.
-    pub(super) fn make(file: c_int, about: &About, limit: u64) -> Option<Self> {
+    pub(super) fn make(file: &SharedFile, about: &About, limit: u64) -> Option<Self> {
         let About { cookie, inode, port, domain, is_v6_only } = *about;
         let ring_bytes = ring_bytes_for(limit);
         let mailbox = Self { mapping: rendezvous::map_whole(file, size(ring_bytes))?, ring_bytes };
@@ -231,13 +234,13 @@ impl Mailbox {
     }
 
     /// Maps the mailbox in a file, if it is what it should be.
-    pub(super) fn open(file: c_int, cookie: u64) -> Option<Self> {
-        let len = raw::file_size(file).ok()?;
+    pub(super) fn open(file: &SharedFile, cookie: u64) -> Option<Self> {
+        let len = file.size().ok()?;
         let ring_bytes = len.checked_sub(size(0))?;
         if !ring_bytes.is_power_of_two() || !(RING_MIN..=RING_MAX).contains(&ring_bytes) {
             return None;
         }
-        let mailbox = Self { mapping: Mapping::new(file, len).ok()?, ring_bytes };
+        let mailbox = Self { mapping: Mapping::new(file, len)?, ring_bytes };
         let header = mailbox.header();
         let is_it = header.magic.load(Ordering::Acquire) == MAGIC
             && header.cookie.load(Ordering::Relaxed) == cookie
@@ -351,7 +354,7 @@ impl Mailbox {
 
     /// This process has the socket.
     pub(super) fn own(&self) {
-        let (me, header) = (crate::base::alive::me(), self.header());
+        let (me, header) = (alive::me(), self.header());
         if header.owners.iter().any(|owner| owner.load(Ordering::Acquire) == me) {
             return;
         }
@@ -359,7 +362,7 @@ impl Mailbox {
         let take = |owner: &AtomicU32, old| owner.compare_exchange(old, me, o, r).is_ok();
         let of_dead = |owner: &AtomicU32| {
             let old = owner.load(Ordering::Acquire);
-            crate::base::alive::has_ended(old) && take(owner, old)
+            alive::has_ended(old) && take(owner, old)
         };
         let mut owners = header.owners.iter();
         if !owners.any(|owner| take(owner, 0)) && !header.owners.iter().any(of_dead) {
@@ -369,13 +372,13 @@ impl Mailbox {
 
     /// This process has the socket no longer. Returns whether no process has.
     pub(super) fn disown(&self) -> bool {
-        let (me, header) = (crate::base::alive::me(), self.header());
+        let (me, header) = (alive::me(), self.header());
         let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
         for owner in &header.owners {
             let _ = owner.compare_exchange(me, 0, o, r);
         }
         let mut owners = header.owners.iter().map(|owner| owner.load(Ordering::Acquire));
-        let is_free = owners.all(|owner| owner == 0 || crate::base::alive::has_ended(owner));
+        let is_free = owners.all(|owner| owner == 0 || alive::has_ended(owner));
         let is_last = is_free && header.is_crowded.load(Ordering::Acquire) == 0;
         if is_last {
             header.word.0.fetch_or(GONE, Ordering::AcqRel);
@@ -390,7 +393,7 @@ impl Mailbox {
         let mut owners = header.owners.iter().map(|owner| owner.load(Ordering::Acquire));
         word & GONE != 0
             || header.is_crowded.load(Ordering::Acquire) == 0
-                && owners.all(|owner| owner == 0 || crate::base::alive::has_ended(owner))
+                && owners.all(|owner| owner == 0 || alive::has_ended(owner))
     }
 
     // Sleep.

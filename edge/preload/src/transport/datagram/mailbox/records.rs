@@ -12,9 +12,10 @@ use super::{
     COMING, CURSOR_MASK, GONE, HEADER_BYTES, Header, Mailbox, Origin, Producer, SENDERS_NS,
     SLEEPERS, SLEEPERS_SHIFT, Sender,
 };
+use adverb_shm::line;
+
 use crate::base::iovec::{Fault, IoCursor};
 use crate::base::lock::Held;
-use crate::base::raw;
 use crate::socket::loans::PIECES_MAX;
 
 /// From where the datagram came that was last peeked at.
@@ -163,7 +164,7 @@ impl Mailbox {
     /// A record is about to be written, most likely at this position.
     #[inline]
     pub(crate) fn prepare(&self, cursor: u64) {
-        raw::claim(self.at(cursor).0);
+        line::prefetch_record_for_writing(self.at(cursor).0);
     }
 
     /// Puts a datagram of `len` bytes there. `is_eager`: the readers are awake, most likely, so it is

@@ -4,8 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use adverb_shm::alive;
+
 use super::{LOOPBACK, Mailbox};
-use crate::base::alive;
 
 /// One sender, as this socket sees it; and further entries for the groups to which it sends, which say
 /// what is known of those, while what is counted is counted in the first.
