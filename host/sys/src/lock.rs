@@ -13,7 +13,6 @@ use std::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -106,32 +105,6 @@ impl Drop for FileLock {
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
-/// Opens `path` for reading and writing, and makes it for this user alone if it is missing.
-///
-/// Meant for directories where all users may make files: what another user has put there is not
-/// trusted.
-///
-/// # Errors
-///
-/// `PermissionDenied` if the file belongs to another user, or is a link or anything but a regular
-/// file; else those of `open(2)`.
-pub fn open_private(path: &Path) -> io::Result<File> {
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(path)?;
-    let found = file.metadata()?;
-    if found.uid() != rustix::process::geteuid().as_raw() || !found.is_file() {
-        let message = format!("{} is not a file of this user: remove it", path.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-    }
-    Ok(file)
-}
-
 /// Locks byte `n` of `file` for as long as its open file description lives. Returns whether it is
 /// now ours; `false` if another open file description has it. The byte need not exist.
 ///
@@ -220,18 +193,6 @@ mod tests {
         fn drop(&mut self) {
             let _ = std::fs::remove_file(&self.0);
         }
-    }
-
-    #[test]
-    fn a_private_file_is_made_once_and_a_link_is_refused() {
-        let path = std::env::temp_dir().join(format!("adverb-private-{}", std::process::id()));
-        let link = path.with_extension("link");
-        open_private(&path).unwrap();
-        assert_eq!(open_private(&path).unwrap().metadata().unwrap().mode() & 0o777, 0o600);
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(open_private(&link).is_err());
-        std::fs::remove_file(&link).unwrap();
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -8,10 +8,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
-
-use rustix::io::Errno;
 
 /// Resources used by this process, all of its threads together, since it started.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -74,31 +71,12 @@ pub fn descriptors_max() -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// Whether there is a process of this number in this namespace of processes, dead ones that were not
-/// waited for included.
-#[must_use]
-pub fn exists(pid: u32) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    // Not being allowed to signal it says that there is one.
-    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
-}
-
 /// Whether the process of this number is stopped, by a signal or by a tracer; false if there is none.
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The state comes after the name, which may have anything in it.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
-}
-
-/// A number that two processes of one machine share exactly if their numbers are of one namespace.
-///
-/// # Errors
-///
-/// `/proc` is not mounted.
-pub fn namespace() -> io::Result<u32> {
-    let inode = std::fs::metadata("/proc/self/ns/pid")?.ino();
-    u32::try_from(inode).map_err(io::Error::other) // The kernel numbers namespaces by 32 bits.
 }
 
 /// The user that this process acts for, as its own user namespace numbers it.
@@ -173,15 +151,6 @@ mod tests {
             n = black_box(n.wrapping_mul(3));
         }
         assert!(usage().unwrap().cpu() > before);
-    }
-
-    #[test]
-    fn processes_that_were_started_exist_until_they_were_waited_for() {
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        assert!(exists(std::process::id()) && exists(child.id()));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!exists(child.id()) && !exists(0) && !exists(u32::MAX));
     }
 
     #[test]

@@ -374,13 +374,13 @@ impl Exports {
             return;
         };
         for (word, value) in [
-            (record.va, va),
-            (record.len, number(len)),
-            (record.rights, u64::from(rights)),
-            (record.base, number(base)),
-            (record.file, file),
-            (record.offset, offset),
-            (record.serial, serial),
+            (&record.va, va),
+            (&record.len, number(len)),
+            (&record.rights, u64::from(rights)),
+            (&record.base, number(base)),
+            (&record.file, file),
+            (&record.offset, offset),
+            (&record.serial, serial),
         ] {
             word.store(value, Ordering::Relaxed);
         }

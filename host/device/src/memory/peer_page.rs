@@ -8,53 +8,71 @@
 
 use crate::registry::{BLOCK_BITS, Block};
 use adverb_engine::Access;
-use adverb_sys::memory::{Mapping, file_len, is_sealed};
+use adverb_shm::page::{Page, Writers};
 use adverb_sys::random;
 use adverb_wire::Qpn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Places of things, in bytes. A change of any of it is a change of [`VERSION`].
-mod layout {
-    pub(super) const MAGIC: usize = 0;
-    /// A word that only a process which can read this one's memory can find out, and where it is.
-    pub(super) const PROBE: usize = 8;
-    pub(super) const PROBE_ADDRESS: usize = 16;
-    pub(super) const SLEEPERS: usize = 64;
-    /// Of each block of numbers, which one it was of those that this process claimed; from 1.
-    pub(super) const DIRECTORY: usize = 4096;
-    pub(super) const QPS: usize = DIRECTORY + 4 * (1 << 16);
-    pub(super) const BLOCKS_MAX: usize = 4096;
-    pub(super) const REGIONS: usize = QPS + 8 * (BLOCKS_MAX << super::BLOCK_BITS);
-    pub(super) const REGION: usize = 64;
-    pub(super) const REGIONS_MAX: usize = 1 << 20;
-    pub(super) const BYTES: usize = REGIONS + REGION * REGIONS_MAX;
+adverb_shm::layout! {
+    /// What a device publishes. A change of any of it is a change of [`VERSION`].
+    struct Layout {
+        head: Head,
+        sleepers: Sleepers,
+        /// Of each block of numbers, which one it was of those that this process claimed; from 1.
+        directory: Directory,
+        qps: [[AtomicU64; 1 << BLOCK_BITS]; BLOCKS_MAX],
+        regions: [Record; REGIONS_MAX],
+    }
+
+    #[repr(align(64))]
+    struct Head {
+        magic: AtomicU64,
+        /// A word that only a process which can read this one's memory can find out, and where it is.
+        probe: AtomicU64,
+        probe_address: AtomicU64,
+    }
+
+    #[repr(align(64))]
+    struct Sleepers {
+        count: AtomicU32,
+    }
+
+    #[repr(align(4096))]
+    struct Directory {
+        numbers: [AtomicU32; BLOCKS_ALL],
+    }
+
+    /// The record of one region.
+    #[derive(Debug)]
+    pub(crate) struct Record {
+        /// The key in the low half, the protection domain in the high one. 0: no region.
+        pub(crate) key: AtomicU64,
+        /// The address by which peers know the first byte.
+        pub(crate) va: AtomicU64,
+        pub(crate) len: AtomicU64,
+        pub(crate) rights: AtomicU64,
+        /// Where the first byte is in the owner.
+        pub(crate) base: AtomicU64,
+        /// Which of the owner's files it is in, from 1; 0 if in none.
+        pub(crate) file: AtomicU64,
+        /// Where in the file.
+        pub(crate) offset: AtomicU64,
+        /// A number that no other region of the owner has or had.
+        pub(crate) serial: AtomicU64,
+    }
 }
+
+/// Blocks that there are, and blocks of one device.
+const BLOCKS_ALL: usize = 1 << (24 - BLOCK_BITS);
+const BLOCKS_MAX: usize = 4096;
+const REGIONS_MAX: usize = 1 << 20;
 
 /// Version of this layout, of the shared-memory links' and of what handshakes say: devices of different versions use
 /// the network.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 const MAGIC: u64 = 0x4164_7673_6865_6c00 | 1;
-
-/// The record of one region.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Record<'a> {
-    /// The key in the low half, the protection domain in the high one. 0: no region.
-    pub(crate) key: &'a AtomicU64,
-    /// The address by which peers know the first byte.
-    pub(crate) va: &'a AtomicU64,
-    pub(crate) len: &'a AtomicU64,
-    pub(crate) rights: &'a AtomicU64,
-    /// Where the first byte is in the owner.
-    pub(crate) base: &'a AtomicU64,
-    /// Which of the owner's files it is in, from 1; 0 if in none.
-    pub(crate) file: &'a AtomicU64,
-    /// Where in the file.
-    pub(crate) offset: &'a AtomicU64,
-    /// A number that no other region of the owner has or had.
-    pub(crate) serial: &'a AtomicU64,
-}
 
 /// What a queue pair publishes: its peer, and the peer's rights to direct access.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -116,8 +134,9 @@ impl QpWord {
 /// A device's peer page, its own or a peer's.
 #[derive(Debug)]
 pub(crate) struct PeerPage {
-    memory: Mapping,
+    memory: Page<Layout>,
     file: OwnedFd,
+    #[expect(dead_code, reason = "held, not used: neighbours look whether they find it")]
     probe: Box<AtomicU64>,
 }
 
@@ -126,73 +145,64 @@ impl PeerPage {
     pub(crate) fn new() -> io::Result<Self> {
         // Kernels before 5.1 cannot keep others from writing.
         let name = "adverb-peer-page";
-        let (memory, file) = Mapping::memfd_for_readers(name, layout::BYTES)
-            .or_else(|_| Mapping::memfd(name, layout::BYTES))?;
+        let (memory, file) = Page::<Layout>::create(name, Writers::Maker)
+            .or_else(|_| Page::create(name, Writers::All))?;
         let probe = Box::new(AtomicU64::new(random::number()));
-        let page = Self { memory, file, probe };
-        let address = std::ptr::from_ref(&*page.probe).addr();
-        let value = page.probe.load(Ordering::Relaxed);
-        page.memory.word(layout::PROBE).store(value, Ordering::Relaxed);
-        let address = u64::try_from(address).unwrap_or(0);
-        page.memory.word(layout::PROBE_ADDRESS).store(address, Ordering::Relaxed);
-        page.memory.word(layout::MAGIC).store(MAGIC, Ordering::Release);
-        Ok(page)
+        let address = u64::try_from(std::ptr::from_ref(&*probe).addr()).unwrap_or(0);
+        let Head { magic, probe: word, probe_address } = &memory.head;
+        word.store(probe.load(Ordering::Relaxed), Ordering::Relaxed);
+        probe_address.store(address, Ordering::Relaxed);
+        magic.store(MAGIC, Ordering::Release);
+        Ok(Self { memory, file, probe })
     }
 
     /// A peer's, from the descriptor that it sent.
     pub(crate) fn open(file: OwnedFd) -> io::Result<Self> {
-        if !is_sealed(&file) || file_len(&file)? < layout::BYTES {
+        let memory = Page::<Layout>::open(&file, Writers::Maker)?;
+        if memory.head.magic.load(Ordering::Acquire) != MAGIC {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a device's peer page"));
         }
-        let memory = Mapping::shared_for_reading(&file, layout::BYTES)?;
-        let page = Self { memory, file, probe: Box::default() };
-        if page.memory.word(layout::MAGIC).load(Ordering::Acquire) != MAGIC {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a device's peer page"));
-        }
-        Ok(page)
+        Ok(Self { memory, file, probe: Box::default() })
     }
 
     /// Threads of the device that sleep and want to be woken.
     #[inline]
     pub(crate) fn sleepers(&self) -> &AtomicU32 {
-        self.memory.half(layout::SLEEPERS)
+        &self.memory.sleepers.count
     }
 
     /// What is found at which address of the owner, by processes that may look.
     pub(crate) fn probe(&self) -> (u64, u64) {
-        let load = |at| self.memory.word(at).load(Ordering::Relaxed);
-        (load(layout::PROBE_ADDRESS), load(layout::PROBE))
+        let Head { probe, probe_address, .. } = &self.memory.head;
+        (probe_address.load(Ordering::Relaxed), probe.load(Ordering::Relaxed))
     }
 
     /// Makes room for the queue pairs of a block, the one with this number of those claimed.
     pub(crate) fn add_block(&self, block: Block, number: usize) {
-        if number < layout::BLOCKS_MAX {
-            let number = u32::try_from(number + 1).unwrap_or(0);
-            self.directory(block).store(number, Ordering::Release);
+        if number < BLOCKS_MAX
+            && let Some(place) = self.directory(block)
+        {
+            place.store(u32::try_from(number + 1).unwrap_or(0), Ordering::Release);
         }
     }
 
-    fn directory(&self, block: Block) -> &AtomicU32 {
-        let block = usize::try_from(block.index()).unwrap_or(0) % (1 << 16);
-        self.memory.half(layout::DIRECTORY + 4 * block)
+    #[inline]
+    fn directory(&self, block: Block) -> Option<&AtomicU32> {
+        self.memory.directory.numbers.get(usize::try_from(block.index()).ok()?)
     }
 
     /// The word of a queue pair, if the owner has made room for it.
     #[inline]
     pub(crate) fn qp(&self, qp: Qpn) -> Option<&AtomicU64> {
-        let number = self.directory(Block::of(qp)).load(Ordering::Acquire).checked_sub(1)?;
-        let number = usize::try_from(number).ok().filter(|n| *n < layout::BLOCKS_MAX)?;
-        let within = usize::try_from(qp.get()).ok()? % (1 << BLOCK_BITS);
-        Some(self.memory.word(layout::QPS + 8 * ((number << BLOCK_BITS) + within)))
+        let number = self.directory(Block::of(qp))?.load(Ordering::Acquire).checked_sub(1)?;
+        let block = self.memory.qps.get(usize::try_from(number).ok()?)?;
+        block.get(usize::try_from(qp.get()).ok()? % block.len())
     }
 
     /// The record of the region with this index.
     #[inline]
-    pub(crate) fn region(&self, index: u32) -> Option<Record<'_>> {
-        let index = usize::try_from(index).ok().filter(|n| *n < layout::REGIONS_MAX)?;
-        let words = self.memory.atomic_u64s(layout::REGIONS + layout::REGION * index)?;
-        let [key, va, len, rights, base, file, offset, serial] = words;
-        Some(Record { key, va, len, rights, base, file, offset, serial })
+    pub(crate) fn region(&self, index: u32) -> Option<&Record> {
+        self.memory.regions.get(usize::try_from(index).ok()?)
     }
 }
 
@@ -219,16 +229,15 @@ mod tests {
         assert_eq!(theirs.region(9).unwrap().serial.load(Ordering::Relaxed), 8);
         assert!(theirs.region(1 << 20).is_none());
         assert_eq!(mine.probe(), theirs.probe());
-        assert!(Mapping::shared(theirs.as_fd(), layout::BYTES).is_err(), "others can write to it");
+        assert!(
+            Page::<Layout>::open(theirs.as_fd(), Writers::All).is_err(),
+            "others can write to it"
+        );
     }
 
     #[test]
-    fn a_file_that_is_no_peer_page_is_refused() {
-        let (_, short) = Mapping::memfd("x", 4096).unwrap();
-        assert!(PeerPage::open(short).is_err());
-        let (_, empty) = Mapping::memfd("x", layout::BYTES).unwrap();
+    fn a_page_that_is_no_peer_page_is_refused() {
+        let (_, empty) = Page::<Layout>::create("x", Writers::All).unwrap();
         assert!(PeerPage::open(empty).is_err());
-        let open = adverb_sys::memory::memfd("x", layout::BYTES).unwrap();
-        assert!(PeerPage::open(open).is_err(), "it could be cut short later");
     }
 }

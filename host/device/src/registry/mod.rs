@@ -20,6 +20,7 @@ pub(crate) mod stats_page;
 use self::own::{Own, halves};
 use self::rendezvous::Place;
 use crate::sync::Mutex;
+use adverb_shm::alive;
 use adverb_sys::fork::Kept;
 use adverb_sys::lock::{self, FileLock};
 use adverb_sys::memory::Mapping;
@@ -285,7 +286,7 @@ impl Registry {
         let exclusive = lock_file(&path)?;
         let fresh = !is_ours(&file)?;
         let memory = Mapping::shared(&file, layout::WORDS * WORD_BYTES)?;
-        let (slot, processes, listener) = (SlotId::NONE, process::namespace().unwrap_or(0), None);
+        let (slot, processes, listener) = (SlotId::NONE, namespace(), None);
         let own = Mutex::default();
         let mut registry = Self { path, kept, file, memory, slot, place, processes, listener, own };
         registry.remember_secret(match fresh {
@@ -354,7 +355,7 @@ impl Registry {
     fn seems_taken(&self, slot: SlotId) -> bool {
         match self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed) {
             0 => false,
-            _ => self.pid_of(slot).is_none_or(process::exists),
+            _ => !self.pid_of(slot).is_some_and(alive::is_missing),
         }
     }
 
@@ -874,7 +875,7 @@ impl RegistryReader {
 
     /// Live processes of this process namespace that show their counters.
     pub(crate) fn exhibitors(&self) -> impl Iterator<Item = Exhibitor> + '_ {
-        let here = process::namespace().unwrap_or(0);
+        let here = namespace();
         Registry::slots().filter_map(move |slot| {
             let field = |field| word(&self.memory, slot_place(slot, field)).load(Ordering::Acquire);
             let descriptor = field(layout::SLOT_COUNTERS).checked_sub(1)?;
@@ -946,6 +947,11 @@ fn lock_file_within(path: &Path, timeout: Duration) -> io::Result<FileLock> {
         );
         io::Error::new(io::ErrorKind::TimedOut, message)
     })
+}
+
+/// The namespace that this process's number is of; 0 if that cannot be seen.
+fn namespace() -> u32 {
+    u32::try_from(alive::namespace()).unwrap_or(0) // The kernel numbers namespaces by 32 bits.
 }
 
 fn open_existing(path: &Path) -> io::Result<File> {

@@ -10,6 +10,7 @@
 //! its slot: one newcomer at a time. A process that has a registry and does not answer may be stopped; its
 //! descriptor is then taken by way of `/proc`.
 
+use adverb_shm::alive;
 use adverb_sys::memory::{self, Mapping};
 use adverb_sys::unix::{Listener, Stream};
 use adverb_sys::{netns, poll, process};
@@ -182,7 +183,7 @@ impl Place {
             None => Ok(None),
             Some(pid) => match self.find_in_proc(len) {
                 Some(file) => Ok(Some(file)),
-                None if pid != 0 && !process::exists(pid) => Ok(None),
+                None if pid != 0 && alive::is_missing(pid) => Ok(None),
                 None => Err(unanswered(pid)),
             },
         }

@@ -12,7 +12,8 @@ use crate::registry::counters::PortCounters;
 use crate::registry::relay::LOOPBACK;
 use crate::registry::{Exhibitor, RegistryReader};
 use adverb_engine::{QpCounters, QpState};
-use adverb_sys::memory::{self, Mapping};
+use adverb_shm::page::{Page, Writers};
+use adverb_sys::memory;
 use adverb_wire::Qpn;
 use std::fs::File;
 use std::io;
@@ -23,35 +24,35 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The layout, in words of 64 bits. A change of any of it is a change of [`VERSION`].
-mod layout {
-    use super::{PortCounters, QpCounters};
+adverb_shm::layout! {
+    /// What lies in the pages. A change of any of it is a change of [`VERSION`].
+    struct Layout {
+        magic: AtomicU64,
+        /// Version, and how many counters of either kind there are.
+        shape: AtomicU64,
+        pid: AtomicU64,
+        /// Odd while it is written.
+        edition: AtomicU64,
+        /// The last question that was answered.
+        answered: AtomicU64,
+        /// Queue pairs that there are; of them the first have rows.
+        qps: AtomicU64,
+        name: [AtomicU64; NAME_WORDS],
+        port: [AtomicU64; PortCounters::COUNT],
+        /// All queue pairs together, those that have gone included.
+        total: [AtomicU64; QpCounters::COUNT],
+        rows: [Row; ROWS_MAX],
+    }
 
-    pub(super) const MAGIC: usize = 0;
-    /// Version, and how many counters of either kind there are.
-    pub(super) const SHAPE: usize = 1;
-    pub(super) const PID: usize = 2;
-    /// Odd while it is written.
-    pub(super) const EDITION: usize = 3;
-    /// The last question that was answered.
-    pub(super) const ANSWERED: usize = 4;
-    /// Queue pairs that there are; of them the first have rows.
-    pub(super) const QPS: usize = 5;
-    pub(super) const NAME: usize = 6;
-    pub(super) const NAME_WORDS: usize = 4;
-    pub(super) const PORT: usize = NAME + NAME_WORDS;
-    /// All queue pairs together, those that have gone included.
-    pub(super) const TOTAL: usize = PORT + PortCounters::COUNT;
-    pub(super) const ROWS: usize = TOTAL + QpCounters::COUNT;
-    pub(super) const ROW_NUMBER: usize = 0;
-    /// One more than the peer's number; 0 for none.
-    pub(super) const ROW_PEER: usize = 1;
-    pub(super) const ROW_STATE: usize = 2;
-    /// One more than the place of the path in [`super::PATHS`]; 0 for none.
-    pub(super) const ROW_PATH: usize = 3;
-    pub(super) const ROW_COUNTERS: usize = 4;
-    pub(super) const ROW_WORDS: usize = ROW_COUNTERS + QpCounters::COUNT;
-    pub(super) const WORDS: usize = ROWS + ROW_WORDS * super::ROWS_MAX;
+    struct Row {
+        number: AtomicU64,
+        /// One more than the peer's number; 0 for none.
+        peer: AtomicU64,
+        state: AtomicU64,
+        /// One more than the place of the path in [`PATHS`]; 0 for none.
+        path: AtomicU64,
+        counters: [AtomicU64; QpCounters::COUNT],
+    }
 }
 
 const MAGIC: u64 = 0x4164_7672_636f_756e;
@@ -60,7 +61,10 @@ const VERSION: u64 = 2;
 const PATHS: [DataPath; 3] = [DataPath::Udp, DataPath::SharedMemory, DataPath::InProcess];
 /// Queue pairs of one device that others see.
 const ROWS_MAX: usize = 1024;
-const WORD_BYTES: usize = size_of::<u64>();
+/// What the file is called in `/proc/PID/fd`.
+const FILE_NAME: &str = "adverb-counters";
+/// Words of a device's name.
+const NAME_WORDS: usize = 4;
 /// Times that a reader starts again because it was being written.
 const TRIES_MAX: usize = 100;
 /// How long a reader waits for answers: longer than the helper looks away.
@@ -103,27 +107,21 @@ pub struct DeviceReport {
 /// The pages of one device of this process.
 #[derive(Debug)]
 pub(crate) struct StatsPage {
-    memory: Mapping,
+    page: Page<Layout>,
     file: OwnedFd,
     answered: AtomicU32,
 }
 
 impl StatsPage {
     pub(crate) fn new(device: &str) -> io::Result<Self> {
-        let bytes = layout::WORDS * WORD_BYTES;
-        let file = memory::memfd("adverb-counters", bytes)?;
-        let memory = Mapping::shared(&file, bytes)?;
-        memory::seal_for_readers(&file)?;
-        let stats_page = Self { memory, file, answered: AtomicU32::new(0) };
-        stats_page.put(layout::SHAPE, shape());
-        stats_page.put(layout::PID, u64::from(std::process::id()));
-        let mut name = [0; layout::NAME_WORDS * WORD_BYTES];
+        let (page, file) = Page::<Layout>::create(FILE_NAME, Writers::Maker)?;
+        page.shape.store(shape(), Ordering::Relaxed);
+        page.pid.store(u64::from(std::process::id()), Ordering::Relaxed);
+        let mut name = [0; NAME_WORDS * size_of::<u64>()];
         name.iter_mut().zip(device.bytes()).for_each(|(place, byte)| *place = byte);
-        for (at, bytes) in name.as_chunks().0.iter().enumerate() {
-            stats_page.put(layout::NAME + at, u64::from_le_bytes(*bytes));
-        }
-        stats_page.put(layout::MAGIC, MAGIC);
-        Ok(stats_page)
+        put_all(&page.name, name.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)));
+        page.magic.store(MAGIC, Ordering::Relaxed);
+        Ok(Self { page, file, answered: AtomicU32::new(0) })
     }
 
     /// Where others find it.
@@ -146,48 +144,62 @@ impl StatsPage {
         gone: QpCounters,
         rows: impl Iterator<Item = QpRow>,
     ) {
-        let edition = word(&self.memory, layout::EDITION);
-        let before = edition.load(Ordering::Relaxed);
-        edition.store(before.wrapping_add(1), Ordering::Relaxed);
+        let page = &*self.page;
+        let before = page.edition.load(Ordering::Relaxed);
+        page.edition.store(before.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        self.put_all(layout::PORT, &port.to_array());
+        put_all(&page.port, port.to_array());
         let (mut count, mut total) = (0, gone);
+        let mut places = page.rows.iter();
         for row in rows {
             total += row.counters;
-            if count < ROWS_MAX {
-                self.put_row(layout::ROWS + count * layout::ROW_WORDS, &row);
+            if let Some(place) = places.next() {
+                place.put(&row);
             }
             count += 1;
         }
-        self.put_all(layout::TOTAL, &total.to_array());
-        self.put(layout::QPS, u64::try_from(count).unwrap_or(u64::MAX));
-        self.put(layout::ANSWERED, u64::from(asked));
-        edition.store(before.wrapping_add(2), Ordering::Release);
+        put_all(&page.total, total.to_array());
+        page.qps.store(count, Ordering::Relaxed);
+        page.answered.store(u64::from(asked), Ordering::Relaxed);
+        page.edition.store(before.wrapping_add(2), Ordering::Release);
         self.answered.store(asked, Ordering::Relaxed);
     }
+}
 
-    fn put_row(&self, base: usize, row: &QpRow) {
+impl Row {
+    fn put(&self, row: &QpRow) {
         let state = QpState::ALL.iter().position(|state| *state == row.state);
-        self.put(base + layout::ROW_NUMBER, u64::from(row.number.get()));
-        self.put(base + layout::ROW_PEER, row.peer.map_or(0, |peer| u64::from(peer.get()) + 1));
-        self.put(base + layout::ROW_STATE, state.and_then(|at| at.try_into().ok()).unwrap_or(0));
         let path = row.path.and_then(|path| PATHS.iter().position(|known| *known == path));
-        self.put(
-            base + layout::ROW_PATH,
-            path.and_then(|at| u64::try_from(at + 1).ok()).unwrap_or(0),
-        );
-        self.put_all(base + layout::ROW_COUNTERS, &row.counters.to_array());
+        let number = |place: usize| u64::try_from(place).unwrap_or(0);
+        self.number.store(u64::from(row.number.get()), Ordering::Relaxed);
+        let peer = row.peer.map_or(0, |peer| u64::from(peer.get()) + 1);
+        self.peer.store(peer, Ordering::Relaxed);
+        self.state.store(state.map_or(0, number), Ordering::Relaxed);
+        self.path.store(path.map_or(0, |at| number(at + 1)), Ordering::Relaxed);
+        put_all(&self.counters, row.counters.to_array());
     }
 
-    fn put_all(&self, base: usize, values: &[u64]) {
-        for (at, value) in values.iter().enumerate() {
-            self.put(base + at, *value);
-        }
+    fn get(&self) -> Option<QpRow> {
+        let number = |word: &AtomicU64| u32::try_from(word.load(Ordering::Relaxed)).ok();
+        let state = usize::try_from(self.state.load(Ordering::Relaxed)).ok()?;
+        Some(QpRow {
+            number: Qpn::new(number(&self.number)?),
+            peer: number(&self.peer)?.checked_sub(1).map(Qpn::new),
+            state: *QpState::ALL.get(state)?,
+            path: number(&self.path)?
+                .checked_sub(1)
+                .and_then(|at| PATHS.get(usize::try_from(at).ok()?).copied()),
+            counters: QpCounters::from_array(get_all(&self.counters)),
+        })
     }
+}
 
-    fn put(&self, at: usize, value: u64) {
-        word(&self.memory, at).store(value, Ordering::Relaxed);
-    }
+fn put_all(words: &[AtomicU64], values: impl IntoIterator<Item = u64>) {
+    words.iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+}
+
+fn get_all<const N: usize>(words: &[AtomicU64; N]) -> [u64; N] {
+    words.each_ref().map(|word| word.load(Ordering::Relaxed))
 }
 
 /// Everything that devices of this user in this network namespace have counted: one report for each
@@ -225,7 +237,7 @@ pub fn survey() -> io::Result<Vec<DeviceReport>> {
 /// The pages of a device, in the hands of a reader.
 #[derive(Debug)]
 struct Book {
-    memory: Mapping,
+    page: Page<Layout>,
     pid: u32,
 }
 
@@ -235,7 +247,11 @@ impl Book {
         let path = format!("/proc/{pid}/fd/{descriptor}");
         // Looked at before it is opened: it may be anything by now.
         let target = std::fs::read_link(&path).ok()?;
-        if !target.as_os_str().as_encoded_bytes().starts_with(b"/memfd:adverb-counters") {
+        if !target
+            .as_os_str()
+            .as_encoded_bytes()
+            .starts_with(format!("/memfd:{FILE_NAME}").as_bytes())
+        {
             return None;
         }
         Self::of(&memory::open_again(Path::new(&path), false).ok()?, pid)
@@ -243,30 +259,18 @@ impl Book {
 
     /// `None` unless all of the layout is there for good, and is this version's.
     fn of(file: &File, pid: u32) -> Option<Self> {
-        let bytes = layout::WORDS * WORD_BYTES;
-        if !memory::is_sealed(file) || memory::file_len(file).ok()? < bytes {
-            return None;
-        }
-        let book = Self { memory: Mapping::shared_for_reading(file, bytes).ok()?, pid };
-        let head = [layout::MAGIC, layout::SHAPE, layout::PID].map(|at| book.get(at));
-        (head == [MAGIC, shape(), u64::from(pid)]).then_some(book)
-    }
-
-    fn get(&self, at: usize) -> u64 {
-        word(&self.memory, at).load(Ordering::Relaxed)
-    }
-
-    fn get_all<const N: usize>(&self, base: usize) -> [u64; N] {
-        std::array::from_fn(|at| self.get(base + at))
+        let page = Page::<Layout>::open(file, Writers::Maker).ok()?;
+        let head = [&page.magic, &page.shape, &page.pid].map(|word| word.load(Ordering::Relaxed));
+        (head == [MAGIC, shape(), u64::from(pid)]).then_some(Self { page, pid })
     }
 
     fn answered(&self) -> u64 {
-        word(&self.memory, layout::ANSWERED).load(Ordering::Acquire)
+        self.page.answered.load(Ordering::Acquire)
     }
 
     /// What is written there; `None` if it is being written all the time.
     fn report(&self, asked: u32) -> Option<DeviceReport> {
-        let edition = word(&self.memory, layout::EDITION);
+        let edition = &self.page.edition;
         for _ in 0..TRIES_MAX {
             let before = edition.load(Ordering::Acquire);
             let report = self.read(asked);
@@ -280,35 +284,20 @@ impl Book {
     }
 
     fn read(&self, asked: u32) -> DeviceReport {
-        let name = self.get_all::<{ layout::NAME_WORDS }>(layout::NAME).map(u64::to_le_bytes);
+        let name = get_all(&self.page.name).map(u64::to_le_bytes);
         let name: Vec<u8> = name.into_iter().flatten().take_while(|byte| *byte != 0).collect();
-        let qps = self.get(layout::QPS);
-        let rows = usize::try_from(qps).unwrap_or(usize::MAX).min(ROWS_MAX);
-        let rows = (0..rows).filter_map(|at| self.row(layout::ROWS + at * layout::ROW_WORDS));
-        let rows: Vec<_> = rows.collect();
+        let qps = self.page.qps.load(Ordering::Relaxed);
+        let count = usize::try_from(qps).unwrap_or(usize::MAX);
+        let rows: Vec<_> = self.page.rows.iter().take(count).filter_map(Row::get).collect();
         DeviceReport {
             pid: self.pid,
             device: String::from_utf8_lossy(&name).into_owned(),
             fresh: self.answered() == u64::from(asked),
-            port: PortCounters::from_array(self.get_all(layout::PORT)),
-            total: QpCounters::from_array(self.get_all(layout::TOTAL)),
+            port: PortCounters::from_array(get_all(&self.page.port)),
+            total: QpCounters::from_array(get_all(&self.page.total)),
             more: qps.saturating_sub(u64::try_from(rows.len()).unwrap_or(u64::MAX)),
             qps: rows,
         }
-    }
-
-    fn row(&self, base: usize) -> Option<QpRow> {
-        let number = |at: usize| u32::try_from(self.get(base + at)).ok();
-        let state = usize::try_from(self.get(base + layout::ROW_STATE)).ok()?;
-        Some(QpRow {
-            number: Qpn::new(number(layout::ROW_NUMBER)?),
-            peer: number(layout::ROW_PEER)?.checked_sub(1).map(Qpn::new),
-            state: *QpState::ALL.get(state)?,
-            path: number(layout::ROW_PATH)?
-                .checked_sub(1)
-                .and_then(|at| PATHS.get(usize::try_from(at).ok()?).copied()),
-            counters: QpCounters::from_array(self.get_all(base + layout::ROW_COUNTERS)),
-        })
     }
 }
 
@@ -316,10 +305,6 @@ impl Book {
 fn shape() -> u64 {
     let count = |n: usize| u64::try_from(n).unwrap_or(0);
     VERSION << 32 | count(PortCounters::COUNT) << 16 | count(QpCounters::COUNT)
-}
-
-fn word(memory: &Mapping, at: usize) -> &AtomicU64 {
-    memory.word(at * WORD_BYTES)
 }
 
 #[cfg(test)]
@@ -361,9 +346,9 @@ mod tests {
     fn pages_of_others_are_not_believed() {
         let stats_page = StatsPage::new("soft_test").unwrap();
         assert!(open(&stats_page, std::process::id() + 1).is_none());
-        stats_page.put(layout::SHAPE, shape() + 1);
+        stats_page.page.shape.store(shape() + 1, Ordering::Relaxed);
         assert!(open(&stats_page, std::process::id()).is_none(), "another version");
-        let file = File::from(memory::memfd("unsealed", layout::WORDS * WORD_BYTES).unwrap());
+        let file = File::from(memory::memfd("unsealed", size_of::<Layout>()).unwrap());
         assert!(Book::of(&file, std::process::id()).is_none());
         memory::seal(&file).unwrap();
         assert!(Book::of(&file, std::process::id()).is_none(), "zeros");
@@ -374,12 +359,12 @@ mod tests {
         let stats_page = StatsPage::new("soft_test").unwrap();
         let book = open(&stats_page, std::process::id()).unwrap();
         stats_page.answer(1, PortCounters::default(), QpCounters::default(), (1..=2).map(row));
-        stats_page.put(layout::QPS, u64::MAX);
-        stats_page.put(layout::ROWS + layout::ROW_STATE, 99);
+        stats_page.page.qps.store(u64::MAX, Ordering::Relaxed);
+        stats_page.page.rows[0].state.store(99, Ordering::Relaxed);
         let report = book.report(1).unwrap();
         // The rows that were never written are of number 0 in RESET; the first is of no state.
         assert_eq!((report.qps.len(), report.qps[0]), (ROWS_MAX - 1, row(2)));
-        word(&stats_page.memory, layout::EDITION).store(1, Ordering::Relaxed);
+        stats_page.page.edition.store(1, Ordering::Relaxed);
         assert!(book.report(1).is_none(), "the writer died while it wrote");
     }
 }

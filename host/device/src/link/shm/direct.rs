@@ -534,22 +534,22 @@ fn neighbours_place<'v>(
         return None;
     }
     let value = |word: &AtomicU64| word.load(Ordering::Relaxed);
-    let known = Access::from_bits(u32::try_from(value(record.rights)).ok()?);
-    let offset = va.checked_sub(value(record.va))?;
+    let known = Access::from_bits(u32::try_from(value(&record.rights)).ok()?);
+    let offset = va.checked_sub(value(&record.va))?;
     let bytes = u64::try_from(len).ok()?;
-    if !known.contains(rights) || offset.checked_add(bytes)? > value(record.len) {
+    if !known.contains(rights) || offset.checked_add(bytes)? > value(&record.len) {
         return None;
     }
-    match value(record.file) {
+    match value(&record.file) {
         0 => {
             let pid = shm_link.imports().process()?;
-            let spot = Spot::There { pid, address: value(record.base).checked_add(offset)? };
+            let spot = Spot::There { pid, address: value(&record.base).checked_add(offset)? };
             // SAFETY: within the region, which the owner keeps in place (rule 1).
             Some(unsafe { Place::new(spot) })
         }
         file => {
             let ImportedFile { pages, is_writable } = map_cache.pages(shm_link, file)?;
-            let start = usize::try_from(value(record.offset).checked_add(offset)?).ok()?;
+            let start = usize::try_from(value(&record.offset).checked_add(offset)?).ok()?;
             let inside = start.checked_add(len)? <= pages.len(); // Rule 2.
             let reads = rights == Access::NONE || rights == Access::REMOTE_READ;
             let spot = Spot::Here(pages.as_ptr().as_ptr().wrapping_add(start));

@@ -15,7 +15,7 @@
 //! 3. A record's bytes are written between `reserve` and `commit`, under the writer's lock, and read
 //!    between `next` and `release`, under the port's receive lock: honest sides never touch the same
 //!    bytes at once.
-//! 4. A mapping that rings lie in is as long as their layout: [`Ring::new`] sees to it.
+//! 4. A ring's address is within the page that it holds.
 
 use crate::futex_mutex::{FutexGuard, FutexMutex};
 use crate::link::peer_cache::{Addresses, FULL_MAX_NANOS};
@@ -31,7 +31,8 @@ use crate::memory::peer_page::{PeerPage, QpWord};
 use crate::memory::region::{Grip, Regions};
 use crate::registry::SlotId;
 use adverb_engine::{Access, AccessError, EagerHeader};
-use adverb_sys::memory::{Mapping, file_len, is_sealed};
+use adverb_shm::line::{prefetch, prefetch_for_writing};
+use adverb_shm::page::{Bytes, Page, Writers};
 use adverb_sys::udp::BURST_BYTES_MAX;
 use adverb_sys::vm::{self, Direction, Piece};
 use adverb_wire::{HeaderBytes, Headers, Qpn};
@@ -45,16 +46,53 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a ring's records.
 const RING_BYTES: usize = 256 << 10;
-/// Bytes before them: how far the reader has come, whether it was woken, and whether the writer has given
-/// the link up.
-const HEAD_BYTES: usize = 256;
-const RUNG: usize = 128;
-const LEFT: usize = 192;
-const SIDE_BYTES: usize = HEAD_BYTES + RING_BYTES;
-/// Behind both rings: counters of each side's accesses to the other's memory. A line each.
-const PHASES: usize = 2 * SIDE_BYTES;
-const ACTIVE: usize = PHASES + 2 * 128;
-const LINK_BYTES: usize = ACTIVE + 4 * 128;
+
+adverb_shm::layout! {
+    /// What a segment's memory holds. A change of any of it is a change of [`VERSION`](crate::memory::peer_page::VERSION).
+    #[derive(Debug)]
+    struct Layout {
+        /// The one that the maker of the segment writes to comes first.
+        sides: [Side; 2],
+        /// Counters of each side's accesses to the other's memory (`guard.rs`): a line each.
+        accesses: [Accesses; 2],
+    }
+
+    /// A ring, and the words of its two ends.
+    #[derive(Debug)]
+    struct Side {
+        reader: ReaderEnd,
+        /// The reader was woken.
+        rung: Flag,
+        /// The writer has given the link up.
+        left: Flag,
+        records: Bytes<RING_BYTES>,
+    }
+
+    #[derive(Debug)]
+    #[repr(align(128))]
+    struct ReaderEnd {
+        /// How far the reader has come.
+        read_up_to: AtomicU64,
+    }
+
+    #[derive(Debug)]
+    #[repr(align(64))]
+    struct Flag {
+        word: AtomicU32,
+    }
+
+    #[derive(Debug)]
+    struct Accesses {
+        phase: Count,
+        active: [Count; 2],
+    }
+
+    #[derive(Debug)]
+    #[repr(align(128))]
+    struct Count {
+        word: AtomicU32,
+    }
+}
 
 /// Bytes of a record that are asked for as soon as it is seen.
 const FETCHED_MAX: usize = 8 * LINE;
@@ -89,33 +127,35 @@ pub(crate) struct PeerId {
 /// One ring within a link's memory.
 #[derive(Debug)]
 struct Ring {
-    memory: Arc<Mapping>,
-    base: usize,
-    /// Where its records are.
-    records: NonNull<u8>,
+    /// What `side` lies in.
+    #[expect(dead_code, reason = "held, not used: it keeps the memory")]
+    memory: Arc<Page<Layout>>,
+    side: NonNull<Side>,
 }
 
-// SAFETY: an address within the mapping, which any thread may use: see rules 1 to 4.
+// SAFETY: an address within the page, which any thread may use: see rules 1 to 4.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// One of `side`'s, of a mapping that was made for a segment.
-    fn new(memory: Arc<Mapping>, side: usize) -> Self {
-        assert!(side < 2 && memory.len() >= LINK_BYTES, "the layout lies within the mapping");
-        let base = side * SIDE_BYTES;
-        // SAFETY: within the mapping, as just seen.
-        let records = unsafe { memory.as_ptr().add(base + HEAD_BYTES) };
-        Self { memory, base, records }
+    /// The one that a side writes to.
+    fn new(memory: &Arc<Page<Layout>>, writer: Maker) -> Self {
+        Self { memory: Arc::clone(memory), side: NonNull::from(writer.of(&memory.sides)) }
+    }
+
+    #[inline]
+    fn side(&self) -> &Side {
+        // SAFETY: within the page (rule 4), which lives as long as this borrow.
+        unsafe { self.side.as_ref() }
     }
 
     fn rung(&self) -> &AtomicU32 {
-        self.memory.half(self.base + RUNG)
+        &self.side().rung.word
     }
 
     fn left(&self) -> &AtomicU32 {
-        self.memory.half(self.base + LEFT)
+        &self.side().left.word
     }
 
     /// The `len` bytes of records from `at` on; `None` if they are not all in the ring.
@@ -124,7 +164,7 @@ impl Ring {
         if at.checked_add(len).is_none_or(|end| end > RING_BYTES) {
             return None;
         }
-        Some(self.records.as_ptr().wrapping_add(at))
+        Some(self.side().records.as_ptr().wrapping_add(at))
     }
 }
 
@@ -150,19 +190,6 @@ impl Ring {
     }
 }
 
-/// Asks the processor for a line, to read it.
-#[inline]
-fn prefetch(line: *mut u8) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, which neither reads nor faults, whatever the address is.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast_const().cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
-}
-
 /// Asks for the lines of a record behind its first, which starts so close before `start`, as far as the
 /// processor would not by itself. The writer may have had the second one since it was asked for.
 #[inline]
@@ -175,25 +202,6 @@ fn fetch_rest(start: *mut u8, len: usize) {
     }
 }
 
-/// Asks the processor for a line, to write to it. The compiler's own hint would become one to read, on
-/// processors that it does not know to have this one.
-#[inline]
-fn prefetch_for_writing(line: *mut u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, which neither reads nor writes nor faults, whatever the address is, and does nothing
-    // where the processor does not know it.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
-    }
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags));
-    }
-    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-    let _ = line;
-}
-
 impl Memory for Ring {
     #[inline]
     fn size(&self) -> usize {
@@ -202,23 +210,49 @@ impl Memory for Ring {
 
     #[inline]
     fn mark(&self, at: usize) -> &AtomicU64 {
-        let word = self.records.as_ptr().wrapping_add(at % RING_BYTES / LINE * LINE).cast();
+        let word = self.side().records.as_ptr().wrapping_add(at % RING_BYTES / LINE * LINE).cast();
         // SAFETY: a line of the ring, whole and within the mapping (rule 4), which lives as long as
         // this borrow; marks are changed as atomics, but by records where none is looked for (rule 3).
         unsafe { AtomicU64::from_ptr(word) }
     }
 
     fn read_up_to(&self) -> &AtomicU64 {
-        self.memory.word(self.base)
+        &self.side().reader.read_up_to
+    }
+}
+
+/// Which end of a link has made its segment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Maker {
+    This,
+    Other,
+}
+
+impl Maker {
+    /// The same, as the other end sees it.
+    const fn seen_from_there(self) -> Self {
+        match self {
+            Self::This => Self::Other,
+            Self::Other => Self::This,
+        }
+    }
+
+    /// That of two which is this end's.
+    #[inline]
+    const fn of<T>(self, [makers, others]: &[T; 2]) -> &T {
+        match self {
+            Self::This => makers,
+            Self::Other => others,
+        }
     }
 }
 
 /// Memory for both directions.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    memory: Arc<Mapping>,
-    /// Which side this is: 0 for the one that made the segment.
-    side: usize,
+    memory: Arc<Page<Layout>>,
+    /// Which side this is.
+    side: Maker,
     /// Both ends are this device: one ring is enough.
     own: bool,
 }
@@ -226,30 +260,19 @@ pub(crate) struct Segment {
 impl Segment {
     /// For a device and itself.
     pub(crate) fn own() -> io::Result<Self> {
-        let memory = Arc::new(Mapping::anonymous(LINK_BYTES)?);
-        Ok(Self { memory, side: 0, own: true })
+        Ok(Self { memory: Arc::new(Page::anonymous()?), side: Maker::This, own: true })
     }
 
     /// For this device and another, which gets the descriptor.
     pub(crate) fn create() -> io::Result<(Self, OwnedFd)> {
-        let (memory, file) = Mapping::memfd("adverb-segment", LINK_BYTES)?;
-        Ok((Self { memory: Arc::new(memory), side: 0, own: false }, file))
+        let (memory, file) = Page::create("adverb-segment", Writers::All)?;
+        Ok((Self { memory: Arc::new(memory), side: Maker::This, own: false }, file))
     }
 
     /// From the other device's descriptor.
     pub(crate) fn open(file: impl AsFd) -> io::Result<Self> {
-        if !is_sealed(&file) || file_len(&file)? < LINK_BYTES {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "not a segment of a shared-memory link",
-            ));
-        }
-        let memory = Arc::new(Mapping::shared(&file, LINK_BYTES)?);
-        Ok(Self { memory, side: 1, own: false })
-    }
-
-    fn ring(&self, side: usize) -> Ring {
-        Ring::new(Arc::clone(&self.memory), side)
+        let memory = Arc::new(Page::open(file, Writers::All)?);
+        Ok(Self { memory, side: Maker::Other, own: false })
     }
 }
 
@@ -280,8 +303,9 @@ impl ShmLink {
         peer_doorbell: PeerDoorbell,
         exports: &Arc<Exports>,
     ) -> Self {
-        let outgoing = segment.ring(segment.side);
-        let incoming = segment.ring(if segment.own { 0 } else { 1 - segment.side });
+        let there = if segment.own { segment.side } else { segment.side.seen_from_there() };
+        let outgoing = Ring::new(&segment.memory, segment.side);
+        let incoming = Ring::new(&segment.memory, there);
         Self {
             peer,
             segment,
@@ -368,8 +392,8 @@ impl ShmLink {
 
     /// Those of this side at the other's memory.
     #[inline]
-    fn accesses(&self, side: usize) -> SegmentCounters<'_> {
-        SegmentCounters { memory: &self.segment.memory, side }
+    fn accesses(&self, side: Maker) -> &Accesses {
+        side.of(&self.segment.memory.accesses)
     }
 
     /// Waits until every access of the other end that has begun before the call has ended; one call
@@ -385,7 +409,7 @@ impl ShmLink {
             std::thread::yield_now();
             !self.gone.load(Ordering::Acquire) && Instant::now() < until
         };
-        let accesses = self.accesses(1 - self.segment.side);
+        let accesses = self.accesses(self.segment.side.seen_from_there());
         if guard::wait(accesses, waits) || self.gone.load(Ordering::Acquire) {
             return true;
         }
@@ -438,7 +462,7 @@ impl ShmLink {
 
     /// The other end is not at our memory.
     pub(crate) fn is_vacant(&self) -> bool {
-        guard::is_vacant(self.accesses(1 - self.segment.side))
+        guard::is_vacant(self.accesses(self.segment.side.seen_from_there()))
     }
 
     /// There is room for datagrams, or there is not; says for how many nanoseconds it has been so.
@@ -482,21 +506,16 @@ impl ShmLink {
 }
 
 /// The counters of one side's accesses, in the memory of a link.
-#[derive(Clone, Copy, Debug)]
-struct SegmentCounters<'a> {
-    memory: &'a Mapping,
-    side: usize,
-}
-
-impl<'a> Counters<'a> for SegmentCounters<'a> {
+impl<'a> Counters<'a> for &'a Accesses {
     #[inline]
     fn phase(self) -> &'a AtomicU32 {
-        self.memory.half(PHASES + self.side * 128)
+        &self.phase.word
     }
 
     #[inline]
     fn accesses(self, phase: bool) -> &'a AtomicU32 {
-        self.memory.half(ACTIVE + (2 * self.side + usize::from(phase)) * 128)
+        let [first, second] = &self.active;
+        &if phase { second } else { first }.word
     }
 }
 
