@@ -1,4 +1,4 @@
-//! Packages: a Debian package and an archive of what users run, with manual pages and completions.
+//! Packages: a Debian package and an archive of what users run, with manual pages and completions; a Python wheel.
 //!
 //! The trees are put together here and packed by `dpkg-deb` and `tar`. `dist --check` installs the Debian package in a
 //! root of its own, which `debootstrap` makes, uses it, removes it, and sees that nothing is left.
@@ -9,6 +9,7 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::program::run;
+use crate::python;
 
 /// Builds with this profile, and packs to `target/dist`.
 pub(crate) fn dist(root: &Path, profile: &str) -> Result<(), Failure> {
@@ -47,7 +48,12 @@ pub(crate) fn dist(root: &Path, profile: &str) -> Result<(), Failure> {
         ".",
     ];
     output("tar", &words)?;
-    println!("{}\n{}", deb.display(), archive.display());
+    if !python::wheel(root, &dist)? {
+        println!("skipped: no wheel: {}", python::NONE);
+    }
+    for file in list(&dist)? {
+        println!("{}", file.display());
+    }
     Ok(())
 }
 

@@ -13,6 +13,7 @@ mod lab;
 mod memcheck;
 mod net;
 mod program;
+mod python;
 mod record;
 mod source;
 mod suite;
@@ -67,6 +68,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ["lab", only, times] => lab::lab(&root, only, number(times)?),
         ["net"] => net::net(&root, ""),
         ["net", only] => net::net(&root, only),
+        ["python"] => python::test(&root),
         ["record"] => record::compare(&root),
         ["record", "--write"] => record::write(&root),
         ["record", "--c"] => record::compare_interfaces(&root),
@@ -114,8 +116,9 @@ usage: cargo xtask COMMAND
   record [--write]       instructions of each operation, compared with benches/record, or put there
   record --c             instructions through libibverbs, compared with the Rust API
   dist [--profile NAME | --check]
-                         a Debian package and an archive in target/dist; --check installs, uses and removes the package
-                         in a fresh root (root, debootstrap)
+                         a Debian package, an archive and a Python wheel in target/dist; --check installs,
+                         uses and removes the Debian package in a fresh root (root, debootstrap)
+  python                 the Python package: built, linted and tested, in target/python
   figures [FILE]         the measured figures of README and book, from docs/book/figures.json, or from the JSON of a run
                          (`adverb bench -s 64,4K,64K,1M -o FILE`), which takes its place
   lab [NAME [TIMES]]     the software device against a Linux kernel's RoCE driver in a virtual machine (root):

@@ -275,6 +275,21 @@ impl Mr {
         self.inner.region.addr()
     }
 
+    /// Where its first byte is in this process, for other languages. Nothing but copies by raw pointers may use it, and
+    /// only while a handle is there: a peer that has the right to write does so at any time.
+    ///
+    /// ```
+    /// use adverb_verbs::{Access, Context};
+    ///
+    /// let mr = Context::open("soft_lo")?.alloc_pd().allocate(64, Access::LOCAL_WRITE)?;
+    /// assert_eq!(mr.as_ptr().addr().get(), usize::try_from(mr.addr())?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.inner.region.start()
+    }
+
     /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {

@@ -1,0 +1,93 @@
+//! The Python package: built, linted and tested in an environment of its own, below `target/python`.
+//!
+//! The package is a workspace of its own (`edge/python/Cargo.toml` says why), so no other command sees it. What it
+//! is built and tested with comes from the package index, in the versions of `edge/python/requirements.txt`.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::Failure;
+
+/// Lints the package, builds it as a developer does, and runs its tests. Where there is no Python it says so; on the
+/// build machine (`CI` is set) that is a failure.
+pub(crate) fn test(root: &Path) -> Result<(), Failure> {
+    let Some(place) = Place::prepare(root)? else {
+        if env::var_os("CI").is_some() {
+            return Err(NONE.to_owned());
+        }
+        println!("skipped: {NONE}");
+        return Ok(());
+    };
+    place.run("cargo", &["fmt", "--check"])?;
+    place.run("cargo", &["clippy", "--locked", "--quiet", "--", "-D", "warnings"])?;
+    place.run("maturin", &["develop", "--locked", "--quiet"])?;
+    place.run("python", &["-m", "pytest", "--quiet"])
+}
+
+/// Builds a wheel and puts it into `dist`; returns whether there is a Python to do it with.
+pub(crate) fn wheel(root: &Path, dist: &Path) -> Result<bool, Failure> {
+    let Some(place) = Place::prepare(root)? else { return Ok(false) };
+    let dist = dist.to_str().ok_or("the directory's name is not UTF-8")?;
+    place.run("maturin", &["build", "--locked", "--release", "--quiet", "--out", dist])?;
+    Ok(true)
+}
+
+/// Why nothing is done.
+pub(crate) const NONE: &str = "there is no Python 3.11 or later with the module venv";
+
+/// Where the package is, and what it is built with.
+struct Place {
+    package: PathBuf,
+    target: PathBuf,
+    environment: PathBuf,
+}
+
+impl Place {
+    /// Makes the environment, unless it is there; `None` if there is no Python for it.
+    fn prepare(root: &Path) -> Result<Option<Self>, Failure> {
+        let package = root.join("edge/python");
+        let target = env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| root.join("target"), PathBuf::from)
+            .join("python");
+        let place = Self { package, environment: target.join("venv"), target };
+        let wanted = place.package.join("requirements.txt");
+        let wanted = fs::read_to_string(&wanted)
+            .map_err(|error| format!("reading {}: {error}", wanted.display()))?;
+        let done = place.environment.join("requirements.txt");
+        if fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
+            return Ok(Some(place));
+        }
+        let mut probe = Command::new("python3");
+        probe.args(["-c", PROBE]).stdout(Stdio::null()).stderr(Stdio::null());
+        if !probe.status().is_ok_and(|status| status.success()) {
+            return Ok(None);
+        }
+        let environment = place.environment.to_string_lossy().into_owned();
+        place.run("python3", &["-m", "venv", "--clear", &environment])?;
+        place.run(
+            "pip",
+            &["install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS],
+        )?;
+        fs::write(&done, wanted).map_err(|error| format!("writing {}: {error}", done.display()))?;
+        Ok(Some(place))
+    }
+
+    /// Runs a program of the environment, or of the system, in the package's directory.
+    fn run(&self, program: &str, words: &[&str]) -> Result<(), Failure> {
+        let line = format!("{program} {}", words.join(" "));
+        eprintln!("$ {line}");
+        let own = self.environment.join("bin").join(program);
+        let mut command = Command::new(if own.exists() { own } else { PathBuf::from(program) });
+        command.args(words).current_dir(&self.package).stdin(Stdio::null());
+        command.env("VIRTUAL_ENV", &self.environment).env("CARGO_TARGET_DIR", &self.target);
+        let status = command.status().map_err(|error| format!("cannot run {line}: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("{line} failed: {status}")) }
+    }
+}
+
+const REQUIREMENTS: &str = "requirements.txt";
+
+/// Ends well where an environment can be made.
+const PROBE: &str = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
