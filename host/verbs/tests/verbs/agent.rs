@@ -554,7 +554,7 @@ pub(crate) fn own_listener() -> String {
 
 /// Says hello at a device's listening socket, as the device that has another one; says what comes of it.
 fn pose(whose: &str, as_whose: &str) -> String {
-    const VERSION: u32 = 3;
+    const VERSION: u32 = 4;
     let mut parts = as_whose.rsplit('-');
     let nonce = parts.next().and_then(|nonce| u64::from_str_radix(nonce, 16).ok());
     let slot = parts.next().map(number).expect("a slot");
