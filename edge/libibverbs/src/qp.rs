@@ -367,6 +367,7 @@ fn change(attr: &layout::QpAttr, mask: c_int) -> Answer<Change> {
     let attributes = Attributes {
         current: some!(QP_CUR_STATE, state_of(attr.cur_qp_state)?),
         window_packets: None,
+        window_first: None,
         partition: some!(QP_PKEY_INDEX, Partition { index: attr.pkey_index, ..Partition::DEFAULT }),
         port: some!(QP_PORT, attr.port_num),
         access: some!(QP_ACCESS_FLAGS, Access::from_bits(attr.qp_access_flags).into()),

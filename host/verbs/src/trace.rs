@@ -82,6 +82,7 @@ impl fmt::Display for Given<'_> {
         let Attributes {
             current,
             window_packets,
+            window_first,
             partition,
             port,
             access,
@@ -105,6 +106,7 @@ impl fmt::Display for Given<'_> {
         };
         given("cur_qp_state", shown(current))?;
         given("window_packets", shown(window_packets))?;
+        given("window_first", shown(window_first))?;
         given("pkey_index", shown(&partition.map(|partition| partition.index)))?;
         given("port_num", shown(port))?;
         given("qp_access_flags", shown(access))?;

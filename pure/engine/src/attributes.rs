@@ -195,6 +195,8 @@ pub struct RtsAttributes {
     pub max_rd_atomic: u8,
     /// Packets under way at once, at most: what the path and the peer's buffers are known to bear.
     pub window_packets: u32,
+    /// The same at first, over a link that may lose packets; `None`: nothing is known of the path.
+    pub window_first: Option<u32>,
 }
 
 /// A partition: its key, and its place in the port's table.
@@ -246,6 +248,8 @@ pub struct Settings {
     pub max_rd_atomic: u8,
     /// Packets under way at once, at most.
     pub window_packets: u32,
+    /// The same at first, if something is known of the path.
+    pub window_first: Option<u32>,
     /// SQ_DRAINED is raised.
     pub notify_drained: bool,
 }
@@ -273,6 +277,7 @@ impl Settings {
             rnr_retry: RnrRetry(0),
             max_rd_atomic: 0,
             window_packets: Self::WINDOW_PACKETS,
+            window_first: None,
             notify_drained: false,
         }
     }
@@ -296,6 +301,7 @@ impl Settings {
             rnr_retry: self.rnr_retry,
             max_rd_atomic: self.max_rd_atomic,
             window_packets: self.window_packets,
+            window_first: self.window_first,
         }
     }
 }
@@ -309,6 +315,8 @@ macro_rules! changes {
             pub current: Option<QpState>,
             /// Packets under way at once, at most: no attribute of the verbs, allowed always.
             pub window_packets: Option<u32>,
+            /// Packets under way at first, over a link that may lose some; allowed always, too.
+            pub window_first: Option<u32>,
             $($(#[$doc])* pub $name: Option<$type>,)*
         }
 
@@ -329,6 +337,7 @@ macro_rules! changes {
             pub(crate) fn change(&self, settings: Settings) -> Settings {
                 Settings {
                     window_packets: self.window_packets.unwrap_or(settings.window_packets),
+                    window_first: self.window_first.or(settings.window_first),
                     $($name: self.$name.unwrap_or(settings.$name),)*
                 }
             }
@@ -405,6 +414,7 @@ impl From<RtsAttributes> for Attributes {
             rnr_retry: Some(rts.rnr_retry),
             max_rd_atomic: Some(rts.max_rd_atomic),
             window_packets: Some(rts.window_packets),
+            window_first: rts.window_first,
             ..Self::default()
         }
     }

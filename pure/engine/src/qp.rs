@@ -280,6 +280,14 @@ impl Qp {
         }
     }
 
+    /// Packets that it may have under way to its peer, if it has found that out: for [`crate::Paths`].
+    pub fn window(&self) -> Option<u32> {
+        match self.sender.as_ref()? {
+            Sender::Reliable { requester, .. } => requester.window(),
+            Sender::Unreliable(_) => None,
+        }
+    }
+
     fn on_response(&mut self, packet: &Packet<'_>, now: Time, host: &mut impl Host) {
         let Some(Sender::Reliable { requester, completer }) = self.sender.as_mut() else {
             self.counters.dropped_pkts += 1;

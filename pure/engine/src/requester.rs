@@ -94,7 +94,10 @@ impl Requester {
             reads_asked: 0,
             reads_max,
             ahead: Ahead::default(),
-            window: Window::new(attributes.window_packets, path.link.lossy),
+            window: match path.link.lossy {
+                true => Window::opening(attributes.window_packets, attributes.window_first),
+                false => Window::open(attributes.window_packets),
+            },
             unasked: 0,
             paused_until: None,
             again: VecDeque::new(),
@@ -135,6 +138,11 @@ impl Requester {
     /// Sequence number of the next packet.
     pub(crate) fn next(&self) -> u64 {
         self.next
+    }
+
+    /// Packets that may be under way, over a link that loses some, if that is more than a guess.
+    pub(crate) fn window(&self) -> Option<u32> {
+        self.window.known_limit().filter(|_| self.path.link.lossy)
     }
 
     /// One past the highest sequence number ever emitted.

@@ -72,6 +72,7 @@ pub(crate) fn rts() -> RtsAttributes {
         rnr_retry: RnrRetry::new(1).unwrap(),
         max_rd_atomic: 2,
         window_packets: 16,
+        window_first: None,
     }
 }
 

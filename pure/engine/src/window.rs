@@ -65,11 +65,11 @@ impl Window {
     /// Delay closes the window no further than this, for the same reason.
     const DELAY_LIMIT_MIN: u32 = 64;
 
-    /// The window of a path that allows so many packets, and may lose some of them.
-    pub(crate) fn new(max: u32, lossy: bool) -> Self {
+    /// The window of a path that allows so many packets, and loses none.
+    pub(crate) fn open(max: u32) -> Self {
         let max = max.clamp(Self::MAX_MIN, Self::LIMIT_MAX);
         Self {
-            limit: if lossy { max.min(Self::LIMIT_FIRST) } else { max },
+            limit: max,
             max,
             credit: 0,
             marked: Self::ALWAYS,
@@ -78,6 +78,18 @@ impl Window {
             opening: true,
             long: false,
         }
+    }
+
+    /// The window of a path that allows so many packets, and may lose some. It begins with `first`, if that is known.
+    pub(crate) fn opening(max: u32, first: Option<u32>) -> Self {
+        let window = Self::open(max);
+        let first = first.unwrap_or(0).max(Self::LIMIT_FIRST);
+        Self { limit: window.max.min(first), ..window }
+    }
+
+    /// Packets that may be under way, if that is more than a guess.
+    pub(crate) fn known_limit(&self) -> Option<u32> {
+        Some(self.limit).filter(|limit| !self.opening || *limit > Self::LIMIT_FIRST)
     }
 
     /// Packets that may be emitted while this many are under way.
@@ -219,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_loss_halves_the_window_and_whole_windows_bring_it_back() {
-        let mut window = Window::new(64, false);
+        let mut window = Window::open(64);
         window.on_loss(0, 10);
         assert_eq!(window.limit, 32);
         window.on_full();
@@ -232,8 +244,17 @@ mod tests {
     }
 
     #[test]
+    fn the_window_of_a_known_path_begins_as_large_as_it_was_within_what_the_host_allows() {
+        for (first, expected) in [(0, 16), (100, 100), (5000, 1000)] {
+            let window = Window::opening(1000, Some(first));
+            assert_eq!(window.limit, expected);
+            assert_eq!(window.known_limit(), (expected > 16).then_some(expected));
+        }
+    }
+
+    #[test]
     fn the_window_of_a_network_opens_fast_until_there_is_a_sign_of_congestion() {
-        let mut window = Window::new(1000, true);
+        let mut window = Window::opening(1000, None);
         for expected in [16, 32, 64] {
             assert_eq!(window.limit, expected);
             rounds(&mut window, 1);
@@ -249,7 +270,7 @@ mod tests {
     /// eight packets, for which the window is exceeded, but never what the host allows.
     #[test]
     fn pieces_of_reads_follow_the_window() {
-        let mut window = Window::new(256, false);
+        let mut window = Window::open(256);
         for (left, allowed, packets) in
             [(1000, 256, 64), (1000, 64, 64), (1000, 63, 0), (9, 63, 9), (9, 1, 0)]
         {
@@ -263,14 +284,14 @@ mod tests {
         for (packets, allowed, fits) in [(8, 1, true), (9, 1, false), (64, 16, true)] {
             assert_eq!(window.fits_again(packets, allowed), fits, "{packets} into {allowed}");
         }
-        let window = Window::new(256, false);
+        let window = Window::open(256);
         assert!(!window.fits_again(8, 1), "as many as the host allows are under way");
     }
 
     /// Goal: what has come early makes room, as far as sequence numbers stay near one another.
     #[test]
     fn what_has_come_early_is_not_under_way() {
-        let window = Window::new(64, false);
+        let window = Window::open(64);
         assert_eq!(window.room_behind(64, 0), 0);
         assert_eq!(window.room_behind(64, 20), 20);
         assert_eq!(window.room_behind(200, 199), 14);
@@ -279,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_window_that_is_not_full_does_not_grow() {
-        let mut window = Window::new(64, false);
+        let mut window = Window::open(64);
         window.on_loss(0, 10);
         window.on_progress(1000);
         assert_eq!(window.limit, 32);
@@ -287,7 +308,7 @@ mod tests {
 
     #[test]
     fn losses_of_one_round_trip_count_once() {
-        let mut window = Window::new(64, false);
+        let mut window = Window::open(64);
         window.on_loss(0, 64);
         window.on_loss(20, 64);
         window.on_marks(31, 70);
@@ -298,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_window_never_closes() {
-        let mut window = Window::new(1, false);
+        let mut window = Window::open(1);
         for at in 0..10 {
             window.on_loss(at, at + 1);
             window.on_marks(at, at + 1);
@@ -311,7 +332,7 @@ mod tests {
     /// Goal: rare marks take little, frequent ones half.
     #[test]
     fn marks_take_the_more_the_more_often_they_come() {
-        let mut window = Window::new(1024, false);
+        let mut window = Window::open(1024);
         rounds(&mut window, 200); // None came for long.
         window.on_marks(0, 1);
         let rare = window.limit;
@@ -327,7 +348,7 @@ mod tests {
     #[test]
     fn round_trips_that_take_too_long_close_the_window_to_what_the_queue_may_hold() {
         let base = 100_000;
-        let mut window = Window::new(1000, false);
+        let mut window = Window::open(1000);
         window.on_round_trip(base + Window::DELAY_NS, base, 0, 1);
         assert_eq!(window.limit, 1000);
         let allowed = base + base / 4 + Window::DELAY_NS;
@@ -341,7 +362,7 @@ mod tests {
     #[test]
     fn a_long_path_takes_more_than_a_buffer() {
         for (base, expected) in [(20_000_000, 1000 * 11), (50_000, 1000)] {
-            let mut window = Window::new(1000, false);
+            let mut window = Window::open(1000);
             window.on_round_trip(base, base, 0, 1);
             rounds(&mut window, 10);
             assert_eq!(window.limit, expected);

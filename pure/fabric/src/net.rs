@@ -187,6 +187,7 @@ impl Net {
             rnr_retry: Some(setup.rnr_retry),
             max_rd_atomic: Some(setup.max_rd_atomic),
             window_packets: Some(setup.window_packets),
+            window_first: setup.window_first,
             ..Attributes::default()
         };
         let mut memory = Memory::default();
@@ -672,6 +673,7 @@ fn required(kind: QpType, from: QpState, to: QpState, all: &Attributes) -> Attri
         rnr_retry: all.rnr_retry.filter(|_| has(AttributeSet::RNR_RETRY)),
         max_rd_atomic: all.max_rd_atomic.filter(|_| has(AttributeSet::MAX_RD_ATOMIC)),
         window_packets: all.window_packets,
+        window_first: all.window_first,
         ..Attributes::default()
     }
 }

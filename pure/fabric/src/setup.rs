@@ -44,6 +44,8 @@ pub struct Setup {
     pub keeps_early: [bool; 2],
     /// Packets under way at once.
     pub window_packets: u32,
+    /// The same at first, if something is known of the path.
+    pub window_first: Option<u32>,
     /// What the queue pairs allow their peers.
     pub qp_access: Access,
     /// What the regions allow.
@@ -77,6 +79,7 @@ impl Default for Setup {
             trains: false,
             keeps_early: [false; 2],
             window_packets: 64,
+            window_first: None,
             qp_access: Access::ALL,
             region_access: Access::ALL,
             region_len: 16 << 10,

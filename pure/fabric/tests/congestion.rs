@@ -195,3 +195,31 @@ fn a_long_fat_line_is_filled() {
     println!("long: {share} thousandths of the line, {:?}", line.passage());
     assert!(share >= 800, "{share} thousandths of the line");
 }
+
+/// Goal: what a port knows of a path saves a newcomer the round trips in which its window opens.
+/// Method: the time that the first megabyte takes over a way of a millisecond.
+#[test]
+fn the_first_message_over_a_known_path_does_not_wait_for_a_window_to_open() {
+    let first_message = |window_first| {
+        let link = Link { delay_ns: MILLISECOND / 2, spacing_ns: 820, ..Link::default() };
+        let setup = Setup {
+            path_mtu: PathMtu::B1024,
+            links: [link.clone(), link],
+            window_packets: 1024,
+            window_first,
+            ..setup()
+        };
+        let mut net = Net::new(5);
+        let (a, b) = net.add_pair(&setup);
+        let begin = net.now().nanos();
+        net.post(a, Work::write(net.region(b, 0), vec![7; 1 << 20]));
+        while net.node_mut(a).forget_ended() == 0 {
+            let next = net.now().plus_nanos(10_000);
+            net.drive_until(next);
+        }
+        net.now().nanos() - begin
+    };
+    let (unknown, known) = (first_message(None), first_message(Some(1024)));
+    println!("first megabyte: {} us, over a known path {} us", unknown / 1000, known / 1000);
+    assert!(2 * known < unknown, "{known} of {unknown}");
+}

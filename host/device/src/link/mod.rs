@@ -22,7 +22,7 @@ use crate::registry::counters::Counters;
 use crate::registry::relay::{Passed, Relay};
 use crate::registry::{DomainClaim, DomainName, Member, Registry, SlotId};
 use crate::sync::Mutex;
-use adverb_engine::{EarlyBudget, Gid, Time};
+use adverb_engine::{EarlyBudget, Gid, Paths, Time};
 use adverb_sys::clock;
 use adverb_wire::{Marks, Qpn};
 use std::collections::HashMap;
@@ -43,11 +43,17 @@ pub(crate) struct Links {
     pub(crate) shm_links: Mutex<HashMap<SlotId, Arc<ShmLink>>>,
     /// Bytes of requests that come early, of all queue pairs.
     pub(crate) early: EarlyBudget,
+    pub(crate) paths: Mutex<Paths>,
 }
 
 impl Links {
     pub(crate) fn now(&self) -> Time {
         Time::from_nanos(clock::now_ns())
+    }
+
+    /// What the queue pairs have found out about the ways to their peers.
+    pub(crate) fn paths<R>(&self, run: impl FnOnce(&mut Paths) -> R) -> R {
+        run(&mut self.paths.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     #[inline]

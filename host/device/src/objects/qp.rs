@@ -97,6 +97,8 @@ pub(crate) struct QpInner {
     shown: (QpState, bool),
     /// What the peer may have of our memory, if it is a neighbour.
     grant: Option<Grant>,
+    /// The peer whose path ([`adverb_engine::Paths`]) it has joined.
+    joined: Option<Gid>,
 }
 
 /// Requests that were posted eagerly, and completions that this published.
@@ -151,6 +153,7 @@ impl QpInner {
             pacing: Pacing::default(),
             shown: (QpState::Reset, false),
             grant: None,
+            joined: None,
         }
     }
 
@@ -283,6 +286,7 @@ impl QpInner {
 
     /// The queue pair goes for good.
     pub(crate) fn leave(&mut self, links: &Links) {
+        self.leave_path(links);
         self.end_epoch(false, links);
     }
 
@@ -621,6 +625,10 @@ impl QpInner {
         self.engine.may_modify(to, &attributes)?;
         if to == QpState::Reset {
             self.forget_sends(forgotten);
+            self.leave_path(links);
+        }
+        if to == QpState::Rts && self.engine.state() == QpState::Rtr {
+            attributes.window_first = self.join_path(links);
         }
         if let Some(link) = &link {
             self.engine.set_link(link.capabilities());
@@ -665,6 +673,27 @@ impl QpInner {
             | QpState::Err => Aftermath::default(),
         };
         Ok(Aftermath { published: aftermath.published + published, ..aftermath })
+    }
+
+    /// The peer to which packets go that may get lost, by a window.
+    pub(crate) fn path_to(&self) -> Option<Gid> {
+        let by_packets = self.link.as_ref().is_some_and(|link| link.path() == DataPath::Udp);
+        let remote = self.engine.settings().remote_gid;
+        Some(remote).filter(|_| by_packets && self.engine.kind().is_reliable())
+    }
+
+    /// Joins those that are connected to its peer; returns the window to begin with, if something is known.
+    fn join_path(&mut self, links: &Links) -> Option<u32> {
+        self.leave_path(links);
+        let peer = self.path_to()?;
+        self.joined = Some(peer);
+        links.paths(|paths| paths.join(peer, self.own.number, links.now()))
+    }
+
+    fn leave_path(&mut self, links: &Links) {
+        if let Some(peer) = self.joined.take() {
+            links.paths(|paths| paths.leave(peer, self.engine.window(), links.now()));
+        }
     }
 
     /// Forgets posted requests, of which no completion will tell.

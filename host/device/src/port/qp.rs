@@ -117,6 +117,9 @@ impl Qp {
         if matches!(to, QpState::Reset | QpState::Err) {
             port.pay_debt(self.number);
         }
+        if to == QpState::Rts {
+            self.look_at_path();
+        }
         self.inner(|inner| {
             let aftermath = inner.modify(to, change, link, &port.links, &mut forgotten)?;
             port.follow_up(self.number, inner, aftermath);
@@ -126,6 +129,19 @@ impl Qp {
             port.wait_for_neighbours();
         }
         Ok(())
+    }
+
+    /// Notes the window of the queue pair that was connected to the same peer last.
+    fn look_at_path(&self) {
+        let links = &self.port.links;
+        let Some(peer) = self.inner(|inner| inner.path_to()) else { return };
+        let latest =
+            links.paths(|paths| paths.latest(peer)).filter(|latest| *latest != self.number);
+        let window =
+            latest.and_then(|latest| self.port.table.lock(latest)?.as_ref()?.engine.window());
+        if let Some(window) = window {
+            links.paths(|paths| paths.note(peer, window, links.now()));
+        }
     }
 
     /// What it is set to now.

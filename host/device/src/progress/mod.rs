@@ -285,6 +285,7 @@ impl Port {
                 uses_shm: handshake.uses_shm(),
                 shm_links: Mutex::default(),
                 early: EarlyBudget::default(),
+                paths: Mutex::default(),
             },
             table: QpTable::new(),
             schedule: SharedSchedule::new(),

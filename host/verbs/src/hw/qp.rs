@@ -531,6 +531,7 @@ fn settings(attr: &layout::QpAttr, mtu: PathMtu) -> Settings {
         rnr_retry: RnrRetry::new(attr.rnr_retry).unwrap_or(RnrRetry::FOREVER),
         max_rd_atomic: attr.max_rd_atomic,
         window_packets: Settings::WINDOW_PACKETS,
+        window_first: None,
         notify_drained: attr.en_sqd_async_notify != 0,
     }
 }

@@ -83,6 +83,7 @@ impl Modify {
         let attributes = Attributes {
             current: self.current,
             window_packets: None,
+            window_first: None,
             partition: self.pkey_index.map(partition),
             port: self.port,
             access: self.access.map(Into::into),

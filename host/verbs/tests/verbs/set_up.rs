@@ -1,11 +1,12 @@
 //! Mistakes before there is a connection: each is named, with what was asked and what is allowed.
 
 use crate::alone::over_udp;
-use crate::pair::Setup;
+use crate::pair::{Pair, Setup, remote};
+use crate::path::Path;
 use adverb_verbs::{
     Access, AllocateError, ConnectError, Connected, Context, Cq, CreateError, Gid, InDomain,
-    Modify, OpenError, Pd, Pkey, PostError, Qp, QpConfig, QpLimits, QpState, RangeError, Rc,
-    RcConnect, Supports, Uc, Work, op,
+    Modify, OpenError, PathMtu, Pd, Pkey, PostError, Qp, QpConfig, QpLimits, QpState, RangeError,
+    Rc, RcConnect, Supports, Uc, WcStatus, Work, op,
 };
 use std::net::UdpSocket;
 
@@ -52,6 +53,38 @@ fn capacities_out_of_range_are_named_with_their_bounds() {
         assert!(error.to_string().contains("cqe"), "{error}");
     }
 }
+
+/// Goal: a queue pair begins with the window that the one before it had found out, whether that has gone or not.
+/// Method: how much of a message leaves with the call that posts it; a window of an unknown path is 16 packets.
+#[test]
+fn a_newcomer_begins_with_the_window_of_the_path() {
+    let setup = Setup { path_mtu: PathMtu::B256, ..Path::Udp.setup() };
+    let sent_at_once = |pair: &Pair| {
+        let far = pair.b.region(&[0; 64 << 10]);
+        let (near, to) = (pair.a.region(&[1; 64 << 10]), remote(&far));
+        let mut sent = None;
+        for _ in 0..100 {
+            pair.a
+                .qp
+                .post(Work::write(near.slice(0, 64 << 10).expect("in there"), to))
+                .expect("room");
+            sent.get_or_insert(pair.a.qp.counters().sent_pkts);
+            assert_eq!(pair.a.status(), WcStatus::Success);
+        }
+        sent.expect("some")
+    };
+    let first = setup.pair();
+    sent_at_once(&first);
+    let beside = setup.pair();
+    let sent = sent_at_once(&beside);
+    assert!(sent > UNKNOWN, "{sent} packets beside another");
+    drop((first, beside));
+    let sent = sent_at_once(&setup.pair());
+    assert!(sent > UNKNOWN, "{sent} packets after others");
+}
+
+/// Packets under way on a path of which nothing is known.
+const UNKNOWN: u64 = 16;
 
 #[test]
 fn addresses_that_do_not_fit_are_refused() {
