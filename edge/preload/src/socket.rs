@@ -1,7 +1,7 @@
 //! Sockets: what is known of each, whatever carries its bytes.
 //!
 //! ```text
-//! socket, arena     one socket, and the memory that all lie in      table   which descriptor is which
+//! state, parts, arena   one socket, and the memory that all lie in      table   which descriptor is which
 //! policy          what rules allow            history       connections that were too short
 //! counters, memberships, changes      for statistics, and for epoll
 //! ownership, own  which process has which socket, and which of them this one is
@@ -18,6 +18,7 @@ pub(crate) mod memberships;
 pub(crate) mod own;
 pub(crate) mod ownership;
 pub(crate) mod pacing;
+pub(crate) mod parts;
 pub(crate) mod policy;
 pub(crate) mod spin;
 pub(crate) mod stamps;

@@ -257,9 +257,10 @@ fn pace(socket: &SocketRef, fd: c_int, parts: &[libc::iovec], flags: c_int) -> R
     if !socket.paced.is_on() || socket.kind() != Kind::Datagram {
         return Ok(());
     }
-    let now = flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking.load(Ordering::Relaxed);
+    let now =
+        flags & libc::MSG_DONTWAIT != 0 || socket.flags.is_nonblocking.load(Ordering::Relaxed);
     let load = Load::Datagram(u64::try_from(IoCursor::new(parts).remaining()).unwrap_or(u64::MAX));
-    let limit_ns = socket.send_limit_ns.load(Ordering::Relaxed);
+    let limit_ns = socket.options.send_limit_ns.load(Ordering::Relaxed);
     let is_still = || table::still(fd, socket);
     socket.paced.admit(load, MayWait::of(now, false), limit_ns, is_still).map(|_| ())
 }
@@ -488,7 +489,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
         if let Some(answer) = receive(&socket, fd, list, flags) {
             let mut control = Control::new(header.msg_control, header.msg_controllen);
             if matches!(answer, Ok(1..)) {
-                control.stamp(socket.stamps.load(Ordering::Relaxed));
+                control.stamp(socket.options.stamps.load(Ordering::Relaxed));
             }
             (header.msg_namelen, header.msg_controllen) = (0, control.len);
             header.msg_flags = control.flags;
@@ -613,7 +614,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         // Without a mailbox, the kernel's own call moves many at a time; but the senders have to be
         // looked at now and then.
         let has_mailbox = filters::has(&socket) || datagram::mailbox(&socket, fd).is_some();
-        let looks = socket.kernel_count.fetch_add(1, Ordering::Relaxed) & 63 == 0;
+        let looks = socket.traffic.kernel_count.fetch_add(1, Ordering::Relaxed) & 63 == 0;
         if has_mailbox || count == 1 || looks {
             // SAFETY: the program's promise about the array and the time.
             return unsafe { each(fd, messages, count, flags, limit) };

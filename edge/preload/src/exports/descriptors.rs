@@ -149,7 +149,7 @@ fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_
             }
             if let Some(socket) = table::socket(fd) {
                 let on = argument as c_int & libc::O_NONBLOCK != 0;
-                socket.is_nonblocking.store(on, Ordering::Relaxed);
+                socket.flags.is_nonblocking.store(on, Ordering::Relaxed);
             }
         }
         _ => {}
@@ -188,7 +188,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
             if answer == 0 {
                 // SAFETY: the kernel has just read an integer there.
                 let on = unsafe { target.read() } != 0;
-                socket.is_nonblocking.store(on, Ordering::Relaxed);
+                socket.flags.is_nonblocking.store(on, Ordering::Relaxed);
             }
             answer
         }

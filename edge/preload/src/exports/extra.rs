@@ -325,8 +325,8 @@ pub(super) unsafe fn set_option(
             // SAFETY: an integer, of which any is legal.
             match unsafe { copy::read(value.cast::<u64>()) } {
                 Some(data) => {
-                    socket.user_data.store(data, Ordering::Relaxed);
-                    socket.has_user_data.store(true, Ordering::Release);
+                    socket.completions.user_data.store(data, Ordering::Relaxed);
+                    socket.completions.has_user_data.store(true, Ordering::Release);
                     Ok(0)
                 }
                 None => Err(Errno::FAULT),
@@ -337,7 +337,7 @@ pub(super) unsafe fn set_option(
             match unsafe { copy::read(value.cast::<RingLogic>()) } {
                 Some(logic) => match ring_logic(logic) {
                     Some(logic) => {
-                        socket.ring_logic.store(logic, Ordering::Relaxed);
+                        socket.completions.ring_logic.store(logic, Ordering::Relaxed);
                         Ok(0)
                     }
                     None => invalid,

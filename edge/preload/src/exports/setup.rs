@@ -224,7 +224,7 @@ unsafe extern "C-unwind" fn setsockopt(
         if (level, name) == (libc::IPPROTO_IP, libc::IP_MULTICAST_IF) {
             // SAFETY: the kernel has just read so many bytes there.
             let by = unsafe { interface(value, len as usize) };
-            socket.multicast_by.store(by, Ordering::Relaxed);
+            socket.datagrams.multicast_by.store(by, Ordering::Relaxed);
         }
         sockets::option_set(&socket, fd, level, name);
     }
@@ -285,7 +285,7 @@ unsafe extern "C-unwind" fn getsockopt(
         unsafe {
             value
                 .cast::<c_int>()
-                .write_unaligned(c_int::from(socket.nodelay.load(Ordering::Relaxed)))
+                .write_unaligned(c_int::from(socket.flags.nodelay.load(Ordering::Relaxed)))
         };
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.kind() == Kind::Connecting {

@@ -17,12 +17,12 @@ use crate::wait::epoll;
 pub(crate) fn forget(fd: c_int) {
     let Some(socket) = table::clear(fd) else { return };
     let is_last = !processes::is_named(socket);
-    if socket.watchers.load(Ordering::Relaxed) > 0 {
+    if socket.waiting.watchers.load(Ordering::Relaxed) > 0 {
         if is_last { epoll::forget(socket) } else { epoll::lay(fd, socket) }
     }
     if is_last {
         if let Some(segment) = socket.segment() {
-            if socket.is_adopted.load(Ordering::Relaxed) {
+            if socket.flags.is_adopted.load(Ordering::Relaxed) {
                 fallback::send_the_rest(socket, fd);
                 bell::drain_after_sleep(socket, segment, fd);
             } else {
@@ -39,7 +39,7 @@ pub(crate) fn forget(fd: c_int) {
 
 /// Remembers whether the connection was a short one.
 fn learn(socket: &Socket) {
-    let destination = socket.destination.load(Ordering::Relaxed);
+    let destination = socket.rendezvous.destination.load(Ordering::Relaxed);
     if destination == 0 {
         return;
     }
@@ -58,7 +58,7 @@ fn part(socket: &Socket, segment: &Segment, fd: c_int) {
     let incoming = segment.incoming(socket.end());
     let outgoing = segment.outgoing(socket.end()).direction;
     let is_unread = incoming.has_bytes();
-    if !is_unread && !socket.is_abortive.load(Ordering::Relaxed) {
+    if !is_unread && !socket.flags.is_abortive.load(Ordering::Relaxed) {
         outgoing.producer.fin.store(1, Ordering::Release);
     }
     incoming.direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
@@ -100,7 +100,7 @@ fn are_bells(segment: &Segment, socket: &Socket) -> bool {
 pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
     let Some(segment) = socket.segment() else { return true };
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-        socket.is_read_shut.store(true, Ordering::SeqCst);
+        socket.flags.is_read_shut.store(true, Ordering::SeqCst);
         bell::wake_at_end(segment.incoming(socket.end()).direction);
     }
     if how == libc::SHUT_RD {
@@ -113,7 +113,7 @@ pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
         return true;
     }
     bell::switch(socket, segment);
-    socket.is_write_shut.store(true, Ordering::Release);
+    socket.flags.is_write_shut.store(true, Ordering::Release);
     let outgoing = segment.outgoing(socket.end()).direction;
     let producer = &outgoing.producer;
     producer.fin.store(1, Ordering::SeqCst);

@@ -55,7 +55,8 @@ fn shares_memory(socket: &Socket) -> bool {
 pub(crate) fn in_shared_memory(fd: c_int) -> Option<SocketRef> {
     let is_it = |socket: &SocketRef, cookie: Option<u64>| {
         shares_memory(socket)
-            && cookie.is_none_or(|cookie| socket.cookie.load(Ordering::Relaxed) == cookie)
+            && cookie
+                .is_none_or(|cookie| socket.rendezvous.cookie.load(Ordering::Relaxed) == cookie)
     };
     if !signal::is_vfork_child() {
         return table::socket(fd).filter(|socket| is_it(socket, None));
@@ -103,7 +104,7 @@ impl Prepared {
         // A program that takes the rings over keeps the connection open.
         let stays = socket.segment().is_some() && !raw::ends_with_program(fd);
         if stays && !self.passed_on.iter().any(|known| std::ptr::eq(*known, socket)) {
-            socket.strangers.fetch_add(1, Ordering::AcqRel);
+            socket.identity.strangers.fetch_add(1, Ordering::AcqRel);
             self.passed_on.push(socket);
         }
         if !self.unnamed.iter().any(|(known, _)| std::ptr::eq(*known, socket)) {
@@ -127,7 +128,7 @@ impl Prepared {
             }
         }
         for socket in self.passed_on {
-            socket.strangers.fetch_sub(1, Ordering::AcqRel);
+            socket.identity.strangers.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
@@ -226,7 +227,7 @@ fn pass_on(socket: &Socket, fd: c_int) {
             || !offer::take_back(socket, segment, fd))
     {
         segment.share(socket.end());
-        socket.strangers.fetch_add(1, Ordering::AcqRel);
+        socket.identity.strangers.fetch_add(1, Ordering::AcqRel);
     }
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn confine() {
     });
     table::each(0, usize::MAX, |fd| {
         let Some(socket) = table::socket(fd) else { return };
-        let is_watched = socket.watchers.load(Ordering::Relaxed) > 0;
+        let is_watched = socket.waiting.watchers.load(Ordering::Relaxed) > 0;
         if socket.route() == Route::Kernel && !is_watched {
             table::clear(fd).map(Socket::release).unwrap_or(());
         } else {
@@ -293,9 +293,9 @@ pub(crate) fn adopt(fd: c_int) {
     };
     let Some(socket) = processes::create(kind) else { return };
     let nonblocking = raw::file_flags(fd).unwrap_or(0) & libc::O_NONBLOCK != 0;
-    socket.is_nonblocking.store(nonblocking, Ordering::Relaxed);
+    socket.flags.is_nonblocking.store(nonblocking, Ordering::Relaxed);
     policy::read_limits(socket, fd);
-    socket.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
+    socket.options.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
     socket.paced.learn(fd);
     if kind == Kind::Stream && !offer::inherit(socket, fd) {
         // Its owner before may have sent and received without our counting.

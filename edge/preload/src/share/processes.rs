@@ -121,7 +121,9 @@ pub(crate) fn resume(socket: &Socket, since: u32) -> bool {
 
 /// Whether any descriptor stands for a socket, of any process.
 pub(crate) fn is_named(socket: &Socket) -> bool {
-    socket.is_named_here() || socket.strangers.load(Ordering::Acquire) != 0 || others_name(socket)
+    socket.is_named_here()
+        || socket.identity.strangers.load(Ordering::Acquire) != 0
+        || others_name(socket)
 }
 
 /// Whether another process has a descriptor of a socket. If only dead ones have, they are swept away.
@@ -233,16 +235,16 @@ pub(crate) fn sweep(is_thorough: bool) {
 
 /// Only dead processes had a socket: what it has left at the rendezvous will not be looked for.
 fn clear_away(socket: &Socket) {
-    let key = socket.rendezvous_key.load(Ordering::Acquire);
+    let key = socket.rendezvous.key.load(Ordering::Acquire);
     if key == 0
-        || socket.is_adopted.load(Ordering::Relaxed)
-        || socket.strangers.load(Ordering::Acquire) != 0
+        || socket.flags.is_adopted.load(Ordering::Relaxed)
+        || socket.identity.strangers.load(Ordering::Acquire) != 0
     {
         return;
     }
     match socket.kind() {
         Kind::Datagram => {
-            datagram::withdraw_of_dead(key, socket.cookie.load(Ordering::Relaxed));
+            datagram::withdraw_of_dead(key, socket.rendezvous.cookie.load(Ordering::Relaxed));
         }
         Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => {
             offer::withdraw_of_dead(socket, key);

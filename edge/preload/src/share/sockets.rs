@@ -35,13 +35,13 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
         _ => return,
     };
     let Some(socket) = processes::create(socket_kind) else { return };
-    socket.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
+    socket.flags.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     if socket_kind == Kind::Datagram {
         socket.leave_to_kernel(Reason::Spin);
         socket.counters.note_limit(fd);
         if !config.multicast_loop {
             let _ = raw::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
-            socket.is_loop_off.store(true, Ordering::Relaxed);
+            socket.datagrams.is_loop_off.store(true, Ordering::Relaxed);
         }
     } else {
         options(fd);
@@ -103,7 +103,7 @@ pub(crate) fn listening(socket: &Socket, fd: c_int) {
         && let Some(addr) = address::name(fd, false)
     {
         ports::announce(addr.port());
-        socket.port.store(addr.port().into(), Ordering::Relaxed);
+        socket.rendezvous.port.store(addr.port().into(), Ordering::Relaxed);
         path_proof::announce(fd, addr);
         socket.set_reason(Reason::Listening);
     }
@@ -113,23 +113,29 @@ pub(crate) fn listening(socket: &Socket, fd: c_int) {
 /// A connection has been accepted; `is_near` if it is known to come from this very namespace.
 pub(crate) fn accepted(listener: &SocketRef, fd: c_int, flags: c_int, is_near: bool) {
     let Some(socket) = processes::create(Kind::Stream) else { return };
-    socket.is_nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
+    socket.flags.is_nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     socket.set_end(End::Server);
-    let allowed = listener.allowed.load(Ordering::Relaxed);
-    socket.allowed.store(allowed, Ordering::Relaxed);
+    let allowed = listener.flags.allowed.load(Ordering::Relaxed);
+    socket.flags.allowed.store(allowed, Ordering::Relaxed);
     let limits = [
-        (&socket.receive_limit_ns, &listener.receive_limit_ns),
-        (&socket.send_limit_ns, &listener.send_limit_ns),
+        (&socket.options.receive_limit_ns, &listener.options.receive_limit_ns),
+        (&socket.options.send_limit_ns, &listener.options.send_limit_ns),
     ];
     for (new, old) in limits {
         new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    socket.is_abortive.store(listener.is_abortive.load(Ordering::Relaxed), Ordering::Relaxed);
-    socket.stamps.store(listener.stamps.load(Ordering::Relaxed), Ordering::Relaxed);
+    socket
+        .flags
+        .is_abortive
+        .store(listener.flags.is_abortive.load(Ordering::Relaxed), Ordering::Relaxed);
+    socket.options.stamps.store(listener.options.stamps.load(Ordering::Relaxed), Ordering::Relaxed);
     socket.paced.inherit(&listener.paced);
     if is_near {
         // Where no offers are made to this port, there is nothing to look for.
-        socket.port.store(listener.port.load(Ordering::Relaxed), Ordering::Relaxed);
+        socket
+            .rendezvous
+            .port
+            .store(listener.rendezvous.port.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     options(fd);
     match allowed {
@@ -154,7 +160,7 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
         (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING)
             if stamps::is_known(fd, name) =>
         {
-            socket.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
+            socket.options.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
         }
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_RCVLOWAT | libc::SO_TIMESTAMPING)
         | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => {
@@ -162,7 +168,7 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) if socket.mapped().is_some() => {
             let on = raw::option::<c_int>(fd, level, name).unwrap_or(1) != 0;
-            socket.nodelay.store(on, Ordering::Relaxed);
+            socket.flags.nodelay.store(on, Ordering::Relaxed);
             let _ = raw::set_option(fd, level, name, 1);
         }
         _ => {}

@@ -128,7 +128,7 @@ pub(crate) fn sum_up(socket: &Socket, fd: i32) {
     let number = |name| raw::option::<i32>(fd, libc::SOL_SOCKET, name).unwrap_or(0);
     let mut limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);
     if socket.mapped().is_some() {
-        limit = socket.ring_bytes.load(Ordering::Relaxed);
+        limit = socket.rendezvous.ring_bytes.load(Ordering::Relaxed);
     }
     counters.rx_limit_bytes.store(limit, Ordering::Relaxed);
     if socket.kind() == Kind::Datagram {

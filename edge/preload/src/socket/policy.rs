@@ -55,7 +55,7 @@ pub(crate) fn is_over() -> bool {
 /// A socket that has no peer yet will not be accelerated, nor what it accepts.
 pub(crate) fn leave_alone(socket: &Socket) {
     if matches!(socket.kind(), Kind::Fresh | Kind::Listener) {
-        socket.allowed.store(OS, Ordering::Relaxed);
+        socket.flags.allowed.store(OS, Ordering::Relaxed);
         socket.leave_to_kernel(Reason::Feature);
     }
 }
@@ -91,7 +91,7 @@ fn allow(socket: &Socket, transport: Transport) {
         Transport::Spin => (SPIN, Some(Reason::Spin)),
         Transport::Os => (OS, Some(Reason::Rule)),
     };
-    socket.allowed.store(number, Ordering::Relaxed);
+    socket.flags.allowed.store(number, Ordering::Relaxed);
     if let Some(reason) = reason {
         socket.leave_to_kernel(reason);
         socket.set_reason(reason);
@@ -106,18 +106,18 @@ const SHARED: u8 = 3;
 /// Whether a socket is to be left entirely alone.
 #[inline]
 pub(crate) fn is_plain(socket: &Socket) -> bool {
-    socket.allowed.load(Ordering::Relaxed) == OS
+    socket.flags.allowed.load(Ordering::Relaxed) == OS
 }
 
 /// Whether what rules have said so far allows shared memory.
 #[inline]
 pub(crate) fn may_share(socket: &Socket) -> bool {
-    [BEST, SHARED].contains(&socket.allowed.load(Ordering::Relaxed))
+    [BEST, SHARED].contains(&socket.flags.allowed.load(Ordering::Relaxed))
 }
 
 /// Whether rules want shared memory, and nothing less, where there can be some.
 pub(crate) fn insists(socket: &Socket) -> bool {
-    socket.allowed.load(Ordering::Relaxed) == SHARED
+    socket.flags.allowed.load(Ordering::Relaxed) == SHARED
 }
 
 /// Whether the kernel's own call is all there is to it: for good, and without spinning.
@@ -128,16 +128,17 @@ pub(crate) fn may_ring(socket: &Socket) -> bool {
 
 /// Reads the time limits of a socket that came from elsewhere.
 pub(crate) fn read_limits(socket: &Socket, fd: c_int) {
-    for (name, limit) in
-        [(libc::SO_RCVTIMEO, &socket.receive_limit_ns), (libc::SO_SNDTIMEO, &socket.send_limit_ns)]
-    {
+    for (name, limit) in [
+        (libc::SO_RCVTIMEO, &socket.options.receive_limit_ns),
+        (libc::SO_SNDTIMEO, &socket.options.send_limit_ns),
+    ] {
         if let Ok([seconds, micros]) = raw::option::<[i64; 2]>(fd, libc::SOL_SOCKET, name) {
             let ns = seconds.saturating_mul(1_000_000_000).saturating_add(micros * 1000);
             limit.store(u64::try_from(ns).unwrap_or(0), Ordering::Relaxed);
         }
     }
     if let Ok([on, seconds]) = raw::option::<[c_int; 2]>(fd, libc::SOL_SOCKET, libc::SO_LINGER) {
-        socket.is_abortive.store(on != 0 && seconds == 0, Ordering::Relaxed);
+        socket.flags.is_abortive.store(on != 0 && seconds == 0, Ordering::Relaxed);
     }
 }
 

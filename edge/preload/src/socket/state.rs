@@ -18,12 +18,15 @@
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::base::lock::Lock;
 use crate::socket::counters::Counters;
 use crate::socket::ownership::{Allocation, Ownership, Place};
 use crate::socket::pacing::Paced;
+use crate::socket::parts::{
+    Completions, Datagrams, Flags, Identity, Options, Rendezvous, State, Traffic, Waiting,
+};
 use crate::socket::{arena, changes, memberships, own};
 
 /// What a socket is.
@@ -125,103 +128,19 @@ pub(crate) enum End {
 pub(crate) struct Socket {
     /// Whether it is free, and which processes have it otherwise.
     pub(crate) allocation: Allocation,
-    /// Other programs that have it, or may have.
-    pub(crate) strangers: AtomicU32,
-    /// The process that made it or accepted it, and the descriptor's number there.
-    owner: AtomicU32,
-    owner_fd: AtomicU32,
-    kind: AtomicU8,
-    route: AtomicU8,
-    reason: AtomicU8,
-    /// It accepted the connection, rather than make it.
-    is_server: AtomicBool,
-    /// Calls do not wait.
-    pub(crate) is_nonblocking: AtomicBool,
-    /// The program will not read any more.
-    pub(crate) is_read_shut: AtomicBool,
-    /// The program will not write any more.
-    pub(crate) is_write_shut: AtomicBool,
-    /// The kernel has said that the peer is gone.
-    pub(crate) is_peer_gone: AtomicBool,
-    /// Closing means a reset, by `SO_LINGER`.
-    pub(crate) is_abortive: AtomicBool,
-    /// It came with its descriptor from another program, which may have it still.
-    pub(crate) is_adopted: AtomicBool,
-    /// What the program thinks `TCP_NODELAY` is.
-    pub(crate) nodelay: AtomicBool,
-    /// The transport that rules allow: `adverb_sockconf::Transport` as a number.
-    pub(crate) allowed: AtomicU8,
-    /// An error that the next call reports.
-    pub(crate) pending_error: AtomicU8,
-    pub(crate) receiving: Lock,
-    pub(crate) sending: Lock,
-    /// Threads that sleep, or are about to, until something happens here.
-    pub(crate) sleepers: AtomicU32,
-    /// Those among them that wait for room.
-    pub(crate) writers: AtomicU32,
-    /// When the kernel was last asked whether the peer is still there.
-    pub(crate) looked_ns: AtomicU64,
-    /// Since when the peer is about to go back to the kernel; 0 if it is not.
-    pub(crate) leaving_since_ns: AtomicU64,
-    /// How often there was no room for all that was to be sent.
-    pub(crate) tx_full_count: AtomicU32,
-    /// Bytes sent on rings since something was last received.
-    pub(crate) streamed: AtomicU64,
-    /// Receptions since something was last sent.
-    pub(crate) rx_streak: AtomicU32,
-    /// Epoll instances of this process that know it.
-    pub(crate) watchers: AtomicU32,
-    /// Sends through the kernel since the last look for an offer; for datagrams, receptions.
-    pub(crate) kernel_count: AtomicU32,
-    /// Receptions through the kernel of a connection whose other end may be in another namespace, and
-    /// have rings; 0 if it is not to be expected.
-    pub(crate) probe_count: AtomicU32,
-    /// Bytes taken from the kernel before the rings were there.
-    pub(crate) taken: AtomicU64,
-    /// Bytes given to the kernel.
-    pub(crate) given: AtomicU64,
-    /// The port that a UDP socket is known to have; the one that a listener announces, and to which a connection's offer
-    /// counts, made or expected; 0 if there is none.
-    pub(crate) port: AtomicU32,
-    /// Where a connection goes that this end has made: see `history.rs`.
-    pub(crate) destination: AtomicU32,
-    /// How often a UDP socket has been connected.
-    pub(crate) epoch: AtomicU32,
-    /// A UDP socket has a mailbox.
-    pub(crate) has_inbox: AtomicBool,
-    /// A UDP socket is not to get one.
-    pub(crate) is_kernel_only: AtomicBool,
-    /// The kernel tells us of its datagrams to which group they were sent; the program knows nothing
-    /// of that.
-    pub(crate) shows_groups: AtomicBool,
-    /// What it sends to groups does not come back to this host.
-    pub(crate) is_loop_off: AtomicBool,
-    /// By which interface it sends to groups, if the program has said so: an address, and an index
-    /// above it.
-    pub(crate) multicast_by: AtomicU64,
-    /// The rings' name in the rendezvous.
-    pub(crate) rendezvous_name: [AtomicU64; 2],
-    /// What else it takes to know its file there from others: for rings, the number of the socket for which
-    /// they were made; for a mailbox, that of its network namespace. 0 if there has been none.
-    pub(crate) rendezvous_key: AtomicU64,
-    /// The size of the rings.
-    pub(crate) ring_bytes: AtomicU64,
-    /// The kernel's number for this socket, once it has rings.
-    pub(crate) cookie: AtomicU64,
-    /// Time limits of receiving and sending, in nanoseconds; 0 is none.
-    pub(crate) receive_limit_ns: AtomicU64,
-    pub(crate) send_limit_ns: AtomicU64,
-    /// What the program has said of it for completions, if it has.
-    pub(crate) user_data: AtomicU64,
-    pub(crate) has_user_data: AtomicBool,
     /// How often the socket has become a new socket: tells one from the next.
     pub(crate) life: AtomicU32,
-    /// The descriptor of its ring and one, once it has one; and by what logic it is to have one, or 0: see
-    /// `rings.rs`.
-    pub(crate) ring: AtomicU32,
-    pub(crate) ring_logic: AtomicU64,
-    /// Time stamps that the program wants of what it receives; see `stamps.rs`.
-    pub(crate) stamps: AtomicU32,
+    pub(crate) identity: Identity,
+    state: State,
+    pub(crate) flags: Flags,
+    pub(crate) receiving: Lock,
+    pub(crate) sending: Lock,
+    pub(crate) waiting: Waiting,
+    pub(crate) traffic: Traffic,
+    pub(crate) rendezvous: Rendezvous,
+    pub(crate) datagrams: Datagrams,
+    pub(crate) options: Options,
+    pub(crate) completions: Completions,
     /// The rate that sends keep.
     pub(crate) paced: Paced,
     pub(crate) counters: Counters,
@@ -282,19 +201,19 @@ pub(crate) fn fields() -> String {
     let mut text = String::new();
     for (name, offset, size) in [
         ("refs", offset_of!(Socket, allocation), 4),
-        ("pid", offset_of!(Socket, owner), 4),
-        ("fd", offset_of!(Socket, owner_fd), 4),
-        ("kind", offset_of!(Socket, kind), 1),
-        ("carrier", offset_of!(Socket, route), 1),
-        ("why", offset_of!(Socket, reason), 1),
-        ("nonblocking", offset_of!(Socket, is_nonblocking), 1),
-        ("ring_bytes", offset_of!(Socket, ring_bytes), 8),
-        ("is_server", offset_of!(Socket, is_server), 1),
-        ("has_inbox", offset_of!(Socket, has_inbox), 1),
-        ("loop_off", offset_of!(Socket, is_loop_off), 1),
-        ("meeting_a", offset_of!(Socket, rendezvous_name), 8),
-        ("meeting_b", offset_of!(Socket, rendezvous_name) + 8, 8),
-        ("cookie", offset_of!(Socket, cookie), 8),
+        ("pid", offset_of!(Socket, identity.owner), 4),
+        ("fd", offset_of!(Socket, identity.owner_fd), 4),
+        ("kind", offset_of!(Socket, state.kind), 1),
+        ("carrier", offset_of!(Socket, state.route), 1),
+        ("why", offset_of!(Socket, state.reason), 1),
+        ("nonblocking", offset_of!(Socket, flags.is_nonblocking), 1),
+        ("ring_bytes", offset_of!(Socket, rendezvous.ring_bytes), 8),
+        ("is_server", offset_of!(Socket, state.is_server), 1),
+        ("has_inbox", offset_of!(Socket, datagrams.has_inbox), 1),
+        ("loop_off", offset_of!(Socket, datagrams.is_loop_off), 1),
+        ("meeting_a", offset_of!(Socket, rendezvous.name_first), 8),
+        ("meeting_b", offset_of!(Socket, rendezvous.name_second), 8),
+        ("cookie", offset_of!(Socket, rendezvous.cookie), 8),
     ] {
         text.push_str(&format!("{name}:{offset}:{size} "));
     }
@@ -386,73 +305,31 @@ impl Socket {
     }
 
     fn reset(&self, kind: Kind) {
-        let o = Ordering::Relaxed;
         if self.kind() == Kind::Datagram {
             memberships::forget(self);
         }
+        self.life.fetch_add(1, Ordering::Relaxed);
+        self.identity.reset();
+        // It is not watched yet: no instance is told.
+        self.state.reset();
         self.set_kind(kind);
-        // It is not watched yet.
-        self.route.store(number(Route::Open as u32), o);
-        self.set_reason(Reason::Undecided);
-        for flag in [
-            &self.is_server,
-            &self.is_nonblocking,
-            &self.is_read_shut,
-            &self.is_write_shut,
-            &self.is_peer_gone,
-            &self.is_abortive,
-            &self.is_adopted,
-            &self.nodelay,
-            &self.has_inbox,
-            &self.is_kernel_only,
-            &self.shows_groups,
-            &self.is_loop_off,
-            &self.has_user_data,
-        ] {
-            flag.store(false, o);
-        }
-        self.allowed.store(0, o);
-        self.pending_error.store(0, o);
+        self.flags.reset();
         self.receiving.reset();
         self.sending.reset();
-        for count in [
-            &self.sleepers,
-            &self.writers,
-            &self.kernel_count,
-            &self.tx_full_count,
-            &self.rx_streak,
-            &self.watchers,
-        ] {
-            count.store(0, o);
-        }
-        self.probe_count.store(0, o);
-        self.stamps.store(0, o);
-        self.life.fetch_add(1, o);
-        self.ring.store(0, o);
-        self.ring_logic.store(0, o);
+        self.waiting.reset();
+        self.traffic.reset();
+        self.rendezvous.reset();
+        self.datagrams.reset();
+        self.options.reset();
+        self.completions.reset();
         self.paced.reset();
-        self.port.store(0, o);
-        self.destination.store(0, o);
-        self.epoch.store(0, o);
-        self.multicast_by.store(0, o);
-        for count in
-            [&self.looked_ns, &self.taken, &self.given, &self.receive_limit_ns, &self.send_limit_ns]
-                .into_iter()
-                .chain([&self.leaving_since_ns])
-        {
-            count.store(0, o);
-        }
-        self.streamed.store(0, o);
-        self.strangers.store(0, o);
-        self.cookie.store(0, o);
-        self.rendezvous_key.store(0, o);
         self.counters.reset();
     }
 
     /// Remembers for statistics which process uses it, and under which number.
     pub(crate) fn set_owner(&self, process: u32, fd: c_int) {
-        self.owner.store(process, Ordering::Relaxed);
-        self.owner_fd.store(u32::try_from(fd).unwrap_or(0), Ordering::Relaxed);
+        self.identity.owner.store(process, Ordering::Relaxed);
+        self.identity.owner_fd.store(u32::try_from(fd).unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Its number.
@@ -539,7 +416,7 @@ impl Socket {
     }
 
     pub(crate) fn kind(&self) -> Kind {
-        match self.kind.load(Ordering::Acquire) {
+        match self.state.kind.load(Ordering::Acquire) {
             2 => Kind::Listener,
             3 => Kind::Connecting,
             4 => Kind::Stream,
@@ -549,12 +426,12 @@ impl Socket {
     }
 
     pub(crate) fn set_kind(&self, kind: Kind) {
-        self.kind.store(number(kind as u32), Ordering::Release);
+        self.state.kind.store(number(kind as u32), Ordering::Release);
     }
 
     #[inline]
     pub(crate) fn route(&self) -> Route {
-        match self.route.load(Ordering::Acquire) {
+        match self.state.route.load(Ordering::Acquire) {
             0 => Route::Open,
             2 => Route::Offered,
             3 => Route::Rings,
@@ -564,7 +441,7 @@ impl Socket {
     }
 
     pub(crate) fn set_route(&self, route: Route) {
-        self.route.store(number(route as u32), Ordering::Release);
+        self.state.route.store(number(route as u32), Ordering::Release);
         changes::note(self.index());
     }
 
@@ -572,27 +449,27 @@ impl Socket {
     pub(crate) fn leave_to_kernel(&self, reason: Reason) {
         let (open, kernel) = (number(Route::Open as u32), number(Route::Kernel as u32));
         let o = Ordering::AcqRel;
-        if self.route.compare_exchange(open, kernel, o, Ordering::Acquire).is_ok() {
+        if self.state.route.compare_exchange(open, kernel, o, Ordering::Acquire).is_ok() {
             self.set_reason(reason);
         }
     }
 
     pub(crate) fn reason(&self) -> Reason {
-        let reason = self.reason.load(Ordering::Relaxed);
+        let reason = self.state.reason.load(Ordering::Relaxed);
         let found = Reason::ALL.iter().find(|(known, _)| number(*known as u32) == reason);
         found.map_or(Reason::Undecided, |(known, _)| *known)
     }
 
     pub(crate) fn set_reason(&self, reason: Reason) {
-        self.reason.store(number(reason as u32), Ordering::Relaxed);
+        self.state.reason.store(number(reason as u32), Ordering::Relaxed);
     }
 
     pub(crate) fn end(&self) -> End {
-        if self.is_server.load(Ordering::Relaxed) { End::Server } else { End::Client }
+        if self.state.is_server.load(Ordering::Relaxed) { End::Server } else { End::Client }
     }
 
     pub(crate) fn set_end(&self, end: End) {
-        self.is_server.store(end == End::Server, Ordering::Relaxed);
+        self.state.is_server.store(end == End::Server, Ordering::Relaxed);
     }
 
     #[inline]
@@ -637,18 +514,18 @@ impl Socket {
 
     /// What the program has said of it for completions: by default its descriptor.
     pub(crate) fn user_data_or(&self, fd: c_int) -> u64 {
-        match self.has_user_data.load(Ordering::Acquire) {
-            true => self.user_data.load(Ordering::Relaxed),
+        match self.completions.has_user_data.load(Ordering::Acquire) {
+            true => self.completions.user_data.load(Ordering::Relaxed),
             false => u64::try_from(fd).unwrap_or(0),
         }
     }
 
     /// An error that the next call reports, once.
     pub(crate) fn take_error(&self) -> Option<c_int> {
-        if self.pending_error.load(Ordering::Relaxed) == 0 {
+        if self.flags.pending_error.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        match self.pending_error.swap(0, Ordering::Relaxed) {
+        match self.flags.pending_error.swap(0, Ordering::Relaxed) {
             0 => None,
             error => Some(c_int::from(error)),
         }

@@ -85,8 +85,8 @@ pub(crate) fn switch(socket: &Socket, segment: &Segment) {
 pub(crate) fn drain_pending(socket: &Socket, ring: Ring<'_>, fd: c_int) {
     let pending = ring.pending();
     if pending > 0
-        && socket.sleepers.load(Ordering::SeqCst) == 0
-        && socket.watchers.load(Ordering::SeqCst) == 0
+        && socket.waiting.sleepers.load(Ordering::SeqCst) == 0
+        && socket.waiting.watchers.load(Ordering::SeqCst) == 0
     {
         take_bells(ring, fd, pending);
     }
@@ -124,7 +124,7 @@ pub(crate) fn drain(socket: &Socket, segment: &Segment, fd: c_int, is_writer: bo
     if is_past() && ring.pending() == 0 {
         return true;
     }
-    if socket.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
+    if socket.waiting.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
         return false;
     }
     let _held = socket.receiving.hold();

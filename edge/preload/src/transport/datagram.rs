@@ -39,8 +39,9 @@ pub(crate) use outbox::{mind, send, warm};
 #[inline]
 pub(crate) fn may_use_mailbox(socket: &Socket) -> bool {
     socket.kind() == Kind::Datagram
-        && (socket.has_inbox.load(Ordering::Relaxed)
-            || !socket.is_kernel_only.load(Ordering::Relaxed) && policy::may_share(socket))
+        && (socket.datagrams.has_inbox.load(Ordering::Relaxed)
+            || !socket.datagrams.is_kernel_only.load(Ordering::Relaxed)
+                && policy::may_share(socket))
 }
 
 /// Its mailbox, if it has one.
@@ -58,7 +59,9 @@ pub(crate) fn mapped(socket: &Socket) -> Option<&Mailbox> {
 /// The program wants what only the kernel has: whatever comes from now on comes from there.
 pub(crate) fn keep_to_kernel(socket: &Socket, fd: c_int) {
     hide_groups(socket, fd);
-    if socket.kind() == Kind::Datagram && !socket.is_kernel_only.swap(true, Ordering::AcqRel) {
+    if socket.kind() == Kind::Datagram
+        && !socket.datagrams.is_kernel_only.swap(true, Ordering::AcqRel)
+    {
         if let Some(mailbox) = mapped(socket) {
             mailbox.hold();
         }
@@ -81,7 +84,7 @@ pub(crate) fn give_up(socket: &Socket, fd: c_int) {
 /// After a `bind`: the kernel may bring to this socket what it brought to another one.
 pub(crate) fn bound(socket: &Socket, fd: c_int) {
     let Some(own) = address::name(fd, false) else { return };
-    socket.port.store(own.port().into(), Ordering::Relaxed);
+    socket.rendezvous.port.store(own.port().into(), Ordering::Relaxed);
     if let Some(directory) = directory::of(fd)
         && directory.generation(own.port()) > 0
     {
@@ -91,7 +94,7 @@ pub(crate) fn bound(socket: &Socket, fd: c_int) {
 
 /// After a `connect`, whatever has come of it.
 pub(crate) fn connected(socket: &Socket, fd: c_int) {
-    socket.epoch.fetch_add(1, Ordering::AcqRel);
+    socket.datagrams.epoch.fetch_add(1, Ordering::AcqRel);
     if let Some(mailbox) = mapped(socket) {
         mailbox.turn();
         inbox::expect_groups(fd, mailbox);
@@ -100,7 +103,7 @@ pub(crate) fn connected(socket: &Socket, fd: c_int) {
             keep_to_kernel(socket, fd);
         }
     }
-    socket.port.store(0, Ordering::Relaxed);
+    socket.rendezvous.port.store(0, Ordering::Relaxed);
     bound(socket, fd);
 }
 
@@ -108,7 +111,7 @@ pub(crate) fn connected(socket: &Socket, fd: c_int) {
 pub(crate) fn closing(socket: &Socket) {
     if socket.kind() == Kind::Datagram
         && let Some(directory) = socket.udp_attachment().and_then(|ours| ours.directory)
-        && let Ok(port @ 1..) = u16::try_from(socket.port.load(Ordering::Relaxed))
+        && let Ok(port @ 1..) = u16::try_from(socket.rendezvous.port.load(Ordering::Relaxed))
     {
         directory.change(port);
     }
@@ -116,10 +119,10 @@ pub(crate) fn closing(socket: &Socket) {
 
 /// A socket that came with its descriptor.
 pub(crate) fn adopted(socket: &Socket, fd: c_int) {
-    socket.multicast_by.store(BY_UNKNOWN, Ordering::Relaxed);
+    socket.datagrams.multicast_by.store(BY_UNKNOWN, Ordering::Relaxed);
     attachment::inherit(socket, fd);
     if let Some(own) = address::name(fd, false) {
-        socket.port.store(own.port().into(), Ordering::Relaxed);
+        socket.rendezvous.port.store(own.port().into(), Ordering::Relaxed);
     }
 }
 
@@ -132,7 +135,7 @@ pub(crate) fn after_fork(socket: &Socket) {
 
 /// What the kernel brings comes as the program wants it: without saying to which group it was sent.
 pub(crate) fn hide_groups(socket: &Socket, fd: c_int) {
-    if socket.shows_groups.swap(false, Ordering::AcqRel) {
+    if socket.datagrams.shows_groups.swap(false, Ordering::AcqRel) {
         let (level, name) = inbox::shows_option(fd);
         let _ = raw::set_option(fd, level, name, 0);
         if let Some(mailbox) = mapped(socket) {
@@ -143,7 +146,8 @@ pub(crate) fn hide_groups(socket: &Socket, fd: c_int) {
 
 /// Whether the program asks for an option that is on because of us.
 pub(crate) fn is_hidden(socket: &Socket, fd: c_int, level: c_int, name: c_int) -> bool {
-    socket.shows_groups.load(Ordering::Acquire) && (level, name) == inbox::shows_option(fd)
+    socket.datagrams.shows_groups.load(Ordering::Acquire)
+        && (level, name) == inbox::shows_option(fd)
 }
 
 /// The socket has joined a group, or left it, or its filters have changed.
@@ -174,7 +178,7 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
     }
     if !is_harmless {
         if is_hidden(socket, fd, level, name) {
-            socket.shows_groups.store(false, Ordering::Release);
+            socket.datagrams.shows_groups.store(false, Ordering::Release);
         }
         return keep_to_kernel(socket, fd);
     }
@@ -193,10 +197,10 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
     .contains(&(level, name))
     {
         let is_off = raw::option::<c_int>(fd, level, name) == Ok(0);
-        socket.is_loop_off.store(is_off, Ordering::Relaxed);
+        socket.datagrams.is_loop_off.store(is_off, Ordering::Relaxed);
     }
     if ways.contains(&name) {
-        socket.epoch.fetch_add(1, Ordering::AcqRel);
+        socket.datagrams.epoch.fetch_add(1, Ordering::AcqRel);
     }
     if level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name) {
         socket.counters.note_limit(fd);

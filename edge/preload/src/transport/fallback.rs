@@ -236,10 +236,10 @@ fn notify_last(segment: &Segment, me: End, fd: c_int) {
 
 /// From here on the socket is what it would be without us.
 fn finish(socket: &Socket, fd: c_int) {
-    if socket.is_write_shut.load(Ordering::Acquire) {
+    if socket.flags.is_write_shut.load(Ordering::Acquire) {
         raw::shut(fd, libc::SHUT_WR);
     }
-    let nodelay = c_int::from(socket.nodelay.load(Ordering::Relaxed));
+    let nodelay = c_int::from(socket.flags.nodelay.load(Ordering::Relaxed));
     let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
     socket.set_reason(Reason::Left);
     socket.set_route(Route::Kernel);
@@ -284,7 +284,7 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
         if round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
     }
     let (now, o) = (raw::now_ns(), Ordering::Relaxed);
-    let since = match socket.leaving_since_ns.compare_exchange(0, now, o, o) {
+    let since = match socket.rendezvous.leaving_since_ns.compare_exchange(0, now, o, o) {
         Ok(_) => now,
         Err(since) => since,
     };
@@ -382,7 +382,10 @@ pub(crate) fn is_drained(socket: &Socket, segment: &Segment, fd: c_int) -> bool 
             Err(Errno::AGAIN | Errno::INTR) => return false,
             Err(Errno(error)) => {
                 // The kernel says it once: now.
-                socket.pending_error.store(u8::try_from(error).unwrap_or(0), Ordering::Relaxed);
+                socket
+                    .flags
+                    .pending_error
+                    .store(u8::try_from(error).unwrap_or(0), Ordering::Relaxed);
                 return true;
             }
         }

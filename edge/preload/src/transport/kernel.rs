@@ -43,11 +43,11 @@ fn receive_inner(
 ) -> Answer {
     let (errno, seen) = (raw::errno(), Seen::now());
     let first = attempt();
-    let waits = !now && !socket.is_nonblocking.load(Ordering::Relaxed);
+    let waits = !now && !socket.flags.is_nonblocking.load(Ordering::Relaxed);
     if first != Err(Errno::AGAIN) || !waits {
         return first;
     }
-    let (limit, kind) = match socket.receive_limit_ns.load(Ordering::Relaxed) {
+    let (limit, kind) = match socket.options.receive_limit_ns.load(Ordering::Relaxed) {
         0 => (None, Interrupts::Hard),
         limit => (Some(limit), Interrupts::All),
     };
@@ -82,8 +82,8 @@ fn receive_inner(
 /// Spins until a descriptor has something to read, for as long as it is worth it. Fails if a signal
 /// handler has run meanwhile that interrupts the call, or the descriptor has been closed.
 pub(crate) fn spin_until_readable(socket: &Socket, fd: c_int) -> Result<(), Errno> {
-    if socket.is_nonblocking.load(Ordering::Relaxed)
-        || socket.receive_limit_ns.load(Ordering::Relaxed) > 0
+    if socket.flags.is_nonblocking.load(Ordering::Relaxed)
+        || socket.options.receive_limit_ns.load(Ordering::Relaxed) > 0
     {
         return Ok(());
     }

@@ -22,6 +22,7 @@ use adverb_sys::random;
 use crate::base::raw::{self, Errno};
 use crate::base::shelter::Mapping;
 use crate::base::{address, config};
+use crate::socket::parts::Rendezvous;
 use crate::socket::state::{End, Reason, Route, Socket};
 use crate::socket::{changes, history, policy};
 use crate::transport::rendezvous::{self, Name};
@@ -72,7 +73,7 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
     }
     socket.set_end(End::Client);
     let destination = history::destination(theirs);
-    socket.destination.store(destination, Ordering::Relaxed);
+    socket.rendezvous.destination.store(destination, Ordering::Relaxed);
     if !policy::insists(socket) && !history::is_worth(destination, raw::now_ns()) {
         return socket.leave_to_kernel(Reason::ShortLived);
     }
@@ -82,7 +83,7 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
     let name = name(space, ours, theirs);
     // If this process is killed while it makes them, others know where they are.
     store_name(socket, name);
-    socket.rendezvous_key.store(rendezvous::cookie(fd), Ordering::Relaxed);
+    socket.rendezvous.key.store(rendezvous::cookie(fd), Ordering::Relaxed);
     if is_near {
         ports::count_offer(socket, theirs.port());
     }
@@ -94,7 +95,7 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
             }
             remember(socket, fd, name, &segment);
             socket.attach(segment);
-            socket.kernel_count.store(0, Ordering::Relaxed);
+            socket.traffic.kernel_count.store(0, Ordering::Relaxed);
             socket.set_reason(Reason::Offered);
             socket.set_route(Route::Offered);
             prepare_kernel_socket(socket, fd);
@@ -155,22 +156,24 @@ fn accept_probe(probe_socket: c_int, offered: [u64; 2], secret: u64, from: IpAdd
 }
 
 fn store_name(socket: &Socket, [a, b]: [u64; 2]) {
-    let [first, second] = &socket.rendezvous_name;
-    first.store(a, Ordering::Relaxed);
-    second.store(b, Ordering::Relaxed);
+    socket.rendezvous.name_first.store(a, Ordering::Relaxed);
+    socket.rendezvous.name_second.store(b, Ordering::Relaxed);
 }
 
 fn remember(socket: &Socket, fd: c_int, name: [u64; 2], segment: &Segment) {
-    socket.cookie.store(rendezvous::cookie(fd), Ordering::Relaxed);
+    socket.rendezvous.cookie.store(rendezvous::cookie(fd), Ordering::Relaxed);
     store_name(socket, name);
     let key = segment.header().cookie.load(Ordering::Relaxed);
-    socket.rendezvous_key.store(key, Ordering::Relaxed);
-    socket.ring_bytes.store(segment.first_bytes().try_into().unwrap_or(0), Ordering::Relaxed);
+    socket.rendezvous.key.store(key, Ordering::Relaxed);
+    socket
+        .rendezvous
+        .ring_bytes
+        .store(segment.first_bytes().try_into().unwrap_or(0), Ordering::Relaxed);
 }
 
 fn remembered(socket: &Socket) -> [u64; 2] {
-    let [first, second] = &socket.rendezvous_name;
-    [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]
+    let Rendezvous { name_first, name_second, .. } = &socket.rendezvous;
+    [name_first.load(Ordering::Relaxed), name_second.load(Ordering::Relaxed)]
 }
 
 /// Where the bytes are that the end that left had to take out of the kernel's queue.
@@ -182,7 +185,7 @@ pub(crate) fn resend_path(socket: &Socket) -> Option<CString> {
 /// Bells are single bytes, which Nagle's algorithm would hold back.
 fn prepare_kernel_socket(socket: &Socket, fd: c_int) {
     let was = raw::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(0);
-    socket.nodelay.store(was != 0, Ordering::Relaxed);
+    socket.flags.nodelay.store(was != 0, Ordering::Relaxed);
     let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
 }
 
@@ -213,7 +216,7 @@ fn open(path: &CStr) -> Option<Segment> {
 /// The end that accepted: takes the rings that the peer has offered, if it has. No other thread may be
 /// sending or receiving on the socket.
 pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
-    let port = socket.port.load(Ordering::Relaxed);
+    let port = socket.rendezvous.port.load(Ordering::Relaxed);
     if port != 0 && !ports::has_offers(port) {
         return false;
     }
@@ -227,14 +230,15 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
     }
     if !is_near(ours, theirs) {
         // A peer asks for the probe socket as soon as it has connected: about now.
-        let is_early =
-            socket.probe_count.load(Ordering::Relaxed) <= LOOKS_EARLY && path_proof::is_announced();
+        let is_early = socket.traffic.probe_count.load(Ordering::Relaxed) <= LOOKS_EARLY
+            && path_proof::is_announced();
         if !is_early && !path_proof::is_wanted() {
             socket.leave_to_kernel(Reason::PeerElsewhere);
             return false;
         }
         path_proof::receive_probes(accept_probe);
-        let _ = socket.probe_count.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+        let _ =
+            socket.traffic.probe_count.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
     }
     let name = name(space, theirs, ours);
     let Some(segment) = file(name).and_then(|path| open(&path)) else {
@@ -250,13 +254,13 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
         .direction
         .consumer
         .taken
-        .store(socket.taken.load(Ordering::Relaxed), Ordering::Release);
+        .store(socket.traffic.taken.load(Ordering::Relaxed), Ordering::Release);
     let outgoing = segment.outgoing(End::Server);
     outgoing
         .direction
         .producer
         .given
-        .store(socket.given.load(Ordering::Relaxed), Ordering::Release);
+        .store(socket.traffic.given.load(Ordering::Relaxed), Ordering::Release);
     prepare_kernel_socket(socket, fd);
     segment.own(End::Server);
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
@@ -289,13 +293,13 @@ pub(crate) fn inherit(socket: &Socket, fd: c_int) -> bool {
             continue;
         }
         socket.set_end(end);
-        socket.nodelay.store(true, Ordering::Relaxed);
+        socket.flags.nodelay.store(true, Ordering::Relaxed);
         segment.share(end);
         if matches!(segment.leaver(), Ok(Leaver::Leaves(leaver) | Leaver::Left(leaver)) if leaver == end)
         {
             continue;
         }
-        socket.is_adopted.store(true, Ordering::Relaxed);
+        socket.flags.is_adopted.store(true, Ordering::Relaxed);
         remember(socket, fd, segment.name(), &segment);
         socket.attach(segment);
         socket.set_reason(Reason::Rings);
@@ -336,7 +340,7 @@ pub(crate) fn take_back(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     let is_ours = header.state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok();
     if is_ours {
         ports::discount_offer(socket);
-        let nodelay = c_int::from(socket.nodelay.load(Ordering::Relaxed));
+        let nodelay = c_int::from(socket.flags.nodelay.load(Ordering::Relaxed));
         let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
         socket.set_route(Route::Kernel);
         withdraw(socket);

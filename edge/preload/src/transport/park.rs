@@ -57,18 +57,18 @@ pub(crate) fn look_at_kernel(socket: &Socket, fd: c_int) {
     let is_abandoned =
         |segment: &Segment| !segment.is_leaving() && segment.is_abandoned(socket.end());
     if socket.segment().is_some_and(is_abandoned) {
-        socket.is_peer_gone.store(true, Ordering::Release);
+        socket.flags.is_peer_gone.store(true, Ordering::Release);
     }
 }
 
 /// What the kernel's events say about the peer.
 pub(crate) fn apply_events(socket: &Socket, events: i16) {
     let mut grave = libc::POLLHUP | libc::POLLERR;
-    if !socket.is_read_shut.load(Ordering::Relaxed) {
+    if !socket.flags.is_read_shut.load(Ordering::Relaxed) {
         grave |= libc::POLLRDHUP;
     }
     if events & grave != 0 {
-        socket.is_peer_gone.store(true, Ordering::Release);
+        socket.flags.is_peer_gone.store(true, Ordering::Release);
     }
 }
 
@@ -111,16 +111,16 @@ pub(crate) fn arm(socket: &Socket, segment: &Segment, want: Want) -> bool {
 pub(crate) fn sleep_on_word(socket: &Socket, segment: &Segment, left_ns: Option<u64>) -> bool {
     let armed = &segment.incoming(socket.end()).direction.consumer.sleep.armed;
     let is_settled = socket.route() == Route::Rings
-        && socket.watchers.load(Ordering::SeqCst) == 0
+        && socket.waiting.watchers.load(Ordering::SeqCst) == 0
         && segment.outgoing(socket.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed)
             == 0
-        && !socket.is_peer_gone.load(Ordering::Relaxed)
+        && !socket.flags.is_peer_gone.load(Ordering::Relaxed)
         && !is_worth_a_look(socket, Some(segment), Want::Read);
     if !is_settled {
         return false;
     }
     let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
-    let is_only_one = || socket.sleepers.load(Ordering::SeqCst) <= 1;
+    let is_only_one = || socket.waiting.sleepers.load(Ordering::SeqCst) <= 1;
     let is_ours = match armed.load(Ordering::Relaxed) {
         // It was armed by a poll that is over.
         TOGETHER => is_only_one() && armed.compare_exchange(TOGETHER, ON_WORD, o, r).is_ok(),
@@ -130,7 +130,7 @@ pub(crate) fn sleep_on_word(socket: &Socket, segment: &Segment, left_ns: Option<
         return false;
     }
     fence(Ordering::SeqCst);
-    let is_shut = || socket.is_read_shut.load(Ordering::Relaxed);
+    let is_shut = || socket.flags.is_read_shut.load(Ordering::Relaxed);
     if is_worth_a_look(socket, Some(segment), Want::Read) || is_shut() {
         return true;
     }
@@ -145,7 +145,7 @@ pub(crate) fn is_in_memory(socket: &Socket, segment: &Segment) -> bool {
         && !segment.is_leaving()
         && kernel_speaks(socket, segment) == (false, false)
         && segment.outgoing(socket.end()).direction.consumer.sleep.gone.load(Ordering::Relaxed) == 0
-        && !socket.is_peer_gone.load(Ordering::Relaxed)
+        && !socket.flags.is_peer_gone.load(Ordering::Relaxed)
 }
 
 /// Says that the sleeper with that doorbell looks here when a bell has come. Returns false if another
@@ -153,8 +153,8 @@ pub(crate) fn is_in_memory(socket: &Socket, segment: &Segment) -> bool {
 /// `polls`: the caller is a sleeper on this connection, rather than the instance that watches it.
 pub(crate) fn arm_together(socket: &Socket, segment: &Segment, number: u32, polls: bool) -> bool {
     let consumer = &segment.incoming(socket.end()).direction.consumer;
-    let is_alone = socket.watchers.load(Ordering::SeqCst) > u32::from(!polls)
-        || socket.sleepers.load(Ordering::SeqCst) > u32::from(polls)
+    let is_alone = socket.waiting.watchers.load(Ordering::SeqCst) > u32::from(!polls)
+        || socket.waiting.sleepers.load(Ordering::SeqCst) > u32::from(polls)
         || consumer.sleep.armed.load(Ordering::Relaxed) == ALONE;
     if is_alone || number == 0 {
         return false;
@@ -191,9 +191,9 @@ pub(crate) struct Sleeper<'a> {
 impl<'a> Sleeper<'a> {
     /// Before anything is armed.
     pub(crate) fn new(socket: &'a Socket, is_writer: bool) -> Self {
-        socket.sleepers.fetch_add(1, Ordering::SeqCst);
+        socket.waiting.sleepers.fetch_add(1, Ordering::SeqCst);
         if is_writer {
-            socket.writers.fetch_add(1, Ordering::SeqCst);
+            socket.waiting.writers.fetch_add(1, Ordering::SeqCst);
         }
         Self { socket, is_writer }
     }
@@ -202,9 +202,9 @@ impl<'a> Sleeper<'a> {
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         if self.is_writer {
-            self.socket.writers.fetch_sub(1, Ordering::SeqCst);
+            self.socket.waiting.writers.fetch_sub(1, Ordering::SeqCst);
         }
-        self.socket.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.socket.waiting.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -214,7 +214,7 @@ pub(crate) const MOMENT_NS: u64 = 20_000_000;
 /// Whether the kernel has not been asked about a connection for so long that it had better be.
 #[inline]
 pub(crate) fn is_look_due(socket: &Socket, now_ns: u64) -> bool {
-    now_ns.saturating_sub(socket.looked_ns.load(Ordering::Relaxed)) > KERNEL_LOOK_NS
+    now_ns.saturating_sub(socket.waiting.looked_ns.load(Ordering::Relaxed)) > KERNEL_LOOK_NS
 }
 
 /// Whether there is something to read of a connection with rings, or an end, going by memory alone.
@@ -223,7 +223,7 @@ pub(crate) fn has_news(socket: &Socket, segment: &Segment) -> bool {
     let incoming = segment.incoming(socket.end());
     incoming.has_bytes()
         || incoming.direction.producer.fin.load(Ordering::Relaxed) != 0
-        || socket.is_peer_gone.load(Ordering::Relaxed)
+        || socket.flags.is_peer_gone.load(Ordering::Relaxed)
         || segment.is_leaving()
 }
 
@@ -233,9 +233,9 @@ pub(crate) fn readiness(socket: &Socket, segment: &Segment) -> i16 {
     let incoming = segment.incoming(socket.end());
     let outgoing = segment.outgoing(socket.end());
     let fin = incoming.direction.producer.fin.load(Ordering::Acquire) != 0;
-    let gone = socket.is_peer_gone.load(Ordering::Acquire);
-    let read_shut = socket.is_read_shut.load(Ordering::Relaxed);
-    let write_shut = socket.is_write_shut.load(Ordering::Relaxed);
+    let gone = socket.flags.is_peer_gone.load(Ordering::Acquire);
+    let read_shut = socket.flags.is_read_shut.load(Ordering::Relaxed);
+    let write_shut = socket.flags.is_write_shut.load(Ordering::Relaxed);
     if incoming.has_bytes() || fin || gone || read_shut {
         events |= libc::POLLIN | libc::POLLRDNORM;
     }
@@ -256,8 +256,8 @@ pub(crate) fn readiness(socket: &Socket, segment: &Segment) -> i16 {
 pub(crate) fn disarm(socket: &Socket, segment: &Segment) {
     let armed = &segment.incoming(socket.end()).direction.consumer.sleep.armed;
     if armed.load(Ordering::Relaxed) == ALONE
-        && socket.sleepers.load(Ordering::SeqCst) == 0
-        && socket.watchers.load(Ordering::SeqCst) <= 1
+        && socket.waiting.sleepers.load(Ordering::SeqCst) == 0
+        && socket.waiting.watchers.load(Ordering::SeqCst) <= 1
     {
         armed.store(0, Ordering::Relaxed);
     }

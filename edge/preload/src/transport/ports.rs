@@ -45,7 +45,7 @@ pub(crate) fn has_offers(number: u32) -> bool {
 
 /// An offer is about to be made to a port, and `socket` answers for it.
 pub(crate) fn count_offer(socket: &Socket, number: u16) {
-    socket.port.store(u32::from(number), Ordering::Relaxed);
+    socket.rendezvous.port.store(u32::from(number), Ordering::Relaxed);
     if let Some(port) = port(number) {
         let more = |word: u16| word.checked_add(OFFER);
         let _ = port.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
@@ -54,7 +54,7 @@ pub(crate) fn count_offer(socket: &Socket, number: u16) {
 
 /// The offer of a socket is there no more, and has not been taken.
 pub(crate) fn discount_offer(socket: &Socket) {
-    if let Ok(number @ 1..) = u16::try_from(socket.port.swap(0, Ordering::AcqRel)) {
+    if let Ok(number @ 1..) = u16::try_from(socket.rendezvous.port.swap(0, Ordering::AcqRel)) {
         discount(number);
     }
 }

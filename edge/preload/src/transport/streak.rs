@@ -7,16 +7,17 @@ use crate::socket::state::Socket;
 /// Something has been received; the lock for that is held.
 #[inline]
 pub(crate) fn note_run(socket: &Socket) {
-    socket
-        .rx_streak
-        .store(socket.rx_streak.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+    socket.traffic.rx_streak.store(
+        socket.traffic.rx_streak.load(Ordering::Relaxed).saturating_add(1),
+        Ordering::Relaxed,
+    );
 }
 
 /// Something has been sent: this is no stream in one direction.
 #[inline]
 pub(crate) fn end_run(socket: &Socket) {
-    if socket.rx_streak.load(Ordering::Relaxed) != 0 {
-        socket.rx_streak.store(0, Ordering::Relaxed);
+    if socket.traffic.rx_streak.load(Ordering::Relaxed) != 0 {
+        socket.traffic.rx_streak.store(0, Ordering::Relaxed);
     }
 }
 
@@ -25,7 +26,7 @@ pub(crate) fn end_run(socket: &Socket) {
 /// some hundred nanoseconds, if so little is there.
 #[inline]
 pub(crate) fn gather(socket: &Socket) {
-    if socket.rx_streak.load(Ordering::Relaxed) < RUN_MIN {
+    if socket.traffic.rx_streak.load(Ordering::Relaxed) < RUN_MIN {
         return;
     }
     let Some(segment) = socket.segment() else {

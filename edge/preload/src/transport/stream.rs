@@ -150,7 +150,8 @@ fn receive_unsettled(
             into.skip(got);
             if !how.peek {
                 streak::note_run(socket);
-                let before = socket.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
+                let before =
+                    socket.traffic.taken.fetch_add(got.try_into().unwrap_or(0), Ordering::Relaxed);
                 if socket.route() == Route::Open && socket.kind() == Kind::Stream {
                     look_for_rings(socket, fd, before == 0);
                 }
@@ -167,9 +168,9 @@ fn receive_unsettled(
 /// After a reception through the kernel. What comes from another namespace may take its time: its end
 /// has to prove its path, and the probe socket may not have been open yet.
 fn look_for_rings(socket: &Socket, fd: c_int, is_first: bool) {
-    let looks = socket.probe_count.load(Ordering::Relaxed);
+    let looks = socket.traffic.probe_count.load(Ordering::Relaxed);
     if looks > 0 {
-        socket.probe_count.store(looks + 1, Ordering::Relaxed);
+        socket.traffic.probe_count.store(looks + 1, Ordering::Relaxed);
     }
     let is_due = is_first || (1..LOOKS_CLOSE).contains(&looks) || looks.is_power_of_two();
     if !is_due {
@@ -177,7 +178,7 @@ fn look_for_rings(socket: &Socket, fd: c_int, is_first: bool) {
     }
     let _held = socket.sending.hold();
     if !offer::take(socket, fd) && socket.route() == Route::Open {
-        match socket.probe_count.load(Ordering::Relaxed) {
+        match socket.traffic.probe_count.load(Ordering::Relaxed) {
             0 => socket.leave_to_kernel(Reason::PeerSilent),
             looks if looks > LOOKS_MAX => socket.leave_to_kernel(Reason::Unproven),
             _ => return,
@@ -256,7 +257,7 @@ const SETTLING_LOOKS_MAX: u32 = 64;
 /// The peer has answered through the kernel, though rings are offered to it. It looks for them with
 /// the first bytes that it gets: if it has answered a few times, it is not going to take them.
 fn give_up(socket: &Socket, segment: &Segment, fd: c_int) {
-    let answers = socket.kernel_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let answers = socket.traffic.kernel_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     let given = segment.outgoing(socket.end()).direction.producer.given.load(Ordering::Relaxed);
     let has_to_be_brought = offer::probe_again(segment, fd);
     if given > 0 && answers >= ANSWERS && offer::take_back(socket, segment, fd) {
@@ -289,7 +290,7 @@ fn receive_ring(
         Err(Trouble::Broken) => broken(socket, fd),
         Err(Trouble::Fault | Trouble::NoMemory) => Step::Failed(Errno::FAULT),
         Ok(0) if into.remaining() == 0 => Step::Moved(0),
-        Ok(0) if socket.is_read_shut.load(Ordering::Relaxed) => Step::Ended,
+        Ok(0) if socket.flags.is_read_shut.load(Ordering::Relaxed) => Step::Ended,
         Ok(0) if ring.direction.producer.fin.load(Ordering::Acquire) != 0 => {
             if ring.has_bytes() {
                 Step::Moved(0)
@@ -297,7 +298,7 @@ fn receive_ring(
                 Step::Ended
             }
         }
-        Ok(0) if socket.is_peer_gone.load(Ordering::Acquire) && !is_left(socket) => {
+        Ok(0) if socket.flags.is_peer_gone.load(Ordering::Acquire) && !is_left(socket) => {
             if ring.has_bytes() { Step::Moved(0) } else { last_word(socket, fd) }
         }
         Ok(0) if is_left(socket) => receive_after_ring(socket, fd, into, how),
@@ -305,8 +306,8 @@ fn receive_ring(
         Ok(got) => {
             if !how.peek {
                 streak::note_run(socket);
-                if socket.streamed.load(Ordering::Relaxed) != 0 {
-                    socket.streamed.store(0, Ordering::Relaxed);
+                if socket.traffic.streamed.load(Ordering::Relaxed) != 0 {
+                    socket.traffic.streamed.store(0, Ordering::Relaxed);
                 }
                 rise(&socket.counters.rx_waiting_bytes_max, got);
                 add(&socket.counters.rx_packets, 1);
@@ -363,7 +364,7 @@ fn last_word(socket: &Socket, fd: c_int) -> Step {
             Ok(_) | Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 // Not yet: its last bytes, or its FIN, are still on their way.
-                socket.is_peer_gone.store(false, Ordering::Release);
+                socket.flags.is_peer_gone.store(false, Ordering::Release);
                 return Step::Nothing;
             }
             Err(error) => return Step::Failed(error),
@@ -400,7 +401,7 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>, more
             return Step::Nothing;
         }
         let held = socket.sending.hold();
-        if socket.is_write_shut.load(Ordering::Relaxed) {
+        if socket.flags.is_write_shut.load(Ordering::Relaxed) {
             return Step::Failed(Errno::PIPE);
         }
         let Some(segment) = socket.segment() else {
@@ -455,7 +456,7 @@ fn send_settled(
 
 /// A connection that was accepted and is written to first: looks for an offer now and then.
 fn look_for_offer(socket: &Socket, fd: c_int) {
-    let sends = socket.kernel_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let sends = socket.traffic.kernel_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     if socket.kind() == Kind::Stream && sends.is_power_of_two() {
         let _receiving = socket.receiving.hold();
         let _sending = socket.sending.hold();
@@ -475,7 +476,7 @@ fn through_kernel(
     match kernel_send(fd, from, more) {
         Ok(sent) => {
             let given = match segment {
-                None => &socket.given,
+                None => &socket.traffic.given,
                 Some(segment) => &segment.outgoing(socket.end()).direction.producer.given,
             };
             streak::end_run(socket);
@@ -495,10 +496,10 @@ fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut IoCurs
     let consumer = &ring.direction.consumer;
     bell::switch(socket, segment);
     let is_gone = consumer.sleep.gone.load(Ordering::Acquire) != 0;
-    if is_gone || socket.is_peer_gone.load(Ordering::Acquire) {
+    if is_gone || socket.flags.is_peer_gone.load(Ordering::Acquire) {
         return into_the_void(socket, fd, from);
     }
-    let streamed = socket.streamed.load(Ordering::Relaxed);
+    let streamed = socket.traffic.streamed.load(Ordering::Relaxed);
     let is_stream = streamed >= STREAM_BYTES;
     let mut sent = match ring.write(from, is_stream) {
         Ok(sent) => sent,
@@ -508,19 +509,22 @@ fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut IoCurs
     };
     let is_full = from.remaining() > 0;
     if is_full {
-        socket.tx_full_count.fetch_add(1, Ordering::AcqRel);
+        socket.traffic.tx_full_count.fetch_add(1, Ordering::AcqRel);
     }
     if (is_full || is_stream) && widen(ring, fd, sent, is_stream) {
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
     // Another thread may sleep on an instance, having seen room: it is to be notified of room to come.
     if from.remaining() > 0
-        && socket.watchers.load(Ordering::SeqCst) > 0
+        && socket.waiting.watchers.load(Ordering::SeqCst) > 0
         && !park::arm(socket, segment, park::Want::Room)
     {
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
-    socket.streamed.store(streamed.saturating_add(sent.try_into().unwrap_or(0)), Ordering::Relaxed);
+    socket
+        .traffic
+        .streamed
+        .store(streamed.saturating_add(sent.try_into().unwrap_or(0)), Ordering::Relaxed);
     if sent == 0 {
         return if from.remaining() == 0 { Step::Moved(0) } else { Step::Nothing };
     }

@@ -100,8 +100,8 @@ fn wait(
     }
     let mut attempt = || table::still(fd, socket).map_or_else(Step::Failed, |()| attempt());
     let limit_ns = match want {
-        Want::Read => socket.receive_limit_ns.load(Ordering::Relaxed),
-        Want::Write | Want::Room => socket.send_limit_ns.load(Ordering::Relaxed),
+        Want::Read => socket.options.receive_limit_ns.load(Ordering::Relaxed),
+        Want::Write | Want::Room => socket.options.send_limit_ns.load(Ordering::Relaxed),
     };
     let (limit, kind) = match limit_ns {
         0 => (None, Interrupts::Hard),
@@ -117,7 +117,7 @@ fn wait(
             if segment.is_some() && rounds.is_multiple_of(KERNEL_LOOK_ROUNDS) {
                 park::look_at_kernel(socket, fd);
             }
-            let gone = socket.is_peer_gone.load(Ordering::Relaxed);
+            let gone = socket.flags.is_peer_gone.load(Ordering::Relaxed);
             if gone || park::is_worth_a_look(socket, segment, want) {
                 if want == Want::Read {
                     streak::gather(socket);
@@ -169,9 +169,9 @@ fn wait(
 fn last_look(socket: &Socket, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step {
     let now = raw::now_ns();
     if socket.mapped().is_some() && park::is_look_due(socket, now) {
-        socket.looked_ns.store(now, Ordering::Relaxed);
+        socket.waiting.looked_ns.store(now, Ordering::Relaxed);
         park::look_at_kernel(socket, fd);
-        if socket.is_peer_gone.load(Ordering::Relaxed) {
+        if socket.flags.is_peer_gone.load(Ordering::Relaxed) {
             return match attempt() {
                 Step::Nothing => Step::Failed(Errno::AGAIN),
                 step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => step,
@@ -190,7 +190,7 @@ pub(crate) fn receive(
     how: Receive<'_>,
 ) -> Answer {
     raw::cancellation_point();
-    let now = how.now || socket.is_nonblocking.load(Ordering::Relaxed);
+    let now = how.now || socket.flags.is_nonblocking.load(Ordering::Relaxed);
     let mut cursor = IoCursor::new(parts);
     let wanted = cursor.remaining();
     let mut done = 0;
@@ -246,7 +246,7 @@ pub(crate) fn send(socket: &Socket, fd: c_int, parts: &[libc::iovec], how: Send)
     if let Some(segment) = socket.mapped() {
         segment.outgoing(socket.end()).prepare();
     }
-    let now = how.now || socket.is_nonblocking.load(Ordering::Relaxed);
+    let now = how.now || socket.flags.is_nonblocking.load(Ordering::Relaxed);
     let mut cursor = IoCursor::new(parts);
     let wanted = cursor.remaining();
     let mut done = 0;
@@ -292,7 +292,7 @@ fn try_send_paced(
     if wanted == 0 {
         return try_send(socket, fd, from, more);
     }
-    let limit_ns = socket.send_limit_ns.load(Ordering::Relaxed);
+    let limit_ns = socket.options.send_limit_ns.load(Ordering::Relaxed);
     let is_still = || table::still(fd, socket);
     let granted = match socket.paced.admit(Load::Stream(wanted), may_wait, limit_ns, is_still) {
         Ok(granted) => granted,

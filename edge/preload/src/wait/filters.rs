@@ -355,11 +355,11 @@ pub(crate) enum Admitted {
 
 /// Waits, unless `now`, until something may be received.
 pub(crate) fn admit(socket: &SocketRef, fd: c_int, now: bool) -> Result<Admitted, Errno> {
-    let (limit, kind) = match socket.receive_limit_ns.load(Ordering::Relaxed) {
+    let (limit, kind) = match socket.options.receive_limit_ns.load(Ordering::Relaxed) {
         0 => (None, Interrupts::Hard),
         limit => (Some(limit), Interrupts::All),
     };
-    let now = now || socket.is_nonblocking.load(Ordering::Relaxed);
+    let now = now || socket.flags.is_nonblocking.load(Ordering::Relaxed);
     let errno = raw::errno();
     let budget = SpinBudget::start(config::get().receive_spin_ns, limit, kind);
     loop {

@@ -216,7 +216,7 @@ fn is_due(known: &[Known], now_ns: u64) -> bool {
     let each = || known.iter().filter_map(Known::rings);
     let is_due = each().any(|(socket, _)| park::is_look_due(socket, now_ns));
     if is_due {
-        each().for_each(|(socket, _)| socket.looked_ns.store(now_ns, Ordering::Relaxed));
+        each().for_each(|(socket, _)| socket.waiting.looked_ns.store(now_ns, Ordering::Relaxed));
     }
     is_due
 }

@@ -37,14 +37,14 @@ static RINGS: Guarded<Vec<(Key, c_int)>> = Guarded::new(Vec::new());
 
 /// The ring of a socket; `None` if it has none yet, for want of an address, or is the kernel's alone.
 pub(crate) fn of(socket: &SocketRef, fd: c_int) -> Option<c_int> {
-    if let known @ 1.. = socket.ring.load(Ordering::Acquire) {
+    if let known @ 1.. = socket.completions.ring.load(Ordering::Acquire) {
         return c_int::try_from(known - 1).ok();
     }
     if is_plain(socket) {
         return None;
     }
     let own = address::name(fd, false).filter(|own| own.port() != 0)?;
-    let logic = Logic::of_word(socket.ring_logic.load(Ordering::Relaxed));
+    let logic = Logic::of_word(socket.completions.ring_logic.load(Ordering::Relaxed));
     let key = match logic.unwrap_or(config::get().ring_logic) {
         Logic::Interface => Key::Interface,
         Logic::Address => Key::Address(own.ip().to_canonical()),
@@ -56,7 +56,7 @@ pub(crate) fn of(socket: &SocketRef, fd: c_int) -> Option<c_int> {
     let ring = of_key(key)?;
     let word = u32::try_from(ring).ok()?.checked_add(1)?;
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-    match socket.ring.compare_exchange(0, word, o, r) {
+    match socket.completions.ring.compare_exchange(0, word, o, r) {
         Ok(_) => Some(ring),
         Err(known) => c_int::try_from(known - 1).ok(),
     }

@@ -330,7 +330,9 @@ impl Desk {
         table::clear(fd).map(Socket::release).unwrap_or(());
         sockets::accepted(&socket, fd, 0, false);
         let new = table::socket(fd)?;
-        new.ring.store(socket.ring.load(Ordering::Relaxed), Ordering::Release);
+        new.completions
+            .ring
+            .store(socket.completions.ring.load(Ordering::Relaxed), Ordering::Release);
         let completion = Completion {
             events: ACCEPTED,
             user_data: new.user_data_or(fd),
@@ -394,7 +396,7 @@ impl Seat {
             Step::Failed(error) => {
                 // Whatever the program does next fails with it.
                 let error = u8::try_from(error.0).unwrap_or(0);
-                self.socket.pending_error.store(error, Ordering::Relaxed);
+                self.socket.flags.pending_error.store(error, Ordering::Relaxed);
                 self.end(fd, IN | ERR | HUP | RDHUP)
             }
         }
@@ -422,7 +424,7 @@ impl Seat {
         if std::mem::replace(&mut self.has_ended, true) {
             return None;
         }
-        let is_shut = self.socket.is_write_shut.load(Ordering::Relaxed);
+        let is_shut = self.socket.flags.is_write_shut.load(Ordering::Relaxed);
         let events = if is_shut { events | HUP } else { events };
         Some(Completion { events, user_data: self.socket.user_data_or(fd), ..NOTHING })
     }

@@ -160,7 +160,7 @@ fn is_allowed(socket: &Socket, fd: c_int) -> bool {
 /// The mailbox of a socket: mapped now if another process of this family has made it.
 #[inline]
 pub(super) fn inbox(socket: &Socket, fd: c_int) -> Option<&Inbox> {
-    if !socket.has_inbox.load(Ordering::Acquire) {
+    if !socket.datagrams.has_inbox.load(Ordering::Acquire) {
         return None;
     }
     match socket.udp_attachment().and_then(UdpAttachment::inbox) {
@@ -173,7 +173,7 @@ pub(super) fn inbox(socket: &Socket, fd: c_int) -> Option<&Inbox> {
 /// The mailbox is spoilt: from now on the kernel brings everything, and senders are told.
 #[cold]
 pub(super) fn give_up(socket: &Socket, fd: c_int) -> Option<&Inbox> {
-    if socket.has_inbox.swap(false, Ordering::SeqCst) {
+    if socket.datagrams.has_inbox.swap(false, Ordering::SeqCst) {
         if let Some(inbox) = mapped(socket) {
             inbox.mailbox.give_up();
         }
@@ -208,9 +208,9 @@ pub(crate) fn forget_threads(socket: &Socket) {
 
 /// A socket that came from another program: if it has a mailbox, so it stays.
 pub(crate) fn inherit(socket: &Socket, fd: c_int) {
-    socket.has_inbox.store(true, Ordering::Release);
+    socket.datagrams.has_inbox.store(true, Ordering::Release);
     if join(socket, fd).is_none() {
-        socket.has_inbox.store(false, Ordering::Release);
+        socket.datagrams.has_inbox.store(false, Ordering::Release);
     }
 }
 
@@ -231,16 +231,16 @@ pub(super) fn set_up(socket: &Socket, fd: c_int) {
     let limit = u64::try_from(number(libc::SO_RCVBUF)).unwrap_or(0);
     // If this process is killed while it makes the mailbox, others know where it is.
     let (cookie, network) = (directory::cookie(fd), directory::network(fd));
-    socket.cookie.store(cookie.unwrap_or(0), Ordering::Relaxed);
-    socket.rendezvous_key.store(network.unwrap_or(0), Ordering::Relaxed);
+    socket.rendezvous.cookie.store(cookie.unwrap_or(0), Ordering::Relaxed);
+    socket.rendezvous.key.store(network.unwrap_or(0), Ordering::Relaxed);
     let Some((mailbox, path)) =
         directory::make(directory, fd, own.port(), number(libc::SO_DOMAIN), limit)
     else {
         return;
     };
-    socket.port.store(own.port().into(), Ordering::Relaxed);
+    socket.rendezvous.port.store(own.port().into(), Ordering::Relaxed);
     ours.publish(mailbox, path);
-    socket.has_inbox.store(true, Ordering::SeqCst);
+    socket.datagrams.has_inbox.store(true, Ordering::SeqCst);
     socket.set_reason(Reason::Rings);
     policy::explain(socket, fd, "mailbox");
     changes::note(socket.index());

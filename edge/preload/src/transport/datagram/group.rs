@@ -167,7 +167,7 @@ struct Group {
 /// Lets a socket of ours send to groups by the interface by which the program's does.
 pub(super) fn send_by_same(socket: &Socket, fd: c_int, probe: c_int, is_v4: bool) {
     if is_v4 {
-        let by = socket.multicast_by.load(Ordering::Relaxed);
+        let by = socket.datagrams.multicast_by.load(Ordering::Relaxed);
         let addr = u32::try_from(by & u64::from(u32::MAX)).unwrap_or(0);
         let index = c_int::try_from(by >> 32).unwrap_or(0);
         let (level, name) = (libc::IPPROTO_IP, libc::IP_MULTICAST_IF);
@@ -210,7 +210,7 @@ impl Groups {
         directory: &Directory,
     ) -> Plan {
         let kernel = |is_counted| Plan::Kernel { is_counted, to: Some(to) };
-        let is_known = source.socket.multicast_by.load(Ordering::Relaxed) != BY_UNKNOWN;
+        let is_known = source.socket.datagrams.multicast_by.load(Ordering::Relaxed) != BY_UNKNOWN;
         if !is_known {
             return kernel(false);
         }
@@ -277,7 +277,7 @@ impl Group {
     /// Looks for mailboxes on the group's port.
     fn search(&mut self, directory: &Directory, generation: u32, source: &Source<'_>) {
         let Source { socket, fd, me } = *source;
-        if socket.port.load(Ordering::Relaxed) == 0 {
+        if socket.rendezvous.port.load(Ordering::Relaxed) == 0 {
             return;
         }
         self.generation = generation;

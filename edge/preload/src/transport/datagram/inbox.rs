@@ -84,8 +84,8 @@ pub(crate) fn receive(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Ou
 }
 
 fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
-    let now =
-        request.flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking.load(Ordering::Relaxed);
+    let now = request.flags & libc::MSG_DONTWAIT != 0
+        || socket.flags.is_nonblocking.load(Ordering::Relaxed);
     // With a mailbox, a call that waits anyway looks there first, and asks the kernel a little later.
     let mailbox = attachment::inbox(socket, fd).map(Inbox::mailbox);
     if now || mailbox.is_none_or(Mailbox::has_record) {
@@ -97,7 +97,7 @@ fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     if now {
         return last_look(socket, fd, request);
     }
-    let (limit, kind) = match socket.receive_limit_ns.load(Ordering::Relaxed) {
+    let (limit, kind) = match socket.options.receive_limit_ns.load(Ordering::Relaxed) {
         0 => (None, Interrupts::Hard),
         limit => (Some(limit), Interrupts::All),
     };
@@ -171,11 +171,11 @@ fn spin(
 fn last_look(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let now = raw::now_ns();
     if socket.udp_attachment().is_none()
-        || now.saturating_sub(socket.looked_ns.load(Ordering::Relaxed)) < LOOK_NS
+        || now.saturating_sub(socket.waiting.looked_ns.load(Ordering::Relaxed)) < LOOK_NS
     {
         return Err(Errno::AGAIN);
     }
-    socket.looked_ns.store(now, Ordering::Relaxed);
+    socket.waiting.looked_ns.store(now, Ordering::Relaxed);
     outbox::mind(socket, fd);
     attempt(socket, fd, request)
 }
@@ -194,11 +194,11 @@ impl<'a> Sleeper<'a> {
             let mailbox = Some(&inbox.mailbox);
             return inbox.mailbox.doze().then_some(Self { socket, mailbox });
         }
-        socket.sleepers.fetch_add(1, Ordering::SeqCst);
+        socket.waiting.sleepers.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let sleeper = Self { socket, mailbox: None };
         // A thread that makes a mailbox now has seen that we sleep, or is seen here.
-        (!socket.has_inbox.load(Ordering::SeqCst)).then_some(sleeper)
+        (!socket.datagrams.has_inbox.load(Ordering::SeqCst)).then_some(sleeper)
     }
 }
 
@@ -206,7 +206,7 @@ impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         match self.mailbox {
             Some(mailbox) => mailbox.awake(),
-            None => _ = self.socket.sleepers.fetch_sub(1, Ordering::SeqCst),
+            None => _ = self.socket.waiting.sleepers.fetch_sub(1, Ordering::SeqCst),
         }
     }
 }
@@ -231,8 +231,8 @@ fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<
         return from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false);
     };
     mailbox.let_senders(
-        socket.sleepers.load(Ordering::SeqCst),
-        socket.watchers.load(Ordering::SeqCst),
+        socket.waiting.sleepers.load(Ordering::SeqCst),
+        socket.waiting.watchers.load(Ordering::SeqCst),
     );
     show_groups(socket, fd, mailbox);
     let front = mailbox.front();
@@ -341,7 +341,7 @@ fn from_ring(
     }
     let cut = if is_cut { libc::MSG_TRUNC } else { 0 };
     let mut control = Control::new(request.control, request.control_len);
-    control.stamp(socket.stamps.load(Ordering::Relaxed));
+    control.stamp(socket.options.stamps.load(Ordering::Relaxed));
     Ok(Arrival {
         len: if request.flags & libc::MSG_TRUNC != 0 { front.len } else { copied },
         from,
@@ -391,8 +391,8 @@ fn from_kernel(
     flags: c_int,
     waits: bool,
 ) -> Outcome {
-    let is_ours =
-        socket.has_inbox.load(Ordering::Relaxed) && !socket.is_kernel_only.load(Ordering::Relaxed);
+    let is_ours = socket.datagrams.has_inbox.load(Ordering::Relaxed)
+        && !socket.datagrams.is_kernel_only.load(Ordering::Relaxed);
     let mut control = Room([0; CONTROL_BYTES]);
     let mut arrival = Arrival { is_from_ring: false, ..Arrival::empty() };
     // SAFETY: all zeros is a legal value of this structure of integers and pointers.
@@ -420,7 +420,7 @@ fn from_kernel(
     if is_ours {
         arrival.sent = sent_to(&message);
         let mut control = Control::new(request.control, request.control_len);
-        if socket.stamps.load(Ordering::Relaxed) != 0 {
+        if socket.options.stamps.load(Ordering::Relaxed) != 0 {
             // SAFETY: the kernel has just filled it in, and the buffer is on this stack.
             unsafe { control.pass_on(&message) };
         }
@@ -490,20 +490,20 @@ pub(super) fn shows_option(fd: c_int) -> (c_int, c_int) {
 fn show_groups(socket: &Socket, fd: c_int, mailbox: &Mailbox) {
     if mailbox.shows() != Shows::Wanted
         || mailbox.is_held()
-        || socket.is_kernel_only.load(Ordering::Relaxed)
+        || socket.datagrams.is_kernel_only.load(Ordering::Relaxed)
     {
         return;
     }
     let (level, name) = shows_option(fd);
     let errors = if level == libc::IPPROTO_IP { libc::IP_RECVERR } else { libc::IPV6_RECVERR };
     let is_off = |name| raw::option::<c_int>(fd, level, name) == Ok(0);
-    let is_on = socket.shows_groups.load(Ordering::Acquire);
+    let is_on = socket.datagrams.shows_groups.load(Ordering::Acquire);
     let may_be_on = is_on || is_off(name) && is_off(errors);
     if !may_be_on {
         mailbox.set_shows(Shows::Wanted, Shows::Never);
     } else if mailbox.set_shows(Shows::Wanted, Shows::Groups) {
         if !is_on {
-            socket.shows_groups.store(true, Ordering::Release);
+            socket.datagrams.shows_groups.store(true, Ordering::Release);
             let _ = raw::set_option(fd, level, name, 1);
         }
         expect_groups(fd, mailbox);
@@ -590,8 +590,8 @@ fn count(mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
 
 /// Now and then, as long as there is no mailbox: is the sender one that would use it?
 fn meet(socket: &SocketRef, fd: c_int, arrival: &Arrival) {
-    let count = socket.kernel_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    if !count.is_power_of_two() || socket.is_kernel_only.load(Ordering::Relaxed) {
+    let count = socket.traffic.kernel_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if !count.is_power_of_two() || socket.datagrams.is_kernel_only.load(Ordering::Relaxed) {
         return;
     }
     let Some(from) = address::read(&arrival.from) else { return };

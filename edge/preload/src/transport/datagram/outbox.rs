@@ -98,7 +98,7 @@ impl Route {
         fd: c_int,
         me: u64,
     ) {
-        if socket.port.load(Ordering::Relaxed) == 0 {
+        if socket.rendezvous.port.load(Ordering::Relaxed) == 0 {
             return;
         }
         self.generation = generation;
@@ -195,7 +195,7 @@ impl Route {
 /// The address that a socket's datagrams to `to` come from.
 pub(super) fn source_of(socket: &Socket, fd: c_int, to: SocketAddr) -> Option<SocketAddr> {
     let own = address::name(fd, false)?;
-    let port = u16::try_from(socket.port.load(Ordering::Relaxed)).ok()?;
+    let port = u16::try_from(socket.rendezvous.port.load(Ordering::Relaxed)).ok()?;
     // Nothing comes from the address of a group, though sockets may be bound to one.
     if !own.ip().is_unspecified() && !own.ip().is_multicast() {
         return Some(SocketAddr::new(own.ip(), port));
@@ -251,7 +251,7 @@ impl Outbox {
     /// Where the socket is connected to.
     #[inline]
     fn peer(&mut self, socket: &Socket, fd: c_int) -> Option<SocketAddr> {
-        let turn = socket.epoch.load(Ordering::Acquire);
+        let turn = socket.datagrams.epoch.load(Ordering::Acquire);
         if turn != self.peer_turn {
             self.peer = address::name(fd, true);
             self.peer_turn = turn;
@@ -442,7 +442,7 @@ pub(crate) fn send(
     kernel: impl FnOnce() -> Answer,
 ) -> Answer {
     raw::cancellation_point();
-    if socket.is_kernel_only.load(Ordering::Acquire) {
+    if socket.datagrams.is_kernel_only.load(Ordering::Acquire) {
         return through_kernel(socket, kernel);
     }
     let ours = socket.udp_attachment_or_new(fd);
@@ -475,7 +475,7 @@ pub(crate) fn send(
         });
     }
     if answer.is_ok() {
-        let port = u16::try_from(socket.port.load(Ordering::Relaxed)).unwrap_or(0);
+        let port = u16::try_from(socket.rendezvous.port.load(Ordering::Relaxed)).unwrap_or(0);
         if port == 0 || directory.generation(port) == 0 {
             announce(socket, fd, directory);
         }
@@ -513,7 +513,7 @@ fn through_kernel(socket: &Socket, kernel: impl FnOnce() -> Answer) -> Answer {
 #[cold]
 fn announce(socket: &Socket, fd: c_int, directory: &Directory) {
     if let Some(own) = address::name(fd, false).filter(|own| own.port() != 0) {
-        socket.port.store(own.port().into(), Ordering::Relaxed);
+        socket.rendezvous.port.store(own.port().into(), Ordering::Relaxed);
         directory.announce(own.port());
     }
 }

@@ -177,7 +177,7 @@ impl Item {
                 .map_or(Look::NOTHING, |mailbox| Look { head: mailbox.head(), ..Look::NOTHING }),
             Target::Socket(socket) => socket.mapped().map_or(Look::NOTHING, |segment| Look {
                 head: segment.incoming(socket.end()).head(),
-                tx_full_count: socket.tx_full_count.load(Ordering::Acquire),
+                tx_full_count: socket.traffic.tx_full_count.load(Ordering::Acquire),
                 kernel: park::kernel_speaks(socket, segment),
             }),
         }
@@ -299,7 +299,7 @@ impl Item {
                 if let Some(segment) = socket.mapped() {
                     park::part_together(socket, segment);
                 }
-                socket.watchers.fetch_sub(1, Ordering::AcqRel);
+                socket.waiting.watchers.fetch_sub(1, Ordering::AcqRel);
             }
             Target::Datagram(socket) => {
                 if let Some(mailbox) = datagram::mapped(socket) {
@@ -310,7 +310,7 @@ impl Item {
                         mailbox.seen(false);
                     }
                 }
-                socket.watchers.fetch_sub(1, Ordering::AcqRel);
+                socket.waiting.watchers.fetch_sub(1, Ordering::AcqRel);
             }
             Target::Inner(_) => {}
         }
@@ -320,7 +320,7 @@ impl Item {
     pub(super) fn after_fork(&mut self) {
         self.is_copied = true;
         if let Target::Datagram(socket) = &self.target {
-            socket.watchers.fetch_add(1, Ordering::AcqRel);
+            socket.waiting.watchers.fetch_add(1, Ordering::AcqRel);
             if let Some(mailbox) = datagram::mapped(socket) {
                 if self.is_armed {
                     mailbox.hold();

@@ -253,7 +253,7 @@ impl Epoll {
                                 // It may be of a connection that was here when the kernel was asked.
                                 park::look_at_kernel(socket, item.via);
                             }
-                            if socket.watchers.load(Ordering::Relaxed) == 1
+                            if socket.waiting.watchers.load(Ordering::Relaxed) == 1
                                 && let Some(segment) = socket.mapped()
                             {
                                 bell::drain(socket, segment, item.via, false);
