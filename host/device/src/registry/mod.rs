@@ -10,6 +10,7 @@
 
 pub(crate) mod control_message;
 pub(crate) mod counters;
+mod layout;
 mod own;
 pub(crate) mod probe;
 pub(crate) mod relay;
@@ -17,10 +18,14 @@ pub(crate) mod rendezvous;
 pub(crate) mod services;
 pub(crate) mod stats_page;
 
+use self::layout::{
+    Census, Group, Layout, MAGIC, SLOT_COUNT, Slot, VERSION, index, load, load_halves,
+};
 use self::own::{Own, halves};
 use self::rendezvous::Place;
 use crate::sync::Mutex;
 use adverb_shm::alive;
+use adverb_shm::page::{Page, Writers};
 use adverb_sys::fork::Kept;
 use adverb_sys::lock::{self, FileLock};
 use adverb_sys::memory::Mapping;
@@ -32,11 +37,11 @@ use std::io;
 use std::mem;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Devices of one user and network namespace at once.
-pub(crate) const SLOTS_MAX: usize = layout::SLOT_COUNT;
+pub(crate) const SLOTS_MAX: usize = SLOT_COUNT;
 /// How many of the upper bits of a connection's name say which device of the host it is of.
 pub const CONNECTION_PREFIX_BITS: u32 = 10;
 const _: () = assert!(SLOTS_MAX == 1 << CONNECTION_PREFIX_BITS);
@@ -84,7 +89,7 @@ impl SlotId {
 
     /// The slot with this number, if there is one.
     pub(crate) fn new(number: u32) -> Option<Self> {
-        (index(number) < layout::SLOT_COUNT).then_some(Self(number))
+        (index(number) < SLOT_COUNT).then_some(Self(number))
     }
 
     /// Its number.
@@ -151,66 +156,6 @@ pub(crate) struct DomainClaim(usize);
 /// Slots of the sockets in the group of an address: a socket's index is its place in the list.
 pub(crate) type Members = Vec<SlotId>;
 
-/// The layout, in words. A change of any of it is a change of [`VERSION`].
-mod layout {
-    pub(super) const MAGIC: usize = 0;
-    pub(super) const VERSION: usize = 1;
-    /// Grows whenever a name is claimed or given up.
-    pub(super) const DOMAIN_CHANGES: usize = 2;
-    /// What devices of this registry know and other users do not, in two words.
-    pub(super) const SECRET: usize = 3;
-    pub(super) const SLOTS: usize = 16;
-    pub(super) const SLOT_WORDS: usize = 16;
-    /// Processes (each with each device it has open) at once.
-    pub(super) const SLOT_COUNT: usize = 1024;
-    pub(super) const SLOT_PID: usize = 0;
-    pub(super) const SLOT_RELAY_PORT: usize = 1;
-    pub(super) const SLOT_RELAYED: usize = 2;
-    /// Version of the shared memory that the device uses, 0 if it does not; and a number that no
-    /// device in this slot had before, in two words.
-    pub(super) const SLOT_SHM: usize = 3;
-    pub(super) const SLOT_NONCE: usize = 4;
-    /// Another number for each device that takes the slot.
-    pub(super) const SLOT_SERIAL: usize = 6;
-    /// The number of its network interface.
-    pub(super) const SLOT_INTERFACE: usize = 7;
-    /// The namespace that the process's number is of.
-    pub(super) const SLOT_PROCESSES: usize = 8;
-    /// 1 if the device takes management datagrams, 0 if not.
-    pub(super) const SLOT_MANAGES: usize = 9;
-    /// One more than the number of the descriptor behind which it shows its counters; 0 for none.
-    pub(super) const SLOT_COUNTERS: usize = 14;
-    /// How often others have asked for them.
-    pub(super) const SLOT_ASKED: usize = 15;
-    pub(super) const BLOCKS: usize = SLOTS + SLOT_WORDS * SLOT_COUNT;
-    pub(super) const BLOCK_COUNT: usize = 1 << (24 - super::BLOCK_BITS);
-    pub(super) const GROUPS: usize = BLOCKS + BLOCK_COUNT;
-    /// Addresses in use at once.
-    pub(super) const GROUP_COUNT: usize = 64;
-    pub(super) const GROUP_ADDRESS: usize = 0;
-    pub(super) const GROUP_SCOPE: usize = 4;
-    pub(super) const GROUP_LEN: usize = 5;
-    pub(super) const GROUP_MEMBERS: usize = 6;
-    pub(super) const GROUP_WORDS: usize = GROUP_MEMBERS + SLOT_COUNT;
-    pub(super) const CENSUS_NONCE: usize = GROUPS + GROUP_WORDS * GROUP_COUNT;
-    pub(super) const CENSUS_SEEN: usize = CENSUS_NONCE + 1;
-    /// Sockets of one address that a census can count.
-    pub(super) const CENSUS_COUNT: usize = adverb_sys::udp::steering::PROBES_MAX;
-    pub(super) const DOMAINS: usize = CENSUS_SEEN + CENSUS_COUNT;
-    /// XRC domains of files that are open at once, multicast groups, and bound ports of connection
-    /// management, counted once for each device of each process.
-    pub(super) const DOMAIN_COUNT: usize = 4096;
-    pub(super) const DOMAIN_OWNER: usize = 0;
-    pub(super) const DOMAIN_NAME: usize = 1;
-    pub(super) const DOMAIN_WORDS: usize = DOMAIN_NAME + super::DomainName::WORDS;
-    pub(super) const WORDS: usize = DOMAINS + DOMAIN_COUNT * DOMAIN_WORDS;
-}
-
-/// A megabyte for all processes of a user on a host together.
-const _: () = assert!(layout::WORDS * WORD_BYTES <= 1 << 20);
-const MAGIC: u32 = 0x4164_7672;
-const VERSION: u32 = 8;
-const WORD_BYTES: usize = size_of::<u32>();
 /// How long others may change things, which takes them milliseconds, unless they are stopped.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Byte of the file whose lock stands for slot 0; beyond its end, so that it is nothing else.
@@ -224,7 +169,7 @@ pub(crate) struct Registry {
     /// A child of this process does not hold the slot's lock.
     kept: Kept,
     file: File,
-    memory: Mapping,
+    memory: Page<Layout>,
     slot: SlotId,
     place: Place,
     /// The namespace that this process's number is of.
@@ -244,7 +189,7 @@ impl Registry {
     pub(crate) fn join() -> io::Result<Self> {
         let place = Place::current()?;
         let founding = place.found()?;
-        let bytes = Mapping::whole(layout::WORDS * WORD_BYTES);
+        let bytes = Mapping::whole(size_of::<Layout>());
         let file = match place.find(VERSION, bytes, slots_max())? {
             Some(file) => file,
             None => place.make(bytes)?,
@@ -285,13 +230,13 @@ impl Registry {
         let kept = Kept::new(&file)?;
         let exclusive = lock_file(&path)?;
         let fresh = !is_ours(&file)?;
-        let memory = Mapping::shared(&file, layout::WORDS * WORD_BYTES)?;
+        let memory = Page::<Layout>::open(&file, Writers::All)?;
         let (slot, processes, listener) = (SlotId::NONE, namespace(), None);
         let own = Mutex::default();
         let mut registry = Self { path, kept, file, memory, slot, place, processes, listener, own };
         registry.remember_secret(match fresh {
             true => adverb_sys::random::number(),
-            false => registry.written_secret(),
+            false => load_halves(&registry.memory.secret_low, &registry.memory.secret_high),
         });
         registry.mend_head();
         registry.slot = registry.take_slot()?;
@@ -304,12 +249,8 @@ impl Registry {
         self.slot
     }
 
-    fn word(&self, at: usize) -> &AtomicU32 {
-        word(&self.memory, at)
-    }
-
-    fn slot_word(&self, slot: SlotId, field: usize) -> &AtomicU32 {
-        self.word(slot_place(slot, field))
+    fn slot_at(&self, slot: SlotId) -> &Slot {
+        self.memory.slot(slot)
     }
 
     fn take_slot(&self) -> io::Result<SlotId> {
@@ -323,37 +264,30 @@ impl Registry {
             self.forget_blocks_of(slot);
             self.leave_groups(slot);
             self.forget_domains_of(slot);
-            let serial = self.slot_word(slot, layout::SLOT_SERIAL).load(Ordering::Relaxed);
-            for (field, value) in [
-                (layout::SLOT_SERIAL, serial.wrapping_add(1)),
-                (layout::SLOT_PID, std::process::id()),
-                (layout::SLOT_PROCESSES, self.processes),
-                (layout::SLOT_RELAY_PORT, 0),
-                (layout::SLOT_SHM, 0),
-                (layout::SLOT_NONCE, 0),
-                (layout::SLOT_NONCE + 1, 0),
-                (layout::SLOT_INTERFACE, 0),
-                (layout::SLOT_MANAGES, 0),
-                (layout::SLOT_COUNTERS, 0),
-                (layout::SLOT_ASKED, 0),
-            ] {
-                self.set_field(slot, field, value);
-            }
+            let serial = self.slot_at(slot).serial.load(Ordering::Relaxed);
+            self.set_field(slot, |slot| &slot.serial, serial.wrapping_add(1));
+            self.set_field(slot, |slot| &slot.pid, std::process::id());
+            self.set_field(slot, |slot| &slot.processes, self.processes);
+            self.set_relay_port_of(slot, 0);
+            self.set_shm_of(slot, 0, 0, 0);
+            self.set_field(slot, |slot| &slot.manages, 0);
+            self.set_field(slot, |slot| &slot.counters, 0);
+            self.set_field(slot, |slot| &slot.asked, 0);
             return Ok(slot);
         }
         Err(io::Error::other(format!(
             "{} processes of this user have RDMA devices open already, and more is not possible",
-            layout::SLOT_COUNT
+            SLOT_COUNT
         )))
     }
 
     fn slots() -> impl Iterator<Item = SlotId> + Clone {
-        (0..layout::SLOT_COUNT).filter_map(|n| u32::try_from(n).ok()).map(SlotId)
+        (0..SLOT_COUNT).filter_map(|n| u32::try_from(n).ok()).map(SlotId)
     }
 
     /// The process that was there last has not left, and there is one of its number, or it cannot be seen.
     fn seems_taken(&self, slot: SlotId) -> bool {
-        match self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed) {
+        match self.slot_at(slot).pid.load(Ordering::Relaxed) {
             0 => false,
             _ => !self.pid_of(slot).is_some_and(alive::is_missing),
         }
@@ -361,9 +295,9 @@ impl Registry {
 
     /// The number here of the process that was in a slot last; `None` if it is of another namespace.
     fn pid_of(&self, slot: SlotId) -> Option<u32> {
-        let [pid, processes] = [layout::SLOT_PID, layout::SLOT_PROCESSES]
-            .map(|field| self.slot_word(slot, field).load(Ordering::Relaxed));
-        (processes == self.processes).then_some(pid)
+        let Slot { pid, processes, .. } = self.slot_at(slot);
+        let is_near = processes.load(Ordering::Relaxed) == self.processes;
+        is_near.then(|| pid.load(Ordering::Relaxed))
     }
 
     fn is_alive(&self, slot: SlotId) -> bool {
@@ -373,15 +307,11 @@ impl Registry {
 
     /// As [`Registry::is_alive`], but the kernel is asked once for each slot: nonsense may name one everywhere.
     fn liveness(&self) -> impl FnMut(SlotId) -> bool {
-        let mut known = vec![None; layout::SLOT_COUNT];
+        let mut known = vec![None; SLOT_COUNT];
         move |slot| match known.get_mut(index(slot.0)) {
             Some(known) => *known.get_or_insert_with(|| self.is_alive(slot)),
             None => false,
         }
-    }
-
-    fn block_word(&self, block: Block) -> &AtomicU32 {
-        self.word(layout::BLOCKS + index(block.0).min(layout::BLOCK_COUNT - 1))
     }
 
     fn blocks() -> impl Iterator<Item = Block> + Clone {
@@ -390,7 +320,7 @@ impl Registry {
 
     fn forget_blocks_of(&self, slot: SlotId) {
         for block in Self::blocks() {
-            let word = self.block_word(block);
+            let word = self.memory.block(block);
             if word.load(Ordering::Relaxed) == slot.0 + 1 {
                 word.store(0, Ordering::Relaxed);
             }
@@ -404,8 +334,7 @@ impl Registry {
 
     /// The process in a slot.
     pub(crate) fn member(&self, slot: SlotId) -> Member {
-        let serial = self.slot_word(slot, layout::SLOT_SERIAL).load(Ordering::Relaxed);
-        Member { slot, serial }
+        Member { slot, serial: self.slot_at(slot).serial.load(Ordering::Relaxed) }
     }
 
     /// A device has not gone yet.
@@ -413,15 +342,9 @@ impl Registry {
         self.member(member.slot) == member && self.is_alive(member.slot)
     }
 
-    fn domain_word(&self, place: usize, field: usize) -> &AtomicU32 {
-        let place = place.min(layout::DOMAIN_COUNT - 1);
-        self.word(layout::DOMAINS + place * layout::DOMAIN_WORDS + field)
-    }
-
     fn forget_domains_of(&self, slot: SlotId) {
-        for place in 0..layout::DOMAIN_COUNT {
-            let owner = self.domain_word(place, layout::DOMAIN_OWNER);
-            if owner.load(Ordering::Relaxed) == slot.0 + 1 {
+        for (place, domain) in self.memory.domains.iter().enumerate() {
+            if domain.owner.load(Ordering::Relaxed) == slot.0 + 1 {
                 self.vacate_domain(place);
             }
         }
@@ -429,11 +352,10 @@ impl Registry {
 
     /// Places of claims, and whose they are; not necessarily alive.
     fn claims(&self) -> impl Iterator<Item = (usize, Option<SlotId>, DomainName)> + '_ {
-        (0..layout::DOMAIN_COUNT).map(|place| {
-            let owner = self.domain_word(place, layout::DOMAIN_OWNER).load(Ordering::Acquire);
-            let field = |n| self.domain_word(place, layout::DOMAIN_NAME + n);
-            let words = std::array::from_fn(|n| field(n).load(Ordering::Relaxed));
-            (place, owner.checked_sub(1).and_then(SlotId::new), DomainName(words))
+        self.memory.domains.iter().enumerate().map(|(place, domain)| {
+            let owner = domain.owner.load(Ordering::Acquire);
+            let name = DomainName(load(&domain.name));
+            (place, owner.checked_sub(1).and_then(SlotId::new), name)
         })
     }
 
@@ -467,18 +389,20 @@ impl Registry {
             }
         }
         allow(exists)?;
-        let most = layout::DOMAIN_COUNT;
-        let place = free.ok_or_else(|| {
+        let domains = &self.memory.domains;
+        let found = free.and_then(|place| Some((place, domains.get(place)?)));
+        let (place, domain) = found.ok_or_else(|| {
+            let most = domains.len();
             io::Error::other(format!(
                 "{most} XRC domains of files, multicast groups and ports are in use, the most possible"
             ))
         })?;
-        for (n, word) in name.0.into_iter().enumerate() {
-            self.domain_word(place, layout::DOMAIN_NAME + n).store(word, Ordering::Relaxed);
+        for (place, word) in domain.name.iter().zip(name.0) {
+            place.store(word, Ordering::Relaxed);
         }
-        self.domain_word(place, layout::DOMAIN_OWNER).store(self.slot.0 + 1, Ordering::Release);
+        domain.owner.store(self.slot.0 + 1, Ordering::Release);
         self.remember_claim(place, name);
-        self.word(layout::DOMAIN_CHANGES).fetch_add(1, Ordering::Release);
+        self.memory.domain_changes.fetch_add(1, Ordering::Release);
         drop(exclusive);
         Ok(DomainClaim(place))
     }
@@ -490,14 +414,16 @@ impl Registry {
     }
 
     fn vacate_domain(&self, place: usize) {
-        self.domain_word(place, layout::DOMAIN_OWNER).store(0, Ordering::Release);
-        self.word(layout::DOMAIN_CHANGES).fetch_add(1, Ordering::Release);
+        if let Some(domain) = self.memory.domains.get(place) {
+            domain.owner.store(0, Ordering::Release);
+        }
+        self.memory.domain_changes.fetch_add(1, Ordering::Release);
     }
 
     /// How often names were claimed or given up.
     #[inline]
     pub(crate) fn domain_changes(&self) -> u32 {
-        self.word(layout::DOMAIN_CHANGES).load(Ordering::Acquire)
+        self.memory.domain_changes.load(Ordering::Acquire)
     }
 
     /// The other devices that have claimed a name; not necessarily alive.
@@ -522,14 +448,14 @@ impl Registry {
         let mut is_alive = self.liveness();
         let free =
             Self::blocks().skip(1).take(count).cycle().skip(start).take(count).find(|block| {
-                match self.block_word(*block).load(Ordering::Relaxed) {
+                match self.memory.block(*block).load(Ordering::Relaxed) {
                     0 => true,
                     owner => !is_alive(SlotId(owner - 1)),
                 }
             });
         let block =
             free.ok_or_else(|| io::Error::other("all queue pair numbers of this host are in use"))?;
-        self.block_word(block).store(self.slot.0 + 1, Ordering::Release);
+        self.memory.block(block).store(self.slot.0 + 1, Ordering::Release);
         self.remember_block(block);
         drop(exclusive);
         Ok(block)
@@ -537,18 +463,22 @@ impl Registry {
 
     /// The owner of this queue pair number; not necessarily alive.
     pub(crate) fn owner(&self, qp: Qpn) -> Option<SlotId> {
-        let owner = self.block_word(Block::of(qp)).load(Ordering::Acquire);
+        let owner = self.memory.block(Block::of(qp)).load(Ordering::Acquire);
         owner.checked_sub(1).map(SlotId)
     }
 
     /// Says where packets for this slot can be passed on.
     pub(crate) fn set_relay_port(&self, port: u16) {
-        self.set_field(self.slot, layout::SLOT_RELAY_PORT, u32::from(port));
+        self.set_relay_port_of(self.slot, port);
+    }
+
+    fn set_relay_port_of(&self, slot: SlotId, port: u16) {
+        self.set_field(slot, |slot| &slot.relay_port, u32::from(port));
     }
 
     /// Where packets for `slot` can be passed on.
     pub(crate) fn relay_port(&self, slot: SlotId) -> Option<u16> {
-        let port = self.slot_word(slot, layout::SLOT_RELAY_PORT).load(Ordering::Acquire);
+        let port = self.slot_at(slot).relay_port.load(Ordering::Acquire);
         u16::try_from(port).ok().filter(|port| *port != 0)
     }
 
@@ -560,17 +490,21 @@ impl Registry {
     /// Says that other devices of the host can come by way of shared memory of this version, by which
     /// number they know this device, and which network interface it is.
     pub(crate) fn set_shm(&self, version: u32, nonce: u64, interface: u32) {
-        self.set_field(self.slot, layout::SLOT_INTERFACE, interface);
-        for (n, half) in halves(nonce).into_iter().enumerate() {
-            self.set_field(self.slot, layout::SLOT_NONCE + n, half);
-        }
-        self.set_field(self.slot, layout::SLOT_SHM, version);
+        self.set_shm_of(self.slot, version, nonce, interface);
+    }
+
+    fn set_shm_of(&self, slot: SlotId, version: u32, nonce: u64, interface: u32) {
+        let [low, high] = halves(nonce);
+        self.set_field(slot, |slot| &slot.interface, interface);
+        self.set_field(slot, |slot| &slot.nonce_low, low);
+        self.set_field(slot, |slot| &slot.nonce_high, high);
+        self.set_field(slot, |slot| &slot.shm, version);
     }
 
     /// The network interface of the device in `slot`, if it uses shared memory.
     #[inline]
     pub(crate) fn interface(&self, slot: SlotId) -> u32 {
-        self.slot_word(slot, layout::SLOT_INTERFACE).load(Ordering::Relaxed)
+        self.slot_at(slot).interface.load(Ordering::Relaxed)
     }
 
     /// The number of the device in `slot`, if it is alive and uses shared memory of this version.
@@ -581,31 +515,18 @@ impl Registry {
     /// The number of the device in `slot`, if it uses shared memory of this version; not necessarily alive.
     #[inline]
     pub(crate) fn last_shm_nonce(&self, slot: SlotId, version: u32) -> Option<u64> {
-        let word = self.slot_word(slot, layout::SLOT_SHM);
-        if word.load(Ordering::Acquire) != version {
-            return None;
-        }
-        let [low, high] = [0, 1].map(|n| {
-            u64::from(self.slot_word(slot, layout::SLOT_NONCE + n).load(Ordering::Relaxed))
-        });
-        Some(high << 32 | low)
-    }
-
-    /// The secret, as it is in the file.
-    fn written_secret(&self) -> u64 {
-        let [low, high] =
-            [0, 1].map(|n| u64::from(self.word(layout::SECRET + n).load(Ordering::Relaxed)));
-        high << 32 | low
+        let Slot { shm, nonce_low, nonce_high, .. } = self.slot_at(slot);
+        (shm.load(Ordering::Acquire) == version).then(|| load_halves(nonce_low, nonce_high))
     }
 
     /// Says that this device takes management datagrams.
     pub(crate) fn set_manages(&self) {
-        self.set_field(self.slot, layout::SLOT_MANAGES, 1);
+        self.set_field(self.slot, |slot| &slot.manages, 1);
     }
 
     /// The device in a slot takes management datagrams; not necessarily alive.
     pub(crate) fn manages(&self, slot: SlotId) -> bool {
-        self.slot_word(slot, layout::SLOT_MANAGES).load(Ordering::Acquire) == 1
+        self.slot_at(slot).manages.load(Ordering::Acquire) == 1
     }
 
     /// The first device that takes management datagrams, if one of those that live does.
@@ -617,29 +538,29 @@ impl Registry {
     pub(crate) fn is_alone(&self) -> bool {
         Self::slots()
             .filter(|slot| *slot != self.slot)
-            .all(|slot| self.slot_word(slot, layout::SLOT_PID).load(Ordering::Relaxed) == 0)
+            .all(|slot| self.slot_at(slot).pid.load(Ordering::Relaxed) == 0)
     }
 
     /// Says behind which descriptor of this process its counters are.
     pub(crate) fn set_counters(&self, descriptor: u32) {
-        self.set_field(self.slot, layout::SLOT_COUNTERS, descriptor.saturating_add(1));
+        self.set_field(self.slot, |slot| &slot.counters, descriptor.saturating_add(1));
     }
 
     /// How often others have asked for this slot's counters.
     #[inline]
     pub(crate) fn asked(&self) -> u32 {
-        self.slot_word(self.slot, layout::SLOT_ASKED).load(Ordering::Acquire)
+        self.slot_at(self.slot).asked.load(Ordering::Acquire)
     }
 
     /// Packets were passed on to `slot`.
     pub(crate) fn note_relayed(&self, slot: SlotId) {
-        self.slot_word(slot, layout::SLOT_RELAYED).fetch_add(1, Ordering::Release);
+        self.slot_at(slot).relayed.fetch_add(1, Ordering::Release);
     }
 
     /// How often packets were passed on to this slot.
     #[inline]
     pub(crate) fn relayed(&self) -> u32 {
-        self.slot_word(self.slot, layout::SLOT_RELAYED).load(Ordering::Acquire)
+        self.slot_at(self.slot).relayed.load(Ordering::Acquire)
     }
 
     /// Changes the group of an address: `change` gets its members in the order of their sockets,
@@ -674,9 +595,9 @@ impl Registry {
         scope: u32,
         change: impl FnOnce(&Self, &mut Members) -> io::Result<R>,
     ) -> io::Result<R> {
-        let (base, mut members) = self.find_group(address, scope)?;
+        let (group, mut members) = self.find_group(address, scope)?;
         let result = change(self, &mut members);
-        self.write_members(base, &members);
+        group.write(&members);
         result
     }
 
@@ -692,20 +613,17 @@ impl Registry {
         mut ask: impl FnMut(u8, u32) -> io::Result<()>,
         mut wait: impl FnMut() -> bool,
     ) -> Option<Members> {
-        let places = 0..members.len();
-        if members.len() > layout::CENSUS_COUNT {
-            return None;
-        }
-        let seen = |place: usize| self.word(layout::CENSUS_SEEN + place);
-        places.clone().for_each(|place| seen(place).store(0, Ordering::Relaxed));
+        let Census { nonce: current, seen } = &self.memory.census;
+        let seen = seen.get(..members.len())?;
+        seen.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         let nonce = u32::try_from(clock::now_ns() & 0xffff_ffff).unwrap_or(0);
-        self.word(layout::CENSUS_NONCE).store(nonce, Ordering::Release);
-        for place in places.clone() {
+        current.store(nonce, Ordering::Release);
+        for place in 0..seen.len() {
             ask(u8::try_from(place).ok()?, nonce).ok()?;
         }
-        let answers = || places.clone().map(|place| seen(place).load(Ordering::Acquire));
+        let answers = || seen.iter().map(|place| place.load(Ordering::Acquire));
         while answers().any(|answer| answer == 0) && wait() {}
-        self.word(layout::CENSUS_NONCE).store(0, Ordering::Release);
+        current.store(0, Ordering::Release);
         let found: Vec<_> = answers().map(|answer| answer.checked_sub(1).map(SlotId)).collect();
         let mut silent = members.iter().filter(|member| !found.contains(&Some(**member))).copied();
         let all: Option<Members> =
@@ -715,78 +633,70 @@ impl Registry {
 
     /// A probe for this place came here.
     pub(crate) fn answer(&self, place: u8, nonce: u32) {
-        if nonce != 0 && self.word(layout::CENSUS_NONCE).load(Ordering::Acquire) == nonce {
-            let seen = self.word(layout::CENSUS_SEEN + usize::from(place));
+        let Census { nonce: current, seen } = &self.memory.census;
+        if nonce != 0
+            && current.load(Ordering::Acquire) == nonce
+            && let Some(seen) = seen.get(usize::from(place))
+        {
             seen.store(self.slot.0 + 1, Ordering::Release);
         }
     }
 
     /// Where queue pair numbers of these members lead: block and place, the lowest block first.
     pub(crate) fn routes(&self, members: &[SlotId]) -> impl Iterator<Item = (Block, u32)> + '_ {
-        let mut places = vec![None; layout::SLOT_COUNT];
+        let mut places = vec![None; SLOT_COUNT];
         for (place, slot) in (0..).zip(members) {
             if let Some(known) = places.get_mut(index(slot.0)) {
                 *known = Some(place);
             }
         }
         Self::blocks().filter_map(move |block| {
-            let owner = self.block_word(block).load(Ordering::Relaxed).checked_sub(1)?;
+            let owner = self.memory.block(block).load(Ordering::Relaxed).checked_sub(1)?;
             Some((block, (*places.get(index(owner))?)?))
         })
     }
 
     /// The place of a group, and its members that live.
-    fn find_group(&self, address: [u8; 16], scope: u32) -> io::Result<(usize, Members)> {
+    fn find_group(&self, address: [u8; 16], scope: u32) -> io::Result<(&Group, Members)> {
         let (key, mut is_alive) = (group_key(address, scope), self.liveness());
-        for base in self.bases_of(key) {
+        for group in self.groups_of(key) {
             // An empty one may be an old place of a group that has another one now.
-            let members = self.read_members(base, &mut is_alive);
+            let members = Self::read_members(group, &mut is_alive);
             if !members.is_empty() {
-                return Ok((base, members));
+                return Ok((group, members));
             }
         }
-        let free = bases().find(|base| !self.listed_members(*base).any(&mut is_alive));
-        let base = free.ok_or_else(|| {
-            let most = layout::GROUP_COUNT;
+        let groups = &self.memory.groups;
+        let free = groups.iter().find(|group| !group.listed().any(&mut is_alive));
+        let group = free.ok_or_else(|| {
+            let most = groups.len();
             io::Error::other(format!(
                 "RDMA devices are open on {most} addresses, the most possible"
             ))
         })?;
-        for (n, word) in key.into_iter().enumerate() {
-            self.word(base + layout::GROUP_ADDRESS + n).store(word, Ordering::Relaxed);
+        for (place, word) in group.key.iter().zip(key) {
+            place.store(word, Ordering::Relaxed);
         }
-        self.word(base + layout::GROUP_LEN).store(0, Ordering::Relaxed);
-        const { assert!(layout::GROUP_SCOPE == layout::GROUP_ADDRESS + 4) };
-        Ok((base, Members::new()))
+        group.len.store(0, Ordering::Relaxed);
+        Ok((group, Members::new()))
     }
 
     /// Where a group is, or was.
-    fn bases_of(&self, key: [u32; 5]) -> impl Iterator<Item = usize> + '_ {
-        bases().filter(move |base| {
-            let known = |n| self.word(base + layout::GROUP_ADDRESS + n).load(Ordering::Relaxed);
-            std::array::from_fn(known) == key
-        })
+    fn groups_of(&self, key: [u32; 5]) -> impl Iterator<Item = &Group> + '_ {
+        self.memory.groups.iter().filter(move |group| load(&group.key) == key)
     }
 
     /// This device is in the group of an address, as far as one can see at a glance.
     pub(crate) fn is_in_group(&self, address: [u8; 16], scope: u32) -> bool {
-        self.bases_of(group_key(address, scope))
-            .any(|base| self.listed_members(base).any(|member| member == self.slot))
-    }
-
-    /// The members of a group, in order; not necessarily alive.
-    fn listed_members(&self, base: usize) -> impl Iterator<Item = SlotId> + '_ {
-        let len = self.word(base + layout::GROUP_LEN).load(Ordering::Relaxed);
-        (0..index(len).min(layout::SLOT_COUNT))
-            .map(move |n| self.word(base + layout::GROUP_MEMBERS + n).load(Ordering::Relaxed))
-            .map(|slot| SlotId(slot.min(u32::try_from(layout::SLOT_COUNT - 1).unwrap_or(0))))
+        self.groups_of(group_key(address, scope))
+            .any(|group| group.listed().any(|member| member == self.slot))
     }
 
     /// The members of a group that live. The kernel fills a dead one's place with the last, and so
     /// does this. Each has one socket: that it is there twice is nonsense.
-    fn read_members(&self, base: usize, mut is_alive: impl FnMut(SlotId) -> bool) -> Members {
-        let mut members: Members = self.listed_members(base).collect();
-        let mut is_there = vec![false; layout::SLOT_COUNT];
+    fn read_members(group: &Group, mut is_alive: impl FnMut(SlotId) -> bool) -> Members {
+        let mut members: Members = group.listed().collect();
+        let mut is_there = vec![false; SLOT_COUNT];
         let mut at = 0;
         while let Some(member) = members.get(at) {
             let is_new =
@@ -803,24 +713,16 @@ impl Registry {
     /// Takes a dead process's sockets out of all groups: it cannot be told to be dead once its slot
     /// is another process's.
     fn leave_groups(&self, slot: SlotId) {
-        for base in bases() {
-            let mut members: Members = self.listed_members(base).collect();
+        for group in &self.memory.groups {
+            let mut members: Members = group.listed().collect();
             let before = members.len();
             while let Some(at) = members.iter().position(|member| *member == slot) {
                 members.swap_remove(at);
             }
             if members.len() != before {
-                self.write_members(base, &members);
+                group.write(&members);
             }
         }
-    }
-
-    fn write_members(&self, base: usize, members: &[SlotId]) {
-        for (n, slot) in members.iter().take(layout::SLOT_COUNT).enumerate() {
-            self.word(base + layout::GROUP_MEMBERS + n).store(slot.0, Ordering::Relaxed);
-        }
-        let len = u32::try_from(members.len().min(layout::SLOT_COUNT)).unwrap_or(0);
-        self.word(base + layout::GROUP_LEN).store(len, Ordering::Relaxed);
     }
 }
 
@@ -829,11 +731,10 @@ impl Drop for Registry {
         if self.slot == SlotId::NONE || self.is_inherited() {
             return; // Nothing in there is ours; and if there is no slot yet, we hold the lock.
         }
-        self.slot_word(self.slot, layout::SLOT_SHM).store(0, Ordering::Release);
-        self.slot_word(self.slot, layout::SLOT_RELAY_PORT).store(0, Ordering::Release);
-        self.slot_word(self.slot, layout::SLOT_MANAGES).store(0, Ordering::Release);
-        self.slot_word(self.slot, layout::SLOT_PID).store(0, Ordering::Relaxed);
-        self.slot_word(self.slot, layout::SLOT_COUNTERS).store(0, Ordering::Relaxed);
+        let Slot { pid, relay_port, shm, manages, counters, .. } = self.slot_at(self.slot);
+        for word in [shm, relay_port, manages, pid, counters] {
+            word.store(0, Ordering::Release);
+        }
         if let Ok(_exclusive) = lock_file(&self.path) {
             self.forget_blocks_of(self.slot);
             self.forget_domains_of(self.slot);
@@ -857,19 +758,19 @@ pub(crate) struct Exhibitor {
 #[derive(Debug)]
 pub(crate) struct RegistryReader {
     file: File,
-    memory: Mapping,
+    memory: Page<Layout>,
 }
 
 impl RegistryReader {
     /// Opens the registry of this user and network namespace; `None` if there is none.
     pub(crate) fn begin() -> io::Result<Option<Self>> {
         let place = Place::current()?;
-        let bytes = Mapping::whole(layout::WORDS * WORD_BYTES);
+        let bytes = Mapping::whole(size_of::<Layout>());
         place.find(VERSION, bytes, slots_max())?.map(Self::begin_by).transpose()
     }
 
     fn begin_by(file: File) -> io::Result<Self> {
-        let memory = Mapping::shared(&file, layout::WORDS * WORD_BYTES)?;
+        let memory = Page::<Layout>::open(&file, Writers::All)?;
         Ok(Self { file, memory })
     }
 
@@ -877,38 +778,29 @@ impl RegistryReader {
     pub(crate) fn exhibitors(&self) -> impl Iterator<Item = Exhibitor> + '_ {
         let here = namespace();
         Registry::slots().filter_map(move |slot| {
-            let field = |field| word(&self.memory, slot_place(slot, field)).load(Ordering::Acquire);
-            let descriptor = field(layout::SLOT_COUNTERS).checked_sub(1)?;
-            let relay_port = u16::try_from(field(layout::SLOT_RELAY_PORT)).ok()?;
+            let Slot { pid, processes, counters, relay_port, .. } = self.memory.slot(slot);
+            let descriptor = counters.load(Ordering::Acquire).checked_sub(1)?;
+            let relay_port = u16::try_from(relay_port.load(Ordering::Acquire)).ok()?;
             let byte = LOCKS_START + u64::from(slot.0);
             let alive = lock::is_byte_locked(&self.file, byte).ok()?;
-            let pid = field(layout::SLOT_PID);
-            let alive = alive && field(layout::SLOT_PROCESSES) == here;
+            let pid = pid.load(Ordering::Acquire);
+            let alive = alive && processes.load(Ordering::Acquire) == here;
             alive.then_some(Exhibitor { slot, pid, descriptor, relay_port })
         })
     }
 
     /// Asks for a process's counters; says what its answer will be called.
     pub(crate) fn ask(&self, whom: &Exhibitor) -> u32 {
-        let field = |field| word(&self.memory, slot_place(whom.slot, field));
-        let asked = field(layout::SLOT_ASKED).fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        let Slot { asked, relayed, .. } = self.memory.slot(whom.slot);
+        let asked = asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         // A driving thread there looks at what is passed on only when this says that there is some.
-        field(layout::SLOT_RELAYED).fetch_add(1, Ordering::Release);
+        relayed.fetch_add(1, Ordering::Release);
         asked
     }
 }
 
 fn slots_max() -> u32 {
-    u32::try_from(layout::SLOT_COUNT).unwrap_or(0)
-}
-
-fn word(memory: &Mapping, at: usize) -> &AtomicU32 {
-    memory.half(at * WORD_BYTES)
-}
-
-fn slot_place(slot: SlotId, field: usize) -> usize {
-    let slot = index(slot.0).min(layout::SLOT_COUNT - 1);
-    layout::SLOTS + slot * layout::SLOT_WORDS + field
+    u32::try_from(SLOT_COUNT).unwrap_or(0)
 }
 
 /// What a group is known by: an address, and the scope of one that needs it.
@@ -921,15 +813,6 @@ fn group_key(address: [u8; 16], scope: u32) -> [u32; 5] {
         u32::from_be_bytes([d0, d1, d2, d3]),
         scope,
     ]
-}
-
-/// Where groups are.
-fn bases() -> impl Iterator<Item = usize> {
-    (0..layout::GROUP_COUNT).map(|n| layout::GROUPS + n * layout::GROUP_WORDS)
-}
-
-fn index(word: u32) -> usize {
-    usize::try_from(word).unwrap_or(usize::MAX)
 }
 
 /// Waits for the file to be ours alone.
@@ -960,7 +843,7 @@ fn open_existing(path: &Path) -> io::Result<File> {
 
 /// The file has been filled in.
 fn is_ours(file: &File) -> io::Result<bool> {
-    let mut start = [0; 2 * WORD_BYTES];
+    let mut start = [0; 8];
     file.read_exact_at(&mut start, 0)?;
     let [m0, m1, m2, m3, v0, v1, v2, v3] = start;
     let magic = u32::from_ne_bytes([m0, m1, m2, m3]);
@@ -976,7 +859,7 @@ mod tests {
 
     impl Scratch {
         pub(super) fn new() -> Self {
-            Self(Place::current().unwrap().make(layout::WORDS * WORD_BYTES).unwrap())
+            Self(Place::current().unwrap().make(size_of::<Layout>()).unwrap())
         }
 
         fn open(&self) -> File {
@@ -1036,8 +919,7 @@ mod tests {
     #[test]
     fn a_thousand_and_more_have_places_and_numbers_of_their_own_and_the_next_is_refused() {
         let scratch = Scratch::new();
-        let mut members: Vec<_> =
-            (0..layout::SLOT_COUNT).map(|_| scratch.join().unwrap()).collect();
+        let mut members: Vec<_> = (0..SLOT_COUNT).map(|_| scratch.join().unwrap()).collect();
         assert!(members.len() >= 1000);
         let slots: std::collections::BTreeSet<_> = members.iter().map(|m| m.slot().0).collect();
         assert_eq!(slots.len(), members.len());
@@ -1063,7 +945,7 @@ mod tests {
     fn slots_are_told_by_their_locks_whatever_their_words_say() {
         let scratch = Scratch::new();
         let [first, second] = [(); 2].map(|()| scratch.join().unwrap());
-        let pid = |slot| first.slot_word(slot, layout::SLOT_PID);
+        let pid = |slot| &first.slot_at(slot).pid;
         pid(second.slot()).store(0, Ordering::Relaxed); // It has locked it and not yet said so.
         let third = scratch.join().unwrap();
         assert!(third.slot() != first.slot() && third.slot() != second.slot());
@@ -1072,7 +954,7 @@ mod tests {
         // Of those that are free the first that looks so is taken, and the rest when there is no other.
         for slot in Registry::slots().skip(3) {
             pid(slot).store(std::process::id(), Ordering::Relaxed);
-            let processes = first.slot_word(slot, layout::SLOT_PROCESSES);
+            let processes = &first.slot_at(slot).processes;
             processes.store(first.processes, Ordering::Relaxed);
         }
         pid(SlotId(900)).store(DEAD, Ordering::Relaxed);

@@ -5,15 +5,16 @@
 //! blocks of queue pair numbers, its claims on names, and for newcomers the head of the file. What others have there is
 //! theirs to put right. Places in groups of sockets are looked after where the sockets are (`progress/rx_sockets.rs`).
 
-use super::{Block, DomainName, MAGIC, Registry, SlotId, VERSION, layout};
+use super::layout::{Layout, MAGIC, Slot, VERSION};
+use super::{Block, DomainName, Registry, SlotId};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 
 /// Entries of a device in the registry.
 #[derive(Debug, Default)]
 pub(super) struct Own {
-    /// What it has written into its slot, in the order of [`FIELDS`].
-    fields: [u32; FIELDS.len()],
+    /// What it has written into its slot.
+    slot: Slot,
     blocks: Vec<Block>,
     claims: Vec<(usize, DomainName)>,
     /// As it was when the device joined.
@@ -23,17 +24,17 @@ pub(super) struct Own {
 }
 
 /// Words of a slot that only its device writes. What says that the others hold comes last.
-const FIELDS: [usize; 10] = [
-    layout::SLOT_PID,
-    layout::SLOT_PROCESSES,
-    layout::SLOT_SERIAL,
-    layout::SLOT_INTERFACE,
-    layout::SLOT_MANAGES,
-    layout::SLOT_NONCE,
-    layout::SLOT_NONCE + 1,
-    layout::SLOT_COUNTERS,
-    layout::SLOT_RELAY_PORT,
-    layout::SLOT_SHM,
+const FIELDS: [fn(&Slot) -> &AtomicU32; 10] = [
+    |slot| &slot.pid,
+    |slot| &slot.processes,
+    |slot| &slot.serial,
+    |slot| &slot.interface,
+    |slot| &slot.manages,
+    |slot| &slot.nonce_low,
+    |slot| &slot.nonce_high,
+    |slot| &slot.counters,
+    |slot| &slot.relay_port,
+    |slot| &slot.shm,
 ];
 /// Two devices have the same numbers if the first one's claim was wiped out when the second looked for free ones. Each
 /// says that they are its own so many times, then leaves it at that.
@@ -45,14 +46,9 @@ impl Registry {
     }
 
     /// Writes a word of `slot`, which is this device's.
-    pub(super) fn set_field(&self, slot: SlotId, field: usize, value: u32) {
-        let mut own = self.own();
-        for (known, place) in own.fields.iter_mut().zip(FIELDS) {
-            if place == field {
-                *known = value;
-            }
-        }
-        self.slot_word(slot, field).store(value, Ordering::Release);
+    pub(super) fn set_field(&self, slot: SlotId, field: fn(&Slot) -> &AtomicU32, value: u32) {
+        field(&self.own().slot).store(value, Ordering::Relaxed);
+        field(self.slot_at(slot)).store(value, Ordering::Release);
     }
 
     pub(super) fn remember_secret(&self, secret: u64) {
@@ -79,21 +75,21 @@ impl Registry {
     /// Puts right what others have written over of this device's part; says how many places that were.
     pub(crate) fn mend(&self) -> u64 {
         let mut own = self.own();
-        let Own { fields, blocks, claims, contests, .. } = &mut *own;
+        let Own { slot, blocks, claims, contests, .. } = &mut *own;
         let mut mended = 0;
-        for (field, value) in FIELDS.into_iter().zip(*fields) {
-            mended += u64::from(put_right(self.slot_word(self.slot, field), value));
+        for field in FIELDS {
+            let value = field(slot).load(Ordering::Relaxed);
+            mended += u64::from(put_right(field(self.slot_at(self.slot)), value));
         }
         for block in blocks {
-            mended += u64::from(self.mend_owner(self.block_word(*block), contests));
+            mended += u64::from(self.mend_owner(self.memory.block(*block), contests));
         }
         for (place, name) in claims {
-            let field = |n| self.domain_word(*place, layout::DOMAIN_NAME + n);
-            let words = name.words().into_iter().enumerate();
-            let renamed = words.filter(|(n, word)| put_right(field(*n), *word)).count() > 0;
-            let owner = self.domain_word(*place, layout::DOMAIN_OWNER);
-            if self.mend_owner(owner, contests) || renamed {
-                self.word(layout::DOMAIN_CHANGES).fetch_add(1, Ordering::Release);
+            let Some(domain) = self.memory.domains.get(*place) else { continue };
+            let words = domain.name.iter().zip(name.words());
+            let renamed = words.filter(|(place, word)| put_right(place, *word)).count() > 0;
+            if self.mend_owner(&domain.owner, contests) || renamed {
+                self.memory.domain_changes.fetch_add(1, Ordering::Release);
                 mended += 1;
             }
         }
@@ -102,10 +98,10 @@ impl Registry {
 
     /// Puts right what newcomers look at first, as [`Registry::mend`].
     pub(super) fn mend_head(&self) -> u64 {
-        let secret = halves(self.secret());
-        let head = [(layout::MAGIC, MAGIC), (layout::VERSION, VERSION)].into_iter();
-        let secret = (layout::SECRET..).zip(secret);
-        let wrong = head.chain(secret).filter(|(at, value)| put_right(self.word(*at), *value));
+        let Layout { magic, version, secret_low, secret_high, .. } = &*self.memory;
+        let [low, high] = halves(self.secret());
+        let head = [(magic, MAGIC), (version, VERSION), (secret_low, low), (secret_high, high)];
+        let wrong = head.into_iter().filter(|(word, value)| put_right(word, *value));
         u64::try_from(wrong.count()).unwrap_or(u64::MAX)
     }
 
@@ -142,6 +138,15 @@ fn put_right(word: &AtomicU32, value: u32) -> bool {
 mod tests {
     use super::super::tests::Scratch;
     use super::*;
+    use adverb_sys::memory::Mapping;
+
+    /// Writes nonsense to every word.
+    fn scribble(registry: &Registry, nonsense: u32) {
+        let memory = Mapping::shared(&registry.file, size_of::<Layout>()).unwrap();
+        for at in (0..size_of::<Layout>()).step_by(4) {
+            memory.atomic_u32(at).unwrap().store(nonsense, Ordering::Relaxed);
+        }
+    }
 
     /// Goal: nonsense in the registry lasts until its owner looks. Method: every word is overwritten, with each of
     /// some patterns, while two devices are open.
@@ -158,7 +163,7 @@ mod tests {
         let (me, secret) = (first.me(), first.secret());
         assert_eq!((first.mend(), first.mend_head()), (0, 0));
         for nonsense in [0, 1, 2, 7, 0x8000_0000, u32::MAX] {
-            (0..layout::WORDS).for_each(|at| second.word(at).store(nonsense, Ordering::Relaxed));
+            scribble(&second, nonsense);
             assert!(first.mend_head() >= 3, "{nonsense}");
             assert!(first.mend() > 5, "{nonsense}");
             second.mend();
@@ -194,7 +199,7 @@ mod tests {
         let scratch = Scratch::new();
         let first = scratch.join().unwrap();
         for nonsense in [0, 1, 2, 1024, 1025, 0x8000_0000, u32::MAX] {
-            (0..layout::WORDS).for_each(|at| first.word(at).store(nonsense, Ordering::Relaxed));
+            scribble(&first, nonsense);
             let joined = scratch.join().unwrap();
             assert_ne!(joined.slot(), first.slot(), "{nonsense}");
             if let Ok(block) = joined.claim_block() {
@@ -203,7 +208,7 @@ mod tests {
             let _ = joined.with_group([3; 16], 0, |registry, members| {
                 members.push(registry.slot());
                 assert!(members.len() <= 2, "{nonsense}: {members:?}");
-                assert!(registry.routes(members).count() <= layout::BLOCK_COUNT);
+                assert!(registry.routes(members).count() <= super::super::layout::BLOCK_COUNT);
                 Ok(())
             });
             let _ = joined.claim_domain(DomainName::from_words([nonsense; 5]), |_| Ok(()));
