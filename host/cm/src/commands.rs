@@ -1,6 +1,7 @@
 //! What programs ask of identifiers.
 
 use crate::attributes::USUAL_QKEY;
+use crate::ends;
 use crate::error::Error;
 use crate::handle::{Handle, Seat};
 use crate::kind::{EventKind, Param};
@@ -11,7 +12,7 @@ use crate::service::Core;
 use crate::state::{Member, Said, Stage, State, gid_of};
 use crate::waiting::{Entry, Waiting};
 use adverb_cm::{Accept, Answer, Connect, Resolve};
-use adverb_device::{BoundService, ServicePort};
+use adverb_device::{BoundService, Port, ServicePort};
 use adverb_wire::cm::{Addressing, Exponent, PortSpace, Reason, Service, ServiceId};
 use adverb_wire::cm::{SidrStatus, Small};
 use adverb_wire::{Qkey, Qpn};
@@ -39,6 +40,7 @@ impl Core {
     fn place(&mut self, local: SocketAddr) -> Result<Place, Error> {
         let place = self.ports.place(local)?;
         self.serve()?;
+        Port::on_leaving(ends::leave);
         self.receive_from(&place.port);
         Ok(place)
     }
@@ -47,6 +49,7 @@ impl Core {
     fn open_all(&mut self) -> Result<(), Error> {
         self.ports.open_all()?;
         self.serve()?;
+        Port::on_leaving(ends::leave);
         self.ports.all().iter().for_each(|port| self.receive_from(port));
         Ok(())
     }
@@ -319,6 +322,7 @@ impl Core {
         };
         let (manager, _) = self.manager()?;
         manager.ready(id)?;
+        self.watch_peer(id);
         self.state(key)?.stage = Stage::Established;
         Ok(())
     }

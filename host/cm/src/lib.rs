@@ -44,6 +44,7 @@
 
 mod attributes;
 mod commands;
+mod ends;
 mod error;
 mod event;
 mod handle;
@@ -51,6 +52,7 @@ mod id;
 mod kind;
 mod news;
 mod parameters;
+mod peers;
 mod ports;
 mod queue;
 mod service;

@@ -34,9 +34,11 @@ impl Core {
             Event::ConnectResponse { id, reply } => self.on_reply(id, &reply),
             Event::Resolved { id, reply } => self.on_found(id, &reply),
             Event::Established { id } => {
+                self.watch_peer(id);
                 self.change(id, Stage::Established, EventKind::Established, 0, Param::None);
             }
             Event::Disconnected { id } => {
+                self.peers.forget(id);
                 self.change(id, Stage::Over, EventKind::Disconnected, 0, Param::None);
             }
             Event::Rejected { id, reason, private } => {

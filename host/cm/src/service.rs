@@ -6,6 +6,7 @@
 use crate::error::Error;
 use crate::handle::{Handle, Seat};
 use crate::kind::{EventKind, Param};
+use crate::peers::Peers;
 use crate::ports::Ports;
 use crate::state::{Stage, State};
 use crate::waiting::{Entry, Waiting};
@@ -16,7 +17,7 @@ use adverb_wire::Marks;
 use adverb_wire::cm::{CommId, Exponent};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// All that this process has of connection management.
@@ -26,6 +27,7 @@ pub(crate) struct Core {
     pub(crate) ids: HashMap<u64, State>,
     pub(crate) connections: HashMap<CommId, u64>,
     pub(crate) listeners: HashMap<ListenerId, u64>,
+    pub(crate) peers: Peers,
     last_key: u64,
     /// Once a device was opened.
     served: Option<Served>,
@@ -56,6 +58,15 @@ static CORE: LazyLock<Mutex<Core>> = LazyLock::new(Mutex::default);
 /// The table, locked.
 pub(crate) fn core() -> MutexGuard<'static, Core> {
     CORE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`core`], if no other thread has it.
+pub(crate) fn try_core() -> Option<MutexGuard<'static, Core>> {
+    match CORE.try_lock() {
+        Ok(core) => Some(core),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// What this process has dropped or repeated since its first connection.
@@ -147,6 +158,7 @@ impl Core {
         };
         if let Some(connection) = state.connection {
             self.connections.remove(&connection);
+            self.peers.forget(connection);
             self.with_manager(|manager, now| manager.destroy(connection, now).unwrap_or(()));
         }
         if let Stage::Listening(listener) = state.stage {
@@ -214,7 +226,7 @@ impl Core {
             }
         }
         if let Some(Served { manager, inbox, wakes }) = &mut self.served {
-            let next = manager.next_deadline();
+            let next = earlier(manager.next_deadline(), self.peers.deadline());
             if next.is_some_and(|next| wakes.is_none_or(|wakes| next < wakes)) {
                 *wakes = next;
                 inbox.ring();
@@ -236,7 +248,11 @@ impl Core {
         }
         if let Some(served) = &mut self.served {
             served.manager.on_time(now);
-            served.wakes = served.manager.next_deadline();
+        }
+        self.look_after_peers(now);
+        let peers = self.peers.deadline();
+        if let Some(served) = &mut self.served {
+            served.wakes = earlier(served.manager.next_deadline(), peers);
         }
         self.settle();
         let wakes = self.served.as_ref().and_then(|served| served.wakes);
@@ -254,6 +270,11 @@ fn run(inbox: &Inbox) {
             arrivals = inbox.take();
         }
     }
+}
+
+/// The earlier one of those that there are.
+fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
 }
 
 fn now() -> Duration {

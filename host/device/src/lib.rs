@@ -73,7 +73,7 @@ pub use objects::xrc::{OpenXrcd, XRC_SRQS_MAX, Xrcd};
 pub use port::cq::Cq;
 pub use port::qp::Qp;
 pub use progress::Port;
-pub use progress::management::BoundService;
+pub use progress::management::{BoundService, Owner};
 pub use registry::CONNECTION_PREFIX_BITS;
 pub use registry::counters::{PortCounters, diag_counters, hw_counters};
 pub use registry::services::ServicePort;

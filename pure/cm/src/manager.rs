@@ -359,6 +359,22 @@ impl Manager {
         Ok(())
     }
 
+    /// Ends a connection whose peer is no more, as the user knows from elsewhere: nothing is sent.
+    /// [`Event::Disconnected`] follows, and [`Event::TimewaitExit`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFound`]; [`Error::State`] if it was not established, or is over.
+    pub fn lose(&mut self, id: CommId, now: Duration) -> Result<(), Error> {
+        let connection = self.connections.get(&id).ok_or(Error::NotFound)?;
+        if !matches!(connection.state, State::Established | State::DreqSent) {
+            return Err(Error::State);
+        }
+        self.tell(Event::Disconnected { id });
+        self.wait_out(id, now);
+        Ok(())
+    }
+
     /// Lets go of a connection, in whatever state it is. There are no more events of it; the peer
     /// is told.
     ///

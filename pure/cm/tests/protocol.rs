@@ -470,3 +470,26 @@ fn names_have_a_prefix_and_are_not_given_twice() {
     names.dedup();
     assert_eq!(names.len(), 4999);
 }
+
+#[test]
+fn a_connection_whose_peer_is_no_more_ends_without_a_message() {
+    let (mut a, mut b) = managers();
+    let (id, _) = connected(&mut a, &mut b, 1);
+    a.lose(id, START).unwrap();
+    assert_eq!((sent(&mut a).len(), events(&mut a)), (0, vec![Event::Disconnected { id }]));
+    assert_eq!(a.lose(id, START), Err(Error::State));
+    a.on_time(LATER);
+    assert_eq!(events(&mut a), [Event::TimewaitExit { id }]);
+    assert_eq!(a.lose(id, LATER), Err(Error::NotFound));
+}
+
+/// Goal: the peer of an end that was announced need not agree to it any more.
+#[test]
+fn an_end_that_was_announced_to_a_peer_that_is_no_more_comes_at_once() {
+    let (mut a, mut b) = managers();
+    let (id, _) = connected(&mut a, &mut b, 1);
+    a.disconnect(id, START).unwrap();
+    sent(&mut a);
+    a.lose(id, START).unwrap();
+    assert_eq!(events(&mut a), [Event::Disconnected { id }]);
+}

@@ -85,8 +85,14 @@ fn child() {
     let Ok(task) = std::env::var(VARIABLE) else { return };
     match task.split(' ').collect::<Vec<_>>()[..] {
         ["serve", at] => serve(at.parse().unwrap()),
-        ["connect", to, count, window] => connect(to, count, window, false),
-        ["connect", to, count, window, "talk"] => connect(to, count, window, true),
+        ["connect", to, count, window] => part(&connect(to, count, window, false)),
+        ["connect", to, count, window, "talk"] => part(&connect(to, count, window, true)),
+        ["connect", to, count, window, "leave"] => {
+            let (_queue, ids) = connect(to, count, window, false);
+            std::mem::forget(ids);
+            wait_until_told();
+            std::process::exit(0);
+        }
         _ => panic!("{task}"),
     }
 }
@@ -118,8 +124,8 @@ fn serve(at: SocketAddr) {
     say(&format!("served {} parted {parted}", ids.len()));
 }
 
-/// Connects so often, `window` at a time; keeps all connections until it is told to part.
-fn connect(to: &str, count: &str, window: &str, talk: bool) {
+/// Connects so often, `window` at a time.
+fn connect(to: &str, count: &str, window: &str, talk: bool) -> (EventQueue, VecDeque<Id>) {
     let (to, count): (SocketAddr, usize) = (to.parse().unwrap(), count.parse().unwrap());
     let window: usize = window.parse().unwrap();
     let queue = EventQueue::new().unwrap();
@@ -150,13 +156,22 @@ fn connect(to: &str, count: &str, window: &str, talk: bool) {
     }
     let took = start.elapsed().as_millis().max(1);
     say(&format!("established {count} {took} {}", u128::try_from(count).unwrap() * 1000 / took));
+    (queue, ids)
+}
+
+fn wait_until_told() {
     let told = told();
     while !told.load(Ordering::Acquire) {
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Keeps all connections until it is told to part.
+fn part((queue, ids): &(EventQueue, VecDeque<Id>)) {
+    wait_until_told();
     ids.iter().for_each(|id| id.disconnect().unwrap());
     let mut parted = 0;
-    while parted < count {
+    while parted < ids.len() {
         let event = queue.next(Some(PATIENCE)).unwrap().expect("an answer");
         match event.kind {
             EventKind::Disconnected => parted += 1,

@@ -68,6 +68,19 @@ fn hosts_connect_over_both_versions_of_ip() {
     }
 }
 
+/// Goal: the peer on another host learns of the end of a process that calls `exit`.
+#[test]
+fn a_process_that_exits_tells_its_peer_on_another_host() {
+    let Some(hosts) = Hosts::new("exit") else { return };
+    let mut server = Child::start(hosts.at(0), "serve 10.9.8.1:0");
+    let port = server.line().split_once(' ').unwrap().1.to_owned();
+    let mut client = Child::start(hosts.at(1), &format!("connect 10.9.8.1:{port} 50 20 leave"));
+    assert_eq!(client.words()[..2], ["established", "50"]);
+    client.say("leave");
+    server.say("end");
+    assert_eq!(server.line(), "served 50 parted 50");
+}
+
 /// Goal: a lost message costs a retry and no connection.
 #[test]
 fn hosts_connect_over_a_network_that_loses_packets() {

@@ -81,3 +81,23 @@ fn the_end_of_a_dead_processes_connections_is_agreed_to_by_another_one() {
         assert_eq!(client.line(), "parted 20");
     });
 }
+
+/// Goal: peers learn of the end of a process that does not end its connections, whether it calls `exit` or is killed.
+#[test]
+fn the_peers_of_a_process_that_ends_without_a_word_are_told() {
+    alone::alone("the_peers_of_a_process_that_ends_without_a_word_are_told", || {
+        for ends_by_exit in [true, false] {
+            let mut server = Child::start(here(), "serve 127.0.0.1:0");
+            let port = server.line().split_once(' ').unwrap().1.to_owned();
+            let mut client = Child::start(here(), &format!("connect 127.0.0.1:{port} 50 20 leave"));
+            assert_eq!(client.words()[..2], ["established", "50"]);
+            if ends_by_exit {
+                client.say("leave");
+            } else {
+                client.kill();
+            }
+            server.say("end");
+            assert_eq!(server.line(), "served 50 parted 50");
+        }
+    });
+}

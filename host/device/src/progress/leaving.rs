@@ -1,5 +1,5 @@
 //! What a process still does for its peers when it ends and has not dropped its devices: it sends the
-//! acknowledgements that wait (`engine`, `port/acks.rs`).
+//! acknowledgements that wait (`engine`, `port/acks.rs`), and then what the manager of its connections has to say.
 //!
 //! The hardware of an adapter acknowledges a message whatever becomes of the program that received it. Here a
 //! program that ends with its last completion would take the acknowledgement along, and its peer's SEND would
@@ -17,6 +17,9 @@ use std::time::Duration;
 
 /// Open ports of this process.
 static OPEN: PerProcess<Mutex<Vec<Weak<Port>>>> = PerProcess::new();
+
+/// What is said after the acknowledgements.
+static LAST_WORDS: PerProcess<OnceLock<fn() -> bool>> = PerProcess::new();
 
 /// Looks at a lock that another thread may hold: the one that ends may be its holder, in a signal handler.
 const LOOKS_MAX: u32 = 1000;
@@ -49,6 +52,10 @@ extern "C" fn leave() {
         // The last handle may have gone meanwhile: threads are not waited for here.
         std::mem::forget(port);
     }
+    drop(open);
+    if let Some(say) = LAST_WORDS.get().get() {
+        let _ = look(|| say().then_some(()));
+    }
 }
 
 /// What `attempt` gives, sooner or later.
@@ -63,6 +70,13 @@ fn look<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
 }
 
 impl Port {
+    /// Has `say` called when this process ends by `exit(3)` or by returning from `main`, after the acknowledgements that
+    /// peers wait for, until it answers true, and for a tenth of a second at most: a lock that it needs may be held
+    /// for ever. The first one that is given is called, and no other one.
+    pub fn on_leaving(say: fn() -> bool) {
+        let _ = LAST_WORDS.get().set(say);
+    }
+
     /// Sends all acknowledgements that wait.
     fn acknowledge_all(&self) {
         let Some(mut receiver) = look(|| self.receiver.try_lock()) else {

@@ -15,7 +15,7 @@ use crate::memory::local::{Local, Source};
 use crate::objects::inbox::{Inbox, ManagementDatagram};
 use crate::registry::relay::Passed;
 use crate::registry::services::ServicePort;
-use crate::registry::{CONNECTION_PREFIX_BITS, DomainClaim, SlotId};
+use crate::registry::{CONNECTION_PREFIX_BITS, DomainClaim, Member, SlotId};
 use adverb_engine::{Gid, accept};
 use adverb_wire::cm::{self, CommId, Message};
 use adverb_wire::{
@@ -41,6 +41,10 @@ pub struct BoundService {
     claim: DomainClaim,
 }
 
+/// The device of this host that has a connection.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Owner(Member);
+
 impl Port {
     /// From now on management datagrams for this process come into `inbox`; of several the first one gets them.
     pub fn take_management(&self, inbox: &Arc<Inbox>) {
@@ -62,6 +66,18 @@ impl Port {
     /// to this device: its place in the registry.
     pub fn connection_prefix(&self) -> u32 {
         self.links.registry.slot().number()
+    }
+
+    /// The device of this host that has named a connection so.
+    pub fn owner(&self, connection: CommId) -> Option<Owner> {
+        let registry = &self.links.registry;
+        let slot = owner_of(connection).filter(|slot| registry.manages(*slot))?;
+        Some(Owner(registry.member(slot)))
+    }
+
+    /// Whether a device has not gone.
+    pub fn lives(&self, owner: Owner) -> bool {
+        self.links.registry.lives(owner.0)
     }
 
     /// Binds a port of connection management, for all devices of this process.
