@@ -93,6 +93,9 @@ fn child() {
             wait_until_told();
             std::process::exit(0);
         }
+        ["attack", port, seed] => {
+            crate::attack::send(port.parse().unwrap(), seed.parse().unwrap());
+        }
         _ => panic!("{task}"),
     }
 }

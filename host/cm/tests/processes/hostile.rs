@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A host of its own address, with any socket.
-struct Stranger(UdpSocket);
+pub(crate) struct Stranger(UdpSocket);
 
 impl Stranger {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(UdpSocket::bind(("127.0.0.9", 0)).unwrap())
     }
 
     /// Sends a payload to queue pair 1.
-    fn send(&self, payload: &[u8], qkey: Qkey) {
+    pub(crate) fn send(&self, payload: &[u8], qkey: Qkey) {
         let from = self.0.local_addr().unwrap().port();
         let bth = Bth {
             opcode: Opcode::of(Wire::Ud, Operation::SendOnly).unwrap(),
@@ -49,10 +49,10 @@ impl Stranger {
     }
 }
 
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -69,7 +69,7 @@ fn until(mut reached: impl FnMut() -> bool) {
     }
 }
 
-fn request(service_id: ServiceId, number: u32) -> Req {
+pub(crate) fn request(service_id: ServiceId, number: u32) -> Req {
     let addressing = Addressing {
         source: [127, 0, 0, 9].into(),
         source_port: 1,
@@ -105,7 +105,7 @@ fn request(service_id: ServiceId, number: u32) -> Req {
 const BACKLOG: u32 = 16;
 
 /// The number of a queue pair that no other connection has: those of the last ones are remembered for a while.
-fn fresh() -> u32 {
+pub(crate) fn fresh() -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0x100);
     LAST.fetch_add(1, Ordering::Relaxed)
 }

@@ -8,6 +8,7 @@
 
 #[path = "../../../verbs/tests/verbs/alone.rs"]
 mod alone;
+mod attack;
 mod child;
 mod hostile;
 mod hosts;
