@@ -95,11 +95,8 @@ impl Core {
             let port = if local.port() == 0 { ephemeral() } else { local.port() };
             match claim(port) {
                 Ok(bound) => return Ok((Some(bound), port)),
-                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                    return Err(Error::System { doing: "bind the port", error });
-                }
-                Err(_) if local.port() != 0 => break,
-                Err(_) => {}
+                Err(error) if local.port() == 0 && is_taken(&error) => {}
+                Err(error) => return Err(of_bind(error)),
             }
         }
         Err(Error::AddressInUse)
@@ -200,7 +197,11 @@ impl Core {
             return Err(Error::State("bound"));
         };
         let space = state.space.on_wire().ok_or(Error::Unsupported)?;
-        let address = state.place.as_ref().map(|place| place.gid.0);
+        let address = match &state.place {
+            Some(place) => Some(place.gid.0),
+            None => local.is_ipv4().then(|| gid_of(local).0),
+        };
+        state.bound.as_ref().map_or(Ok(()), BoundService::listen).map_err(of_bind)?;
         let backlog = if backlog == 0 { BACKLOG } else { backlog };
         let service = ServiceId::of_port(space, local.port());
         let (manager, _) = self.manager()?;
@@ -453,6 +454,22 @@ fn reachable(peer: SocketAddr) -> SocketAddr {
         ip @ (IpAddr::V4(_) | IpAddr::V6(_)) => ip,
     };
     SocketAddr::new(ip, peer.port()).with_scope_of(peer)
+}
+
+/// The port is bound already, at the same address or at all of them.
+fn is_taken(error: &io::Error) -> bool {
+    [io::ErrorKind::AddrInUse, io::ErrorKind::AddrNotAvailable].contains(&error.kind())
+}
+
+/// Why a port cannot be bound or listened to.
+fn of_bind(error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::AddrInUse {
+        Error::AddressInUse
+    } else if is_taken(&error) {
+        Error::AddressNotAvailable
+    } else {
+        Error::System { doing: "bind the port", error }
+    }
 }
 
 /// A port of those that the system gives out by itself.

@@ -9,7 +9,7 @@ use std::io;
 pub enum Error {
     /// The port is bound already.
     AddressInUse,
-    /// No device has the address.
+    /// No device has the address, or it clashes with one that is bound, because one of the two is for all addresses.
     AddressNotAvailable,
     /// The identifier was destroyed.
     Gone,
@@ -58,7 +58,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AddressInUse => f.write_str("the port is bound already"),
-            Self::AddressNotAvailable => f.write_str("no device has the address"),
+            Self::AddressNotAvailable => f.write_str(
+                "no device has the address, or the port is bound and one of the two is for all addresses",
+            ),
             Self::Gone => f.write_str("the identifier was destroyed"),
             Self::Invalid(what) => write!(f, "{what} makes no sense"),
             Self::Full => f.write_str("there are as many connections or listeners as possible"),

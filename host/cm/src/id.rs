@@ -289,7 +289,7 @@ impl Id {
         self.change(|state| state.options.tos = tos)
     }
 
-    /// The port may be bound by others that say so too. `RDMA_OPTION_ID_REUSEADDR`.
+    /// The port may be bound by others that say so too, while none of them listens. `RDMA_OPTION_ID_REUSEADDR`.
     ///
     /// # Errors
     ///

@@ -198,8 +198,8 @@ impl Core {
         let place = Place { port, gid: asked.local, gid_index };
         let parent = self.ids.get(&listener)?;
         let listens = parent.local?;
-        if listens.is_ipv4() && !local_ip.is_ipv4() {
-            return None; // The unspecified address of IPv4 stands for no other ones.
+        if parent.options.ipv6_only && local_ip.is_ipv4() {
+            return None; // The unspecified address of IPv6 stands for no other ones.
         }
         let Wanted { transport, source_port } = wanted;
         let mut state = State::new(Arc::clone(&parent.queue), parent.space, transport, 0);

@@ -177,6 +177,46 @@ fn a_port_is_bound_once_and_free_again() {
     assert!(matches!(second.listen(1), Err(Error::Gone)));
 }
 
+/// Goal: wildcards clash, and are kept apart by family, as in the kernel's manager.
+#[test]
+fn an_unspecified_address_clashes_with_others_of_its_port() {
+    let queue = EventQueue::new().unwrap();
+    let id = || Id::new(&queue, Space::Tcp, Transport::Rc, 0).unwrap();
+    let at = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
+    let all = id();
+    all.bind(at("0.0.0.0", 0)).unwrap();
+    let port = all.local().port();
+    for ip in ["127.0.0.1", "0.0.0.0", "::"] {
+        assert_eq!(id().bind(at(ip, port)).unwrap_err().errno(), 99, "{ip}");
+    }
+    let v6 = id();
+    v6.set_af_only(true).unwrap();
+    v6.bind(at("::", port)).unwrap();
+    all.listen(1).unwrap();
+    v6.listen(1).unwrap();
+    let client = EventQueue::new().unwrap();
+    let asked = resolved(&client, Space::Tcp, Transport::Rc, at("127.0.0.1", port));
+    asked.connect(&saying(17, b"")).unwrap();
+    assert_eq!(next_of(&queue, EventKind::ConnectRequest).listener, Some(all));
+}
+
+#[test]
+fn a_port_is_shared_until_one_listens() {
+    let queue = EventQueue::new().unwrap();
+    let id = || {
+        let id = Id::new(&queue, Space::Tcp, Transport::Rc, 0).unwrap();
+        id.set_reuse(true).unwrap();
+        id
+    };
+    let [first, second] = [id(), id()];
+    first.bind(here(0)).unwrap();
+    second.bind(first.local()).unwrap();
+    assert!(matches!(first.listen(1), Err(Error::AddressInUse)));
+    second.destroy();
+    first.listen(1).unwrap();
+    assert!(matches!(id().bind(first.local()), Err(Error::AddressInUse)));
+}
+
 #[test]
 fn what_is_destroyed_tells_its_peer_and_hears_nothing_more() {
     let [server, client] = [(); 2].map(|()| EventQueue::new().unwrap());

@@ -135,7 +135,8 @@ impl Manager {
     }
 
     /// Lets peers ask for connections with `service` at address `local`, or at all addresses; `backlog` of them at a
-    /// time, at least one. A request goes to the listener of its address, if there is one.
+    /// time, at least one. A request goes to the listener of its address, if there is one; one to an IPv4 address else
+    /// to that of 0.0.0.0.
     ///
     /// # Errors
     ///
@@ -164,7 +165,8 @@ impl Manager {
     /// The listener that a request for `service` at `local` goes to.
     pub(crate) fn listener(&self, service: ServiceId, local: Gid) -> Option<ListenerId> {
         let at = |local| self.services.get(&(service, local)).copied();
-        at(Some(local)).or_else(|| at(None))
+        let any = local.starts_with(&V4_PREFIX).then_some(ANY_V4);
+        at(Some(local)).or_else(|| at(Some(any?))).or_else(|| at(None))
     }
 
     /// Lets no more peers ask. Requests that the user has got are still its to answer.
@@ -736,6 +738,10 @@ impl Manager {
         z ^ (z >> 31)
     }
 }
+
+/// How an IPv4 address begins, and the unspecified one.
+const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+const ANY_V4: Gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
 
 /// So many names there are at least: 65,536, as many as connections if nothing else is said.
 const PREFIX_BITS_MAX: u32 = 16;

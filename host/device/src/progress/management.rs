@@ -39,6 +39,7 @@ pub(super) struct Desk {
 pub struct BoundService {
     port: Arc<Port>,
     claim: DomainClaim,
+    service: ServicePort,
 }
 
 /// The device of this host that has a connection.
@@ -84,10 +85,10 @@ impl Port {
     ///
     /// # Errors
     ///
-    /// `AddrInUse`; the host has as many as possible.
+    /// `AddrInUse`; `AddrNotAvailable` if either is for all addresses; the host has as many as possible.
     pub fn bind_service(self: &Arc<Self>, service: &ServicePort) -> io::Result<BoundService> {
         let claim = self.links.registry.bind_service(service)?;
-        Ok(BoundService { port: Arc::clone(self), claim })
+        Ok(BoundService { port: Arc::clone(self), claim, service: *service })
     }
 
     /// Sends a management datagram, which may get lost, from the address at `gid_index` to queue pair 1 of `peer`.
@@ -171,6 +172,17 @@ impl Port {
         };
         let mine = self.desk.inbox.get().is_some();
         owner.or_else(|| if mine { None } else { registry.manager() })
+    }
+}
+
+impl BoundService {
+    /// Has the port to itself from now on, so that requests come to this process.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Port::bind_service`]: others have bound it, which say that they share it.
+    pub fn listen(&self) -> io::Result<()> {
+        self.port.links.registry.own_service(self.claim, &self.service)
     }
 }
 

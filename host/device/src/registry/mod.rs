@@ -366,23 +366,13 @@ impl Registry {
         name: DomainName,
         allow: impl FnOnce(bool) -> io::Result<()>,
     ) -> io::Result<DomainClaim> {
-        self.claim_unless(name, |known| known == name, allow)
-    }
-
-    /// As [`Registry::claim_domain`]; `allow` is told whether a name is claimed that `clashes` with this one.
-    fn claim_unless(
-        &self,
-        name: DomainName,
-        clashes: impl Fn(DomainName) -> bool,
-        allow: impl FnOnce(bool) -> io::Result<()>,
-    ) -> io::Result<DomainClaim> {
         let exclusive = lock_file(&self.path)?;
         let (mut exists, mut free) = (false, None);
         for (place, owner, known) in self.claims() {
             match owner {
                 None => free = free.or(Some(place)),
-                Some(owner) if clashes(known) || free.is_none() => match self.is_alive(owner) {
-                    true => exists |= clashes(known),
+                Some(owner) if known == name || free.is_none() => match self.is_alive(owner) {
+                    true => exists |= known == name,
                     false => free = free.or(Some(place)),
                 },
                 Some(_) => {}
@@ -390,21 +380,42 @@ impl Registry {
         }
         allow(exists)?;
         let domains = &self.memory.domains;
-        let found = free.and_then(|place| Some((place, domains.get(place)?)));
-        let (place, domain) = found.ok_or_else(|| {
+        let place = free.ok_or_else(|| {
             let most = domains.len();
             io::Error::other(format!(
                 "{most} XRC domains of files, multicast groups and ports are in use, the most possible"
             ))
         })?;
+        self.write_claim(place, name);
+        drop(exclusive);
+        Ok(DomainClaim(place))
+    }
+
+    /// Gives a claim another name if `allow` agrees.
+    fn rename_claim(
+        &self,
+        DomainClaim(place): DomainClaim,
+        name: DomainName,
+        allow: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let exclusive = lock_file(&self.path)?;
+        allow()?;
+        self.forget_claim(place);
+        self.write_claim(place, name);
+        drop(exclusive);
+        Ok(())
+    }
+
+    fn write_claim(&self, place: usize, name: DomainName) {
+        let Some(domain) = self.memory.domains.get(place) else {
+            return;
+        };
         for (place, word) in domain.name.iter().zip(name.0) {
             place.store(word, Ordering::Relaxed);
         }
         domain.owner.store(self.slot.0 + 1, Ordering::Release);
         self.remember_claim(place, name);
         self.memory.domain_changes.fetch_add(1, Ordering::Release);
-        drop(exclusive);
-        Ok(DomainClaim(place))
     }
 
     /// Gives a claim up.

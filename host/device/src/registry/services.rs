@@ -18,7 +18,7 @@ pub struct ServicePort {
     pub address: [u8; 16],
     /// The unspecified address of IPv6 does not stand for those of IPv4.
     pub ipv6_only: bool,
-    /// Others may bind the port too that say the same.
+    /// Others may bind the port too that say the same, while none of them listens.
     pub reuse: bool,
 }
 
@@ -46,21 +46,38 @@ impl ServicePort {
         Some(Self { protocol, port, address, ipv6_only, reuse })
     }
 
-    /// How exactly it is what a request to `address` asks for; `None` if it is not.
-    fn fits(&self, address: [u8; 16]) -> Option<u8> {
-        let is_v4 = |address: [u8; 16]| address.starts_with(&V4_PREFIX);
+    /// It is what a request to `address` asks for.
+    fn fits(&self, address: [u8; 16]) -> bool {
         match self.address {
-            own if own == address => Some(2),
-            ANY_V4 if is_v4(address) => Some(1),
-            ANY_V6 if !self.ipv6_only || !is_v4(address) => Some(0),
-            _ => None,
+            own if own == address => true,
+            ANY_V4 => is_v4(address),
+            ANY_V6 => !self.ipv6_only || !is_v4(address),
+            _ => false,
         }
     }
 
-    fn clashes(&self, other: &Self) -> bool {
-        let same = (self.protocol, self.port) == (other.protocol, other.port);
-        let overlap = self.fits(other.address).is_some() || other.fits(self.address).is_some();
-        same && overlap && !(self.reuse && other.reuse)
+    /// Why it cannot be bound beside `known`, by the rules of the kernel's manager: an unspecified address clashes
+    /// with all addresses, unless each of the two is of one family alone, and these differ.
+    fn clash(&self, known: &Self) -> Option<io::ErrorKind> {
+        let same = (self.protocol, self.port) == (known.protocol, known.port);
+        let [family, other] = [self.family(), known.family()];
+        let apart = family.is_some() && other.is_some() && family != other;
+        let is_any = |address| matches!(address, ANY_V4 | ANY_V6);
+        if !same || apart || self.reuse && known.reuse {
+            None
+        } else if is_any(self.address) || is_any(known.address) {
+            Some(io::ErrorKind::AddrNotAvailable)
+        } else {
+            (self.address == known.address).then_some(io::ErrorKind::AddrInUse)
+        }
+    }
+
+    /// The family that it is of alone: 4 or 6.
+    fn family(&self) -> Option<u8> {
+        match is_v4(self.address) {
+            true => Some(4),
+            false => self.ipv6_only.then_some(6),
+        }
     }
 }
 
@@ -69,27 +86,45 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if another living device of the host, or this one, has bound a port that overlaps with it; the table
-    /// is full.
+    /// `AddrInUse` if another living device of the host, or this one, has bound the port at the address;
+    /// `AddrNotAvailable` if one of the two is for all addresses; the table is full.
     pub(crate) fn bind_service(&self, service: &ServicePort) -> io::Result<DomainClaim> {
-        let clashes = |known| ServicePort::of(known).is_some_and(|known| known.clashes(service));
-        self.claim_unless(service.name(), clashes, |taken| match taken {
-            true => Err(io::ErrorKind::AddrInUse.into()),
-            false => Ok(()),
-        })
+        self.claim_domain(service.name(), |_| self.check(service, None))
     }
 
-    /// The living device that has bound what a request to `address` asks for; of several the one that has bound the
-    /// most specific address.
-    pub(crate) fn service(&self, protocol: u8, port: u16, address: [u8; 16]) -> Option<SlotId> {
-        let candidates = self.claims().filter_map(|(_, owner, name)| {
-            let service =
-                ServicePort::of(name).filter(|s| (s.protocol, s.port) == (protocol, port))?;
-            Some((service.fits(address)?, owner?))
-        });
-        let alive = candidates.filter(|(_, owner)| self.is_alive(*owner));
-        alive.max_by_key(|(rank, _)| *rank).map(|(_, owner)| owner)
+    /// Has a port that was bound for this device to itself from now on, as one that listens must.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Registry::bind_service`], whether or not others let the port be bound again.
+    pub(crate) fn own_service(&self, claim: DomainClaim, service: &ServicePort) -> io::Result<()> {
+        let own = ServicePort { reuse: false, ..*service };
+        self.rename_claim(claim, own.name(), || self.check(&own, Some(claim)))
     }
+
+    /// Whether nothing that is bound, but for a claim of this device, clashes with a service.
+    fn check(&self, service: &ServicePort, but: Option<DomainClaim>) -> io::Result<()> {
+        let others = self.claims().filter(|(place, ..)| but != Some(DomainClaim(*place)));
+        let mut clashes = others.filter_map(|(_, owner, name)| {
+            let kind = service.clash(&ServicePort::of(name)?)?;
+            self.is_alive(owner?).then_some(kind)
+        });
+        clashes.next().map_or(Ok(()), |kind| Err(kind.into()))
+    }
+
+    /// The living device that has bound what a request to `address` asks for.
+    pub(crate) fn service(&self, protocol: u8, port: u16, address: [u8; 16]) -> Option<SlotId> {
+        let mut owners = self.claims().filter_map(|(_, owner, name)| {
+            let service = ServicePort::of(name)?;
+            let asked = (service.protocol, service.port) == (protocol, port);
+            owner.filter(|owner| asked && service.fits(address) && self.is_alive(*owner))
+        });
+        owners.next()
+    }
+}
+
+fn is_v4(address: [u8; 16]) -> bool {
+    address.starts_with(&V4_PREFIX)
 }
 
 const fn flag(set: bool, bit: u32) -> u32 {
@@ -140,10 +175,8 @@ mod tests {
         let scratch = Scratch::new();
         let [first, second] = [(); 2].map(|()| scratch.join().unwrap());
         let claim = first.bind_service(&at(HERE)).unwrap();
-        for address in [HERE, ANY_V4, ANY_V6] {
-            let refused = second.bind_service(&at(address)).unwrap_err();
-            assert_eq!(refused.kind(), io::ErrorKind::AddrInUse, "{address:?}");
-        }
+        let refused = second.bind_service(&at(HERE)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
         second.bind_service(&at(V6)).unwrap();
         second.bind_service(&ServicePort { protocol: 17, ..at(HERE) }).unwrap();
         assert_eq!(second.service(6, 7471, HERE), Some(first.slot()));
@@ -154,20 +187,48 @@ mod tests {
         first.bind_service(&at(HERE)).unwrap();
     }
 
+    /// The second source: what `rdma_bind_addr` of Linux answers to each pair, one after the other.
     #[test]
-    fn the_most_specific_address_gets_the_request() {
+    fn addresses_clash_as_they_do_in_the_kernel() {
+        use io::ErrorKind::{AddrInUse, AddrNotAvailable};
+        let (there, only) = ([0xfd; 16], ServicePort { ipv6_only: true, ..at(ANY_V6) });
+        for (one, other, clash) in [
+            (at(HERE), at(HERE), Some(AddrInUse)),
+            (at(V6), at(V6), Some(AddrInUse)),
+            (at(V6), at(there), None),
+            (at(V6), at(HERE), None),
+            (at(ANY_V4), at(HERE), Some(AddrNotAvailable)),
+            (at(ANY_V4), at(ANY_V4), Some(AddrNotAvailable)),
+            (at(ANY_V4), at(ANY_V6), Some(AddrNotAvailable)),
+            (at(ANY_V6), at(HERE), Some(AddrNotAvailable)),
+            (at(ANY_V6), at(V6), Some(AddrNotAvailable)),
+            // One of IPv6 stands for IPv4, too, if it does not say otherwise, although it is one address.
+            (at(ANY_V4), at(V6), Some(AddrNotAvailable)),
+            (at(ANY_V4), only, None),
+            (at(HERE), only, None),
+            (at(V6), only, Some(AddrNotAvailable)),
+            (at(HERE), ServicePort { port: 7472, ..at(HERE) }, None),
+        ] {
+            for (one, other) in [(one, other), (other, one)] {
+                assert_eq!(one.clash(&other), clash, "{one:?} {other:?}");
+                let shared = |service| ServicePort { reuse: true, ..service };
+                assert_eq!(one.clash(&shared(other)), clash, "{one:?} {other:?}");
+                assert_eq!(shared(one).clash(&shared(other)), None, "{one:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_shared_is_listened_to_by_one_that_is_alone_with_it() {
         let scratch = Scratch::new();
-        let [v6, v4, here] = [(); 3].map(|()| scratch.join().unwrap());
-        let shared = |address| ServicePort { reuse: true, ..at(address) };
-        v6.bind_service(&shared(ANY_V6)).unwrap();
-        assert_eq!(v4.service(6, 7471, HERE), Some(v6.slot()));
-        v4.bind_service(&shared(ANY_V4)).unwrap();
-        assert_eq!(v4.service(6, 7471, HERE), Some(v4.slot()));
-        here.bind_service(&shared(HERE)).unwrap();
-        assert_eq!(v4.service(6, 7471, HERE), Some(here.slot()));
-        assert_eq!(v4.service(6, 7471, V6), Some(v6.slot()));
-        drop(here);
-        assert_eq!(v4.service(6, 7471, HERE), Some(v4.slot()));
+        let [first, second] = [(); 2].map(|()| scratch.join().unwrap());
+        let shared = ServicePort { reuse: true, ..at(HERE) };
+        let [one, other] = [&first, &second].map(|device| device.bind_service(&shared).unwrap());
+        assert_eq!(first.own_service(one, &shared).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        second.release_domain(other);
+        first.own_service(one, &shared).unwrap();
+        assert_eq!(second.bind_service(&shared).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!((second.service(6, 7471, HERE), first.mend()), (Some(first.slot()), 0));
     }
 
     #[test]
