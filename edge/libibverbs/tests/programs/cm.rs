@@ -157,6 +157,36 @@ fn the_programs_of_rdma_cm_run() {
     }
 }
 
+/// Goal: one server has many clients at once.
+#[test]
+fn many_clients_ping_a_server_of_rdma_cm() {
+    if !is_installed("rping") {
+        return;
+    }
+    for path in PATHS {
+        let (place, port) = (Place::Here(path), support::port());
+        let line = format!("-a {} -p {port}", place.address(0));
+        let mut server = place.command(0, &format!("rping -s -P {line}")).spawn().unwrap();
+        let client = |count| {
+            let line = format!("rping -c {line} -v -V -C {count}");
+            place.command(1, &line).spawn().unwrap()
+        };
+        let serves = (0..CLIENTS).any(|_| support::ended(client(1)).status.success());
+        assert!(serves, "{path}: {:?}", server.try_wait());
+        let clients: Vec<_> = (0..CLIENTS).map(|_| client(50)).collect();
+        let ended: Vec<_> = clients.into_iter().map(support::ended).collect();
+        server.kill().and_then(|()| server.wait()).unwrap();
+        for output in ended {
+            let said = String::from_utf8_lossy(&output.stdout);
+            let whole = said.matches("rdma-ping-").count() == 50;
+            assert!(output.status.success() && whole, "{path}: {output:?}");
+        }
+    }
+}
+
+/// Clients at once; and before that so many try whether the server listens, each for a third of a second.
+const CLIENTS: usize = 8;
+
 #[test]
 fn the_programs_of_rsockets_run() {
     if is_installed("rstream") {

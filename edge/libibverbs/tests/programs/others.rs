@@ -16,24 +16,46 @@ fn four_ranks_of_open_mpi_run_over_ucx() {
         return;
     };
     for path in PATHS {
-        let line = format!("{MPIRUN} {}", program.path());
-        let set = [
-            ("ADVERB_PATH", path),
+        let mut command = support::command(&format!("{MPIRUN} {BY_UCX} {}", program.path()));
+        command.envs([
             ("ADVERB_DEVICES", "soft_lo"),
-            ("ADVERB_EXPLAIN", "0"),
             ("UCX_TLS", "rc_verbs,ud_verbs:aux,self"),
             ("UCX_NET_DEVICES", "soft_lo:1"),
-        ];
-        let child = support::command(&line).envs(set).spawn().unwrap();
-        let output = support::ended(child);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("4 ranks"), "{path}: {output:?}");
+        ]);
+        four_ranks(command, path);
     }
 }
 
+/// Goal: Open MPI runs over libfabric, whose provider of verbs meets by the connection manager: the same as over UCX.
+#[test]
+fn four_ranks_of_open_mpi_run_over_libfabric() {
+    if !is_installed("mpirun") {
+        return;
+    }
+    let (Some(program), Some(hosts)) = (Compiled::by("mpicc", "ranks", &["-O1"]), Hosts::new())
+    else {
+        return;
+    };
+    hosts.name_them().expect("files in /etc/netns");
+    for path in PATHS {
+        let mut command = hosts.on(0, &format!("{MPIRUN} {BY_LIBFABRIC} {}", program.path()));
+        command.env("ADVERB_DEVICES", "soft_eth0");
+        four_ranks(command, path);
+    }
+}
+
+fn four_ranks(mut command: Command, path: &str) {
+    let child = command.envs([("ADVERB_PATH", path), ("ADVERB_EXPLAIN", "0")]).spawn().unwrap();
+    let output = support::ended(child);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("4 ranks"), "{path}: {output:?}");
+}
+
 /// Neither shared memory nor sockets of Open MPI's own.
-const MPIRUN: &str = "mpirun --allow-run-as-root --oversubscribe -np 4 --mca pml ucx --mca osc ucx \
-                      --mca btl ^openib,vader,tcp";
+const MPIRUN: &str = "mpirun --allow-run-as-root --oversubscribe -np 4 --mca btl ^openib,vader,tcp";
+const BY_UCX: &str = "--mca pml ucx --mca osc ucx";
+const BY_LIBFABRIC: &str =
+    "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm";
 
 /// A program whose lines are read while it runs; it ends with this value.
 struct Running {
