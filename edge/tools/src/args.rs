@@ -169,6 +169,11 @@ pub(crate) struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
+    /// Whether nothing is said of the path.
+    pub(crate) fn has_usual_path(&self) -> bool {
+        self.mtu == MTU_MAX && self.hop_limit == 0
+    }
+
     /// The device that is asked for.
     pub(crate) fn choice(&self) -> DeviceChoice {
         DeviceChoice { device: self.device.clone(), gid_index: self.gid_index }
@@ -272,6 +277,10 @@ pub(crate) struct BenchArgs {
     /// Set the run beside one that --output has written as JSON; two with a comma: these, without a run
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with_all = ["server", "json", "csv"])]
     pub(crate) compare: Vec<PathBuf>,
+
+    /// What the queue pairs meet over
+    #[arg(long, value_enum, default_value_t = Meeting::Tcp)]
+    pub(crate) connector: Meeting,
 
     /// Do not measure what the machine's sockets reach
     #[arg(long)]
@@ -608,12 +617,13 @@ pub(crate) struct PingpongArgs {
     pub(crate) connector: Meeting,
 }
 
-/// What both sides of a session meet over.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+/// What two ends meet over.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 pub(crate) enum Meeting {
     /// Messages of rdma_cm
     Cm,
     /// A TCP connection
+    #[default]
     Tcp,
 }
 
@@ -681,7 +691,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// Options that say nothing to `--modes` and `--layers`.
-const OF_TESTS: [&str; 29] = [
+const OF_TESTS: [&str; 30] = [
     "host",
     "server",
     "bind",
@@ -707,11 +717,14 @@ const OF_TESTS: [&str; 29] = [
     "svg",
     "html",
     "compare",
+    "connector",
     "no_floor",
     "limit_bw",
     "limit_msgrate",
     "limit_lat",
 ];
+/// The largest path MTU, which is what is asked for if nothing is said.
+const MTU_MAX: u16 = 4096;
 /// Largest message the command measures: 1 GiB.
 const SIZE_MAX: u64 = 1 << 30;
 /// Most requests or receives that a queue may hold.

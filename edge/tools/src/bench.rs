@@ -33,6 +33,7 @@ mod layers;
 pub(crate) mod local;
 mod machine;
 pub(crate) mod measure;
+mod meeting;
 mod modes;
 mod pace;
 pub(crate) mod plan;

@@ -184,6 +184,15 @@ impl Control {
     /// As [`Control::receive`], or if the server refuses.
     pub(crate) fn order(&mut self, order: &Order) -> Result<Answer, Failure> {
         self.send(order)?;
+        self.answer()
+    }
+
+    /// Waits for the answer to an order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Control::order`].
+    pub(crate) fn answer(&mut self) -> Result<Answer, Failure> {
         let answer = self.receive(ANSWER_TIME)?;
         if matches!(answer, Answer::Refused { .. }) { Err(refusal(&answer)) } else { Ok(answer) }
     }
@@ -269,7 +278,7 @@ pub(crate) fn unexpected(answer: &Answer) -> Failure {
 }
 
 /// The server has said something instead of going on.
-fn refusal(answer: &Answer) -> Failure {
+pub(crate) fn refusal(answer: &Answer) -> Failure {
     let Answer::Refused { why } = answer else {
         return unexpected(answer);
     };

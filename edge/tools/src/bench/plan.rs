@@ -9,7 +9,7 @@ use super::floor::{Exchange, FloorSpec};
 use super::measure::{Layout, Stream};
 use super::pace::Limit;
 use super::report::Path;
-use crate::args::{BenchArgs, Op, Test};
+use crate::args::{BenchArgs, Meeting, Op, Test};
 use crate::failure::Failure;
 
 /// Everything the client will do.
@@ -107,6 +107,9 @@ pub(crate) struct Tuning {
     pub(crate) inline_bytes: u32,
     /// Whose memory messages lie in.
     pub(crate) memory: Memory,
+    /// What the queue pairs meet over.
+    #[serde(default)]
+    pub(crate) connector: Meeting,
     /// Traffic class of all packets, both ways.
     #[serde(default)]
     pub(crate) traffic_class: u8,
@@ -133,6 +136,11 @@ impl Plan {
     /// [`Failure::Usage`] if two options contradict each other.
     pub(crate) fn new(args: &BenchArgs) -> Result<Self, Failure> {
         let posting = Posting::new(args)?;
+        if args.connector == Meeting::Cm && !args.connection.has_usual_path() {
+            return Err(Failure::usage(
+                "with --connector cm, MTU and hop limit are those of the path: leave out -m and --hop-limit",
+            ));
+        }
         let is_summary = is_summary(args);
         let sizes = sizes(args);
         let largest = sizes.iter().copied().max().unwrap_or(1);
@@ -165,6 +173,7 @@ impl Plan {
                 tx_depth: args.tx_depth.unwrap_or(TX_DEPTH),
                 inline_bytes: args.inline,
                 memory: Memory::Library,
+                connector: args.connector,
                 traffic_class: args.connection.traffic_class,
                 hop_limit: args.connection.hop_limit,
                 layout: Layout::new(largest, args.rx_depth),

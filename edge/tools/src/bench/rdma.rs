@@ -13,13 +13,14 @@ use adverb::verbs::{
     WcOpcode, WcStatus, WorkCompletion, WorkError, devices,
 };
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use super::control::{Answer, Control, Order, unexpected};
+use super::control::{Answer, Control, Order, refusal, unexpected};
 use super::measure::{Endpoint, Link, Reaped, Request};
+use super::meeting::{Listener, Tie};
 use super::plan::{Memory, Tuning};
 use super::report::Path;
-use crate::args::Op;
+use crate::args::{Meeting, Op};
 use crate::devices::device_names;
 use crate::failure::{Doing, Failure};
 
@@ -38,6 +39,9 @@ pub(crate) struct Contact {
     pub(crate) addr: u64,
     /// Key of its memory.
     pub(crate) rkey: u32,
+    /// Where it waits to be connected by connection management.
+    #[serde(default)]
+    pub(crate) listens: Option<SocketAddr>,
 }
 
 impl Contact {
@@ -130,6 +134,8 @@ fn first_like(here: IpAddr, device: &adverb::verbs::Device) -> u8 {
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     qp: Qp<Rc>,
+    /// Of one that was connected by connection management.
+    tie: Option<Tie>,
     cq: Cq,
     memory: Mr,
     remote: RemoteSlice,
@@ -185,8 +191,20 @@ pub(crate) fn connect(
     tuning: &Tuning,
 ) -> Result<Link<QueuePair>, Failure> {
     let mut pair = QueuePair::open(control, choice, tuning)?;
-    let contact = pair.contact()?;
-    let answer = control.order(&Order::Open { tuning: tuning.clone(), contact })?;
+    let listener = match tuning.connector {
+        Meeting::Cm => Some(Listener::bind(pair.ip()?)?),
+        Meeting::Tcp => None,
+    };
+    let listens = listener.as_ref().map(Listener::local);
+    let contact = Contact { listens, ..pair.contact()? };
+    control.send(&Order::Open { tuning: tuning.clone(), contact })?;
+    if let Some(listener) = listener {
+        pair.tie = Some(listener.accept(&pair.qp, || {
+            let answer = control.try_receive::<Answer>()?;
+            answer.map_or(Ok(()), |answer| Err(refusal(&answer)))
+        })?);
+    }
+    let answer = control.answer()?;
     let Answer::Opened { contact } = answer else {
         return Err(unexpected(&answer));
     };
@@ -241,6 +259,7 @@ impl QueuePair {
         Ok(Self {
             completions: [WorkCompletion::EMPTY; POLL_MAX],
             qp,
+            tie: None,
             cq,
             memory,
             remote: RemoteSlice { addr: 0, rkey: Rkey(0) },
@@ -263,7 +282,15 @@ impl QueuePair {
             mtu: self.mtu.bytes(),
             addr: self.memory.addr(),
             rkey: self.memory.rkey().0,
+            listens: None,
         })
+    }
+
+    /// The address that is used of the device.
+    fn ip(&self) -> Result<IpAddr, Failure> {
+        let mut gids = self.context.device().gids.iter();
+        let entry = gids.find(|entry| entry.index == self.gid_index);
+        entry.map(|entry| entry.ip()).ok_or_else(|| Failure::failed("the device has no such GID"))
     }
 
     fn connect(&mut self, contact: &Contact) -> Result<(), Failure> {
@@ -271,12 +298,20 @@ impl QueuePair {
         self.mtu = self.mtu.min(theirs);
         self.remote = RemoteSlice { addr: contact.addr, rkey: Rkey(contact.rkey) };
         self.far = Gid(contact.gid);
+        let timeout = self.on_one_host.then_some(BUSY_HOST_TIMEOUT);
+        if let Some(to) = contact.listens {
+            self.tie = Some(Tie::new(to, &self.qp, self.marks.0, timeout)?);
+        }
+        if let Some(tie) = &self.tie {
+            self.mtu = tie.mtu().unwrap_or(self.mtu);
+            return Ok(());
+        }
         let how = RcConnect::new(contact.remote())
             .gid_index(self.gid_index)
             .traffic_class(self.marks.0)
             .hop_limit(self.marks.1)
             .path_mtu(self.mtu);
-        let how = if self.on_one_host { how.timeout(BUSY_HOST_TIMEOUT) } else { how };
+        let how = timeout.map_or(how, |timeout| how.timeout(timeout));
         self.qp.connect(how).doing("connecting the queue pair")
     }
 

@@ -104,6 +104,15 @@ fn count(json: &Value, path: &str, test: &str, op: &str) -> usize {
 }
 
 #[test]
+fn queue_pairs_meet_by_connection_management_if_they_are_told_to() {
+    for test in ["latency", "bandwidth"] {
+        run(&["--connector", "cm", "--op", "read", "--test", test, "-s", "64K", "--no-floor"]);
+    }
+    let refused = adverb(&["bench", "--connector", "cm", "-m", "1024"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+}
+
+#[test]
 fn a_run_on_one_machine_measures_everything_beside_its_floor() {
     let json = run(&["-s", "1,5000"]);
     for path in ["udp", "shm"] {
