@@ -13,6 +13,7 @@ mod leaving;
 pub(crate) mod management;
 pub(crate) mod monitor;
 mod neighbours;
+mod numbers;
 mod rx_sockets;
 mod schedule;
 mod seats;
@@ -41,6 +42,7 @@ use crate::objects::standby::Standby;
 use crate::objects::table::{Place, QpTable};
 use crate::progress::helper::Helper;
 use crate::progress::monitor::Monitor;
+use crate::progress::numbers::Numbers;
 use crate::progress::schedule::SharedSchedule;
 use crate::registry::counters::Counters;
 use crate::registry::relay::{Passed, Relay};
@@ -58,14 +60,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use xrc_proxies::XrcProxies;
-
-/// Queue pair numbers of this port: those free, oldest first, so that none is used again soon.
-#[derive(Debug, Default)]
-struct Numbers {
-    free: VecDeque<Qpn>,
-    /// Blocks that were claimed.
-    blocks: usize,
-}
 
 /// A socket, and what is known of its traffic.
 #[derive(Debug)]
@@ -345,16 +339,19 @@ impl Port {
 
     pub(crate) fn take_number(&self) -> io::Result<Qpn> {
         self.mend_registry(); // By which others find what has the number.
+        let now = self.links.now();
         let mut numbers = lock(&self.numbers);
-        if let Some(number) = numbers.free.pop_front() {
+        if let Some(number) = numbers.take(now) {
             return Ok(number);
         }
-        let block = self.links.registry.claim_block()?;
+        let block = match self.links.registry.claim_block() {
+            Ok(block) => block,
+            // Where no more can be had, one that rests is better than none.
+            Err(error) => return numbers.take_resting().ok_or(error),
+        };
         self.table.add_block(block);
-        self.links.exports.page().add_block(block, numbers.blocks);
-        numbers.blocks += 1;
-        numbers.free.extend(block.numbers());
-        let number = numbers.free.pop_front();
+        self.links.exports.page().add_block(block, numbers.add(block));
+        let number = numbers.take(now);
         drop(numbers);
         self.steer_again()?;
         number.ok_or_else(|| io::Error::other("a block of numbers is never empty"))
@@ -384,7 +381,7 @@ impl Port {
         // A neighbour may be stopped: a thread that waits for it holds up no other.
         self.wait_for_neighbours();
         drop(gone);
-        lock(&self.numbers).free.push_back(number);
+        lock(&self.numbers).rest(number, self.links.now());
     }
 
     /// How often the program has driven.
@@ -430,7 +427,7 @@ impl Progress for Port {
     }
 
     fn give_number_back(&self, number: Qpn) {
-        lock(&self.numbers).free.push_back(number);
+        lock(&self.numbers).give_back(number);
     }
 
     fn end_proxies_in(&self, domain: DomainName) {

@@ -284,7 +284,7 @@ impl Port {
         drop(counted);
         self.schedule.with(|schedule| schedule.forget(number));
         drop(gone);
-        self.give_number_back(number);
+        lock(&self.numbers).rest(number, self.links.now());
     }
 
     fn give_to_proxy(
