@@ -1,7 +1,7 @@
 //! Packages: a Debian package and an archive of what users run, with manual pages and completions; a Python wheel.
 //!
 //! The trees are put together here and packed by `dpkg-deb` and `tar`. `dist --check` installs the Debian package in a
-//! root of its own, which `debootstrap` makes, uses it, removes it, and sees that nothing is left.
+//! root of its own, which `mmdebstrap` makes, does there what the README says, removes it, and sees that nothing is left.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::process::Command;
 use crate::Failure;
 use crate::program::run;
 use crate::python;
+use crate::readme;
 
 /// Builds with this profile, and packs to `target/dist`.
 pub(crate) fn dist(root: &Path, profile: &str) -> Result<(), Failure> {
@@ -48,7 +49,7 @@ pub(crate) fn dist(root: &Path, profile: &str) -> Result<(), Failure> {
         ".",
     ];
     output("tar", &words)?;
-    if !python::wheel(root, &dist)? {
+    if !python::wheel(root, &dist, profile)? {
         println!("skipped: no wheel: {}", python::NONE);
     }
     for file in list(&dist)? {
@@ -122,59 +123,75 @@ fn control(tree: &Path, version: &str, architecture: &str) -> Result<(), Failure
     fs::write(place.join("control"), text).map_err(failed("writing control"))
 }
 
-/// Installs the package in a fresh root, uses it, removes it, and looks at what is left.
+/// Installs the package in a fresh root, does what the README says, removes it, and looks at what is left.
 pub(crate) fn check(root: &Path) -> Result<(), Failure> {
-    for tool in ["debootstrap", "unshare"] {
+    for tool in ["mmdebstrap", "unshare"] {
         if output("sh", &["-c", &format!("command -v {tool}")]).is_err() {
-            println!("skipped: dist --check: there is no {tool}");
+            let reason = format!("dist --check: there is no {tool}");
+            if std::env::var_os("CI").is_some() {
+                return Err(reason);
+            }
+            println!("skipped: {reason}");
             return Ok(());
         }
     }
+    let page = fs::read_to_string(root.join("README.md")).map_err(failed("reading README.md"))?;
+    let script = readme::script(&page)?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let debs = list(&target.join("dist"))?;
     let deb = debs.iter().find(|file| file.extension().is_some_and(|end| end == "deb"));
     let deb = deb.ok_or("there is no package: `cargo xtask dist` makes it")?;
-    let suite = output("sh", &["-c", ". /etc/os-release && echo $VERSION_CODENAME"])?;
     let fresh = target.join("dist-root");
     let _ = fs::remove_dir_all(&fresh);
-    output("debootstrap", &["--variant=minbase", &suite, text(&fresh)?])?;
+    let suite = output("sh", &["-c", ". /etc/os-release && echo $VERSION_CODENAME"])?;
+    output("mmdebstrap", &["--variant=minbase", PROGRAMS, &suite, text(&fresh)?])?;
     fs::copy(deb, fresh.join("adverb.deb")).map_err(failed("copying the package"))?;
-    let ended = output(
-        "unshare",
-        &["--net", "--pid", "--fork", "--mount", "sh", "-c", SCRIPT, "sh", text(&fresh)?],
-    );
+    fs::write(fresh.join("readme"), script).map_err(failed("writing the script"))?;
+    fs::write(fresh.join("check"), CHECK).map_err(failed("writing the check"))?;
+    let words = ["--net", "--pid", "--fork", "--mount", "--kill-child", "sh", "-c", ENTER, "sh"];
+    let mut alone = Command::new("unshare");
+    alone.args(words).arg(&fresh);
+    let status = alone.status().map_err(failed("unshare"))?;
     fs::remove_dir_all(&fresh).map_err(failed("removing the root"))?;
-    println!("{}", ended?);
+    if !status.success() {
+        return Err(format!("in the fresh root, as above: {status}"));
+    }
     println!("installed, used, removed: nothing is left");
     Ok(())
 }
 
-/// In namespaces of its own; `$1` is the root.
-const SCRIPT: &str = r#"
+/// Programs of others that the README names, and what makes its two machines.
+const PROGRAMS: &str = "--include=iproute2,perftest,redis-server,redis-tools";
+
+/// In namespaces of its own; `$1` is the root, which has to be a mount for `ip netns`.
+const ENTER: &str = r#"
 set -eu
+mount --make-rprivate /
+mount --bind "$1" "$1"
 cd "$1"
-mkdir -p dev/shm
 mount -t proc none proc
+mount -t sysfs none sys
 mount -t tmpfs none dev/shm
-cat > use <<'END'
+ip link set lo up 2>/dev/null || true
+exec chroot . sh /check
+"#;
+
+/// In the root.
+const CHECK: &str = r#"
 set -eu
 files() { find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /var/lib/dpkg -o -path /var/log \) -prune -o -print | sort; }
-files > /tmp/before
+files >/tmp/before
 dpkg -i /adverb.deb
 adverb --version
-adverb bench --no-floor -n 20 -s 64 --op send --test latency
 adverb pingpong -n 10
 adverb env
 test -e /usr/share/man/man1/adverb-bench.1.gz
+sh /readme
 dpkg -r adverb
-files > /tmp/after
-diff /tmp/before /tmp/after | grep -v ' /tmp/after$' | grep '^[<>]' && exit 1
-ls /dev/shm | grep adverb && exit 1
-exit 0
-END
-/sbin/ip link set lo up 2>/dev/null || true
-exec chroot . sh /use
+files >/tmp/after
+if diff /tmp/before /tmp/after | grep -v ' /tmp/after$' | grep '^[<>]'; then exit 1; fi
+if ls /dev/shm | grep adverb; then exit 1; fi
 "#;
 
 fn list(directory: &Path) -> Result<Vec<PathBuf>, Failure> {

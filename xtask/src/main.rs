@@ -4,6 +4,7 @@
 //! depends on this package. `gate` and `record` run other programs, `lab` a virtual machine, `tidy` reads the tree.
 
 mod api;
+mod book;
 mod coverage;
 mod crates;
 mod dist;
@@ -12,8 +13,10 @@ mod gate;
 mod lab;
 mod memcheck;
 mod net;
+mod picture;
 mod program;
 mod python;
+mod readme;
 mod record;
 mod source;
 mod suite;
@@ -58,6 +61,7 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         }
         ["api"] => api::compare(&root),
         ["api", "--write"] => api::write(&root),
+        ["book"] => book::book(&root),
         ["dist"] => dist::dist(&root, "release"),
         ["dist", "--profile", profile] => dist::dist(&root, profile),
         ["dist", "--check"] => dist::check(&root),
@@ -116,8 +120,9 @@ usage: cargo xtask COMMAND
   record [--write]       instructions of each operation, compared with benches/record, or put there
   record --c             instructions through libibverbs, compared with the Rust API
   dist [--profile NAME | --check]
-                         a Debian package, an archive and a Python wheel in target/dist; --check installs,
-                         uses and removes the Debian package in a fresh root (root, debootstrap)
+                         a Debian package, an archive and a Python wheel in target/dist; --check installs
+                         the Debian package in a fresh root, does what the README says, and removes it (root, mmdebstrap)
+  book                   the book with the pages that it leads to, in target/book; in HTML where there is mdbook
   python                 the Python package: built, linted and tested, in target/python
   figures [FILE]         the measured figures of README and book, from docs/book/figures.json, or from the JSON of a run
                          (`adverb bench -s 64,4K,64K,1M -o FILE`), which takes its place

@@ -21,16 +21,18 @@ pub(crate) fn test(root: &Path) -> Result<(), Failure> {
         return Ok(());
     };
     place.run("cargo", &["fmt", "--check"])?;
-    place.run("cargo", &["clippy", "--locked", "--quiet", "--", "-D", "warnings"])?;
-    place.run("maturin", &["develop", "--locked", "--quiet"])?;
+    place.run("cargo", &["clippy", "--quiet", "--", "-D", "warnings"])?;
+    place.run("maturin", &["develop", "--quiet"])?;
     place.run("python", &["-m", "pytest", "--quiet"])
 }
 
-/// Builds a wheel and puts it into `dist`; returns whether there is a Python to do it with.
-pub(crate) fn wheel(root: &Path, dist: &Path) -> Result<bool, Failure> {
+/// Builds a wheel and puts it into `dist`, for use if the profile is `release`; returns whether there is a Python to do it
+/// with.
+pub(crate) fn wheel(root: &Path, dist: &Path, profile: &str) -> Result<bool, Failure> {
     let Some(place) = Place::prepare(root)? else { return Ok(false) };
     let dist = dist.to_str().ok_or("the directory's name is not UTF-8")?;
-    place.run("maturin", &["build", "--locked", "--release", "--quiet", "--out", dist])?;
+    let profile = if profile == "release" { "release" } else { "dev" };
+    place.run("maturin", &["build", "--profile", profile, "--quiet", "--out", dist])?;
     Ok(true)
 }
 

@@ -4,14 +4,14 @@
 //! stand out; a person looks at them and decides. Neither knows what the code does.
 
 mod facts;
-mod links;
+pub(crate) mod links;
 mod oddities;
 mod rooms;
 mod storeys;
 
 use std::path::Path;
 
-use crate::{Failure, crates, figures, source};
+use crate::{Failure, book, crates, figures, source};
 
 /// Checks all facts and prints the oddities.
 pub(crate) fn tidy(root: &Path) -> Result<(), Failure> {
@@ -20,6 +20,7 @@ pub(crate) fn tidy(root: &Path) -> Result<(), Failure> {
     broken.extend(storeys::broken(root)?);
     broken.extend(rooms::broken(&sources));
     broken.extend(links::broken(root, &sources));
+    broken.extend(book::broken(root)?);
     broken.extend(figures::stale(root)?);
     broken.extend(crates::broken(root)?);
 

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::source::Source;
 
 /// Every link that leads nowhere, one sentence each. `root` is asked for files that are no pages.
-pub(super) fn broken(root: &Path, sources: &[Source]) -> Vec<String> {
+pub(crate) fn broken(root: &Path, sources: &[Source]) -> Vec<String> {
     let pages = sources.iter().filter(|source| source.path.ends_with(".md"));
     let pages: BTreeMap<&str, &Source> =
         pages.map(|source| (source.path.as_str(), source)).collect();
@@ -35,23 +35,25 @@ pub(super) fn broken(root: &Path, sources: &[Source]) -> Vec<String> {
 }
 
 /// Links within the tree, and their lines.
-fn links(text: &str) -> Vec<(usize, &str)> {
+pub(crate) fn links(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
+    let mut in_code = false;
     for (line, text) in prose(text) {
-        // Every other piece lies between back-quotes.
-        for piece in text.split('`').step_by(2) {
-            for after in piece.split("](").skip(1) {
+        // Code in a sentence may go on in the next line, and not in the next paragraph.
+        in_code &= !text.trim().is_empty();
+        for (number, piece) in text.split('`').enumerate() {
+            // Every other piece lies between back-quotes.
+            in_code ^= number > 0;
+            if in_code {
+                continue;
+            }
+            // What is in a link's text may be code: the target follows.
+            let start = piece.strip_prefix("](").filter(|_| number > 0);
+            for after in start.into_iter().chain(piece.split("](").skip(1)) {
                 let target = after.split([')', ' ']).next().unwrap_or_default();
                 if !target.contains(':') {
                     found.push((line, target));
                 }
-            }
-        }
-        // Whatever is in a link's text, as code is: the target follows.
-        for after in text.split("`](").skip(1) {
-            let target = after.split([')', ' ']).next().unwrap_or_default();
-            if !target.contains(':') {
-                found.push((line, target));
             }
         }
     }
@@ -71,7 +73,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// `path` as seen from the file `page`.
-fn beside(page: &str, path: &str) -> String {
+pub(crate) fn beside(page: &str, path: &str) -> String {
     let mut whole = PathBuf::new();
     let directory = Path::new(page).parent().unwrap_or(Path::new(""));
     for part in directory.join(path).components() {
@@ -131,11 +133,12 @@ mod tests {
             assert!(found.len() == 1 && found[0].starts_with("docs/a.md:3: "), "{link}: {found:?}");
         }
         assert_eq!(broken_in("docs/a.md", "[`code`](gone.md) and [a](gone.md)").len(), 1);
+        assert_eq!(broken_in("docs/a.md", "`a\nb`). [c](gone.md)").len(), 1);
     }
 
     #[test]
     fn what_is_code_is_no_link() {
-        let text = "`[a](gone.md)`\n\n```rust\nf[a](b)\n```\n";
+        let text = "`[a](gone.md)` `b\n[c](gone.md)` `d`\n\n```rust\nf[a](b)\n```\n";
         assert_eq!(broken_in("docs/a.md", text), Vec::<String>::new());
     }
 }

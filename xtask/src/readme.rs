@@ -1,0 +1,141 @@
+//! The README's commands as a script: what `dist --check` does in its fresh root is what the page says.
+//!
+//! Two network namespaces stand for two machines: a server runs in `a`, and what names `HOST` in `b`. A line that is
+//! neither known to be done by the gate nor a command of `adverb` is an error, so page and script cannot differ.
+
+use std::fmt::Write;
+
+use crate::Failure;
+
+/// One line of the page's blocks of commands.
+#[derive(Debug, Eq, PartialEq)]
+enum Line {
+    /// Done by the gate, or by the check before the script runs: builds, tests and the installation.
+    Elsewhere,
+    /// Runs until the next command has ended.
+    Server(String),
+    /// Runs to its end.
+    Client(String),
+}
+
+/// A shell script that runs the commands of `page` in order, where `adverb` is installed.
+pub(crate) fn script(page: &str) -> Result<String, Failure> {
+    let mut script = PROLOGUE.to_owned();
+    for line in commands(page) {
+        let written = match classify(line)? {
+            Line::Elsewhere => Ok(()),
+            Line::Server(command) => writeln!(script, "serve {command}"),
+            Line::Client(command) => {
+                let namespace = if command.contains(HOST) { "b" } else { "a" };
+                let command = command.replace(HOST, ADDRESS);
+                writeln!(script, "use {namespace} {command}")
+            }
+        };
+        written.map_err(|error| error.to_string())?;
+    }
+    script.push_str(EPILOGUE);
+    Ok(script)
+}
+
+/// The lines of blocks of shell commands, without their comments.
+fn commands(page: &str) -> impl Iterator<Item = &str> {
+    let blocks = page.split("\n```sh\n").skip(1);
+    let lines = blocks.flat_map(|block| block.split("\n```").next().unwrap_or_default().lines());
+    lines
+        .map(|line| line.split(" #").next().unwrap_or_default().trim())
+        .filter(|line| !line.is_empty())
+}
+
+fn classify(line: &str) -> Result<Line, Failure> {
+    if ELSEWHERE.iter().any(|start| line.starts_with(start)) {
+        return Ok(Line::Elsewhere);
+    }
+    let built = line.strip_prefix("cargo run --release --bin adverb -- ");
+    let arguments = built.or_else(|| line.strip_prefix("adverb ")).ok_or_else(|| {
+        format!("README.md: {line:?}: a line is a command of adverb, or begins with one of {ELSEWHERE:?}")
+    })?;
+    Ok(match arguments.strip_suffix(" &") {
+        Some(arguments) => Line::Server(format!("adverb {arguments}")),
+        None if arguments.ends_with("--server") => Line::Server(format!("adverb {arguments}")),
+        None => Line::Client(format!("adverb {arguments}")),
+    })
+}
+
+const ELSEWHERE: [&str; 3] = ["cargo xtask ", "cargo install --path ", "sudo dpkg -i target/dist/"];
+
+/// What the page calls the other machine, and its address in the namespaces.
+const HOST: &str = "HOST";
+const ADDRESS: &str = "10.77.0.1";
+
+/// `use` tries again for ten seconds, because a server needs a moment; `timeout` bounds each try. A server that has been
+/// used ends.
+const PROLOGUE: &str = r#"set -eu
+mkdir -p /run/netns /tmp/work
+cd /tmp/work
+ip netns add a
+ip netns add b
+ip link add va netns a type veth peer name vb netns b
+for end in a b; do
+    ip -n $end link set lo up
+    ip -n $end link set v$end up
+done
+ip -n a addr add 10.77.0.1/24 dev va
+ip -n b addr add 10.77.0.2/24 dev vb
+server=
+end() {
+    [ -z "$server" ] || kill -TERM -$server 2>/dev/null || true
+    server=
+}
+serve() {
+    end
+    echo "$ $* &"
+    setsid ip netns exec a "$@" >/tmp/work/server 2>&1 &
+    server=$!
+}
+use() {
+    namespace=$1
+    shift
+    echo "$ $*"
+    for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        if timeout 60 ip netns exec $namespace "$@" >/tmp/work/out 2>/tmp/work/errors && [ -s /tmp/work/out ]; then
+            tr '\r' '\n' </tmp/work/out | grep . | tail -n 3
+            end
+            return
+        fi
+        [ -n "$server" ] || break
+        sleep 0.5
+    done
+    tail -n 20 /tmp/work/out /tmp/work/errors /tmp/work/server
+    end
+    exit 1
+}
+"#;
+
+const EPILOGUE: &str =
+    "cd /\nip netns del a\nip netns del b\numount /run/netns\nrm -rf /tmp/work /run/netns\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_leads_to_a_figure_two_machines_redis_and_perftest() {
+        let page = include_str!("../../README.md");
+        let script = script(page).unwrap();
+        for line in [
+            "\nuse a adverb bench\n",
+            "\nserve adverb bench --server\nuse b adverb bench 10.77.0.1\n",
+            "\nserve adverb run -- ib_write_bw\nuse a adverb run -- ib_write_bw 127.0.0.1\n",
+            "\nserve adverb sockets -- redis-server\nuse a adverb sockets -- redis-benchmark",
+        ] {
+            assert!(script.contains(line), "{line:?} is not in\n{script}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_the_check_does_not_know_is_refused() {
+        assert_eq!(classify("cargo xtask test"), Ok(Line::Elsewhere));
+        assert!(classify("make install").unwrap_err().contains("make install"));
+        assert!(script("\n```sh\nadverb devices   # all\ncurl x | sh\n```\n").is_err());
+    }
+}
