@@ -7,7 +7,8 @@
 //!
 //! 1. [`dlopen`] keeps the program's arguments, calls [`redirected`], and jumps to the C library's function unless
 //!    there is an answer: that looks at its return address to know the caller.
-//! 2. `dlsym(RTLD_NEXT, name)` gives the C library's function of that name, whose type is that of its header.
+//! 2. `dlsym(RTLD_NEXT, name)` gives the C library's function of that name, whose type is that of its header; where the
+//!    C library comes before this one, as with a program that librdmacm alone leads here, `RTLD_DEFAULT` does.
 
 use crate::real;
 use libc::{c_char, c_int, c_void};
@@ -27,7 +28,9 @@ fn next() -> *mut c_void {
         return known;
     }
     // SAFETY: a name that ends with a zero (rule 2).
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+    let find = |place| unsafe { libc::dlsym(place, c"dlopen".as_ptr()) };
+    let after = find(libc::RTLD_NEXT);
+    let found = if after.is_null() { find(libc::RTLD_DEFAULT) } else { after };
     NEXT.store(found, Ordering::Release);
     found
 }

@@ -112,6 +112,15 @@ pub(crate) const LIBFABRIC: [Line; 3] = [
 
 /// Runs server and client; answers with what the client printed, or with why it went wrong.
 pub(crate) fn run(line: &Line, place: Place<'_>) -> Result<String, String> {
+    run_with(line, place, &[])
+}
+
+/// The same with something set in the environment.
+pub(crate) fn run_with(
+    line: &Line,
+    place: Place<'_>,
+    set: &[(&str, &str)],
+) -> Result<String, String> {
     let port = support::port().to_string();
     let file = std::env::temp_dir().join(format!("adverb-cm-{}-{port}", std::process::id()));
     let file = file.to_str().expect("a path of letters");
@@ -122,7 +131,7 @@ pub(crate) fn run(line: &Line, place: Place<'_>) -> Result<String, String> {
     let end = if line.stays { Ended::Killed } else { Ended::Itself };
     // UCX would use the loopback interface's device, too, although no other host is behind it.
     let device = format!("{}:1", place.device());
-    let set = [("UCX_NET_DEVICES", device.as_str())];
+    let set = [&[("UCX_NET_DEVICES", device.as_str())], set].concat();
     let ended = support::meet(&filled(line.server, 0), &filled(line.client, 1), place, &set, end);
     let _ = std::fs::remove_file(file);
     ended

@@ -1,5 +1,6 @@
 //! The same programs with the library in the place of `libibverbs.so.1`, and not in front of it.
 
+use super::cm;
 use super::compiled::Compiled;
 use super::support::{self, Place, is_installed, pair};
 use super::{must, perftest, pingpong};
@@ -48,6 +49,21 @@ fn perftest_runs_with_the_library_in_the_place_of_libibverbs() {
         {
             let place = Place::Here(path);
             must(pair(&perftest(command, place), place, &directory.set()));
+        }
+    }
+}
+
+/// Goal: the kernel's device under the real librdmacm is emulated, too.
+#[test]
+fn the_programs_of_rdma_cm_run_with_the_library_in_the_place_of_libibverbs() {
+    if !is_installed("rping") || !is_installed("rstream") {
+        return;
+    }
+    let directory = Directory::new();
+    for path in support::PATHS {
+        for name in ["rping -v -V", "ucmatose -c 100", "udaddy", "rdma_client", "rstream"] {
+            let line = cm::RDMACM.iter().chain(&cm::RSOCKETS).find(|line| line.name == name);
+            must(cm::run_with(line.unwrap(), Place::Here(path), &directory.set()));
         }
     }
 }
