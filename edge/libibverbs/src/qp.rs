@@ -14,7 +14,7 @@ use crate::memory::{Use, pd_of};
 use crate::srq::srq_of;
 use crate::way::{group, way, way_for_c};
 use crate::work::{self, Builder};
-use crate::xrc::xrcd_of;
+use crate::xrc::{self, xrcd_of};
 use adverb_device::{
     Access, AckTimeout, AhAttr, Attributes, Change, CompletionQueue, Gid, Partition, PathMtu, Psn,
     Qkey, QpConfig, QpLimits, QpQuery, QpState, QpType, Qpn, RetryCount, RnrRetry, RnrTimer,
@@ -27,8 +27,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What is ours of a queue pair.
 pub(crate) struct QpInner {
-    /// There until the queue pair is destroyed.
-    pub(crate) qp: Option<adverb_device::Qp>,
+    /// There until the queue pair is destroyed. An XRC target ends with the last that has it open.
+    pub(crate) qp: Option<Arc<adverb_device::Qp>>,
+    /// Where its events go, if another has made it.
+    listener: Option<adverb_device::Listener>,
     /// Events that the program has taken.
     pub(crate) events: AtomicU32,
     kind: QpType,
@@ -188,6 +190,7 @@ fn create(
         c,
         QpInner {
             qp: None,
+            listener: None,
             events: AtomicU32::new(0),
             kind,
             cap,
@@ -223,6 +226,21 @@ fn create(
             return Err(error.into());
         }
     };
+    let qp = Arc::new(qp);
+    if let (true, Some(xrcd)) = (target, extra.xrcd) {
+        // SAFETY: one of ours, or null.
+        xrc::share(&unsafe { xrcd_of(xrcd) }?.xrcd, &qp);
+    }
+    attr.cap = cap;
+    Ok(name_it(made, qp, None))
+}
+
+/// Makes a queue pair that was made for a program its own.
+fn name_it(
+    made: *mut layout::QpEx,
+    qp: Arc<adverb_device::Qp>,
+    listener: Option<adverb_device::Listener>,
+) -> *mut layout::Qp {
     // SAFETY: just made, and not shared yet.
     let whole = unsafe { Qp::of_mut(made) };
     let base = whole.c().cast::<layout::Qp>();
@@ -230,9 +248,9 @@ fn create(
     unsafe { (&raw mut (*base).qp_num).write(qp.number().get()) };
     // SAFETY: as above.
     unsafe { (&raw mut (*base).handle).write(qp.number().get()) };
-    whole.ours_mut().qp = Some(qp);
-    attr.cap = cap;
-    Ok(base)
+    let ours = whole.ours_mut();
+    (ours.qp, ours.listener) = (Some(qp), listener);
+    base
 }
 
 export! {
@@ -295,8 +313,44 @@ entry! {
 entry! {
     pointer
     fn open_qp(context: *mut layout::Context, attr: *mut layout::QpOpenAttr) -> *mut layout::Qp {
-        let _ = (context, attr);
-        Err(UNSUPPORTED)
+        // SAFETY: one of ours, or null.
+        let inner = unsafe { context::of(context) }?;
+        // SAFETY: the program's structure, or null.
+        let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
+        let needed = value::QP_OPEN_ATTR_NUM | value::QP_OPEN_ATTR_XRCD | value::QP_OPEN_ATTR_TYPE;
+        if attr.comp_mask & !value::QP_OPEN_ATTR_CONTEXT != needed
+            || attr.qp_type != value::QPT_XRC_RECV
+        {
+            return Err(INVALID);
+        }
+        // SAFETY: one of ours, or null.
+        let domain = unsafe { xrcd_of(attr.xrcd) }?;
+        let qp = xrc::target(&domain.xrcd, Qpn::new(attr.qp_num)).ok_or(INVALID)?;
+        let mut c = layout::QpEx::zeroed();
+        c.qp_base.context = context;
+        if attr.comp_mask & value::QP_OPEN_ATTR_CONTEXT != 0 {
+            c.qp_base.qp_context = attr.qp_context;
+        }
+        c.qp_base.qp_type = attr.qp_type;
+        c.qp_base.state = state_for_c(qp.state());
+        let none = layout::QpCap::default();
+        let made = Qp::give(
+            c,
+            QpInner {
+                qp: None,
+                listener: None,
+                events: AtomicU32::new(0),
+                kind: QpType::XrcTarget,
+                cap: none,
+                signal_all: false,
+                cqs: Vec::new(),
+                _of: vec![Arc::clone(&domain.uses)],
+                builder: UnsafeCell::new(Builder::default()),
+                is_extended: false,
+            },
+        );
+        let listener = qp.listen(&inner.events, name_of(made));
+        Ok(name_it(made, qp, Some(listener)))
     }
 }
 
@@ -493,9 +547,14 @@ export! {
         unsafe { qp_of(qp) }?;
         // SAFETY: the program does not use it any more.
         let whole = unsafe { Qp::of_mut(qp.cast()) };
-        if let Some(pair) = whole.ours_mut().qp.take() {
+        let ours = whole.ours_mut();
+        ours.listener = None;
+        if let Some(pair) = ours.qp.take() {
             let number = pair.number();
             drop(pair);
+            if whole.kind == QpType::XrcTarget {
+                xrc::forget_ended();
+            }
             whole.cqs.iter().for_each(|cq| cq.forget(number));
         }
         let taken = whole.events.load(Ordering::Acquire);

@@ -61,7 +61,7 @@ pub use objects::ah::{Ah, AhAttr, SendTo};
 pub use objects::channel::CompChannel;
 pub use objects::completion::{Completion, Overrun, Timestamps};
 pub use objects::cq::{CompletionQueue, CqConfig, ResizeError};
-pub use objects::events::{AsyncEvent, Element, EventKind, EventQueue};
+pub use objects::events::{AsyncEvent, Element, EventKind, EventQueue, Listener};
 pub use objects::inbox::{Inbox, ManagementDatagram};
 pub use objects::limits::QpLimits;
 pub use objects::notice::Notice;

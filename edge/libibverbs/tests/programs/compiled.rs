@@ -124,6 +124,18 @@ fn buffers_and_registration_by_attributes_of_later_releases_work() {
     support::alone(program.path(), &[], &set);
 }
 
+/// Goal: handles of one XRC target are of the same queue pair, which lives as long as one of them.
+#[test]
+fn a_target_that_is_opened_again_lives_as_long_as_one_of_its_handles() {
+    let Some(program) = Compiled::new("opened", &["-libverbs"]) else {
+        return;
+    };
+    for path in support::PATHS {
+        let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+        support::alone(program.path(), &[], &set);
+    }
+}
+
 /// Goal: children made by `fork` have devices and connections of their own, whatever their parent has open and closes,
 /// and what one of them says last arrives although it has ended.
 #[test]

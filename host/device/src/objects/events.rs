@@ -248,13 +248,16 @@ pub(crate) fn left(deadline: u64) -> Duration {
 pub(crate) struct Affiliation {
     queue: Option<Arc<EventQueue>>,
     element: Element,
+    /// Others that hear of the object.
+    listeners: Mutex<Vec<Weak<Affiliation>>>,
     /// Events of this object that wait or were taken and not yet acknowledged.
     unacknowledged: AtomicU32,
 }
 
 impl Affiliation {
     pub(crate) fn new(queue: Option<Arc<EventQueue>>, element: Element) -> Arc<Self> {
-        Arc::new(Self { queue, element, unacknowledged: AtomicU32::new(0) })
+        let (listeners, unacknowledged) = (Mutex::default(), AtomicU32::new(0));
+        Arc::new(Self { queue, element, listeners, unacknowledged })
     }
 
     /// Says that something happened to the object.
@@ -262,6 +265,17 @@ impl Affiliation {
         if let Some(queue) = &self.queue {
             queue.post(kind, self.element, Some(Arc::clone(self)));
         }
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.raise(kind));
+    }
+
+    /// Has this queue hear of the object, too, by another name.
+    pub(crate) fn listen(&self, queue: &Arc<EventQueue>, element: Element) -> Listener {
+        let listener = Self::new(Some(Arc::clone(queue)), element);
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|known| known.strong_count() > 0);
+        listeners.push(Arc::downgrade(&listener));
+        Listener(listener)
     }
 
     /// Events of this object that wait to be taken, or were taken and not acknowledged.
@@ -277,6 +291,16 @@ impl Affiliation {
             };
             queue.mail.take(|events| events.retain(foreign), || drop(queue.doorbell.drain()));
         }
+    }
+}
+
+/// One that hears of an object that another has made. Dropped, it hears no more, and what it has not taken is forgotten.
+#[derive(Debug)]
+pub struct Listener(Arc<Affiliation>);
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.retire();
     }
 }
 

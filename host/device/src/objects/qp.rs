@@ -21,7 +21,7 @@ use crate::memory::peer_page::QpWord;
 use crate::memory::region::Serial;
 use crate::objects::ah::SendTo;
 use crate::objects::cq::CompletionQueue;
-use crate::objects::events::{Affiliation, Element, EventQueue};
+use crate::objects::events::{Affiliation, Element, EventQueue, Listener};
 use crate::objects::host::{Came, Errand, Origin, Own, Receives, Surroundings};
 use crate::objects::srq::{Drawn, Srq};
 use crate::objects::work::{ReceiveRing, ReceiveWork, SendData, SendKind, SendRing, SendWork};
@@ -277,6 +277,12 @@ impl QpInner {
             Receives::Xrc(targets) => !matches!(targets.role, Role::Alone),
             Receives::Own(_) | Receives::Shared(_) => false,
         }
+    }
+
+    /// Has another queue of events hear of it.
+    pub(crate) fn listen(&self, events: &Arc<EventQueue>, context: u64) -> Listener {
+        let element = Element::Qp { number: self.own.number, context };
+        self.own.affiliation.listen(events, element)
     }
 
     /// What it sends to a multicast group that it is attached to comes back to it.

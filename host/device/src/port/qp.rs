@@ -3,6 +3,7 @@
 use crate::data_path::DataPath;
 use crate::link::errors::ConnectError;
 use crate::link::udp::multicast::GroupError;
+use crate::objects::events::{EventQueue, Listener};
 use crate::objects::notice::DeferredWakeups;
 use crate::objects::qp::{Change, PostError, QpInner, QpQuery, Side};
 use crate::objects::table::Place;
@@ -164,6 +165,11 @@ impl Qp {
             inner.end_epoch(true, &port.links);
         });
         port.wait_for_neighbours();
+    }
+
+    /// Has another queue of events hear of it, where it goes by `context`. `ibv_open_qp`.
+    pub fn listen(&self, events: &Arc<EventQueue>, context: u64) -> Listener {
+        self.briefly(|inner| inner.listen(events, context))
     }
 
     /// Posts requests, in order, and starts them.
