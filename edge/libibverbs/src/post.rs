@@ -337,39 +337,53 @@ fn receive_list(
     post: impl Fn(&[ReceiveWork<'_>]) -> Result<(), (usize, PostError)>,
 ) -> Result<(), (*mut RecvWr, Errno)> {
     let mut next = first;
-    while !next.is_null() {
-        let start = next;
-        let mut batch = [ReceiveWork { wr_id: 0, sges: &[], buffer: None }; BATCH];
-        let (mut ready, mut mistake) = (0, None);
-        for place in &mut batch {
+    // SAFETY: rule 1.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        if wr.next.is_null() {
             // SAFETY: rule 1.
-            let Some(wr) = (unsafe { next.as_ref() }) else {
-                break;
-            };
-            // SAFETY: rule 1.
-            match unsafe { pieces(wr.sg_list, wr.num_sge) } {
-                Ok(sges) => *place = ReceiveWork { wr_id: wr.wr_id, sges, buffer: None },
-                Err(error) => {
-                    mistake = Some((next, error));
-                    break;
-                }
-            }
-            ready += 1;
-            next = wr.next;
+            let sges = unsafe { pieces(wr.sg_list, wr.num_sge) }.map_err(|error| (next, error))?;
+            let alone = ReceiveWork { wr_id: wr.wr_id, sges, buffer: None };
+            return post(std::slice::from_ref(&alone)).map_err(|(_, error)| (next, error.into()));
         }
-        if let Err((at, error)) = post(batch.get(..ready).unwrap_or_default()) {
-            let mut bad = start;
-            for _ in 0..at {
-                // SAFETY: rule 1; there were as many.
-                bad = unsafe { (*bad).next };
-            }
-            return Err((bad, error.into()));
-        }
-        if let Some(mistake) = mistake {
-            return Err(mistake);
-        }
+        next = receive_some(next, &post)?;
     }
     Ok(())
+}
+
+/// Posts as many receives of a list as go to the device together; says which is next.
+#[inline(never)]
+fn receive_some(
+    first: *mut RecvWr,
+    post: &impl Fn(&[ReceiveWork<'_>]) -> Result<(), (usize, PostError)>,
+) -> Result<*mut RecvWr, (*mut RecvWr, Errno)> {
+    let mut next = first;
+    let mut batch = [ReceiveWork { wr_id: 0, sges: &[], buffer: None }; BATCH];
+    let (mut ready, mut mistake) = (0, None);
+    for place in &mut batch {
+        // SAFETY: rule 1.
+        let Some(wr) = (unsafe { next.as_ref() }) else {
+            break;
+        };
+        // SAFETY: rule 1.
+        match unsafe { pieces(wr.sg_list, wr.num_sge) } {
+            Ok(sges) => *place = ReceiveWork { wr_id: wr.wr_id, sges, buffer: None },
+            Err(error) => {
+                mistake = Some((next, error));
+                break;
+            }
+        }
+        ready += 1;
+        next = wr.next;
+    }
+    if let Err((at, error)) = post(batch.get(..ready).unwrap_or_default()) {
+        let mut bad = first;
+        for _ in 0..at {
+            // SAFETY: rule 1; there were as many.
+            bad = unsafe { (*bad).next };
+        }
+        return Err((bad, error.into()));
+    }
+    mistake.map_or(Ok(next), Err)
 }
 
 /// Answers as posting receives does.

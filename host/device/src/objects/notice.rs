@@ -87,9 +87,11 @@ pub(crate) struct ChannelShared {
 
 impl ChannelShared {
     pub(crate) fn new(standby: Arc<Standby>) -> io::Result<Self> {
+        let doorbell = EventFd::new()?;
+        CHANNELS.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             mail: Mailbox::new(0),
-            doorbell: EventFd::new()?,
+            doorbell,
             set: OnceLock::new(),
             interest: Mutex::default(),
             standby,
@@ -183,22 +185,36 @@ impl ChannelShared {
 /// The holder of a queue pair's lock holds one for longer: a thread that wakes wants that lock
 /// next, and on the same processor it wakes at once, only to go to sleep again.
 #[derive(Debug)]
-pub(crate) struct DeferredWakeups(PhantomData<*const ()>);
+pub(crate) struct DeferredWakeups {
+    /// There was a channel when it began. One that comes later rings at once.
+    counts: bool,
+    /// It stays with its thread.
+    stays: PhantomData<*const ()>,
+}
+
+/// Channels of this process: without any there is nothing to ring, and the thread's variables are not looked at, which
+/// takes a call in a library.
+static CHANNELS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// How many of them live.
+    /// [`ONE`] for each of them that lives, and [`WAITING`].
     static DEFERRING: Cell<u32> = const { Cell::new(0) };
     /// Doorbells that wait.
     static DEFERRED: RefCell<Vec<Arc<ChannelShared>>> = const { RefCell::new(Vec::new()) };
-    /// There are such.
-    static WAITING: Cell<bool> = const { Cell::new(false) };
 }
+
+const ONE: u32 = 2;
+/// Doorbells wait.
+const WAITING: u32 = 1;
 
 impl DeferredWakeups {
     #[inline]
     pub(crate) fn begin() -> Self {
-        DEFERRING.set(DEFERRING.get() + 1);
-        Self(PhantomData)
+        let counts = CHANNELS.load(Ordering::Relaxed) > 0;
+        if counts {
+            defer();
+        }
+        Self { counts, stays: PhantomData }
     }
 
     /// This thread is in a call that holds one, and with it perhaps the lock of a queue pair.
@@ -214,8 +230,9 @@ impl DeferredWakeups {
     fn ring(channel: &Arc<ChannelShared>) {
         let wait = |doorbells: &RefCell<Vec<_>>| doorbells.borrow_mut().push(Arc::clone(channel));
         // A thread that ends has no place left for them, and rings at once.
-        if DEFERRING.get() > 0 && DEFERRED.try_with(wait).is_ok() {
-            WAITING.set(true);
+        let deferring = DEFERRING.get();
+        if deferring >= ONE && DEFERRED.try_with(wait).is_ok() {
+            DEFERRING.set(deferring | WAITING);
         } else {
             channel.ring();
         }
@@ -225,18 +242,32 @@ impl DeferredWakeups {
 impl Drop for DeferredWakeups {
     #[inline]
     fn drop(&mut self) {
-        let left = DEFERRING.get() - 1;
-        DEFERRING.set(left);
-        if left == 0 && WAITING.get() {
-            ring_deferred();
+        if self.counts {
+            settle();
         }
+    }
+}
+
+/// Doorbells wait from now on. Not inlined, as the place of the variable would be looked up without need.
+#[inline(never)]
+fn defer() {
+    DEFERRING.set(DEFERRING.get() + ONE);
+}
+
+/// Doorbells wait no longer on account of one of them.
+#[inline(never)]
+fn settle() {
+    let left = DEFERRING.get() - ONE;
+    DEFERRING.set(left);
+    if left == WAITING {
+        ring_deferred();
     }
 }
 
 /// Rings all doorbells that have waited.
 #[cold]
 fn ring_deferred() {
-    WAITING.set(false);
+    DEFERRING.set(0);
     while let Ok(Some(channel)) = DEFERRED.try_with(|doorbells| doorbells.borrow_mut().pop()) {
         channel.ring();
     }
@@ -254,6 +285,7 @@ fn next(mail: &mut VecDeque<Arc<Notice>>) -> Option<Arc<Notice>> {
 
 impl Drop for ChannelShared {
     fn drop(&mut self) {
+        CHANNELS.fetch_sub(1, Ordering::Relaxed);
         let interest = self.interest.get_mut().unwrap_or_else(PoisonError::into_inner);
         if interest.watched {
             self.standby.disengage(interest.armed);

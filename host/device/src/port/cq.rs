@@ -31,7 +31,7 @@ impl Cq {
     /// # Errors
     ///
     /// [`Overrun`], for good, once all completions from before it are taken.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Overrun> {
         let queue = &self.queue.shared.queue;
         let mut taken = queue.take(out);
