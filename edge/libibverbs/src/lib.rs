@@ -18,7 +18,7 @@
 //! | queue pairs, shared receive queues, address handles | `qp.rs`, `srq.rs`, `ah.rs`, `way.rs` |
 //! | posting | `post.rs`; `ibv_wr_*`: `work.rs` |
 //! | what devices and ports are like | `query.rs` |
-//! | files that programs look at | `sysfs.rs`, `files.rs` |
+//! | files that programs look at | `sysfs.rs`, `shared_tree.rs`, `files.rs` |
 //! | programs that load libibverbs themselves | `loader.rs` |
 //! | librdmacm, and what the kernel would tell it | `rdma_cm/` |
 //! | all that does not depend on a device | `words.rs` |
@@ -53,6 +53,7 @@ mod qp;
 mod query;
 mod rdma_cm;
 mod real;
+mod shared_tree;
 mod srq;
 mod sysfs;
 mod table;

@@ -2,18 +2,19 @@
 //! `/dev/infiniband`: a tree of a few files that is made once for a set of devices, and where in it a path leads.
 //!
 //! The tree is in `/dev/shm`, or where `TMPDIR` says, under a name that its contents determine; processes of one user
-//! share it. Without it programs that look there find nothing, as before.
+//! share it (`shared_tree.rs`). Without it programs that look there find nothing, as before.
 
 use adverb_device::{Device, devices};
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::device::DEV_PREFIX;
+use crate::shared_tree::SharedTree;
 
 /// Where the kernel has them, and where they are in the tree. The longest comes first.
 const PREFIXES: [(&str, &str); 3] = [
@@ -42,7 +43,7 @@ pub(crate) fn redirected(path: &str) -> Option<String> {
     let rest = rest.trim_matches('/');
     let tree = tree()?;
     let first = rest.split('/').next().unwrap_or_default();
-    let inside = tree.root.join(place).join(rest);
+    let inside = tree.shared.root.join(place).join(rest);
     let ours = match first {
         "" => !tree.is_beside_kernel,
         name => tree.names.iter().any(|own| own == name.strip_prefix(DEV_PREFIX).unwrap_or(name)),
@@ -51,7 +52,7 @@ pub(crate) fn redirected(path: &str) -> Option<String> {
 }
 
 struct Tree {
-    root: PathBuf,
+    shared: SharedTree,
     names: Vec<String>,
     /// The kernel has devices of its own.
     is_beside_kernel: bool,
@@ -76,28 +77,12 @@ fn make() -> io::Result<Tree> {
     let files = files(&all);
     let mut hasher = DefaultHasher::new();
     files.hash(&mut hasher);
-    let user = fs::metadata("/proc/self")?.uid();
     let base = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from);
-    let root = base.join(format!("adverb-ibverbs-{user}-{:016x}", hasher.finish()));
-    if !is_own(&root, user) {
-        let new = base.join(format!("adverb-ibverbs-{user}-new-{}", std::process::id()));
-        fs::DirBuilder::new().mode(0o700).create(&new)?;
-        let filled = fill(&new, &all, &files);
-        // Another process may have been faster: its tree is the same.
-        if filled.is_err() || fs::rename(&new, &root).is_err() {
-            let _ = fs::remove_dir_all(&new);
-        }
-        filled?;
-    }
-    if !is_own(&root, user) {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
+    let name = format!("{:016x}", hasher.finish());
+    let shared = SharedTree::open(&base, &name, |root| fill(root, &all, &files))?;
     let is_beside_kernel = Path::new("/sys/class/infiniband").is_dir();
-    Ok(Tree { root, names: all.into_iter().map(|device| device.name).collect(), is_beside_kernel })
-}
-
-fn is_own(root: &Path, user: u32) -> bool {
-    fs::symlink_metadata(root).is_ok_and(|found| found.is_dir() && found.uid() == user)
+    let names = all.into_iter().map(|device| device.name).collect();
+    Ok(Tree { shared, names, is_beside_kernel })
 }
 
 /// The files of the tree, with what is in them.

@@ -128,6 +128,55 @@ fn perftest_runs_until_it_is_interrupted() {
     }
 }
 
+/// Goal: files of processes that were killed go, those of processes that run stay, and no link leads elsewhere.
+#[test]
+fn the_files_of_killed_programs_are_removed_by_the_next() {
+    let Some(program) = Compiled::new("looks", &[]) else {
+        return;
+    };
+    let base = std::env::temp_dir().join(format!("adverb-leftovers-{}", std::process::id()));
+    std::fs::create_dir(&base).unwrap();
+    let looks = || {
+        let mut command = support::command(program.path());
+        command.env("TMPDIR", &base).env("ADVERB_EXPLAIN", "0");
+        let mut running = Running::new(command);
+        assert_eq!(running.line_with("CA"), "1: CA");
+        running
+    };
+    let trees = || {
+        let names = std::fs::read_dir(&base).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort_unstable();
+        names
+    };
+    let mut killed = looks();
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    let [tree] = &*trees() else { panic!("one directory: {:?}", trees()) };
+    drop(looks());
+    assert_eq!(trees(), std::slice::from_ref(tree), "the next one uses it");
+
+    // As of another set of devices: of one that was killed, one that was killed sooner, and one that runs.
+    let named = |name: &str| base.join(format!("{}{name}", &tree[..tree.rfind('-').unwrap() + 1]));
+    std::fs::rename(base.join(tree), named("killed")).unwrap();
+    let running = looks();
+    assert_eq!(trees(), std::slice::from_ref(tree));
+    std::fs::rename(base.join(tree), named("running")).unwrap();
+    std::fs::create_dir_all(named("new-1").join("class")).unwrap();
+    let elsewhere = base.join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, named("link")).unwrap();
+    drop(looks());
+    let kept = [tree.clone(), file_name(&named("link")), file_name(&named("running"))];
+    assert_eq!(trees(), [&kept[..], &["elsewhere".to_owned()]].concat());
+    drop(running);
+    std::fs::remove_dir_all(&base).unwrap();
+}
+
+fn file_name(path: &std::path::Path) -> String {
+    path.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
 /// Goal: what belongs to hardware goes to the library that made it, untouched. Method: a stand-in for that library, which
 /// names each call, and checks that its own objects come back.
 #[test]
