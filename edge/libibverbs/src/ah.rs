@@ -33,11 +33,8 @@ pub(crate) type Ah = Boxed<layout::Ah, AhInner>;
 ///
 /// It is one of ours, or null.
 pub(crate) unsafe fn ah_of<'a>(ah: *mut layout::Ah) -> Answer<&'a Ah> {
-    if ah.is_null() {
-        return Err(INVALID);
-    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { Ah::of(ah) })
+    unsafe { Ah::checked(ah) }
 }
 
 fn create(pd: *mut layout::Pd, attr: AhAttr) -> Answer<*mut layout::Ah> {

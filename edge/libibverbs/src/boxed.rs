@@ -9,6 +9,8 @@
 //! 3. Fields that C knows are written through raw pointers: the program may look at them at any time.
 //! 4. [`Plain`] is for structures of numbers, pointers and optional functions, for which zeros are a value.
 
+use crate::errno::{Answer, INHERITED, INVALID};
+use adverb_device::Generation;
 use adverb_ibv::layout;
 use std::cell::UnsafeCell;
 use std::ops::Deref;
@@ -42,13 +44,15 @@ plain! {
 #[repr(C)]
 pub(crate) struct Boxed<C, T> {
     c: UnsafeCell<C>,
+    generation: Generation,
     ours: T,
 }
 
 impl<C, T> Boxed<C, T> {
     /// Makes an object, which is the program's from now on.
     pub(crate) fn give(c: C, ours: T) -> *mut C {
-        Box::into_raw(Box::new(Self { c: UnsafeCell::new(c), ours })).cast()
+        Box::into_raw(Box::new(Self { c: UnsafeCell::new(c), generation: Generation::now(), ours }))
+            .cast()
     }
 
     /// The object behind the program's pointer.
@@ -59,6 +63,25 @@ impl<C, T> Boxed<C, T> {
     pub(crate) unsafe fn of<'a>(c: *mut C) -> &'a Self {
         // SAFETY: the caller's promise; rule 1.
         unsafe { &*c.cast::<Self>() }
+    }
+
+    /// The object behind a pointer that may be null, or of an object that this process was forked with: those are its
+    /// parent's, which would notice what is done with them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Boxed::of`], unless it is null.
+    #[inline]
+    pub(crate) unsafe fn checked<'a>(c: *mut C) -> Answer<&'a Self> {
+        if c.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: the caller's promise.
+        let whole = unsafe { Self::of(c) };
+        if whole.generation.is_inherited() {
+            return Err(INHERITED);
+        }
+        Ok(whole)
     }
 
     /// The object, while no other thread uses it.

@@ -43,11 +43,8 @@ unsafe fn is_ours(buf: *mut layout::Buf) -> bool {
 ///
 /// It is one of ours, or null.
 unsafe fn buf_of<'a>(buf: *mut layout::Buf) -> Answer<&'a Buf> {
-    if buf.is_null() {
-        return Err(INVALID);
-    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { Buf::of(buf) })
+    unsafe { Buf::checked(buf) }
 }
 
 export! {

@@ -9,9 +9,9 @@
 //!    every place, which says so and ends the program.
 
 use crate::descriptor::Descriptor;
-use crate::errno::{Answer, Errno, INVALID};
+use crate::errno::{Answer, Errno, INHERITED, INVALID};
 use crate::export::export;
-use adverb_device::{EventQueue, Port};
+use adverb_device::{EventQueue, Generation, Port};
 use adverb_ibv::layout;
 use libc::{c_int, c_void};
 use std::fs;
@@ -28,6 +28,7 @@ struct Whole {
 
 /// What is ours of a context.
 pub(crate) struct Inner {
+    pub(crate) generation: Generation,
     pub(crate) port: Arc<Port>,
     pub(crate) events: Arc<EventQueue>,
     pub(crate) async_fd: Descriptor,
@@ -87,7 +88,11 @@ pub(crate) unsafe fn of<'a>(context: *mut layout::Context) -> Answer<&'a Inner> 
     }
     let whole: *const Whole = verbs_of(context).cast();
     // SAFETY: rule 2.
-    Ok(unsafe { &(*whole).inner })
+    let inner = unsafe { &(*whole).inner };
+    if inner.generation.is_inherited() {
+        return Err(INHERITED);
+    }
+    Ok(inner)
 }
 
 /// Makes a context, which is the program's from now on.

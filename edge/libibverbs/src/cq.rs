@@ -60,11 +60,8 @@ pub(crate) type Cq = Boxed<layout::CqEx, CqInner>;
 ///
 /// It is one of ours, or null.
 pub(crate) unsafe fn cq_of<'a>(cq: *mut layout::Cq) -> Answer<&'a Cq> {
-    if cq.is_null() {
-        return Err(INVALID);
-    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { Cq::of(cq.cast()) })
+    unsafe { Cq::checked(cq.cast()) }
 }
 
 export! {
@@ -82,11 +79,8 @@ export! {
 }
 
 unsafe fn channel_of<'a>(channel: *mut layout::CompChannel) -> Answer<&'a Channel> {
-    if channel.is_null() {
-        return Err(INVALID);
-    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { Channel::of(channel) })
+    unsafe { Channel::checked(channel) }
 }
 
 export! {
@@ -552,7 +546,7 @@ entry! {
             return Err(INVALID);
         }
         // SAFETY: one of ours.
-        let inner = unsafe { Cq::of(cq) };
+        let inner = unsafe { Cq::checked(cq) }?;
         inner.lock_polls();
         let found = guarded(|| advance(cq));
         if found.is_err() {

@@ -27,6 +27,9 @@ pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 /// Something that is in use.
 pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
 
+/// An object of the process that this one was forked by.
+pub(crate) const INHERITED: Errno = Errno(libc::ENODEV);
+
 /// Sets the thread's `errno`.
 pub(crate) fn set(Errno(number): Errno) {
     // SAFETY: the C library's own place for this thread.

@@ -72,11 +72,8 @@ enum Kind {
 ///
 /// It is one of ours, or null.
 pub(crate) unsafe fn pd_of<'a>(pd: *mut layout::Pd) -> Answer<&'a Pd> {
-    if pd.is_null() {
-        return Err(INVALID);
-    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { Pd::of(pd) })
+    unsafe { Pd::checked(pd) }
 }
 
 fn give_pd(
@@ -167,11 +164,8 @@ entry! {
 entry! {
     code
     fn dealloc_td(td: *mut layout::Td) -> c_int {
-        if td.is_null() {
-            return Err(INVALID);
-        }
-        // SAFETY: one of ours.
-        free(unsafe { Td::of(td) })?;
+        // SAFETY: one of ours, or null.
+        free(unsafe { Td::checked(td) }?)?;
         // SAFETY: nothing uses it any more.
         drop(unsafe { Td::take(td) });
         Ok(())
@@ -357,11 +351,8 @@ export! {
 ///
 /// It is one of ours, or null.
 pub(crate) unsafe fn mr_of<'a>(mr: *mut layout::Mr) -> Answer<&'a Mr> {
-    if mr.is_null() {
-        return Err(INVALID);
-    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { Mr::of(mr) })
+    unsafe { Mr::checked(mr) }
 }
 
 export! {
@@ -581,11 +572,8 @@ entry! {
 }
 
 unsafe fn dm_of<'a>(dm: *mut layout::Dm) -> Answer<&'a DmBox> {
-    if dm.is_null() {
-        return Err(INVALID);
-    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { DmBox::of(dm) })
+    unsafe { DmBox::checked(dm) }
 }
 
 entry! {
@@ -740,9 +728,8 @@ entry! {
 entry! {
     code
     fn dealloc_mw(mw: *mut layout::Mw) -> c_int {
-        if mw.is_null() {
-            return Err(INVALID);
-        }
+        // SAFETY: one of ours, or null.
+        unsafe { Mw::checked(mw) }?;
         // SAFETY: the program does not use it any more.
         drop(unsafe { Mw::take(mw) });
         Ok(())

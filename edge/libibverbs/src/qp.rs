@@ -64,11 +64,8 @@ pub(crate) type Qp = Boxed<layout::QpEx, QpInner>;
 ///
 /// It is one of ours, or null.
 pub(crate) unsafe fn qp_of<'a>(qp: *mut layout::Qp) -> Answer<&'a Qp> {
-    if qp.is_null() {
-        return Err(INVALID);
-    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { Qp::of(qp.cast()) })
+    unsafe { Qp::checked(qp.cast()) }
 }
 
 fn kind_of(kind: c_int) -> Answer<QpType> {

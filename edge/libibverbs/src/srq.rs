@@ -38,11 +38,8 @@ pub(crate) type Srq = Boxed<layout::Srq, SrqInner>;
 ///
 /// It is one of ours, or null.
 pub(crate) unsafe fn srq_of<'a>(srq: *mut layout::Srq) -> Answer<&'a Srq> {
-    if srq.is_null() {
-        return Err(INVALID);
-    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { Srq::of(srq) })
+    unsafe { Srq::checked(srq) }
 }
 
 /// The domain and the completion queue of an XRC queue.

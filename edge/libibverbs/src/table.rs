@@ -5,7 +5,7 @@ use crate::context::{self, Inner};
 use crate::descriptor::Descriptor;
 use crate::errno::Answer;
 use crate::{cq, memory, post, qp, query, srq, xrc};
-use adverb_device::Port;
+use adverb_device::{Generation, Port};
 use adverb_ibv::layout;
 use std::os::fd::AsRawFd;
 
@@ -52,5 +52,8 @@ pub(crate) fn open(device: *mut layout::Device, name: &str) -> Answer<*mut layou
     ops.alloc_mw = Some(memory::alloc_mw);
     ops.bind_mw = Some(post::bind_mw);
     ops.dealloc_mw = Some(memory::dealloc_mw);
-    Ok(context::give(verbs, Inner { port, events, async_fd, command }))
+    Ok(context::give(
+        verbs,
+        Inner { generation: Generation::now(), port, events, async_fd, command },
+    ))
 }

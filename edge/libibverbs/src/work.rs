@@ -166,8 +166,7 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     let builder = builder(qp);
     let posted = guarded(|| {
         // SAFETY: one of ours.
-        let inner = unsafe { Qp::of(qp) };
-        post(inner, builder)
+        post(unsafe { Qp::checked(qp) }?, builder)
     });
     let cleared = cleared(builder);
     unlock(builder);

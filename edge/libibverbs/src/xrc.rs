@@ -29,11 +29,8 @@ pub(crate) type Xrcd = Boxed<layout::Xrcd, XrcdInner>;
 ///
 /// It is one of ours, or null.
 pub(crate) unsafe fn xrcd_of<'a>(xrcd: *mut layout::Xrcd) -> Answer<&'a Xrcd> {
-    if xrcd.is_null() {
-        return Err(INVALID);
-    }
     // SAFETY: the caller's promise.
-    Ok(unsafe { Xrcd::of(xrcd) })
+    unsafe { Xrcd::checked(xrcd) }
 }
 
 /// Targets of this process, with their domains.

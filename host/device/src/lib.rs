@@ -41,6 +41,7 @@ pub use adverb_engine::{
 };
 #[doc(hidden)]
 pub use adverb_sys::debug_as_display;
+pub use adverb_sys::fork::Generation;
 pub use adverb_sys::memory::{
     Mapping, fault_in, file_len, is_mapped, is_sealed, page_bytes, prefer_huge_pages,
 };

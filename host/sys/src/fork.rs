@@ -20,11 +20,29 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
+/// Tells a process from its children: how many forks lie between it and the first that has used this module.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Generation(u32);
+
+impl Generation {
+    /// That of this process.
+    #[inline]
+    pub fn now() -> Self {
+        Self(GENERATION.load(Ordering::Relaxed))
+    }
+
+    /// This process is a child of the one that was asked for its generation.
+    #[inline]
+    pub fn is_inherited(self) -> bool {
+        self != Self::now()
+    }
+}
+
 /// Keeps a descriptor out of children. It has to be dropped before the descriptor is closed.
 #[derive(Debug)]
 pub struct Kept {
     entry: &'static AtomicI32,
-    generation: u32,
+    generation: Generation,
 }
 
 impl Kept {
@@ -37,12 +55,12 @@ impl Kept {
         prepare()?;
         let entry = free_entry();
         entry.store(fd.as_fd().as_raw_fd(), Ordering::Release);
-        Ok(Self { entry, generation: GENERATION.load(Ordering::Relaxed) })
+        Ok(Self { entry, generation: Generation::now() })
     }
 
     /// This process is a child of the one that made it, and does not have the descriptor.
     pub fn is_inherited(&self) -> bool {
-        self.generation != GENERATION.load(Ordering::Relaxed)
+        self.generation.is_inherited()
     }
 }
 
@@ -93,7 +111,7 @@ pub struct PerProcess<T: 'static> {
 
 #[derive(Debug)]
 struct Instance<T> {
-    generation: u32,
+    generation: Generation,
     table: T,
 }
 
@@ -107,7 +125,7 @@ impl<T: Default + Sync> PerProcess<T> {
     pub fn get(&'static self) -> &'static T {
         // Without handlers, which there is no memory for, children share the table.
         let _ = prepare();
-        let generation = GENERATION.load(Ordering::Relaxed);
+        let generation = Generation::now();
         let found = self.current.load(Ordering::Acquire);
         // SAFETY: null, or published and never freed (rule 3).
         match unsafe { found.as_ref() } {
@@ -117,7 +135,7 @@ impl<T: Default + Sync> PerProcess<T> {
     }
 
     #[cold]
-    fn renew(&'static self, found: *mut Instance<T>, generation: u32) -> &'static T {
+    fn renew(&'static self, found: *mut Instance<T>, generation: Generation) -> &'static T {
         let fresh = Box::into_raw(Box::new(Instance { generation, table: T::default() }));
         let swapped =
             self.current.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire);
@@ -140,7 +158,7 @@ impl<T: Default + Sync> Default for PerProcess<T> {
     }
 }
 
-/// How many forks lie between this process and the first that has used this module.
+/// See [`Generation`].
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static LIST: Part = Part::new();
 const FREE: RawFd = -1;

@@ -149,6 +149,18 @@ fn children_that_are_forked_meet_by_the_connection_manager() {
     }
 }
 
+/// Goal: a forked child cannot disturb its parent by the parent's objects, and has a device of its own.
+#[test]
+fn what_a_forked_child_does_with_objects_of_its_parent_is_refused() {
+    let Some(program) = Compiled::new("inherited", &["-libverbs"]) else {
+        return;
+    };
+    for path in support::PATHS {
+        let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+        support::alone(program.path(), &[], &set);
+    }
+}
+
 /// Goal: what Python's interface to libibverbs does, works. Method: queue pairs of three types, connected to themselves:
 /// SEND with events, shared receives, WRITE, READ, atomics, a window, a parent domain.
 #[test]
