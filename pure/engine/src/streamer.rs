@@ -23,6 +23,8 @@ pub(crate) struct Streamer {
     /// This queue pair and its key, as datagrams name them.
     own: Deth,
     next: Psn,
+    /// No packet was emitted yet.
+    fresh: bool,
     /// Packets of the oldest request that were emitted.
     at: u32,
     /// Requests that have not begun have to wait.
@@ -32,7 +34,7 @@ pub(crate) struct Streamer {
 impl Streamer {
     pub(crate) fn new(path: Path, number: Qpn, qkey: Qkey, first_psn: Psn) -> Self {
         let own = Deth { qkey, src_qp: number };
-        Self { path, own, next: first_psn, at: 0, held: false }
+        Self { path, own, next: first_psn, fresh: true, at: 0, held: false }
     }
 
     /// Changes where packets go.
@@ -48,6 +50,11 @@ impl Streamer {
     /// Changes the key that stands in for the ones that requests leave open.
     pub(crate) fn set_qkey(&mut self, qkey: Qkey) {
         self.own.qkey = qkey;
+    }
+
+    /// It has emitted no packet since it was connected.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh
     }
 
     /// Requests wait to be emitted.
@@ -116,7 +123,7 @@ impl Streamer {
             route = Some(to.route);
         }
         host.emit(&cut.headers, cut.payload, route).map_err(status_of)?;
-        self.next = self.next.plus(1);
+        (self.next, self.fresh) = (self.next.plus(1), false);
         Ok(cut.last)
     }
 }

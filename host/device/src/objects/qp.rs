@@ -174,7 +174,8 @@ impl QpInner {
         if !open && !seen {
             return; // They saw nothing, whatever its state was.
         }
-        let asks = matches!(self.engine.kind(), QpType::Rc | QpType::XrcInitiator);
+        let kind = self.engine.kind();
+        let asks = matches!(kind, QpType::Rc | QpType::Uc | QpType::XrcInitiator);
         let word = match self.own.peer.filter(|_| open && asks) {
             None if self.takes_packets_alone() => QpWord::ONLY_PACKETS,
             None => QpWord::CLOSED,

@@ -219,14 +219,21 @@ impl Qp {
     /// A request could be carried out by [`Qp::reach_at_once`].
     #[inline]
     pub fn can_reach(&self, request: &Request) -> bool {
-        let Some(Sender::Reliable { requester, completer }) = &self.sender else {
-            return false;
+        let is_free = match &self.sender {
+            Some(Sender::Reliable { requester, completer }) => {
+                requester.is_free(completer.unacked(), request.fence, &self.queue)
+                    && requester.is_one_sided(&request.kind)
+            }
+            // No acknowledgement tells what has been done of what was sent: nothing may have been.
+            Some(Sender::Unreliable(streamer)) => {
+                streamer.is_fresh() && matches!(request.kind, RequestKind::Write { imm: None, .. })
+            }
+            None => false,
         };
-        self.link.direct
+        is_free
+            && self.link.direct
             && self.state == QpState::Rts
             && self.queue.len() == 0
-            && requester.is_free(completer.unacked(), request.fence, &self.queue)
-            && requester.is_one_sided(&request.kind)
             && self.check(request).is_ok()
     }
 
@@ -240,10 +247,9 @@ impl Qp {
         if host.reach(index, request, true) != Reach::Done {
             return false;
         }
-        let Some(Sender::Reliable { requester, .. }) = &mut self.sender else {
-            return false;
-        };
-        requester.pass_one();
+        if let Some(Sender::Reliable { requester, .. }) = &mut self.sender {
+            requester.pass_one();
+        }
         self.counters.note_sends(1);
         self.queue.pass(request, host);
         true

@@ -341,6 +341,26 @@ fn sqe_flushes_sends_and_goes_back_to_rts() {
     }
 }
 
+/// Goal: what an unreliable connection writes at once does not overtake what it has sent, which no acknowledgement tells of.
+#[test]
+fn an_unreliable_connection_reaches_its_peer_until_it_has_sent_a_packet() {
+    let mut desk = Desk { reach: Reach::Done, ..Desk::new() };
+    let mut qp = reached(QpType::Uc, QpState::Init, false);
+    qp.set_link(SHARED_MEMORY);
+    go(&mut qp, QpState::Rtr, &mut desk);
+    go(&mut qp, QpState::Rts, &mut desk);
+    let write = request(WRITE, 100);
+    for _ in 0..2 {
+        assert!(qp.can_reach(&write) && qp.reach_at_once(&write, &mut desk));
+    }
+    assert!(!qp.can_reach(&request(READ, 100)) && !qp.can_reach(&request(SEND, 8)));
+    assert_eq!((desk.sent.len(), desk.emitted.len(), qp.next_index()), (2, 0, 2));
+    qp.post(request(SEND, 8)).unwrap();
+    qp.transmit(NOW, true, &mut desk);
+    assert_eq!((desk.emitted.len(), desk.sent[2].index), (1, 2));
+    assert!(!qp.can_reach(&write));
+}
+
 #[test]
 fn a_shared_queue_is_not_flushed_and_the_owner_is_told_once() {
     let mut qp = reached(QpType::Rc, QpState::Rts, true);
