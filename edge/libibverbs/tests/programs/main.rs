@@ -16,15 +16,17 @@ mod support;
 mod table;
 
 use support::{Hosts, PATHS, Place, is_installed, pair};
-use table::{PERFTEST, UCX, UCX_TRANSPORTS};
+use table::{ALL_SIZES, PERFTEST, PERFTEST_APART, UCX, UCX_TRANSPORTS};
 
 /// The rdma-core test programs that a pair of processes runs.
-const PINGPONGS: [&str; 17] = [
+const PINGPONGS: [&str; 21] = [
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",
     "ibv_rc_pingpong -t",
     "ibv_rc_pingpong -N",
     "ibv_rc_pingpong -o",
+    "ibv_rc_pingpong -o -P",
+    "ibv_rc_pingpong -O -c",
     "ibv_rc_pingpong -j",
     "ibv_rc_pingpong -N -t",
     "ibv_rc_pingpong -s 1000000 -m 4096 -n 50",
@@ -35,8 +37,10 @@ const PINGPONGS: [&str; 17] = [
     "ibv_srq_pingpong",
     "ibv_srq_pingpong -e",
     "ibv_srq_pingpong -q 3 -r 100",
+    "ibv_srq_pingpong -o -c",
     "ibv_xsrq_pingpong",
     "ibv_xsrq_pingpong -e",
+    "ibv_xsrq_pingpong -o",
 ];
 
 #[test]
@@ -98,7 +102,9 @@ fn gid_index(_place: Place<'_>) -> u8 {
 /// A line of perftest: few iterations, and patience (half a second before a request is sent again): the machine may be
 /// busy.
 fn perftest(command: &str, place: Place<'_>) -> String {
-    format!("{command} -F -n 200 -u 17 -d {}", place.device())
+    // The last word on something counts: options of a line come last.
+    let (program, options) = command.split_once(' ').unwrap_or((command, ""));
+    format!("{program} -F -n 200 -u 17 -d {} {options}", place.device())
 }
 
 #[test]
@@ -120,6 +126,18 @@ fn the_tests_of_perftest_run_over_udp() {
 }
 
 #[test]
+fn perftest_runs_with_all_sizes() {
+    if !is_installed("ib_write_bw") {
+        return;
+    }
+    must(pair(&perftest(ALL_SIZES, Place::Here("shm")), Place::Here("shm"), &[]));
+    if let Some(hosts) = Hosts::new() {
+        let place = Place::Apart(&hosts);
+        must(pair(&perftest(ALL_SIZES, place), place, &[]));
+    }
+}
+
+#[test]
 fn programs_in_two_network_namespaces_talk_over_udp() {
     if !is_installed("ib_send_bw") || !is_installed("ibv_rc_pingpong") {
         return;
@@ -128,14 +146,16 @@ fn programs_in_two_network_namespaces_talk_over_udp() {
         return;
     };
     let place = Place::Apart(&hosts);
-    for command in
-        ["ibv_rc_pingpong", "ibv_ud_pingpong -e", "ibv_srq_pingpong", "ibv_xsrq_pingpong"]
-    {
+    for command in PINGPONGS {
         must(pair(&pingpong(command, place), place, &[]));
     }
-    for command in ["ib_send_bw", "ib_write_bw", "ib_read_lat", "ib_atomic_bw", "ib_send_bw -c UD"]
-    {
+    for command in PERFTEST_APART {
         must(pair(&perftest(command, place), place, &[]));
+    }
+    if is_installed("ucx_perftest") {
+        for (test, transports) in UCX.iter().zip(UCX_TRANSPORTS.iter().cycle()) {
+            must(ucx(test, transports, place));
+        }
     }
 }
 
@@ -184,7 +204,7 @@ fn the_matrix_is_written() {
         for command in PINGPONGS {
             row(command.to_owned(), pair(&pingpong(command, place), place, &[]));
         }
-        for command in PERFTEST {
+        for command in PERFTEST.into_iter().chain([ALL_SIZES]) {
             row(command.to_owned(), pair(&perftest(command, place), place, &[]));
         }
         for options in cm::PERFTEST_CM {

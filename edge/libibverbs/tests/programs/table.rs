@@ -1,7 +1,7 @@
 //! Programs and options that are tried, a line each: what it is, and the command of both sides.
 
 /// What a pair of processes runs. `-p`, and for the client the server's address, come behind.
-pub(crate) const PERFTEST: [&str; 27] = [
+pub(crate) const PERFTEST: [&str; 30] = [
     "ib_send_lat",
     "ib_write_lat",
     "ib_read_lat",
@@ -19,6 +19,9 @@ pub(crate) const PERFTEST: [&str; 27] = [
     "ib_write_bw -c UC",
     "ib_send_bw -c XRC",
     "ib_write_bw -c XRC",
+    "ib_send_lat -c XRC",
+    "ib_read_bw -c XRC",
+    "ib_atomic_lat -c XRC",
     "ib_send_bw -e",
     "ib_send_lat -e",
     "ib_read_bw -e",
@@ -29,6 +32,28 @@ pub(crate) const PERFTEST: [&str; 27] = [
     "ib_send_lat -I 128 -s 100",
     "ib_write_bw -l 8",
     "ib_read_bw -s 1000000",
+];
+
+/// All sizes from 2 bytes to 8 MiB: some seconds, most of which perftest takes to measure the processor's clock.
+pub(crate) const ALL_SIZES: &str = "ib_write_bw -a -n 10";
+
+/// Those of them that run between two network namespaces in each test: each operation, transport and option once.
+pub(crate) const PERFTEST_APART: [&str; 15] = [
+    "ib_send_bw",
+    "ib_write_lat",
+    "ib_read_lat",
+    "ib_atomic_bw",
+    "ib_send_bw -c UD",
+    "ib_send_lat -c UC",
+    "ib_write_bw -c UC",
+    "ib_send_bw -c XRC",
+    "ib_read_bw -c XRC",
+    "ib_send_lat -e",
+    "ib_write_bw -b",
+    "ib_read_bw -q 4",
+    "ib_send_bw --use-srq -r 100",
+    "ib_send_lat -I 128 -s 100",
+    "ib_write_bw -l 8",
 ];
 
 /// What `ucx_perftest` measures, over each of its two transports.
