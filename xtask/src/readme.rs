@@ -112,7 +112,7 @@ use() {
 "#;
 
 const EPILOGUE: &str =
-    "cd /\nip netns del a\nip netns del b\numount /run/netns\nrm -rf /tmp/work /run/netns\n";
+    "cd /\nip netns del a\nip netns del b\numount /run/netns\nrm -rf /tmp/work /run/netns /run/mount\n";
 
 #[cfg(test)]
 mod tests {
