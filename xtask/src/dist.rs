@@ -3,7 +3,8 @@
 //! The trees are put together here and packed by `dpkg-deb` and `tar`. `dist --check` installs the Debian package in a
 //! root of its own, which `mmdebstrap` makes, does there what the README says, removes it, and sees that nothing is left.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -120,8 +121,14 @@ fn control(tree: &Path, version: &str, architecture: &str) -> Result<(), Failure
     );
     let place = tree.join("DEBIAN");
     fs::create_dir_all(&place).map_err(failed("making DEBIAN"))?;
-    fs::write(place.join("control"), text).map_err(failed("writing control"))
+    fs::write(place.join("control"), text).map_err(failed("writing control"))?;
+    let after = place.join("postrm");
+    fs::write(&after, POSTRM).map_err(failed("writing postrm"))?;
+    fs::set_permissions(&after, Permissions::from_mode(0o755)).map_err(failed("marking postrm"))
 }
+
+/// Both libraries keep a directory in shared memory for the next program of a user.
+const POSTRM: &str = "#!/bin/sh\nset -e\ncase \"$1\" in remove | purge) rm -rf /dev/shm/adverb-ibverbs-* /dev/shm/adverb-sockets-* ;; esac\n";
 
 /// Installs the package in a fresh root, does what the README says, removes it, and looks at what is left.
 pub(crate) fn check(root: &Path) -> Result<(), Failure> {

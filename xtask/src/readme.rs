@@ -111,8 +111,7 @@ use() {
 }
 "#;
 
-const EPILOGUE: &str =
-    "cd /\nip netns del a\nip netns del b\numount /run/netns\nrm -rf /tmp/work /run/netns /run/mount\n";
+const EPILOGUE: &str = "cd /\nip netns del a\nip netns del b\numount /run/netns\nrm -rf /tmp/work /run/netns /run/mount\n";
 
 #[cfg(test)]
 mod tests {
