@@ -217,11 +217,6 @@ impl DeferredWakeups {
         Self { counts, stays: PhantomData }
     }
 
-    /// This thread is in a call that holds one, and with it perhaps the lock of a queue pair.
-    pub(crate) fn is_deferring() -> bool {
-        DEFERRING.get() > 0
-    }
-
     /// Makes room for this thread's doorbells, so that none takes memory later.
     pub(crate) fn prepare() {
         let _ = DEFERRED.try_with(|doorbells| doorbells.borrow_mut().reserve(DOORBELLS));

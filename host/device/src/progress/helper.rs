@@ -69,6 +69,9 @@ struct Shared {
     /// Until when the helper sleeps, in nanoseconds; [`AWAKE`] if it does not.
     asleep_until: AtomicU64,
     stop: AtomicBool,
+    /// The process ends: what peers wait for is to be sent; and it was.
+    leaving: AtomicBool,
+    left: AtomicBool,
 }
 
 /// The thread, seen from the port.
@@ -89,6 +92,8 @@ impl Helper {
             sockets: Mutex::new(Vec::new()),
             asleep_until,
             stop: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            left: AtomicBool::new(false),
         };
         Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
     }
@@ -123,6 +128,17 @@ impl Helper {
             self.shared.asleep_until.store(AWAKE, Ordering::SeqCst);
             let _ = self.shared.standby.wake().signal();
         }
+    }
+
+    /// The process ends: has the thread send what peers wait for ([`Port::part`]).
+    pub(super) fn leave(&self) {
+        self.shared.leaving.store(true, Ordering::Release);
+        let _ = self.shared.standby.wake().signal();
+    }
+
+    /// The thread has sent it.
+    pub(super) fn has_left(&self) -> bool {
+        self.shared.left.load(Ordering::Acquire)
     }
 
     /// Ends the thread, and waits for it unless it is the caller.
@@ -218,7 +234,12 @@ impl Shared {
 
     /// The port, while it is open.
     fn going_on(&self, port: &Weak<Port>) -> Option<Arc<Port>> {
-        port.upgrade().filter(|_| !self.stop.load(Ordering::Acquire))
+        let port = port.upgrade().filter(|_| !self.stop.load(Ordering::Acquire))?;
+        if self.leaving.load(Ordering::Acquire) && !self.left.load(Ordering::Relaxed) {
+            port.part();
+            self.left.store(true, Ordering::Release);
+        }
+        Some(port)
     }
 
     /// Sleeps until a packet, a deadline, or a call.

@@ -4,14 +4,18 @@
 //! The hardware of an adapter acknowledges a message whatever becomes of the program that received it. Here a
 //! program that ends with its last completion would take the acknowledgement along, and its peer's SEND would
 //! fail. A process that is killed still does.
+//!
+//! The helper of each device does it, and the thread that ends waits for it: `exit` may have been called by a signal
+//! handler, in the midst of a call whose locks nothing will let go.
 
 use super::seats::Table;
 use super::{Clock, Port, lock};
-use crate::objects::notice::DeferredWakeups;
 use crate::sync::Mutex;
 use adverb_engine::Look;
 use adverb_sys::fork::PerProcess;
 use adverb_sys::process::at_exit;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -21,12 +25,14 @@ static OPEN: PerProcess<Mutex<Vec<Weak<Port>>>> = PerProcess::new();
 /// What is said after the acknowledgements.
 static LAST_WORDS: PerProcess<OnceLock<fn() -> bool>> = PerProcess::new();
 
-/// Looks at a lock that another thread may hold: the one that ends may be its holder, in a signal handler.
+/// Looks for something that comes at once, or never.
 const LOOKS_MAX: u32 = 1000;
-/// From one look to the next: the holder may have to wait for a processor.
+/// Looks whether the helpers are done: they may have to wait for a processor.
+const PARTING_LOOKS_MAX: u32 = 10 * LOOKS_MAX;
+/// From one look to the next.
 const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 
-/// This port pays what it owes when the process ends.
+/// This port sends what its peers wait for when the process ends.
 pub(super) fn remember(port: &Arc<Port>) {
     static HANDLER: PerProcess<OnceLock<()>> = PerProcess::new();
     let mut open = lock(OPEN.get());
@@ -38,29 +44,20 @@ pub(super) fn remember(port: &Arc<Port>) {
     });
 }
 
-/// Acknowledges what all ports have received.
+/// Has all ports part, and waits for that, for a second at most.
 extern "C" fn leave() {
-    // The handler of `exit` may have interrupted a call, whose locks are held.
-    if DeferredWakeups::is_deferring() {
-        return;
-    }
-    let Some(open) = look(|| OPEN.get().try_lock().ok()) else {
+    let Some(open) = look(LOOKS_MAX, || OPEN.get().try_lock().ok()) else {
         return;
     };
-    for port in open.iter().filter_map(Weak::upgrade) {
-        port.acknowledge_all();
-        // The last handle may have gone meanwhile: threads are not waited for here.
-        std::mem::forget(port);
-    }
-    drop(open);
-    if let Some(say) = LAST_WORDS.get().get() {
-        let _ = look(|| say().then_some(()));
-    }
+    // The last handle of a port may go meanwhile: threads are not waited for here.
+    let ports = || open.iter().filter_map(Weak::upgrade).map(ManuallyDrop::new);
+    ports().for_each(|port| port.helper.leave());
+    let _ = look(PARTING_LOOKS_MAX, || ports().all(|port| port.helper.has_left()).then_some(()));
 }
 
 /// What `attempt` gives, sooner or later.
-fn look<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-    (0..LOOKS_MAX).find_map(|_| {
+fn look<T>(most: u32, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    (0..most).find_map(|_| {
         let found = attempt();
         if found.is_none() {
             std::thread::sleep(LOOK_INTERVAL);
@@ -77,15 +74,20 @@ impl Port {
         let _ = LAST_WORDS.get().set(say);
     }
 
-    /// Sends all acknowledgements that wait.
-    fn acknowledge_all(&self) {
-        let Some(mut receiver) = look(|| self.receiver.try_lock()) else {
-            return;
-        };
-        let mut clock = Clock::new();
-        let now = clock.now();
-        let mut table = Table { port: self, clock: &mut clock, poll_buffer: None };
-        receiver.waiting.acknowledge(&mut table, Look::Everything);
-        receiver.waiting.acknowledge_held(&mut table, now, Look::Everything);
+    /// Sends all acknowledgements that wait, and has the last words said. For the helper.
+    pub(super) fn part(&self) {
+        if let Some(mut receiver) = look(LOOKS_MAX, || self.receiver.try_lock()) {
+            let mut clock = Clock::new();
+            let now = clock.now();
+            let mut table = Table { port: self, clock: &mut clock, poll_buffer: None };
+            receiver.waiting.acknowledge(&mut table, Look::Everything);
+            receiver.waiting.acknowledge_held(&mut table, now, Look::Everything);
+        }
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if let Some(say) = LAST_WORDS.get().get()
+            && !SAID.swap(true, Ordering::AcqRel)
+        {
+            let _ = look(LOOKS_MAX, || say().then_some(()));
+        }
     }
 }
