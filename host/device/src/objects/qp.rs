@@ -97,8 +97,8 @@ pub(crate) struct QpInner {
     shown: (QpState, bool),
     /// What the peer may have of our memory, if it is a neighbour.
     grant: Option<Grant>,
-    /// The peer whose path ([`adverb_engine::Paths`]) it has joined.
-    joined: Option<Gid>,
+    /// It has joined the path to its peer ([`adverb_engine::Paths`]).
+    joined: bool,
 }
 
 /// Requests that were posted eagerly, and completions that this published.
@@ -153,7 +153,7 @@ impl QpInner {
             pacing: Pacing::default(),
             shown: (QpState::Reset, false),
             grant: None,
-            joined: None,
+            joined: false,
         }
     }
 
@@ -632,6 +632,8 @@ impl QpInner {
         self.engine.may_modify(to, &attributes)?;
         if to == QpState::Reset {
             self.forget_sends(forgotten);
+        }
+        if to == QpState::Reset || attributes.remote_gid.is_some() {
             self.leave_path(links);
         }
         if to == QpState::Rts && self.engine.state() == QpState::Rtr {
@@ -693,12 +695,13 @@ impl QpInner {
     fn join_path(&mut self, links: &Links) -> Option<u32> {
         self.leave_path(links);
         let peer = self.path_to()?;
-        self.joined = Some(peer);
+        self.joined = true;
         links.paths(|paths| paths.join(peer, self.own.number, links.now()))
     }
 
     fn leave_path(&mut self, links: &Links) {
-        if let Some(peer) = self.joined.take() {
+        if std::mem::take(&mut self.joined) {
+            let peer = self.engine.settings().remote_gid;
             links.paths(|paths| paths.leave(peer, self.engine.window(), links.now()));
         }
     }
