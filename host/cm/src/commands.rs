@@ -40,7 +40,7 @@ impl Core {
     fn place(&mut self, local: SocketAddr) -> Result<Place, Error> {
         let place = self.ports.place(local)?;
         self.serve()?;
-        Port::on_leaving(ends::leave);
+        Port::end_connections_at_exit(ends::disconnect_all);
         self.receive_from(&place.port);
         Ok(place)
     }
@@ -49,7 +49,7 @@ impl Core {
     fn open_all(&mut self) -> Result<(), Error> {
         self.ports.open_all()?;
         self.serve()?;
-        Port::on_leaving(ends::leave);
+        Port::end_connections_at_exit(ends::disconnect_all);
         self.ports.all().iter().for_each(|port| self.receive_from(port));
         Ok(())
     }

@@ -39,7 +39,7 @@ impl Core {
 
 /// Tells all peers of this process that their connections end, once: it ends itself, and waits for no answer. False if
 /// another thread has the lock.
-pub(crate) fn leave() -> bool {
+pub(crate) fn disconnect_all() -> bool {
     let Some(mut core) = service::try_core() else {
         return false;
     };

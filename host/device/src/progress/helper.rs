@@ -70,8 +70,8 @@ struct Shared {
     asleep_until: AtomicU64,
     stop: AtomicBool,
     /// The process ends: what peers wait for is to be sent; and it was.
-    leaving: AtomicBool,
-    left: AtomicBool,
+    finishing: AtomicBool,
+    finished: AtomicBool,
 }
 
 /// The thread, seen from the port.
@@ -92,8 +92,8 @@ impl Helper {
             sockets: Mutex::new(Vec::new()),
             asleep_until,
             stop: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
-            left: AtomicBool::new(false),
+            finishing: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
         };
         Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
     }
@@ -130,15 +130,15 @@ impl Helper {
         }
     }
 
-    /// The process ends: has the thread send what peers wait for ([`Port::part`]).
-    pub(super) fn leave(&self) {
-        self.shared.leaving.store(true, Ordering::Release);
+    /// The process ends: has the thread send what peers wait for ([`Port::finish`]).
+    pub(super) fn finish(&self) {
+        self.shared.finishing.store(true, Ordering::Release);
         let _ = self.shared.standby.wake().signal();
     }
 
     /// The thread has sent it.
-    pub(super) fn has_left(&self) -> bool {
-        self.shared.left.load(Ordering::Acquire)
+    pub(super) fn has_finished(&self) -> bool {
+        self.shared.finished.load(Ordering::Acquire)
     }
 
     /// Ends the thread, and waits for it unless it is the caller.
@@ -235,9 +235,9 @@ impl Shared {
     /// The port, while it is open.
     fn going_on(&self, port: &Weak<Port>) -> Option<Arc<Port>> {
         let port = port.upgrade().filter(|_| !self.stop.load(Ordering::Acquire))?;
-        if self.leaving.load(Ordering::Acquire) && !self.left.load(Ordering::Relaxed) {
-            port.part();
-            self.left.store(true, Ordering::Release);
+        if self.finishing.load(Ordering::Acquire) && !self.finished.load(Ordering::Relaxed) {
+            port.finish();
+            self.finished.store(true, Ordering::Release);
         }
         Some(port)
     }

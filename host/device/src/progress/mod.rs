@@ -8,8 +8,8 @@
 //! them, when a queue pair sends and acknowledges, is the engine's; `seats.rs` lends it what it needs.
 
 mod driving;
+mod exit;
 pub(crate) mod helper;
-mod leaving;
 pub(crate) mod management;
 pub(crate) mod monitor;
 mod neighbours;
@@ -321,7 +321,7 @@ impl Port {
         port.handshake
             .start(Arc::<Self>::downgrade(&port))
             .map_err(failed("start the handshake thread"))?;
-        leaving::remember(&port);
+        exit::register(&port);
         Ok(port)
     }
 

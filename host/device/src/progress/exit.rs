@@ -1,5 +1,5 @@
 //! What a process still does for its peers when it ends and has not dropped its devices: it sends the
-//! acknowledgements that wait (`engine`, `port/acks.rs`), and then what the manager of its connections has to say.
+//! acknowledgements that wait (`engine`, `port/acks.rs`), and then the messages of connection management that end its connections.
 //!
 //! The hardware of an adapter acknowledges a message whatever becomes of the program that received it. Here a
 //! program that ends with its last completion would take the acknowledgement along, and its peer's SEND would
@@ -22,37 +22,37 @@ use std::time::Duration;
 /// Open ports of this process.
 static OPEN: PerProcess<Mutex<Vec<Weak<Port>>>> = PerProcess::new();
 
-/// What is said after the acknowledgements.
-static LAST_WORDS: PerProcess<OnceLock<fn() -> bool>> = PerProcess::new();
+/// What ends connections, after the acknowledgements.
+static END_CONNECTIONS: PerProcess<OnceLock<fn() -> bool>> = PerProcess::new();
 
 /// Looks for something that comes at once, or never.
 const LOOKS_MAX: u32 = 1000;
 /// Looks whether the helpers are done: they may have to wait for a processor.
-const PARTING_LOOKS_MAX: u32 = 10 * LOOKS_MAX;
+const FINISH_LOOKS_MAX: u32 = 10 * LOOKS_MAX;
 /// From one look to the next.
 const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// This port sends what its peers wait for when the process ends.
-pub(super) fn remember(port: &Arc<Port>) {
+pub(super) fn register(port: &Arc<Port>) {
     static HANDLER: PerProcess<OnceLock<()>> = PerProcess::new();
     let mut open = lock(OPEN.get());
     open.retain(|known| known.strong_count() > 0);
     open.push(Arc::downgrade(port));
     drop(open);
     HANDLER.get().get_or_init(|| {
-        let _ = at_exit(leave);
+        let _ = at_exit(on_exit);
     });
 }
 
-/// Has all ports part, and waits for that, for a second at most.
-extern "C" fn leave() {
+/// Has all ports finish, and waits for that, for a second at most.
+extern "C" fn on_exit() {
     let Some(open) = look(LOOKS_MAX, || OPEN.get().try_lock().ok()) else {
         return;
     };
     // The last handle of a port may go meanwhile: threads are not waited for here.
     let ports = || open.iter().filter_map(Weak::upgrade).map(ManuallyDrop::new);
-    ports().for_each(|port| port.helper.leave());
-    let _ = look(PARTING_LOOKS_MAX, || ports().all(|port| port.helper.has_left()).then_some(()));
+    ports().for_each(|port| port.helper.finish());
+    let _ = look(FINISH_LOOKS_MAX, || ports().all(|port| port.helper.has_finished()).then_some(()));
 }
 
 /// What `attempt` gives, sooner or later.
@@ -67,15 +67,15 @@ fn look<T>(most: u32, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
 }
 
 impl Port {
-    /// Has `say` called when this process ends by `exit(3)` or by returning from `main`, after the acknowledgements that
+    /// Has `end` called when this process ends by `exit(3)` or by returning from `main`, after the acknowledgements that
     /// peers wait for, until it answers true, and for a tenth of a second at most: a lock that it needs may be held
-    /// for ever. The first one that is given is called, and no other one.
-    pub fn on_leaving(say: fn() -> bool) {
-        let _ = LAST_WORDS.get().set(say);
+    /// for ever. The first function that is given is called, and no other one.
+    pub fn end_connections_at_exit(end: fn() -> bool) {
+        let _ = END_CONNECTIONS.get().set(end);
     }
 
-    /// Sends all acknowledgements that wait, and has the last words said. For the helper.
-    pub(super) fn part(&self) {
+    /// Sends all acknowledgements that wait, and ends connections. For the helper.
+    pub(super) fn finish(&self) {
         if let Some(mut receiver) = look(LOOKS_MAX, || self.receiver.try_lock()) {
             let mut clock = Clock::new();
             let now = clock.now();
@@ -83,11 +83,11 @@ impl Port {
             receiver.waiting.acknowledge(&mut table, Look::Everything);
             receiver.waiting.acknowledge_held(&mut table, now, Look::Everything);
         }
-        static SAID: AtomicBool = AtomicBool::new(false);
-        if let Some(say) = LAST_WORDS.get().get()
-            && !SAID.swap(true, Ordering::AcqRel)
+        static CALLED: AtomicBool = AtomicBool::new(false);
+        if let Some(end) = END_CONNECTIONS.get().get()
+            && !CALLED.swap(true, Ordering::AcqRel)
         {
-            let _ = look(LOOKS_MAX, || say().then_some(()));
+            let _ = look(LOOKS_MAX, || end().then_some(()));
         }
     }
 }
