@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) const PATHS: [&str; 2] = ["shm", "udp"];
 
 /// How long one program may take. perftest measures the processor's clock for each size, and that long on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The library, which Cargo has built beside this test.
 pub(crate) fn library() -> PathBuf {
