@@ -13,7 +13,7 @@ import numpy as np
 from adverb.session import Client, Server
 
 STEPS, RATE, TYPE = 400, 0.1, np.dtype(np.float64)
-VALUES, INBOX = 2, 8
+VALUES, INBOX = 2, 2
 BYTES = VALUES * TYPE.itemsize
 
 

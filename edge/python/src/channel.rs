@@ -173,7 +173,8 @@ impl Channel {
 
     /// The same channel for tasks of asyncio.
     fn asynchronous(&self, py: Python<'_>) -> PyResult<AsyncChannel> {
-        let _entered = runtime(py)?.enter();
+        let runtime = runtime(py)?;
+        let _entered = runtime.enter();
         session::AsyncChannel::new(self.inner.clone())
             .map(|inner| AsyncChannel { inner })
             .map_err(raise)

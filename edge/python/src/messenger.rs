@@ -68,7 +68,8 @@ impl Messenger {
 
     /// The same messenger for tasks of asyncio.
     fn asynchronous(&self, py: Python<'_>) -> PyResult<AsyncMessenger> {
-        let _entered = runtime(py)?.enter();
+        let runtime = runtime(py)?;
+        let _entered = runtime.enter();
         session::AsyncMessenger::new(self.inner.clone())
             .map(|inner| AsyncMessenger { inner })
             .map_err(raise)

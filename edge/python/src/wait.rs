@@ -7,10 +7,13 @@ use crate::errors::{Kind, Patient, other, raise};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
+use pyo3::sync::MutexExt;
 use std::future::Future;
+use std::mem;
+use std::process;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::AbortHandle;
 
 /// The longest wait without a look for signals.
@@ -42,14 +45,65 @@ pub(crate) fn sliced<T: Send, E: Patient + Send>(
     }
 }
 
-/// The runtime of all tasks, which one thread runs.
-pub(crate) fn runtime(py: Python<'_>) -> PyResult<&'static Runtime> {
-    static RUNTIME: PyOnceLock<Runtime> = PyOnceLock::new();
-    RUNTIME.get_or_try_init(py, || {
-        let mut builder = Builder::new_multi_thread();
-        let built = builder.worker_threads(1).thread_name("adverb-asyncio").enable_all().build();
-        built.map_err(|error| other(format!("cannot start the thread of asyncio: {error}")))
-    })
+/// How long the end of the program waits for the thread of asyncio at most.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// The runtime of all tasks, which one thread runs, from the first task until the interpreter's end.
+///
+/// It is stopped by a handler of `atexit`: a thread that enters the interpreter while `Py_FinalizeEx` runs is a crash.
+/// A child made by `fork` has the runtime without its thread, and makes one of its own.
+enum Tasks {
+    Unused,
+    Run { runtime: Runtime, process: u32 },
+    Stopped,
+}
+
+static TASKS: Mutex<Tasks> = Mutex::new(Tasks::Unused);
+
+/// The handle of the runtime.
+///
+/// Fails if there can be no thread, and from when the interpreter ends.
+pub(crate) fn runtime(py: Python<'_>) -> PyResult<Handle> {
+    let mut tasks = TASKS.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+    match &*tasks {
+        Tasks::Run { runtime, process } if *process == process::id() => {
+            return Ok(runtime.handle().clone());
+        }
+        Tasks::Stopped => {
+            return Err(other("the interpreter ends: nothing can be awaited".to_owned()));
+        }
+        Tasks::Run { .. } | Tasks::Unused => {}
+    }
+    py.import("atexit")?.call_method1("register", (wrap_pyfunction!(stop, py)?,))?;
+    let mut builder = Builder::new_multi_thread();
+    let built = builder.worker_threads(1).thread_name("adverb-asyncio").enable_all().build();
+    let runtime =
+        built.map_err(|error| other(format!("cannot start the thread of asyncio: {error}")))?;
+    let handle = runtime.handle().clone();
+    mem::replace(&mut *tasks, Tasks::Run { runtime, process: process::id() }).end(py);
+    Ok(handle)
+}
+
+/// Stops the runtime. Its thread gets the interpreter's lock for what it delivers now, and ends.
+#[pyfunction]
+fn stop(py: Python<'_>) {
+    let mut tasks = TASKS.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+    let ended = mem::replace(&mut *tasks, Tasks::Stopped);
+    drop(tasks);
+    ended.end(py);
+}
+
+impl Tasks {
+    fn end(self, py: Python<'_>) {
+        match self {
+            Self::Run { runtime, process } if process == process::id() => {
+                py.detach(|| runtime.shutdown_timeout(ENDING));
+            }
+            // The thread is one of the parent.
+            Self::Run { runtime, .. } => mem::forget(runtime),
+            Self::Unused | Self::Stopped => {}
+        }
+    }
 }
 
 /// A future of the running event loop of asyncio, which has the outcome of `future`.

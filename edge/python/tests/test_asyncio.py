@@ -1,6 +1,8 @@
 """Tasks of asyncio that wait on channels."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -90,3 +92,58 @@ def test_a_loop_that_ends_leaves_its_tasks() -> None:
 def test_without_a_loop_there_is_nothing_to_await() -> None:
     with pytest.raises(RuntimeError, match="no running event loop"):
         Server("127.0.0.1:0").accept_async()
+
+
+ENDS_AT_ONCE = """
+import asyncio
+from adverb.session import Client, Server
+
+async def main():
+    server = Server("127.0.0.1:0")
+    near, far = await asyncio.gather(Client().connect_async(server.address), server.accept_async())
+    far.advertise("counter", far.buffer(1, 8))
+    counter = (await near.remote_buffer_async("counter")).at(0)
+    channel, words = near.channel().asynchronous(), near.buffer(8, 8)
+    await asyncio.gather(*(channel.fetch_add(words.at(n), counter, 1) for n in range(8)))
+
+asyncio.run(main())
+"""
+
+FORKS = """
+import adverb, asyncio, os
+from adverb.session import Client, Server
+
+async def main():
+    server = Server("127.0.0.1:0")
+    await asyncio.gather(Client().connect_async(server.address), server.accept_async())
+
+asyncio.run(main())
+
+async def fails():
+    try:
+        await asyncio.wait_for(Client(connect_timeout=0.2).connect_async("127.0.0.1:1"), 10)
+    except adverb.Error:
+        return
+    raise AssertionError("nothing listens there")
+
+if os.fork() == 0:
+    asyncio.run(fails())
+    raise SystemExit(0)
+assert os.wait()[1] == 0
+"""
+
+
+def whole_program(text: str) -> tuple[int, str]:
+    """The exit status of a program, and what it says of errors."""
+    words = [sys.executable, "-c", text]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return ended.returncode, ended.stderr
+
+
+def test_the_thread_of_asyncio_ends_before_the_interpreter() -> None:
+    for _ in range(20):
+        assert whole_program(ENDS_AT_ONCE) == (0, "")
+
+
+def test_a_child_made_by_fork_has_a_thread_of_its_own() -> None:
+    assert whole_program(FORKS) == (0, "")

@@ -29,7 +29,10 @@ def test_the_sources_and_the_example_have_types() -> None:
 
 def test_the_example_finds_the_line() -> None:
     ended = run(str(EXAMPLE), "3")
-    assert ended.returncode == 0 and ended.stdout == "parameters: [3. 1.]\n", ended
+    # How far the workers' parameters lag behind decides the last digits.
+    assert ended.returncode == 0 and ended.stdout.startswith("parameters: ["), ended
+    found = [float(word) for word in ended.stdout.split("[")[1].strip("]\n").split()]
+    assert found == pytest.approx([3, 1], abs=0.01)
 
 
 LISTINGS = re.findall(r"```python\n(.*?)```", CHAPTER.read_text(), re.DOTALL)
