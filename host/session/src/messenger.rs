@@ -1,25 +1,15 @@
 //! Messengers: messages of any length over a channel, with flow control that cannot fail.
 //!
-//! Both sides post as many receives as they told the other of, and a side sends no more than it has
-//! been granted: no message ever finds the peer without a receive. A receive is granted anew when the
-//! program has done with the message in it. Grants travel in the header (`messenger/header.rs`) of
-//! whatever goes the other way; if nothing does, a message of counts goes by itself when half of the
-//! grants are owed. Its receive is one that is never granted: a side has at most [`COUNTS_MAX`] such
-//! messages on their way, because to owe another half it must be sent messages that an earlier one
-//! has allowed, and one more for each offer that the other side waits for. Places of the send queue
-//! are kept for them too, so that they pass when both sides are stuck with data.
-//!
-//! A message that is longer than a block is offered: the receiver READs it when the program asks for
-//! it, and counts it as taken. The offer stays first in line until the READ has ended: a call that has
-//! no memory for it, or no time, leaves it for the next call, which goes on with the same READ.
+//! `adverb_messages` has the rules, and why no message finds the peer without a receive; the READ of an
+//! offer begins when the program asks for the message. The offer stays first in line until the READ has
+//! ended: a call that has no memory for it, or no time, leaves it for the next call, which goes on with
+//! the same READ.
 //!
 //! One lock guards all of it. Each call makes progress for all callers: there is no thread here.
 
-mod header;
 #[cfg(test)]
 mod tests;
 
-use self::header::{HEADER_BYTES, Header, Kind, OFFER_BYTES};
 use crate::buffer::{Block, Buffer};
 use crate::channel::Channel;
 use crate::connector::Deadline;
@@ -27,6 +17,10 @@ use crate::endpoint::Endpoint;
 use crate::error::{ChannelError, HAS_ONE, MessageError};
 use crate::remote::{RemoteBlock, RemoteBuffer};
 use crate::ring::{Event, Operation, Ticket};
+use adverb_messages::{
+    COUNTS_MAX, FACTS_BYTES, Facts, Flow, HEADER_BYTES, Header, Kind, OFFER_BYTES, OFFERS_MAX,
+    RECEIVES_KEPT, SENDS_KEPT, Unruly,
+};
 use adverb_verbs::{Access, Rkey};
 use std::collections::VecDeque;
 use std::fmt;
@@ -91,7 +85,7 @@ struct Inner {
     channel: Channel,
     endpoint: Endpoint,
     config: MessengerConfig,
-    theirs: Theirs,
+    theirs: Facts,
     /// Changes whenever `state` does in a way that a call may wait for.
     version: AtomicU64,
     /// Threads that have taken events from the channel and not noted them yet.
@@ -100,14 +94,6 @@ struct Inner {
     #[cfg(test)]
     has_memory: std::sync::atomic::AtomicBool,
     state: Mutex<State>,
-}
-
-/// What the peer told of itself.
-#[derive(Clone, Copy, Debug)]
-struct Theirs {
-    receives: u32,
-    block_bytes: usize,
-    message_max: usize,
 }
 
 /// A messenger that has told the peer that it may send, and does not know what the peer can take.
@@ -123,21 +109,11 @@ pub(crate) struct Opening {
 struct State {
     /// Blocks for what is sent, and not in use.
     blocks: Vec<Block>,
-    /// Messages sent that used a grant.
-    sent: u32,
-    /// What the peer granted beyond its receives.
-    granted_by_peer: u32,
-    /// What was granted to the peer, and of that what it was told.
-    granted: u32,
-    told: u32,
-    /// Offers of the peer's that were taken, and of those what it was told.
-    taken: u32,
-    taken_told: u32,
+    flow: Flow,
     /// Messages that have come and have not been asked for.
     inbox: VecDeque<Arrival>,
-    /// Offers that the peer has not taken; the oldest has the number `taken_by_peer`.
+    /// Offers that the peer has not taken, oldest first.
     offers: VecDeque<Offered>,
-    taken_by_peer: u32,
     /// Memory of large messages that is not in use.
     landings: Vec<Buffer>,
     failure: Option<MessageError>,
@@ -258,7 +234,7 @@ impl Messenger {
     pub fn window(&self) -> Window {
         let state = self.inner.lock();
         Window {
-            granted: self.inner.credit(&state),
+            granted: state.flow.credit(),
             offered: state.offers.len(),
             waiting: state.inbox.len(),
         }
@@ -293,7 +269,7 @@ impl Messenger {
             let state = &mut *self.inner.lock();
             return Ok(self.inner.send_copy(state, message)?.is_some());
         }
-        if !self.inner.can_offer(&self.inner.lock())? {
+        if self.inner.next_offer(&self.inner.lock())?.is_none() {
             return Ok(false);
         }
         let copy = self.inner.landing(message.len())?;
@@ -319,10 +295,7 @@ impl Messenger {
             return Err(MessageError::NotReadable);
         }
         let number = self.until(|inner, state| inner.offer(state, block, true))?;
-        self.until(|_, state| {
-            let taken = state.taken_by_peer.wrapping_sub(number).cast_signed() > 0;
-            Ok(taken.then_some(()))
-        })
+        self.until(|_, state| Ok(state.flow.is_taken(number).then_some(())))
     }
 
     /// Posts a WRITE of `block` to the start of `to`, when there is a place for it. A message that is
@@ -555,10 +528,8 @@ impl Opening {
         let facts =
             adapter.buffer_with(1, FACTS_BYTES, Access::REMOTE_READ | Access::LOCAL_WRITE)?;
         let receives = queues.receive_depth - RECEIVES_KEPT;
-        let words = [u64::from(receives), word(config.block_bytes), word(config.message_max)];
-        for (place, word) in words.into_iter().enumerate() {
-            facts.at(0)?.write(place * size_of::<u64>(), &word.to_be_bytes())?;
-        }
+        let MessengerConfig { block_bytes, message_max } = config;
+        facts.at(0)?.write(0, &Facts { receives, block_bytes, message_max }.emit())?;
         endpoint.advertise(&title, &facts)?;
         Ok(Self { endpoint: endpoint.clone(), channel, title, config, receives: own.blocks() })
     }
@@ -576,7 +547,9 @@ impl Opening {
     /// The messenger, when `facts` has what the peer says of itself.
     pub(crate) fn finish(self, facts: &Block) -> Result<Messenger, MessageError> {
         let Self { endpoint, channel, config, receives, .. } = self;
-        let theirs = Theirs::parse(facts)?;
+        let mut said = [0; FACTS_BYTES];
+        facts.read(0, &mut said)?;
+        let theirs = Facts::parse(&said, BLOCK_BYTES_MIN).map_err(unruly)?;
         let (adapter, bytes) = (endpoint.adapter(), HEADER_BYTES + config.block_bytes);
         let queues = &adapter.config().queues;
         let sends = blocks(queues.send_depth);
@@ -587,15 +560,9 @@ impl Opening {
         )?;
         let state = State {
             blocks: (0..sends.blocks()).map(|index| sends.at(index)).collect::<Result<_, _>>()?,
-            sent: 0,
-            granted_by_peer: 0,
-            granted: 0,
-            told: 0,
-            taken: 0,
-            taken_told: 0,
+            flow: Flow::new(queues.receive_depth - RECEIVES_KEPT, theirs.receives),
             inbox: VecDeque::with_capacity(receives),
-            offers: VecDeque::with_capacity(OFFERS_MAX),
-            taken_by_peer: 0,
+            offers: VecDeque::with_capacity(blocks(OFFERS_MAX)),
             landings: Vec::with_capacity(LANDINGS_MAX),
             failure: None,
             wakers: Vec::new(),
@@ -616,25 +583,6 @@ impl Opening {
     }
 }
 
-impl Theirs {
-    fn parse(facts: &Block) -> Result<Self, MessageError> {
-        let word = |place: usize| -> Result<u64, MessageError> {
-            let mut bytes = [0; size_of::<u64>()];
-            facts.read(place * bytes.len(), &mut bytes)?;
-            Ok(u64::from_be_bytes(bytes))
-        };
-        let theirs = Self {
-            receives: u32::try_from(word(0)?).unwrap_or(0),
-            block_bytes: usize::try_from(word(1)?).unwrap_or(usize::MAX),
-            message_max: usize::try_from(word(2)?).unwrap_or(usize::MAX),
-        };
-        if theirs.receives < 2 || theirs.block_bytes < BLOCK_BYTES_MIN {
-            return Err(MessageError::Unruly { what: "it cannot receive anything" });
-        }
-        Ok(theirs)
-    }
-}
-
 /// Blocks for a queue of this depth.
 fn blocks(depth: u32) -> usize {
     usize::try_from(depth).unwrap_or(usize::MAX)
@@ -650,11 +598,6 @@ impl State {
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Messages that may be sent now.
-    fn credit(&self, state: &State) -> u32 {
-        self.theirs.receives.wrapping_add(state.granted_by_peer).wrapping_sub(state.sent)
     }
 
     /// Bytes of the longest message that goes at once.
@@ -684,20 +627,20 @@ impl Inner {
         if let Some(failure) = state.failure {
             return Err(failure);
         }
-        if self.credit(state) == 0 || !self.has_place()? {
+        if state.flow.credit() == 0 || !self.has_place()? {
             return Ok(None);
         }
         self.post(state, Kind::Data, message)?;
-        state.sent = state.sent.wrapping_add(1);
         Ok(Some(()))
     }
 
-    /// There is room for an offer.
-    fn can_offer(&self, state: &State) -> Result<bool, MessageError> {
+    /// The number of the next offer, if there is room for one.
+    fn next_offer(&self, state: &State) -> Result<Option<u32>, MessageError> {
         if let Some(failure) = state.failure {
             return Err(failure);
         }
-        Ok(self.credit(state) > 0 && self.has_place()? && state.offers.len() < OFFERS_MAX)
+        let number = state.flow.next_offer();
+        Ok(if number.is_some() && self.has_place()? { number } else { None })
     }
 
     /// Offers a block, which is the program's if it `is_lent`, if there is room; returns the offer's
@@ -708,19 +651,14 @@ impl Inner {
         block: &Block,
         is_lent: bool,
     ) -> Result<Option<u32>, MessageError> {
-        if !self.can_offer(state)? {
-            return Ok(None);
-        }
+        let Some(number) = self.next_offer(state)? else { return Ok(None) };
         let offset = u64::try_from(block.offset()).unwrap_or(u64::MAX);
         let kind = Kind::Offer {
             addr: block.buffer().addr().wrapping_add(offset),
-            len: word(block.len()),
+            len: u64::try_from(block.len()).unwrap_or(u64::MAX),
             rkey: block.buffer().rkey().0,
         };
-        let ahead = u32::try_from(state.offers.len()).unwrap_or(u32::MAX);
-        let number = state.taken_by_peer.wrapping_add(ahead);
         self.post(state, kind, &[])?;
-        state.sent = state.sent.wrapping_add(1);
         let block = block.clone();
         state.offers.push_back(match is_lent {
             true => Offered::Lent { _block: block },
@@ -769,7 +707,7 @@ impl Inner {
         Ok(match state.inbox.pop_front() {
             Some(Arrival::Message(block, len)) => Some(Taken::Message(Body::Receive(block), len)),
             Some(Arrival::Offer { read: Some(Reading { block, target, .. }), .. }) => {
-                state.taken = state.taken.wrapping_add(1);
+                state.flow.take();
                 // What cannot be told now is told with what comes next.
                 let _ = self.tell(state);
                 self.wake_others(state);
@@ -834,7 +772,7 @@ impl Inner {
 
     /// Posts something with the counts as they are.
     fn post(&self, state: &mut State, kind: Kind, payload: &[u8]) -> Result<(), MessageError> {
-        let (header, len) = Header { kind, granted: state.granted, taken: state.taken }.emit();
+        let (header, len) = state.flow.send(kind).emit();
         let Some(block) = state.blocks.pop() else {
             // As many blocks as places in the queue: this does not happen.
             return Err(state.fail(MessageError::Unruly { what: "a block is missing" }));
@@ -843,17 +781,12 @@ impl Inner {
         block.write(len, payload)?;
         let posted = self.channel.post_send(block.first(len + payload.len())?);
         posted.map_err(|error| state.fail(MessageError::Channel(error)))?;
-        state.told = state.granted;
-        state.taken_told = state.taken;
         Ok(())
     }
 
     /// Tells the peer the counts if it may be waiting for them, and there is a place.
     fn tell(&self, state: &mut State) -> Result<(), MessageError> {
-        let owed = state.granted.wrapping_sub(state.told);
-        let receives = self.endpoint.adapter().config().queues.receive_depth - RECEIVES_KEPT;
-        let due = owed >= receives.div_ceil(2) || state.taken != state.taken_told;
-        if !due || state.failure.is_some() || self.channel.room().0 == 0 {
+        if !state.flow.owes_counts() || state.failure.is_some() || self.channel.room().0 == 0 {
             return Ok(());
         }
         self.post(state, Kind::Counts, &[])
@@ -947,7 +880,11 @@ impl Inner {
         event.block.read(0, start.get_mut(..shown).unwrap_or_default())?;
         let header = Header::parse(&start, event.bytes);
         let header = header.ok_or(MessageError::Unruly { what: "a message has no header" })?;
-        self.note_counts(state, header)?;
+        for _ in 0..state.flow.receive(header).map_err(unruly)? {
+            if let Some(Offered::Copy(block)) = state.offers.pop_front() {
+                self.give_back(state, block);
+            }
+        }
         match header.kind {
             Kind::Counts => drop(self.channel.post_recv(event.block)?),
             Kind::Data => {
@@ -959,35 +896,11 @@ impl Inner {
                 let len = short.ok_or(MessageError::Unruly { what: "a message is too long" })?;
                 // What was said is in hand: its receive can be granted at once.
                 self.channel.post_recv(event.block)?;
-                state.granted = state.granted.wrapping_add(1);
+                state.flow.grant();
                 let remote = RemoteBuffer::from_raw(addr, Rkey(rkey), 1, len);
-                if state.inbox.len() >= state.inbox.capacity().max(INBOX_MIN) {
-                    return Err(MessageError::Unruly { what: "it offers more than it may" });
-                }
                 state.inbox.push_back(Arrival::Offer { remote, len, read: None });
             }
         }
-        Ok(())
-    }
-
-    /// Takes in what the peer has granted and taken.
-    fn note_counts(&self, state: &mut State, header: Header) -> Result<(), MessageError> {
-        let granted = header.granted.wrapping_sub(state.granted_by_peer);
-        let used = state.sent.wrapping_sub(state.granted_by_peer);
-        if granted > used {
-            return Err(MessageError::Unruly { what: "it grants what was not used" });
-        }
-        state.granted_by_peer = header.granted;
-        let taken = header.taken.wrapping_sub(state.taken_by_peer);
-        if usize::try_from(taken).is_ok_and(|taken| taken > state.offers.len()) {
-            return Err(MessageError::Unruly { what: "it takes what was not offered" });
-        }
-        for _ in 0..taken {
-            if let Some(Offered::Copy(block)) = state.offers.pop_front() {
-                self.give_back(state, block);
-            }
-        }
-        state.taken_by_peer = header.taken;
         Ok(())
     }
 
@@ -1014,7 +927,7 @@ impl Inner {
         }
         match self.channel.post_recv(whole(block)) {
             Ok(_) => {
-                state.granted = state.granted.wrapping_add(1);
+                state.flow.grant();
                 // What cannot be told now is told with what comes next.
                 let _ = self.tell(state);
             }
@@ -1023,13 +936,13 @@ impl Inner {
     }
 }
 
+fn unruly(Unruly(what): Unruly) -> MessageError {
+    MessageError::Unruly { what }
+}
+
 /// The whole block that `part` is the start of.
 fn whole(part: Block) -> Block {
     part.buffer().at(part.index()).unwrap_or(part)
-}
-
-fn word(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// A message that was received. Dropping it grants the peer another.
@@ -1120,20 +1033,9 @@ impl Drop for Message {
     }
 }
 
-/// Messages of counts that can be on their way without an offer: see above.
-const COUNTS_MAX: u32 = 2;
-/// Offers that the peer has not taken.
-const OFFERS_MAX: usize = 8;
-/// Receives that are never granted: for counts, and one for each offer.
-const RECEIVES_KEPT: u32 = COUNTS_MAX + 8;
-/// Places of the send queue for counts, a READ, and the question for the peer's facts.
-const SENDS_KEPT: u32 = 4;
 /// An offer has to fit a block.
 const BLOCK_BYTES_MIN: usize = 64;
 const _: () = assert!(OFFER_BYTES <= HEADER_BYTES + BLOCK_BYTES_MIN);
-/// Offers and messages that can wait even if there are few receives.
-const INBOX_MIN: usize = 16;
-const FACTS_BYTES: usize = 3 * size_of::<u64>();
 /// Memory of long messages that is kept for the next one, and the steps of its sizes.
 const LANDINGS_MAX: usize = 4;
 const LANDING_STEP: usize = 64 << 10;

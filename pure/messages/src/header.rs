@@ -13,37 +13,46 @@
 
 /// Something that one messenger says to another.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Header {
-    pub(super) kind: Kind,
+pub struct Header {
+    /// What it is.
+    pub kind: Kind,
     /// Messages that the other side may have sent in all, less those it could from the start.
-    pub(super) granted: u32,
+    pub granted: u32,
     /// Offers of the other side's that were read in all.
-    pub(super) taken: u32,
+    pub taken: u32,
 }
 
 /// What it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// A message; its bytes follow.
     Data,
     /// Nothing but the counts.
     Counts,
     /// A message that the other side is to READ.
-    Offer { addr: u64, len: u64, rkey: u32 },
+    Offer {
+        /// Where it is in the sender's memory.
+        addr: u64,
+        /// Its bytes.
+        len: u64,
+        /// The key of that memory.
+        rkey: u32,
+    },
 }
 
 /// Bytes before a message.
-pub(super) const HEADER_BYTES: usize = 16;
+pub const HEADER_BYTES: usize = 16;
 /// Bytes of an offer.
-pub(super) const OFFER_BYTES: usize = HEADER_BYTES + 16;
+pub const OFFER_BYTES: usize = HEADER_BYTES + 16;
 
 const DATA: u8 = 1;
 const COUNTS: u8 = 2;
 const OFFER: u8 = 3;
 
 impl Header {
-    /// Reads what stands at the start of a message of `len` bytes, of which `start` are the first.
-    pub(super) fn parse(start: &[u8; OFFER_BYTES], len: usize) -> Option<Self> {
+    /// Reads what stands at the start of a message of `len` bytes, of which `start` are the first; `None` if no messenger
+    /// says that.
+    pub fn parse(start: &[u8; OFFER_BYTES], len: usize) -> Option<Self> {
         let (header, body) = start.split_first_chunk::<HEADER_BYTES>()?;
         let [kind, z0, z1, z2, g0, g1, g2, g3, t0, t1, t2, t3, r0, r1, r2, r3] = *header;
         if len < HEADER_BYTES || [z0, z1, z2] != [0; 3] {
@@ -68,7 +77,7 @@ impl Header {
     }
 
     /// The header as bytes, and how many of them there are.
-    pub(super) fn emit(self) -> ([u8; OFFER_BYTES], usize) {
+    pub fn emit(self) -> ([u8; OFFER_BYTES], usize) {
         let (kind, addr, len, rkey, bytes) = match self.kind {
             Kind::Data => (DATA, 0, 0, 0, HEADER_BYTES),
             Kind::Counts => (COUNTS, 0, 0, 0, HEADER_BYTES),
