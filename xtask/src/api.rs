@@ -14,8 +14,8 @@ use std::process::Command;
 
 use public_api::{Builder, PublicApi};
 
-use crate::Failure;
 use crate::program::run;
+use crate::{Failure, examples};
 
 /// Where the lists are, from the root of the tree.
 const PLACE: &str = "docs/api";
@@ -42,12 +42,19 @@ pub(crate) fn compare(root: &Path) -> Result<(), Failure> {
             let _ = writeln!(differences, "{sign} {line}");
         }
     }
-    match differences.is_empty() {
-        true => Ok(()),
-        false => Err(format!(
+    if !differences.is_empty() {
+        return Err(format!(
             "the public API is not the one of {PLACE}:\n{differences}\
              `cargo xtask api --write` records it; lines with - break programs, and CHANGELOG.md says so"
-        )),
+        ));
+    }
+    // What other crates have are values, which the examples of these use.
+    let shown = PACKAGES.iter().chain(&["adverb-rdmacm"]);
+    let documents: Result<Vec<_>, Failure> = shown.map(|package| document(root, package)).collect();
+    let bare = examples::missing(&documents?, PACKAGES.len());
+    match bare.is_empty() {
+        true => Ok(()),
+        false => Err(format!("no example, and no link to one:\n{}", bare.join("\n"))),
     }
 }
 
@@ -126,13 +133,24 @@ fn api(root: &Path, package: &str) -> Result<PublicApi, Failure> {
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_TARGET_DIR", &target);
     run(cargo)?;
-    let file = format!("{}.json", package.replace('-', "_"));
-    Builder::from_rustdoc_json(target.join("doc").join(file))
+    Builder::from_rustdoc_json(json(root, package))
         .omit_blanket_impls(true)
         .omit_auto_trait_impls(true)
         .omit_auto_derived_impls(true)
         .build()
         .map_err(|error| format!("the public API of {package}: {error}"))
+}
+
+/// Where rustdoc writes what it says of a package.
+fn json(root: &Path, package: &str) -> PathBuf {
+    root.join("target/api/doc").join(format!("{}.json", package.replace('-', "_")))
+}
+
+fn document(root: &Path, package: &str) -> Result<serde_json::Value, Failure> {
+    let path = json(root, package);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]

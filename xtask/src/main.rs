@@ -8,8 +8,10 @@ mod book;
 mod coverage;
 mod crates;
 mod dist;
+mod examples;
 mod figures;
 mod gate;
+mod html;
 mod lab;
 mod memcheck;
 mod net;
@@ -122,7 +124,7 @@ usage: cargo xtask COMMAND
   dist [--profile NAME | --check]
                          a Debian package, an archive and a Python wheel in target/dist; --check installs
                          the Debian package in a fresh root, does what the README says, and removes it (root, mmdebstrap)
-  book                   the book with the pages that it leads to, in target/book; in HTML where there is mdbook
+  book                   the book with the pages that it leads to, in target/book; in HTML by mdbook, or else rustdoc
   python                 the Python package: built, linted and tested, in target/python
   figures [FILE]         the measured figures of README and book, from docs/book/figures.json, or from the JSON of a run
                          (`adverb bench -s 64,4K,64K,1M -o FILE`), which takes its place

@@ -7,6 +7,8 @@ use adverb_device::{Access, AckTimeout, AhAttr, Attributes, Partition, QpState, 
 use adverb_device::{Qkey, RnrRetry, RnrTimer};
 
 /// What to set on a queue pair on its way to a state.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct QpAttributes {
     /// The state.

@@ -4,6 +4,8 @@ use crate::id::{Id, Membership};
 use crate::kind::{EventKind, Param};
 
 /// Something that has happened. `struct rdma_cm_event`.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// What it has happened to; of [`EventKind::ConnectRequest`] the new identifier.

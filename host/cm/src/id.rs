@@ -16,10 +16,35 @@ use std::sync::Arc;
 ///
 /// A handle: clones are the same identifier, which is destroyed with the last of them. Every call
 /// fails with [`Error::Gone`] if it was destroyed before.
+///
+/// ```
+/// use adverb_rdmacm::{EventKind, EventQueue, Id, Parameters, Space, Transport};
+///
+/// let queue = EventQueue::new()?;
+/// let listener = Id::new(&queue, Space::Tcp, Transport::Rc, 1)?;
+/// listener.bind("127.0.0.1:0".parse()?)?;
+/// listener.listen(8)?;
+///
+/// let client = Id::new(&queue, Space::Tcp, Transport::Rc, 2)?;
+/// client.resolve_addr(None, listener.local())?;
+/// assert_eq!(queue.next(None)?.map(|event| event.kind), Some(EventKind::AddrResolved));
+/// client.resolve_route()?;
+/// assert_eq!(queue.next(None)?.map(|event| event.kind), Some(EventKind::RouteResolved));
+/// client.connect(&Parameters { qpn: 17, ..Parameters::default() })?;
+///
+/// let request = queue.next(None)?.expect("a request");
+/// assert_eq!((request.kind, request.listener), (EventKind::ConnectRequest, Some(listener)));
+/// request.id.reject(0, b"busy")?;
+/// let refused = queue.next(None)?.expect("an answer");
+/// assert_eq!((refused.kind, refused.status), (EventKind::Rejected, 28));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Id(Arc<Handle>);
 
 /// A multicast group that an identifier has joined; left when the last clone is dropped.
+///
+/// [`Id`] has an example.
 #[derive(Clone, Debug)]
 pub struct Membership(Arc<Seat>);
 

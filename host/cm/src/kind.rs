@@ -3,6 +3,8 @@
 use crate::parameters::{DatagramParameters, Parameters};
 
 /// What has happened. `enum rdma_cm_event_type`, with its numbers.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum EventKind {
@@ -45,6 +47,8 @@ pub enum EventKind {
 }
 
 /// What the peer says with an event.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Param {
     /// Nothing.

@@ -15,30 +15,7 @@
 //! Semantics are those of the kernel's rdma_cm where a program can see them; rdma_cm(7) and the
 //! pages that it names describe them.
 //!
-//! # Examples
-//!
-//! ```
-//! use adverb_rdmacm::{EventKind, EventQueue, Id, Parameters, Space, Transport};
-//!
-//! let queue = EventQueue::new()?;
-//! let listener = Id::new(&queue, Space::Tcp, Transport::Rc, 1)?;
-//! listener.bind("127.0.0.1:0".parse()?)?;
-//! listener.listen(8)?;
-//!
-//! let client = Id::new(&queue, Space::Tcp, Transport::Rc, 2)?;
-//! client.resolve_addr(None, listener.local())?;
-//! assert_eq!(queue.next(None)?.map(|event| event.kind), Some(EventKind::AddrResolved));
-//! client.resolve_route()?;
-//! assert_eq!(queue.next(None)?.map(|event| event.kind), Some(EventKind::RouteResolved));
-//! client.connect(&Parameters { qpn: 17, ..Parameters::default() })?;
-//!
-//! let request = queue.next(None)?.expect("a request");
-//! assert_eq!((request.kind, request.listener), (EventKind::ConnectRequest, Some(listener)));
-//! request.id.reject(0, b"busy")?;
-//! let refused = queue.next(None)?.expect("an answer");
-//! assert_eq!((refused.kind, refused.status), (EventKind::Rejected, 28));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! [`Id`] has an example.
 
 #![forbid(unsafe_code)]
 

@@ -5,6 +5,8 @@ use adverb_wire::cm::PortSpace;
 use std::fmt;
 
 /// What a port is of. `enum rdma_port_space`.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Space {
     /// `RDMA_PS_IB`, with addresses of IP: any transport.
@@ -18,6 +20,8 @@ pub enum Space {
 }
 
 /// Of what transport queue pairs are.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Transport {
     /// Reliable connections.
@@ -31,6 +35,8 @@ pub enum Transport {
 }
 
 /// What one side says to the other: at most [`Private::MAX`] bytes.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct Private {
     bytes: [u8; Self::MAX],
@@ -38,6 +44,8 @@ pub struct Private {
 }
 
 /// What one side proposes, or what the other side has proposed. `struct rdma_conn_param`.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Parameters {
     /// The queue pair: of this side in what is said, of the other one in what is heard.
@@ -61,6 +69,8 @@ pub struct Parameters {
 }
 
 /// Where datagrams go. `struct rdma_ud_param`.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DatagramParameters {
     /// The queue pair there; 0xffffff for a multicast group.
@@ -74,6 +84,8 @@ pub struct DatagramParameters {
 }
 
 /// The device that an identifier is bound to.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BoundDevice {
     /// Its name.
@@ -87,6 +99,8 @@ pub struct BoundDevice {
 }
 
 /// The path of a connection.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PathInfo {
     /// Address of this side.

@@ -87,6 +87,14 @@ impl Ports {
 /// # Errors
 ///
 /// No route; no descriptors left.
+///
+/// # Examples
+///
+/// ```
+/// let here = adverb_rdmacm::source("127.0.0.1:7000".parse()?)?;
+/// assert!(here.ip().is_loopback());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn source(peer: SocketAddr) -> io::Result<SocketAddr> {
     let any: IpAddr = match peer {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 ///
 /// A handle: clones are the same queue. The descriptor ([`AsFd`]) can be read while events wait: poll
 /// it, and leave reading it to the queue.
+///
+/// [`Id`](crate::Id) has an example.
 #[derive(Clone)]
 pub struct EventQueue(pub(crate) Arc<Waiting>);
 

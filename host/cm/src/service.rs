@@ -70,6 +70,10 @@ pub(crate) fn try_core() -> Option<MutexGuard<'static, Core>> {
 }
 
 /// What this process has dropped or repeated since its first connection.
+///
+/// ```
+/// println!("{:?}", adverb_rdmacm::counters());
+/// ```
 pub fn counters() -> Counters {
     core().served.as_ref().map(|served| served.manager.counters()).unwrap_or_default()
 }

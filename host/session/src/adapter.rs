@@ -21,6 +21,8 @@ use tracing::{debug, info};
 ///
 /// A handle: clones are the same adapter. Buffers can be used on all channels of their adapter; give
 /// one adapter to several sessions to share buffers between them.
+///
+/// [`Buffer::part`](crate::Buffer::part) has an example.
 #[derive(Clone)]
 pub struct Adapter {
     inner: Arc<Inner>,

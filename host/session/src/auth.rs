@@ -13,6 +13,12 @@ use std::fmt;
 use std::io;
 
 /// A secret that both sides of an endpoint know, of any length. It is never sent, and never shown.
+///
+/// ```
+/// use adverb_session::{Config, Secret};
+///
+/// let config = Config::default().secret(Secret::from("open sesame"));
+/// ```
 #[derive(Clone, Eq, PartialEq)]
 pub struct Secret(Box<[u8]>);
 

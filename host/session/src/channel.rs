@@ -29,6 +29,37 @@ use std::time::Duration;
 ///
 /// A handle: clones are the same channel. Several threads may use it at once; each event goes to one
 /// of them.
+///
+/// The example of the [crate](crate) waits for each piece of work. Here work is posted, and its events are taken as
+/// they come:
+///
+/// ```
+/// use adverb_session::{ClientSession, Config, Operation, Queue, ServerSession};
+/// use std::{thread, time::Duration};
+///
+/// let mut server = ServerSession::bind("127.0.0.1:0", Config::default())?;
+/// let address = server.local_addr();
+/// let accepting = thread::spawn(move || server.accept(Duration::from_secs(5)));
+/// let client = ClientSession::new(Config::default())?.connect(address)?;
+/// let server = accepting.join().expect("no panic")?;
+/// server.advertise("table", &server.adapter().buffer(8, 64)?)?;
+///
+/// let (channel, table) = (client.channel("data")?, client.remote_buffer("table")?);
+/// let buffer = client.adapter().buffer(4, 64)?;
+/// for index in 0..3 {
+///     channel.post_write(buffer.at(index)?, table.at(index)?)?;
+/// }
+/// let last = channel.post_read(buffer.at(3)?, table.at(0)?)?;
+/// assert_eq!((channel.in_flight().receives, last.number), (0, 3));
+/// let event = channel.wait(last)?; // Those before it keep their events.
+/// assert_eq!((event.operation, event.ticket.queue), (Operation::Read, Queue::Send));
+/// let mut written = 0;
+/// while let Some(event) = channel.poll()? {
+///     written += usize::from(event.ok()?.operation == Operation::Write);
+/// }
+/// assert_eq!(written, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Channel {
     shared: Arc<Shared>,
@@ -36,6 +67,8 @@ pub struct Channel {
 }
 
 /// How much a channel has on its hands.
+///
+/// [`Channel`] has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct InFlight {

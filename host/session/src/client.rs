@@ -19,6 +19,8 @@ use std::time::Duration;
 use tracing::debug;
 
 /// Connects to servers, each an [`Endpoint`].
+///
+/// The example of the [crate](crate) has one.
 #[derive(Clone, Debug)]
 pub struct ClientSession {
     adapters: Arc<Adapters>,

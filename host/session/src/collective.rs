@@ -27,6 +27,8 @@ use std::fmt;
 use std::ops::Range;
 
 /// How members of a group pass data on, and in which order they reduce it.
+///
+/// [`Group`] has an example.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Topology {
@@ -50,6 +52,31 @@ pub enum Topology {
 }
 
 /// Members that do things together.
+///
+/// ```
+/// use adverb_session::{ClientSession, Config, Group, Messenger, MessengerConfig, Reduction};
+/// use adverb_session::{Endpoint, ServerSession, Topology};
+/// use std::{error::Error, thread, time::Duration};
+///
+/// fn member(rank: usize, peer: &Endpoint) -> Result<[f32; 2], Box<dyn Error + Send + Sync>> {
+///     let messenger = Messenger::open(peer, "data", MessengerConfig::default())?;
+///     let mut peers = vec![None, None];
+///     peers[1 - rank] = Some(messenger);
+///     let mut group = Group::new(rank, peers)?.topology(Topology::Auto);
+///     let mut vector = [1.0, rank as f32];
+///     group.allreduce(&mut vector, Reduction::Sum)?;
+///     group.close()?; // When the others are done, too.
+///     Ok(vector)
+/// }
+///
+/// let mut server = ServerSession::bind("127.0.0.1:0", Config::default())?;
+/// let address = server.local_addr();
+/// let other = thread::spawn(move || member(0, &server.accept(Duration::from_secs(5))?));
+/// let endpoint = ClientSession::new(Config::default())?.connect(address)?;
+/// assert_eq!(member(1, &endpoint).expect("a sum"), [2.0, 1.0]);
+/// assert_eq!(other.join().expect("no panic").expect("a sum"), [2.0, 1.0]);
+/// # Ok::<(), Box<dyn Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Group {
     rank: usize,

@@ -234,6 +234,8 @@ impl Config {
 }
 
 /// The device, and how its queue pairs behave on the network.
+///
+/// [`Config`] sets it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AdapterConfig {
@@ -281,6 +283,8 @@ impl Default for AdapterConfig {
 }
 
 /// Sizes of a channel's queues.
+///
+/// [`Config`] sets it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueConfig {
@@ -322,6 +326,8 @@ impl Default for QueueConfig {
 /// later work completes. Calls that wait ask always, and so does the work that fills the queue. Buffers
 /// whose blocks come from [`Buffer::next`](crate::Buffer::next) have more blocks than that, or
 /// [`Channel::drain`](crate::Channel::drain) brings the events.
+///
+/// [`Config::signal`] sets it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Signal {
     /// All of it.
@@ -331,6 +337,8 @@ pub enum Signal {
 }
 
 /// How long to wait for what.
+///
+/// [`Config`] sets it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Timeouts {
@@ -456,6 +464,8 @@ impl Reconnect {
 }
 
 /// What sessions meet over: names, buffers by name and the goodbye travel there.
+///
+/// [`Config::connector`] sets it.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Connector {
@@ -468,6 +478,8 @@ pub enum Connector {
 }
 
 /// How calls and threads that wait do it.
+///
+/// [`Config::work_mode`] sets it.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum WorkMode {
@@ -481,6 +493,8 @@ pub enum WorkMode {
 }
 
 /// Which completions come together, and which threads take them.
+///
+/// [`Config::thread_mode`] sets it.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum ThreadMode {

@@ -28,6 +28,8 @@ use tracing::info;
 ///
 /// A handle: clones are the same endpoint. Dropping the last one says goodbye once its channels are
 /// dropped too; [`Endpoint::close`] waits before until what was posted is done.
+///
+/// The example of the [crate](crate) has two.
 #[derive(Clone)]
 pub struct Endpoint {
     channels: Vec<Channel>,

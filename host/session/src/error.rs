@@ -16,6 +16,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// From where to where the packets of an endpoint go, and how.
+///
+/// Errors have one, and so has a channel: [`Channel::route`](crate::Channel::route).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Route {
@@ -754,6 +756,8 @@ impl From<NameError> for ExchangeError {
 }
 
 /// An endpoint has no channel of this name.
+///
+/// [`Config`](crate::Config) names the channels.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NoSuchChannel {
     /// The name.

@@ -46,6 +46,8 @@ const _: () = assert!(NAME_BYTES_MAX <= 255 && CHANNELS_MAX <= 255);
 
 /// A name of a session, device, channel or buffer: 1 to [`NAME_BYTES_MAX`] bytes of UTF-8 without
 /// control characters.
+///
+/// [`Frame`] has an example.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Name(Box<str>);
 
@@ -96,6 +98,15 @@ impl fmt::Display for NameError {
 impl std::error::Error for NameError {}
 
 /// Something that one side says to the other.
+///
+/// ```
+/// use adverb_session::frame::{Frame, FrameError, HEADER_BYTES};
+///
+/// let bytes = Frame::Ping.emit();
+/// assert_eq!(Frame::parse(&bytes)?, Some((Frame::Ping, bytes.len())));
+/// assert_eq!(Frame::parse(&bytes[..HEADER_BYTES - 1])?, None); // More has to come.
+/// # Ok::<(), FrameError>(())
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Frame {
     /// The client's start: its name and queue pairs, and the channels that it wants.
@@ -126,6 +137,8 @@ pub enum Frame {
 }
 
 /// The name of a side, and how to reach its queue pairs.
+///
+/// [`Frame`] has an example.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Hello {
     /// Name of the session.
@@ -149,6 +162,8 @@ pub struct Hello {
 }
 
 /// What a side can do that others may not. Bits that this side does not know are left alone.
+///
+/// [`Frame`] has an example.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Features(pub u64);
 
@@ -171,6 +186,8 @@ impl Features {
 }
 
 /// A channel's queue pair.
+///
+/// [`Frame`] has an example.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ChannelHello {
     /// Name of the channel.
@@ -186,6 +203,8 @@ pub struct ChannelHello {
 }
 
 /// A buffer that the other side may use.
+///
+/// [`Frame`] has an example.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Advertisement {
     /// Name of the buffer.
@@ -203,6 +222,8 @@ pub struct Advertisement {
 }
 
 /// Why a side will not go on.
+///
+/// [`Frame`] has an example.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Refusal {
     /// In a word.
@@ -228,6 +249,8 @@ impl fmt::Display for Refusal {
 }
 
 /// Why a side will not go on, in a word.
+///
+/// [`Frame`] has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reason {
     /// Too many others are being served just now: try again.

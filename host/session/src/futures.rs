@@ -275,6 +275,8 @@ impl Drop for Claimed<'_> {
 }
 
 /// A messenger that tasks wait on.
+///
+/// [`AsyncServerSession`] has an example.
 #[derive(Clone, Debug)]
 pub struct AsyncMessenger {
     messenger: Messenger,
@@ -359,6 +361,8 @@ impl AsyncMessenger {
 }
 
 /// Messages, one after the other.
+///
+/// [`AsyncServerSession`] has an example.
 #[derive(Debug)]
 pub struct Messages<'a> {
     messenger: &'a AsyncMessenger,

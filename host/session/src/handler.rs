@@ -17,6 +17,40 @@ use tracing::{debug, warn};
 ///
 /// What a handler does not say anything about is not lost in silence: errors are logged, and receives
 /// are posted again.
+///
+/// ```
+/// use adverb_session::{Channel, ClientSession, Config, Endpoint, Event, Handler, ServerSession};
+/// use std::sync::Arc;
+///
+/// struct Echo;
+///
+/// fn welcome(endpoint: &Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+///     let buffer = endpoint.adapter().buffer(1, 64)?;
+///     endpoint.channel("data")?.post_recv(buffer.at(0)?)?;
+///     Ok(())
+/// }
+///
+/// impl Handler for Echo {
+///     fn established(&self, endpoint: &Endpoint) {
+///         welcome(endpoint).unwrap_or_else(|error| eprintln!("{error}"));
+///     }
+///
+///     fn received(&self, channel: &Channel, event: Event) {
+///         let sent = event.block.first(event.bytes).map(|message| channel.post_send(message));
+///         assert!(sent.is_ok());
+///     }
+/// }
+///
+/// let service = ServerSession::bind("127.0.0.1:0", Config::default())?.serve(Arc::new(Echo))?;
+/// let endpoint = ClientSession::new(Config::default())?.connect(service.local_addr())?;
+/// let (channel, buffer) = (endpoint.channel("data")?, endpoint.adapter().buffer(2, 64)?);
+/// channel.post_recv(buffer.at(1)?)?;
+/// buffer.at(0)?.write(0, b"hello")?;
+/// channel.send(buffer.at(0)?.first(5)?)?;
+/// assert_eq!(channel.recv()?.bytes, 5);
+/// service.stop();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[expect(unused_variables, reason = "a handler names what it uses")]
 pub trait Handler: Send + Sync + 'static {
     /// A peer has come, and its endpoint is up. Called by [`crate::ServerSession::serve`], on a thread of

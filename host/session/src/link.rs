@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 use tracing::{debug, info, trace};
 
 /// The peer of an endpoint.
+///
+/// [`Handler`](crate::Handler) and [`Endpoint::peer`](crate::Endpoint::peer) tell it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct PeerInfo {
@@ -49,6 +51,8 @@ pub struct PeerInfo {
 }
 
 /// How a peer went.
+///
+/// [`Handler`](crate::Handler) and [`Endpoint::departure`](crate::Endpoint::departure) tell it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Departure {

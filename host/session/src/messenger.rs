@@ -31,6 +31,8 @@ use std::thread;
 use std::time::Duration;
 
 /// Settings of a messenger. Each side has its own.
+///
+/// [`Messenger`] has an example.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct MessengerConfig {
@@ -177,6 +179,8 @@ enum Taken {
 }
 
 /// How much a messenger has on its hands.
+///
+/// [`Messenger`] has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Window {
@@ -946,6 +950,8 @@ fn whole(part: Block) -> Block {
 }
 
 /// A message that was received. Dropping it grants the peer another.
+///
+/// [`Messenger`] has an example.
 pub struct Message {
     inner: Arc<Inner>,
     body: Option<Body>,

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A buffer of the peer's.
 ///
 /// A handle: clones are the same buffer, with the same round robin.
+///
+/// [`Channel`](crate::Channel) has an example.
 #[derive(Clone, Debug)]
 pub struct RemoteBuffer {
     first: RemoteSlice,
@@ -117,6 +119,8 @@ impl RemoteBuffer {
 }
 
 /// A block of a peer's buffer, or a part of one.
+///
+/// [`Channel`](crate::Channel) has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RemoteBlock {
     start: RemoteSlice,

@@ -10,6 +10,8 @@ use adverb_verbs::WcStatus;
 use std::fmt;
 
 /// Which queue of a channel.
+///
+/// [`Channel`](crate::Channel) has an example.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Queue {
     /// Receives.
@@ -19,6 +21,8 @@ pub enum Queue {
 }
 
 /// A piece of posted work.
+///
+/// [`Channel`](crate::Channel) has an example.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Ticket {
     /// The queue that it was posted to.
@@ -58,6 +62,8 @@ impl fmt::Display for Ticket {
 }
 
 /// What was done.
+///
+/// [`Channel`](crate::Channel) has an example.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Operation {
@@ -93,6 +99,8 @@ impl fmt::Display for Operation {
 }
 
 /// The end of a piece of posted work.
+///
+/// [`Channel`](crate::Channel) has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 // As in a block: the mark of an `Option` of it is among the last 16 bytes, and all pieces are aligned.

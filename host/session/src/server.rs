@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 
 /// Accepts clients, each an [`Endpoint`].
+///
+/// The example of the [crate](crate) has one; [`Handler`](crate::Handler) has one that serves.
 #[derive(Debug)]
 pub struct ServerSession {
     door: Door,

@@ -15,6 +15,8 @@ use std::thread::{self, JoinHandle};
 use tracing::warn;
 
 /// A server that runs. Dropping it stops it.
+///
+/// [`Handler`] has an example.
 pub struct Service {
     shared: Arc<Shared>,
     local_addr: SocketAddr,

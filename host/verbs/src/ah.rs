@@ -62,6 +62,8 @@ impl Ah {
 }
 
 /// The network header in front of a datagram, in the first bytes of its receive. `struct ibv_grh`.
+///
+/// [`Ah`] has an example.
 #[doc(alias = "ibv_grh")]
 pub type GlobalRoute = [u8; 40];
 

@@ -6,6 +6,8 @@ use adverb_device::{Device, GroupLimits, PathMtu, QpLimits};
 pub(crate) const COMP_VECTORS: u32 = 1;
 
 /// Bounds of a device. `struct ibv_device_attr`.
+///
+/// [`Context`](crate::Context) has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_device_attr")]
@@ -64,6 +66,8 @@ impl DeviceAttr {
 }
 
 /// Attributes of a port as they are. `struct ibv_port_attr`.
+///
+/// [`Context`](crate::Context) has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_port_attr")]
@@ -99,6 +103,8 @@ impl PortAttr {
 }
 
 /// Capacities of a queue pair. `struct ibv_qp_cap`.
+///
+/// [`Qp`](crate::Qp) has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[doc(alias = "ibv_qp_cap")]
 pub struct QpCap {

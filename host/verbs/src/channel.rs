@@ -166,6 +166,8 @@ impl AsFd for CompChannel {
 /// A completion queue had something for its owner since it was armed.
 ///
 /// Dropping it acknowledges it.
+///
+/// [`CompChannel`] has an example.
 #[derive(Debug)]
 pub struct CqEvent {
     cq: Cq,

@@ -89,6 +89,8 @@ pub enum MeetError {
 }
 
 /// Waits for peers. `rdma_listen`.
+///
+/// The [module](self) has an example.
 #[derive(Debug)]
 pub struct Listener {
     id: Id,
@@ -96,6 +98,8 @@ pub struct Listener {
 }
 
 /// A peer that asks for a connection. Dropped, it is refused.
+///
+/// The [module](self) has an example.
 #[derive(Debug)]
 pub struct Request {
     id: Id,
@@ -104,6 +108,8 @@ pub struct Request {
 }
 
 /// The way to a peer that has not been asked yet. `rdma_resolve_addr`, `rdma_resolve_route`.
+///
+/// The [module](self) has an example.
 #[derive(Debug)]
 pub struct Route {
     id: Id,
@@ -111,6 +117,8 @@ pub struct Route {
 }
 
 /// Two queue pairs that have met. Dropped, it ends.
+///
+/// The [module](self) has an example.
 #[derive(Debug)]
 pub struct Connection<T: Transport> {
     id: Id,
@@ -124,6 +132,10 @@ pub struct Connection<T: Transport> {
 /// # Errors
 ///
 /// [`MeetError::Command`] if it has none yet, and [`MeetError::Device`].
+///
+/// # Examples
+///
+/// The [module](self) has an example of the easy way.
 pub fn context(id: &Id) -> Result<Context, MeetError> {
     let device = id.device().ok_or(Error::State("bound to a device"))?;
     Context::open(&device.name).map_err(MeetError::Device)
@@ -134,6 +146,10 @@ pub fn context(id: &Id) -> Result<Context, MeetError> {
 /// # Errors
 ///
 /// [`MeetError::Command`] and [`MeetError::QueuePair`].
+///
+/// # Examples
+///
+/// The [module](self) has an example of the easy way.
 pub fn prepare<T: Transport>(id: &Id, qp: &Qp<T>, to: QpState) -> Result<(), MeetError> {
     let QpAttributes { state, attributes, ah, .. } = id.qp_attributes(to)?;
     let Attributes { partition, port, access, qkey, path_mtu, remote, .. } = attributes;

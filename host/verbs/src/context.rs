@@ -46,6 +46,20 @@ pub fn devices() -> io::Result<Vec<Device>> {
 }
 
 /// An open device.
+///
+/// ```
+/// use adverb_verbs::Context;
+///
+/// let context = Context::open("soft_lo")?;
+/// let (device, port) = (context.query_device(), context.query_port());
+/// println!("{}: {} requests, MTU {:?}", context.device().name, device.max_qp_wr, port.active_mtu);
+/// for entry in context.query_gid_table()? {
+///     println!("{}: {}", entry.index, entry.gid);
+/// }
+/// let pd = context.alloc_pd();
+/// assert_eq!(pd.buffer(64)?.len(), 64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_context")]
 #[doc(alias = "ibv_close_device")]
@@ -227,6 +241,8 @@ impl Context {
 }
 
 /// A protection domain: queue pairs reach only memory of their own. `struct ibv_pd`.
+///
+/// [`Context`] has an example.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_pd")]
 #[doc(alias = "ibv_dealloc_pd")]

@@ -13,6 +13,8 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// A work completion. `struct ibv_wc`; IBTA Vol. 1 §11.4.2.1.
+///
+/// [`Cq`] has an example.
 #[doc(alias = "ibv_wc")]
 pub type WorkCompletion = adverb_device::Completion;
 
@@ -108,6 +110,50 @@ impl Owned {
 /// A completion queue. `struct ibv_cq`; IBTA Vol. 1 §11.2.8.
 ///
 /// A handle: clones are the same queue.
+///
+/// Four ways to take completions: with their memory, one after the other; a wait that polls; all that
+/// there are; and as C does, many at once without their memory, which [`Cq::take`] then hands out.
+///
+/// ```
+/// use adverb_verbs::{Work, WorkCompletion};
+/// use std::time::Duration;
+/// # use adverb_verbs::{Context, QpConfig};
+/// # let context = Context::open("soft_lo")?;
+/// # let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+/// # let a = pd.create_qp(&QpConfig::new(&cq))?;
+/// # let b = pd.create_qp(&QpConfig::new(&cq))?;
+/// # a.connect(b.address()?)?;
+/// # b.connect(a.address()?)?;
+/// let post = |wr_id| {
+///     b.post(Work::recv(pd.buffer(8)?).wr_id(wr_id))?;
+///     a.post(Work::send(pd.buffer(8)?).wr_id(wr_id).unsignaled())?;
+///     Ok::<_, Box<dyn std::error::Error>>(())
+/// };
+/// assert!(cq.next()?.is_none());
+/// assert!(cq.wait_timeout(Duration::from_millis(1))?.is_none());
+/// post(1)?;
+/// let done = cq.wait()?.ok()?; // An error names what failed, and where.
+/// assert_eq!((done.wc.wr_id, done.wc.byte_len), (1, 8));
+/// let buffer = done.memory.and_then(adverb_verbs::Memory::into_buf).ok_or("a buffer")?;
+/// assert_eq!(buffer.len(), 8);
+///
+/// post(2)?;
+/// let mut many = [WorkCompletion::EMPTY; 16];
+/// let count = loop {
+///     match cq.poll(&mut many)? {
+///         0 => std::hint::spin_loop(),
+///         count => break count,
+///     }
+/// };
+/// for wc in many.iter().take(count) {
+///     assert!(cq.take(wc).is_some());
+/// }
+///
+/// post(3)?;
+/// let mut cq = cq; // `completions` is for the only one that takes them.
+/// while cq.completions().next().is_none() {}
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 #[doc(alias = "ibv_cq")]
 pub struct Cq {
@@ -158,6 +204,8 @@ impl Drop for Inner {
 }
 
 /// Parameters of a completion queue. `struct ibv_cq_init_attr_ex`.
+///
+/// [`CompChannel`](crate::CompChannel) has an example.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_cq_init_attr_ex")]
 pub struct CqConfig<'a> {
@@ -434,6 +482,8 @@ impl Cq {
 const POLLS: u32 = 16;
 
 /// A completion with the memory that comes back.
+///
+/// [`Cq`] has an example.
 #[derive(Debug)]
 pub struct Completion {
     /// How the work ended.
@@ -454,6 +504,8 @@ impl Completion {
 }
 
 /// Completions of a queue, until it is empty.
+///
+/// [`Cq`] has an example.
 #[derive(Debug)]
 pub struct Completions<'a> {
     cq: &'a Cq,

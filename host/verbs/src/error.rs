@@ -9,6 +9,8 @@ use std::io;
 pub use adverb_device::OpenError;
 
 /// The device has nothing of the kind.
+///
+/// [`Context::alloc_dm`](crate::Context::alloc_dm) may fail with it.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Lacks {
     /// Its name.
@@ -244,6 +246,17 @@ impl std::error::Error for PollError {}
 
 /// Requests that were not posted, from the first that was refused on, with their memory. No completion tells of
 /// them.
+///
+/// ```
+/// use adverb_verbs::{Context, QpConfig, Work};
+///
+/// let context = Context::open("soft_lo")?;
+/// let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+/// let qp = pd.create_qp(&QpConfig::new(&cq))?;
+/// let early = qp.post(Work::send(pd.buffer(8)?)); // It is not connected.
+/// println!("{}", early.unwrap_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Rejected {
     /// Requests of the same call before it, which are posted.
     pub posted: usize,
@@ -317,6 +330,8 @@ impl fmt::Display for NotifyError {
 impl std::error::Error for NotifyError {}
 
 /// An object that cannot end yet. It is as it was.
+///
+/// [`Cq::destroy`](crate::Cq::destroy) returns it.
 #[derive(Debug)]
 pub struct Busy<T> {
     /// The object.

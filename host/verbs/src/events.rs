@@ -10,6 +10,30 @@ use std::time::Duration;
 /// The asynchronous events of a context, oldest first.
 ///
 /// A handle: clones are the same events, each of which is taken once.
+///
+/// ```
+/// use adverb_verbs::{EventKind, SrqConfig, Work};
+/// # use adverb_verbs::{Context, QpConfig};
+/// # let context = Context::open("soft_lo")?;
+/// # let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+/// # let a = pd.create_qp(&QpConfig::new(&cq))?;
+/// # let b = pd.create_qp(&QpConfig::new(&cq))?;
+/// # a.connect(b.address()?)?;
+/// # b.connect(a.address()?)?;
+/// let events = context.async_events()?;
+/// let srq = pd.create_srq(&SrqConfig::new(4))?;
+/// let c = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) })?;
+/// # let d = pd.create_qp(&QpConfig::new(&cq))?;
+/// # c.connect(d.address()?)?;
+/// # d.connect(c.address()?)?;
+/// srq.post(Work::recv(pd.buffer(8)?))?;
+/// srq.arm_limit(1)?; // Tell when there is less.
+/// d.post(Work::send(pd.buffer(8)?))?;
+/// let event = events.get()?;
+/// assert_eq!(event.kind, EventKind::SrqLimitReached);
+/// event.acknowledge();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct AsyncEvents {
     queue: Events,

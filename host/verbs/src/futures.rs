@@ -20,6 +20,27 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// A completion channel that tasks wait on.
+///
+/// ```
+/// use adverb_verbs::{AsyncCompChannel, CqConfig, Work, WorkCompletion};
+/// # use adverb_verbs::{Context, QpConfig};
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let context = Context::open("soft_lo")?;
+/// let channel = context.create_comp_channel()?;
+/// let cq = context.create_cq_with(&CqConfig { channel: Some(&channel), ..CqConfig::new(16) })?;
+/// let channel = AsyncCompChannel::new(channel)?;
+/// # let pd = context.alloc_pd();
+/// # let (a, b) = (pd.create_qp(&QpConfig::new(&cq))?, pd.create_qp(&QpConfig::new(&cq))?);
+/// # a.connect(b.address()?)?;
+/// # b.connect(a.address()?)?;
+/// b.post(Work::recv(pd.buffer(8)?))?;
+/// a.post(Work::send(pd.buffer(8)?).unsignaled())?;
+/// let mut completions = [WorkCompletion::EMPTY; 4];
+/// assert_eq!(channel.poll(&cq, &mut completions).await?, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct AsyncCompChannel {
     channel: CompChannel,
@@ -86,6 +107,8 @@ impl AsyncCompChannel {
 }
 
 /// Asynchronous events that tasks wait for.
+///
+/// [`AsyncCompChannel`] shows how tasks wait.
 #[derive(Debug)]
 pub struct AsyncEventStream {
     events: AsyncEvents,
@@ -127,6 +150,8 @@ impl AsyncEventStream {
 }
 
 /// Events of connection management that tasks wait for.
+///
+/// [`AsyncCompChannel`] shows how tasks wait.
 #[derive(Debug)]
 pub struct AsyncEventQueue {
     queue: EventQueue,

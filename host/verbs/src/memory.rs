@@ -77,6 +77,23 @@ impl Drop for Registered {
 ///
 /// A handle: clones are the same region, which goes when the last of them is dropped and no work
 /// that was posted with it is outstanding.
+///
+/// ```
+/// use adverb_verbs::{Access, Context, RemoteSlice};
+///
+/// let pd = Context::open("soft_lo")?.alloc_pd();
+/// let table = pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+/// table.write(8, b"a value")?;
+/// table.store_u64(0, 1)?; // In one go, for readers that look at the same time.
+/// let tell = RemoteSlice { addr: table.addr(), rkey: table.rkey() }.to_string();
+/// assert_eq!(tell.parse::<RemoteSlice>()?.addr, table.addr());
+///
+/// let own = pd.register_vec(vec![7; 4096], Access::LOCAL_WRITE)?; // Memory of the program's.
+/// assert_eq!((own.load_u8(4095)?, own.slice(0, 64)?.len()), (7, 64));
+/// assert!(own.slice(4090, 64).is_err());
+/// own.deregister()?; // Refused while work or a window uses it.
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 #[doc(alias = "ibv_mr")]
 pub struct Mr {
@@ -474,6 +491,17 @@ impl std::error::Error for ReregisterError {}
 /// A handle: clones are the same memory. It can be copied to and from, and registered with
 /// [`crate::Pd::register_dm`]. The software device has no memory that would be nearer to it than
 /// the program's own; this is for programs that want to use such memory where there is some.
+///
+/// ```
+/// use adverb_verbs::{Access, Context};
+///
+/// let context = Context::open("soft_lo")?;
+/// let memory = context.alloc_dm(4096)?;
+/// memory.write(0, b"near")?;
+/// let region = context.alloc_pd().register_dm(&memory, 0, 64, Access::REMOTE_READ)?;
+/// assert_eq!((memory.len(), region.len()), (4096, 64));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_dm")]
 #[doc(alias = "ibv_free_dm")]
@@ -536,6 +564,13 @@ impl Dm {
 }
 
 /// A place for bytes that are not wanted: local work can write to it without end, and reads zeros.
+///
+/// ```
+/// # let pd = adverb_verbs::Context::open("soft_lo")?.alloc_pd();
+/// let nowhere = pd.null_mr()?;
+/// let rest = nowhere.sge(1 << 20); // A piece of a raw request: see `Qp::post_send`.
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct NullMr {
     region: adverb_device::Region,
@@ -560,6 +595,8 @@ impl NullMr {
 }
 
 /// A part of a memory region, which it keeps registered.
+///
+/// [`Work`](crate::Work) has an example.
 #[derive(Clone, Debug)]
 pub struct MrSlice {
     mr: Mr,
@@ -598,6 +635,8 @@ impl MrSlice {
 /// A local buffer: registered, but no peer can reach it, so it can be had as a slice.
 ///
 /// Posting it gives it away; its completion gives it back.
+///
+/// The example of the [crate](crate) has one.
 pub struct Buf {
     inner: Registered,
     len: usize,
@@ -666,6 +705,8 @@ impl fmt::Debug for Buf {
 
 /// Memory that is lent for the length of a [`Scope`](crate::Scope). Work takes it like any other memory, and gives
 /// it back with its completion.
+///
+/// [`Pd::scope`](crate::Pd::scope) has an example.
 #[derive(Clone)]
 pub struct Lent {
     inner: Arc<LentInner>,
@@ -703,6 +744,8 @@ impl Lent {
 }
 
 /// Memory that work owns while it is outstanding.
+///
+/// [`Work`](crate::Work) has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Memory {

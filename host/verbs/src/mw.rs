@@ -93,6 +93,8 @@ impl Mw {
 }
 
 /// Target of a memory window's binding. `struct ibv_mw_bind_info`.
+///
+/// [`Mw`] has an example.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_mw_bind_info")]
 pub struct MwBind<'a> {

@@ -32,6 +32,8 @@ pub use self::connect::{RcConnect, UcConnect};
 pub use self::modify::{Modify, QpAttr};
 
 /// Parameters of a queue pair. `struct ibv_qp_init_attr`.
+///
+/// [`Qp`] has an example.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_qp_init_attr")]
 pub struct QpConfig<'a> {
@@ -107,6 +109,44 @@ struct Chain {
 ///
 /// Dropping it ends it: what is owed to the peer goes out, outstanding work is forgotten. Memory
 /// of such work comes back when its completion queue goes.
+///
+/// The example of the [crate](crate) connects two; step by step, as in C:
+///
+/// ```
+/// use adverb_verbs::{Access, AhAttr, Context, Modify, QpConfig, QpState};
+/// use adverb_verbs::{AckTimeout, PathMtu, RetryCount, RnrRetry, RnrTimer};
+///
+/// let context = Context::open("soft_lo")?;
+/// let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+/// let config = QpConfig { max_send_wr: 8, max_inline: 64, ..QpConfig::new(&cq) };
+/// let (qp, peer) = (pd.create_qp(&config)?, pd.create_qp(&QpConfig::new(&cq))?);
+/// let far = peer.address()?;
+/// qp.modify(&Modify {
+///     pkey_index: Some(0),
+///     port: Some(1),
+///     access: Some(Access::REMOTE_READ),
+///     ..Modify::to(QpState::Init)
+/// })?;
+/// qp.modify(&Modify {
+///     ah: Some(AhAttr::new(far.gid)),
+///     path_mtu: Some(PathMtu::B1024),
+///     remote: Some(far.qpn),
+///     rq_psn: Some(far.psn),
+///     max_dest_rd_atomic: Some(16),
+///     min_rnr_timer: Some(RnrTimer::new(12)),
+///     ..Modify::to(QpState::Rtr)
+/// })?;
+/// qp.modify(&Modify {
+///     sq_psn: Some(qp.first_psn()),
+///     max_rd_atomic: Some(16),
+///     timeout: Some(AckTimeout::from_exponent(14)?),
+///     retry_count: Some(RetryCount::MAX),
+///     rnr_retry: Some(RnrRetry::FOREVER),
+///     ..Modify::to(QpState::Rts)
+/// })?;
+/// assert_eq!((qp.state(), qp.query().cap.max_inline), (QpState::Rts, 64));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
 #[doc(alias = "ibv_destroy_qp")]

@@ -87,6 +87,8 @@ impl RemoteQp {
 }
 
 /// Memory of a peer: what the peer said of it.
+///
+/// [`Mr`](crate::Mr) and [`Work`](crate::Work) have examples.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct RemoteSlice {
     /// Address of the first byte, there.

@@ -17,6 +17,8 @@ use std::fmt;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 /// Parameters of a shared receive queue. `struct ibv_srq_init_attr`.
+///
+/// [`Srq`] has an example.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_srq_init_attr")]
 pub struct SrqConfig {

@@ -19,6 +19,8 @@ mod sealed {
 }
 
 /// A transport: which operations a queue pair has. `enum ibv_qp_type`.
+///
+/// [`Pd::create_qp_of`](crate::Pd::create_qp_of) has an example.
 #[doc(alias = "ibv_qp_type")]
 pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
     /// Its value.
@@ -26,6 +28,8 @@ pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
 }
 
 /// A transport whose queue pairs have one peer each, chosen once.
+///
+/// [`Pd::create_qp_of`](crate::Pd::create_qp_of) has an example.
 pub trait Connected: Transport {
     /// Parameters of connecting.
     type Connect: From<RemoteQp>;
@@ -36,42 +40,58 @@ pub trait Connected: Transport {
 }
 
 /// A transport whose queue pairs send requests.
+///
+/// [`Pd::create_qp_of`](crate::Pd::create_qp_of) has an example.
 pub trait Sends: Transport {}
 
 /// A transport whose queue pairs have receives: their own, or those of a shared queue that they were
 /// made with.
+///
+/// [`Pd::create_qp_of`](crate::Pd::create_qp_of) has an example.
 pub trait Receives: Transport {}
 
 /// A transport that [`crate::Pd::create_qp_of`] makes queue pairs of: all that belong to a protection
 /// domain.
+///
+/// [`Pd::create_qp_of`](crate::Pd::create_qp_of) has an example.
 pub trait InDomain: Transport {}
 
 /// Reliable connection: every message arrives once and in order, or the sender learns that it did
 /// not. IBTA Vol. 1 §9.7.
+///
+/// The example of the [crate](crate) has two of them.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "IBV_QPT_RC")]
 pub enum Rc {}
 
 /// Unreliable connection: messages of any length to one peer; those that break on the way are
 /// dropped whole, without notice. IBTA Vol. 1 §9.8.2.
+///
+/// [`Pd::create_qp_of`](crate::Pd::create_qp_of) has an example.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "IBV_QPT_UC")]
 pub enum Uc {}
 
 /// Unreliable datagram: messages of one packet, to and from all that know the Q_Key, and to
 /// multicast groups. IBTA Vol. 1 §9.8.3.
+///
+/// [`Ah`](crate::Ah) has an example.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "IBV_QPT_UD")]
 pub enum Ud {}
 
 /// The sending end of an extended reliable connection: each request names a shared receive queue of
 /// the other side. IBTA Vol. 1 Annex A14.
+///
+/// [`Xrcd`](crate::Xrcd) has an example.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "IBV_QPT_XRC_SEND")]
 pub enum XrcInitiator {}
 
 /// The receiving end of an extended reliable connection, to which nothing is posted. IBTA Vol. 1
 /// Annex A14.
+///
+/// [`Xrcd`](crate::Xrcd) has an example.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "IBV_QPT_XRC_RECV")]
 pub enum XrcTarget {}

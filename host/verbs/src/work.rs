@@ -64,6 +64,33 @@ impl Target {
 ///
 /// `O` is what it does: a queue pair takes it if its transport [`Supports`](crate::Supports) that.
 /// `Work` without one is work of any kind, which is checked when it is posted: [`Work::any`].
+///
+/// ```
+/// use adverb_verbs::{Access, RemoteSlice, Work};
+/// # use adverb_verbs::{Context, QpConfig};
+/// # let context = Context::open("soft_lo")?;
+/// # let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
+/// # let a = pd.create_qp(&QpConfig::new(&cq))?;
+/// # let b = pd.create_qp(&QpConfig::new(&cq))?;
+/// # a.connect(b.address()?)?;
+/// # b.connect(a.address()?)?;
+/// let memory = pd.allocate(64, Access::ALL)?;
+/// let far = RemoteSlice { addr: memory.addr(), rkey: memory.rkey() }; // What the peer tells.
+/// let local = pd.allocate(64, Access::LOCAL_WRITE)?;
+/// local.write(0, b"hello")?;
+///
+/// a.post_all([
+///     Work::write(local.slice(0, 5)?, far).any().unsignaled(),
+///     Work::read(local.slice(8, 5)?, far).any().fence(),
+///     Work::fetch_add(local.slice(16, 8)?, far.plus(56), 5).any(),
+///     Work::compare_swap(local.slice(24, 8)?, far.plus(56), 5, 6).any().wr_id(4),
+/// ])?;
+/// while cq.wait()?.ok()?.wc.wr_id != 4 {}
+/// let mut text = [0; 5];
+/// local.read(8, &mut text)?;
+/// assert_eq!((&text, memory.load_u64(56)?), (b"hello", 6));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "work does nothing until it is posted"]
 pub struct Work<O = op::Any> {
     pub(crate) kind: Kind,

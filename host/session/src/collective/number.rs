@@ -10,6 +10,8 @@
 use std::fmt;
 
 /// What is done with two numbers.
+///
+/// [`Group`](crate::Group) has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reduction {
     /// They are added; integers wrap.
@@ -25,6 +27,8 @@ mod sealed {
 }
 
 /// A number that groups can reduce: `f32`, `f64`, `i32` and `i64`.
+///
+/// [`Group`](crate::Group) has an example.
 pub trait Number: Copy + Default + fmt::Debug + sealed::Sealed {
     /// Bytes of it.
     const BYTES: usize;

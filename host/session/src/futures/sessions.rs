@@ -122,6 +122,8 @@ impl AsyncServerSession {
 }
 
 /// A client that tasks connect with.
+///
+/// [`AsyncServerSession`] has an example.
 #[derive(Clone, Debug)]
 pub struct AsyncClientSession {
     session: ClientSession,
@@ -161,6 +163,8 @@ impl AsyncClientSession {
 }
 
 /// An endpoint that tasks wait on. A handle: clones are the same endpoint.
+///
+/// [`AsyncServerSession`] has an example.
 #[derive(Clone, Debug)]
 pub struct AsyncEndpoint {
     endpoint: Endpoint,

@@ -12,6 +12,8 @@ use adverb_device::{
 /// again, so there is nothing to say of that. `struct ibv_qp_attr`; IBTA Vol. 1 §11.2.5.2.
 ///
 /// A [`RemoteQp`] is one with the usual attributes: path MTU 1024, all rights.
+///
+/// [`RcConnect`] has an example.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_qp_attr")]
 pub struct UcConnect {

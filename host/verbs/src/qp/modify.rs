@@ -111,6 +111,8 @@ impl Modify {
 /// `struct ibv_qp_init_attr`, as `ibv_query_qp` fills them.
 ///
 /// Alternate paths are missing: no queue pair here migrates.
+///
+/// [`Qp`] has an example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_qp_init_attr")]
