@@ -1,8 +1,8 @@
 //! The book in HTML: its chapters, and the pages of the tree that they lead to, in one place.
 //!
 //! Chapters link to pages outside the book, as `../../session.md`. Here each of them becomes a page of the book, links
-//! follow, and drawings become pictures; `mdbook` makes HTML of that. What is put together is checked by `tidy`'s
-//! rules for links, and the HTML once more.
+//! follow, and drawings become pictures; `mdbook` or `rustdoc` makes HTML of that. What is put together is checked by
+//! `tidy`'s rules for links, and the HTML once more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,35 +10,63 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::Failure;
-use crate::picture;
-use crate::program::run;
+use crate::program::{run, target};
 use crate::source::Source;
 use crate::tidy::links;
+use crate::{Failure, html, picture};
 
-/// Writes the book to `target/book`, and builds it if there is an `mdbook`.
+/// Writes the book to `target/book` and makes it HTML: by `mdbook` if there is one, else by `rustdoc`.
 pub(crate) fn book(root: &Path) -> Result<(), Failure> {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    let place = target.join("book");
+    let settings = fs::read_to_string(root.join("docs/book/book.toml"))
+        .map_err(|error| format!("book.toml: {error}"))?;
+    let has_mdbook = Command::new("mdbook").arg("--version").output().is_ok();
+    let place = target(root).join("book");
     let _ = fs::remove_dir_all(&place);
     for (path, text) in staged(root)? {
         write(&place.join("src").join(path), &text)?;
     }
-    let settings = fs::read_to_string(root.join("docs/book/book.toml"))
-        .map_err(|error| format!("book.toml: {error}"))?;
     write(&place.join("book.toml"), &settings)?;
-    println!("{}", place.join("src").display());
-    if Command::new("mdbook").arg("--version").output().is_err() {
-        println!("skipped: no HTML: there is no mdbook (`cargo install mdbook`)");
-        return Ok(());
+    if has_mdbook {
+        let mut build = Command::new("mdbook");
+        build.arg("build").arg(&place);
+        run(build)?;
+    } else {
+        pages(&place)?;
     }
-    let mut build = Command::new("mdbook");
-    build.arg("build").arg(&place);
-    run(build)?;
-    let dead = dead(&place.join("book"))?;
-    println!("{}", place.join("book/index.html").display());
+    // The page to print shows the links of other pages.
+    let dead = html::dead(&place.join("book"), |page| page != Path::new("print.html"))?;
+    let first = if has_mdbook { "index.html" } else { "SUMMARY.html" };
+    println!("{}", place.join("book").join(first).display());
     if dead.is_empty() { Ok(()) } else { Err(dead.join("\n")) }
+}
+
+/// The pages in HTML, by the program that is wherever a compiler is. The table of contents is the first of them.
+fn pages(place: &Path) -> Result<(), Failure> {
+    let (from, to) = (place.join("src"), place.join("book"));
+    let style = place.join("style");
+    write(&style, STYLE)?;
+    let mut due = vec![from.clone()];
+    while let Some(path) = due.pop() {
+        if path.is_dir() {
+            let entries =
+                fs::read_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            due.extend(entries.flatten().map(|entry| entry.path()));
+            continue;
+        }
+        let text =
+            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = links::links(&text).into_iter().fold(text.clone(), |text, (_, target)| {
+            let page = target.replace(".md", ".html");
+            text.replace(&format!("]({target})"), &format!("]({page})"))
+        });
+        write(&path, &text)?;
+        let within = path.strip_prefix(&from).ok().and_then(Path::parent).unwrap_or(Path::new(""));
+        let mut rustdoc = Command::new("rustdoc");
+        rustdoc.args(["--markdown-no-toc", "--html-in-header"]).arg(&style);
+        rustdoc.arg("--output").arg(to.join(within)).arg(&path);
+        run(rustdoc)?;
+    }
+    Ok(())
 }
 
 /// Links of the book as it is put together that lead nowhere.
@@ -146,53 +174,17 @@ fn with_pictures(text: &str) -> String {
     whole
 }
 
-/// Links of HTML files that lead nowhere.
-fn dead(place: &Path) -> Result<Vec<String>, Failure> {
-    let mut due = vec![place.to_path_buf()];
-    let mut pages = Vec::new();
-    while let Some(directory) = due.pop() {
-        let entries = fs::read_dir(&directory)
-            .map_err(|error| format!("{}: {error}", directory.display()))?;
-        for path in entries.flatten().map(|entry| entry.path()) {
-            if path.is_dir() {
-                due.push(path);
-            } else if path.extension().is_some_and(|end| end == "html") {
-                pages.push(path);
-            }
-        }
-    }
-    let mut dead = Vec::new();
-    for page in pages {
-        let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-        let text = read(&page);
-        // What the print page shows has the links of its own pages.
-        if page.file_name().is_some_and(|name| name == "print.html") {
-            continue;
-        }
-        for link in text.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
-            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
-            if file.contains(':') {
-                continue;
-            }
-            let to = match (file, page.parent()) {
-                ("", _) | (_, None) => page.clone(),
-                (file, Some(parent)) => parent.join(file),
-            };
-            let has_anchor = || read(&to).contains(&format!("id=\"{anchor}\""));
-            if !to.exists() || !(anchor.is_empty() || has_anchor()) {
-                dead.push(format!("{}: {link} leads nowhere", page.display()));
-            }
-        }
-    }
-    Ok(dead)
-}
-
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let parent = path.parent().unwrap_or(path);
     fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
+/// How pages look that `rustdoc` has made.
+const STYLE: &str = "<style>body { max-width: 50em; margin: 2em auto; padding: 0 1em; font-family: sans-serif; line-height: 1.5 }
+pre { background: #f4f4f4; padding: 0.7em; overflow: auto } table { border-collapse: collapse }
+td, th { border: 1px solid #ccc; padding: 0.2em 0.6em; text-align: left; vertical-align: top } .doc-anchor { display: none }</style>
+";
 const CHAPTERS: &str = "docs/book/src/";
 const SUMMARY: &str = "docs/book/src/SUMMARY.md";
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Failure;
-use crate::program::run;
+use crate::program::{run, target};
 use crate::python;
 use crate::readme;
 
@@ -22,8 +22,7 @@ pub(crate) fn dist(root: &Path, profile: &str) -> Result<(), Failure> {
     if !cargo.status().map_err(failed("cargo"))?.success() {
         return Err("cargo has not built the packages".to_owned());
     }
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let target = target(root);
     let built = target.join(if profile == "dev" { "debug" } else { profile });
     let dist = target.join("dist");
     let tree = dist.join("tree");
@@ -144,8 +143,7 @@ pub(crate) fn check(root: &Path) -> Result<(), Failure> {
     }
     let page = fs::read_to_string(root.join("README.md")).map_err(failed("reading README.md"))?;
     let script = readme::script(&page)?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let target = target(root);
     let debs = list(&target.join("dist"))?;
     let deb = debs.iter().find(|file| file.extension().is_some_and(|end| end == "deb"));
     let deb = deb.ok_or("there is no package: `cargo xtask dist` makes it")?;

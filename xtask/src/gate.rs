@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::{DEFAULT_SECONDS, Failure, api, suite, tidy};
+use crate::program::target;
+use crate::{DEFAULT_SECONDS, Failure, api, book, html, suite, tidy};
 
 /// One step of the gate.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -58,7 +59,12 @@ impl Step {
             Self::Test => suite::test(root),
             Self::Doc => {
                 let args = ["doc", "--workspace", "--no-deps"];
-                cargo(root, &args, &[("RUSTDOCFLAGS", "-Dwarnings")])
+                cargo(root, &args, &[("RUSTDOCFLAGS", "-Dwarnings")])?;
+                let ours = |page: &Path| page.to_string_lossy().starts_with("adverb");
+                match html::dead(&target(root).join("doc"), ours)?.join("\n") {
+                    dead if dead.is_empty() => book::book(root),
+                    dead => Err(dead),
+                }
             }
             Self::Api => api::compare(root),
             Self::Seeds => seeds(root, DEFAULT_SECONDS),

@@ -7,7 +7,6 @@
 
 mod pings;
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use self::pings::Part;
 use crate::Failure;
-use crate::program::{among_others, run};
+use crate::program::{among_others, run, target};
 
 const NAMESPACE: &str = "adverb-lab";
 const TAP: &str = "alab0";
@@ -53,7 +52,7 @@ pub(crate) fn lab(root: &Path, only: &str, times: u64) -> Result<(), Failure> {
         println!("skipped: no lab: {reason}");
         return Ok(());
     }
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let target = target(root);
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root);
     cargo.args(["build", "--workspace", "--lib", "--example", "lab_peer"]);

@@ -5,14 +5,13 @@
 //! of the same link without faults. A benchmark: it asserts nothing. Needs root, iproute2, iptables and ethtool.
 
 use serde_json::Value;
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use crate::Failure;
-use crate::program::{among_others, run};
+use crate::program::{among_others, run, target};
 
 const CLIENT: &str = "anet-a";
 const SERVER: &str = "anet-b";
@@ -64,7 +63,7 @@ const LINKS: [Link; 11] = [
 
 /// Measures over all links, or over those whose name has `only` in it.
 pub(crate) fn net(root: &Path, only: &str) -> Result<(), Failure> {
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let target = target(root);
     for words in [
         &["build", "--profile", "gate", "--bin", "adverb"][..],
         &["build", "--profile", "gate", "-p", "adverb-verbs", "--example", "lab_relay"],

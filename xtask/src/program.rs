@@ -1,9 +1,14 @@
 //! Programs of the tree that the commands build and run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::Failure;
+
+/// Where `cargo` puts what it builds.
+pub(crate) fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
 
 /// Has `cargo` build a test or bench program, without running it, and says where it is.
 pub(crate) fn build(root: &Path, mut cargo: Command) -> Result<String, Failure> {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::Failure;
+use crate::program::target;
 
 /// Lints the package, builds it as a developer does, and runs its tests. Where there is no Python it says so; on the
 /// build machine (`CI` is set) that is a failure.
@@ -50,9 +51,7 @@ impl Place {
     /// Makes the environment, unless it is there; `None` if there is no Python for it.
     fn prepare(root: &Path) -> Result<Option<Self>, Failure> {
         let package = root.join("edge/python");
-        let target = env::var_os("CARGO_TARGET_DIR")
-            .map_or_else(|| root.join("target"), PathBuf::from)
-            .join("python");
+        let target = target(root).join("python");
         let place = Self { package, environment: target.join("venv"), target };
         let wanted = place.package.join("requirements.txt");
         let wanted = fs::read_to_string(&wanted)

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::Failure;
-use crate::program::{self, run};
+use crate::program::{self, run, target};
 
 /// Where the record is, from the root of the tree.
 const PLACE: &str = "benches/record";
@@ -163,8 +163,7 @@ impl CProgram {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(root).args(["build", "--release", "-p", "adverb-libibverbs"]);
         run(cargo)?;
-        let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
-        let library = root.join(target).join("release/libadverb_ibverbs.so");
+        let library = target(root).join("release/libadverb_ibverbs.so");
         let name = format!("adverb-instructions-{}", std::process::id());
         let program = std::env::temp_dir().join(name).to_string_lossy().into_owned();
         let mut cc = Command::new("cc");

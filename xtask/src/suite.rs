@@ -10,10 +10,11 @@
 use std::env;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::Failure;
+use crate::program::target;
 
 /// What the test runners said.
 #[derive(Debug, Default, Eq, PartialEq)]
@@ -90,8 +91,7 @@ fn has_nextest() -> bool {
 /// Runs all tests under cargo-nextest, and reads its report.
 fn with_nextest(root: &Path) -> Result<Report, Failure> {
     let profile = if env::var_os("CI").is_some() { "ci" } else { "default" };
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let junit = target.join("nextest").join(profile).join("junit.xml");
+    let junit = target(root).join("nextest").join(profile).join("junit.xml");
     let _ = fs::remove_file(&junit); // That of an earlier run says nothing of this one.
     let args = ["nextest", "run", "--workspace", "--profile", profile];
     eprintln!("$ cargo {}", args.join(" "));
