@@ -6,6 +6,7 @@
 
 use crate::service::{self, Core};
 use crate::state::gid_of;
+use adverb_device::Port;
 use adverb_wire::cm::CommId;
 use std::time::Duration;
 
@@ -24,12 +25,22 @@ impl Core {
         }
     }
 
-    /// Ends connections whose peers have gone.
-    pub(crate) fn look_after_peers(&mut self, now: Duration) {
+    /// When it is to be looked next at what other processes do.
+    pub(crate) fn next_look(&self) -> Option<Duration> {
+        (!self.ids.is_empty()).then(|| self.looked.saturating_add(LOOK_INTERVAL))
+    }
+
+    /// If it is time, ends connections whose peers have gone, and sees to it that requests arrive.
+    pub(crate) fn look_around(&mut self, now: Duration) {
+        if self.next_look().is_none_or(|next| now < next) {
+            return;
+        }
+        self.looked = now;
+        self.ports.all().iter().for_each(|port| port.look_after_requests());
         let Some(home) = self.ports.home() else {
             return;
         };
-        for connection in self.peers.look(now, |owner| home.lives(owner)) {
+        for connection in self.peers.look(|owner| home.lives(owner)) {
             if let Ok((manager, now)) = self.manager() {
                 let _ = manager.lose(connection, now); // It may be over.
             }
@@ -52,3 +63,5 @@ pub(crate) fn disconnect_all() -> bool {
     }
     true
 }
+
+const LOOK_INTERVAL: Duration = Duration::from_millis(Port::REQUESTS_LOOK_MS);

@@ -28,6 +28,8 @@ pub(crate) struct Core {
     pub(crate) connections: HashMap<CommId, u64>,
     pub(crate) listeners: HashMap<ListenerId, u64>,
     pub(crate) peers: Peers,
+    /// When it was last looked at what other processes do.
+    pub(crate) looked: Duration,
     last_key: u64,
     /// Once a device was opened.
     served: Option<Served>,
@@ -229,8 +231,9 @@ impl Core {
                 let _ = port.send_management(index, Gid(peer), marks, &datagram); // As if it was lost.
             }
         }
+        let look = self.next_look();
         if let Some(Served { manager, inbox, wakes }) = &mut self.served {
-            let next = earlier(manager.next_deadline(), self.peers.deadline());
+            let next = earlier(manager.next_deadline(), look);
             if next.is_some_and(|next| wakes.is_none_or(|wakes| next < wakes)) {
                 *wakes = next;
                 inbox.ring();
@@ -253,10 +256,10 @@ impl Core {
         if let Some(served) = &mut self.served {
             served.manager.on_time(now);
         }
-        self.look_after_peers(now);
-        let peers = self.peers.deadline();
+        self.look_around(now);
+        let look = self.next_look();
         if let Some(served) = &mut self.served {
-            served.wakes = earlier(served.manager.next_deadline(), peers);
+            served.wakes = earlier(served.manager.next_deadline(), look);
         }
         self.settle();
         let wakes = self.served.as_ref().and_then(|served| served.wakes);

@@ -49,6 +49,12 @@ impl Child {
         writeln!(self.input, "{word}").expect("it listens");
     }
 
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.process.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status();
+        assert!(sent.is_ok_and(|status| status.success()));
+    }
+
     pub(crate) fn kill(&mut self) {
         self.process.kill().expect("it can be killed");
         self.process.wait().expect("it has ended");

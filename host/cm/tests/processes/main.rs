@@ -15,6 +15,7 @@ mod hosts;
 
 use child::Child;
 use std::process::Command;
+use std::time::Duration;
 
 fn here() -> Command {
     Command::new(alone::program())
@@ -66,6 +67,40 @@ fn connections_survive_the_death_of_the_process_that_gets_the_packets() {
         assert_eq!(server.line(), "served 1000 parted 1000");
     });
 }
+
+/// Goal: a process that is stopped keeps no other one from connecting, and what came to it meanwhile is no request any
+/// more when it goes on.
+/// Method: the first process of the address gets requests, by the kernel's rule. It goes on when the connections that
+/// they asked for are over and forgotten.
+#[test]
+fn a_process_that_is_stopped_keeps_no_other_from_connecting() {
+    alone::alone("a_process_that_is_stopped_keeps_no_other_from_connecting", || {
+        let [(first, near), (server, far)] = [(); 2].map(|()| {
+            let mut server = Child::start(here(), "serve 127.0.0.1:0");
+            let port = server.line().split_once(' ').unwrap().1.to_owned();
+            (server, port)
+        });
+        let meet = |port: &str| {
+            let mut client = Child::start(here(), &format!("connect 127.0.0.1:{port} 20 20"));
+            let words = client.words();
+            assert_eq!(words[..2], ["established", "20"]);
+            client.say("part");
+            assert_eq!(client.line(), "parted 20");
+        };
+        first.signal("STOP");
+        meet(&far);
+        std::thread::sleep(FORGOTTEN);
+        first.signal("CONT");
+        meet(&near);
+        for mut served in [first, server] {
+            served.say("end");
+            assert_eq!(served.line(), "served 20 parted 20");
+        }
+    });
+}
+
+/// Longer than connections that are over are remembered.
+const FORGOTTEN: Duration = Duration::from_secs(3);
 
 /// Goal: connections to a process that was killed are known to no process, and their ends are agreed to by another
 /// process of the address, as soon as a peer asks.

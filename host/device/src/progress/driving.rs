@@ -8,6 +8,7 @@ use super::rx_sockets::MISLED_MAX;
 use super::seats::{Seated, Table};
 use super::{Arrival, Clock, Held, Listeners, Port, Receiver, RxSocket};
 use crate::link::udp::endpoint::{FlowCache, gid_of};
+use crate::link::udp::steering::scope;
 use crate::objects::completion::PollBuffer;
 use crate::objects::host::{Came, Origin};
 use crate::objects::notice::DeferredWakeups;
@@ -247,7 +248,7 @@ impl Port {
         for (index, datagram) in passed.bytes.chunks(step).enumerate() {
             let guess = u16::try_from(index).unwrap_or(0);
             if let Some(capture) = endpoint.capture.as_deref()
-                && probe::parse(datagram).is_none()
+                && !probe::is_own(datagram)
             {
                 let id = flow.verify(datagram, guess).unwrap_or(guess);
                 capture.packet((passed.source, endpoint.addr), id, passed.marks, datagram);
@@ -350,9 +351,16 @@ impl Port {
     /// What is no packet may be a probe; it comes from the address that it is sent to.
     fn on_malformed(&self, datagram: &[u8], arrival: &Arrival<'_>) {
         let own = arrival.passed.source.ip() == arrival.endpoint.addr.ip();
-        match probe::parse(datagram).filter(|_| own && !arrival.relayed) {
-            Some((place, nonce)) => self.links.registry.answer(place, nonce),
-            None => self.links.counters.malformed.add(1),
+        let registry = &self.links.registry;
+        if !own || arrival.relayed {
+            self.links.counters.malformed.add(1);
+        } else if let Some((place, nonce)) = probe::parse(datagram) {
+            registry.answer(place, nonce);
+        } else if let Some(question) = probe::parse_question(datagram) {
+            let addr = arrival.endpoint.addr;
+            registry.answer_for(gid_of(addr.ip()).0, scope(addr), question);
+        } else {
+            self.links.counters.malformed.add(1);
         }
     }
 

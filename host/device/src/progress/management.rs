@@ -4,9 +4,11 @@
 //! packets to any of them, which passes them on by what they say: a request to the device that has bound the port
 //! that it asks for, everything else to the device whose number is in the name of the connection
 //! ([`Port::connection_prefix`]). So no process has to be there for another one's connections, and none has to take
-//! over when one dies: the kernel gives the next packet to another one.
+//! over when one dies: the kernel gives the next packet to another one. One that is stopped takes requests and passes
+//! none on: another one takes over then (`watch.rs`).
 
 use super::Port;
+use super::watch::Watch;
 use crate::link::address_vector::AddressVector;
 use crate::link::errors::ConnectError;
 use crate::link::udp::burst::{Route, with_burst};
@@ -32,6 +34,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Desk {
     inbox: OnceLock<Arc<Inbox>>,
     psn: AtomicU32,
+    pub(super) watch: Watch,
 }
 
 /// A port of connection management that this process has bound; free again when this is dropped.
@@ -124,7 +127,17 @@ impl Port {
             return self.links.counters.dropped_management.add(1);
         };
         let (local, peer) = (gid_of(passed.target), gid_of(passed.source.ip()));
-        let to = self.management_of(bytes, local).filter(|to| *to != self.links.registry.slot());
+        let named = addressee(bytes);
+        let owner = self.management_of(named.as_ref(), local);
+        let mine = owner == Some(self.links.registry.slot());
+        let is_request = !matches!(named, Some(Addressee::Connection(_)));
+        if is_request && !mine && !relayed && self.has_waited(passed.target) {
+            return self.links.counters.dropped_management.add(1);
+        }
+        let answers = self.desk.inbox.get().is_some();
+        // One that can say that it is for none.
+        let any = || if answers { None } else { self.links.registry.manager() };
+        let to = owner.or_else(any).filter(|to| *to != self.links.registry.slot());
         // What was passed on once and is not for this device either has lost its owner meanwhile.
         let there = to.and_then(|to| Some((to, self.links.registry.relay_port(to)?)));
         if let Some((to, port)) = there.filter(|_| !relayed) {
@@ -158,20 +171,17 @@ impl Port {
         }
     }
 
-    /// The device that a management datagram is for, if what it says tells; otherwise one that can say that it is for
-    /// none.
-    fn management_of(&self, bytes: &[u8], local: Gid) -> Option<SlotId> {
+    /// The device that a management datagram is for, if what it says tells.
+    fn management_of(&self, named: Option<&Addressee>, local: Gid) -> Option<SlotId> {
         let registry = &self.links.registry;
-        let owner = match addressee(bytes) {
-            Some(Addressee::Connection(id)) => owner_of(id)
+        match named {
+            Some(Addressee::Connection(id)) => owner_of(*id)
                 .filter(|slot| registry.manages(*slot) && registry.lives(registry.member(*slot))),
             Some(Addressee::Service(id)) => id
                 .port()
                 .and_then(|(space, port)| registry.service(space.protocol(), port, local.0)),
             None => None,
-        };
-        let mine = self.desk.inbox.get().is_some();
-        owner.or_else(|| if mine { None } else { registry.manager() })
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod numbers;
 mod rx_sockets;
 mod schedule;
 mod seats;
+mod watch;
 mod xrc_proxies;
 
 use crate::futex_mutex::{FutexGuard, FutexMutex};

@@ -30,6 +30,7 @@ impl Port {
         let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
         endpoints.insert(gid_index, Arc::clone(&endpoint));
         drop(endpoints);
+        self.begin_watch(entry.addr);
         let mut receiver = self.receiver.lock();
         let mut rx_socket = RxSocket::new(Arc::clone(&endpoint));
         if receiver.marks {
@@ -182,7 +183,7 @@ impl Port {
     }
 
     /// The list of an address's sockets leaves this port's out only if it was written over. A census finds its place.
-    fn keep_place(&self, members: &mut Members) {
+    pub(super) fn keep_place(&self, members: &mut Members) {
         let me = self.links.registry.slot();
         if !members.contains(&me) {
             members.push(me);
@@ -234,13 +235,7 @@ impl Port {
         self.links.registry.try_with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
             self.keep_place(members);
             steer(endpoint, registry, members)?;
-            let ask = |place, nonce| {
-                let probe = probe::emit(place, nonce);
-                let mut buffer = GatherBuffer::new();
-                let mut gather = buffer.begin();
-                let _ = gather.push(&probe); // One place always fits.
-                endpoint.socket.send(&gather, &here, None).map(|_| ())
-            };
+            let ask = |place, nonce| send_to(endpoint, &here, &probe::emit(place, nonce));
             let wait = || {
                 self.help();
                 std::thread::yield_now();
@@ -252,6 +247,14 @@ impl Port {
             steer(endpoint, registry, members)
         })
     }
+}
+
+/// Sends what is no packet.
+pub(super) fn send_to(endpoint: &Endpoint, to: &Destination, bytes: &[u8]) -> io::Result<()> {
+    let mut buffer = GatherBuffer::new();
+    let mut gather = buffer.begin();
+    let _ = gather.push(bytes); // One place always fits.
+    endpoint.socket.send(&gather, to, None).map(drop)
 }
 
 /// Packets for others after which steering is looked at.

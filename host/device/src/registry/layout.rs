@@ -7,7 +7,7 @@ use adverb_sys::udp::steering::PROBES_MAX;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(super) const MAGIC: u32 = 0x4164_7672;
-pub(super) const VERSION: u32 = 8;
+pub(super) const VERSION: u32 = 9;
 /// Processes (each with each device it has open) at once.
 pub(super) const SLOT_COUNT: usize = 1024;
 pub(super) const BLOCK_COUNT: usize = 1 << (24 - BLOCK_BITS);
@@ -68,6 +68,12 @@ adverb_shm::layout! {
         /// The address, and the scope of one that needs it.
         pub(super) key: [AtomicU32; 5],
         pub(super) len: AtomicU32,
+        /// One more than the slot of the device that gets what is for none; 0 if that is the first member.
+        pub(super) server: AtomicU32,
+        /// How often another device became that because the one before it did not answer.
+        pub(super) takeovers: AtomicU32,
+        /// The last question that it has answered.
+        pub(super) answered: AtomicU32,
         pub(super) members: [AtomicU32; SLOT_COUNT],
     }
 

@@ -16,6 +16,7 @@ pub(crate) mod probe;
 pub(crate) mod relay;
 pub(crate) mod rendezvous;
 pub(crate) mod services;
+pub(crate) mod serving;
 pub(crate) mod stats_page;
 
 use self::layout::{
@@ -540,9 +541,10 @@ impl Registry {
         self.slot_at(slot).manages.load(Ordering::Acquire) == 1
     }
 
-    /// The first device that takes management datagrams, if one of those that live does.
+    /// The first device that takes management datagrams, if one of those that live does, and is not stopped.
     pub(crate) fn manager(&self) -> Option<SlotId> {
-        Self::slots().find(|slot| self.manages(*slot) && self.is_alive(*slot))
+        let mut managers = Self::slots().filter(|slot| self.manages(*slot) && self.is_alive(*slot));
+        managers.find(|slot| !self.is_stopped(*slot))
     }
 
     /// No other device of this host is in the registry, as far as one can see at a glance.
@@ -689,6 +691,7 @@ impl Registry {
             place.store(word, Ordering::Relaxed);
         }
         group.len.store(0, Ordering::Relaxed);
+        group.server.store(0, Ordering::Relaxed);
         Ok((group, Members::new()))
     }
 

@@ -48,8 +48,8 @@ impl Connections<'_> {
 }
 
 /// The program that sends each datagram to the socket its queue pair's block belongs to, one of connection management
-/// to queue pair 1 to the socket its connection belongs to, and datagrams without a route, or too short to tell, to
-/// index 0.
+/// to queue pair 1 to the socket its connection belongs to, and datagrams without a route to index `others`; those too
+/// short to tell to index 0.
 ///
 /// Numbers of the block `probe` stand for the index in their lowest eight bits: a datagram to such a number tells
 /// which socket has an index.
@@ -63,31 +63,32 @@ pub fn program(
     probe: u32,
     routes: &[Route],
     connections: &Connections<'_>,
+    others: u32,
 ) -> io::Result<Vec<SockFilter>> {
     let known = routes.len().saturating_add(connections.routes.len());
     let bits = 1..=CONNECTION_NAME_BITS;
     if block_bits >= QPN_BITS || !bits.contains(&connections.prefix_bits) || known > ROUTES_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let others = 2 * routes.len() + PROBE_INSTRUCTIONS + 1;
+    let skipped = 2 * routes.len() + PROBE_INSTRUCTIONS + 1;
     let mut program = vec![
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, QPN_WORD_OFFSET)?,
         instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, QPN_MASK)?,
         instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, QPN_GSI)?,
-        instruction(libc::BPF_JMP | libc::BPF_JA, 0, u32::try_from(others).unwrap_or(0))?,
+        instruction(libc::BPF_JMP | libc::BPF_JA, 0, u32::try_from(skipped).unwrap_or(0))?,
         instruction(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 0, block_bits)?,
         instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 3, probe)?,
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, QPN_WORD_OFFSET)?,
         instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, PROBE_INDEX_MASK)?,
         instruction(libc::BPF_RET | libc::BPF_A, 0, 0)?,
     ];
-    choose(&mut program, routes)?;
+    choose(&mut program, routes, others)?;
     program.extend([
         instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 0, ATTRIBUTE_OFFSET)?,
         instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, ATTRIBUTE_REQ)?,
-        instruction(libc::BPF_RET | libc::BPF_K, 0, 0)?,
+        instruction(libc::BPF_RET | libc::BPF_K, 0, others)?,
         instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, ATTRIBUTE_SIDR_REQ)?,
-        instruction(libc::BPF_RET | libc::BPF_K, 0, 0)?,
+        instruction(libc::BPF_RET | libc::BPF_K, 0, others)?,
         instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 2, ATTRIBUTE_SIDR_REP)?,
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, REQUEST_NAME_OFFSET)?,
         instruction(libc::BPF_JMP | libc::BPF_JA, 0, 1)?,
@@ -95,17 +96,17 @@ pub fn program(
     ]);
     let shift = CONNECTION_NAME_BITS - connections.prefix_bits;
     program.push(instruction(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 0, shift)?);
-    choose(&mut program, connections.routes)?;
+    choose(&mut program, connections.routes, others)?;
     Ok(program)
 }
 
-/// The index whose block the accumulator is, or 0.
-fn choose(program: &mut Vec<SockFilter>, routes: &[Route]) -> io::Result<()> {
+/// The index whose block the accumulator is, or `others`.
+fn choose(program: &mut Vec<SockFilter>, routes: &[Route], others: u32) -> io::Result<()> {
     for &Route { block, index } in routes {
         program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, block)?);
         program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, index)?);
     }
-    program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, 0)?);
+    program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, others)?);
     Ok(())
 }
 

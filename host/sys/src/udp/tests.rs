@@ -341,7 +341,7 @@ fn datagrams_reach_the_socket_their_queue_pairs_block_belongs_to() {
     let group = [&first, &group[0], &group[1]];
     let routes = [Route { block: 0x0abc, index: 1 }, Route { block: 0xfffff, index: 2 }];
     first
-        .attach_reuseport_filter(&program(4, NO_PROBE, &routes, &Connections::NONE).unwrap())
+        .attach_reuseport_filter(&program(4, NO_PROBE, &routes, &Connections::NONE, 0).unwrap())
         .unwrap();
 
     let cases = [(0x00_abc0, 1), (0x00_abcf, 1), (0xff_ffff, 2), (0xff_fff0, 2), (0x00_abd0, 0)];
@@ -366,7 +366,7 @@ fn datagrams_reach_the_socket_their_queue_pairs_block_belongs_to() {
 }
 
 /// Goal: messages of connection management reach the socket that has the connection which they name for the receiver;
-/// requests, which name none, the first. Method: each attribute, with names whose upper bits differ.
+/// requests, which name none, the one that is to have them. Method: each attribute, with names whose upper bits differ.
 #[test]
 fn management_datagrams_reach_the_socket_their_connection_belongs_to() {
     let first = shared(v4());
@@ -375,22 +375,23 @@ fn management_datagrams_reach_the_socket_their_connection_belongs_to() {
     let routes = [Route { block: 0x1f, index: 1 }, Route { block: 0x3ff, index: 2 }];
     let connections = Connections { prefix_bits: 10, routes: &routes };
     let blocks = [Route { block: 7, index: 2 }, Route { block: 0, index: 2 }];
-    first.attach_reuseport_filter(&program(8, NO_PROBE, &blocks, &connections).unwrap()).unwrap();
-
     const REQUESTS: [u8; 2] = [0x10, 0x17];
     const SIDR_REP: u8 = 0x18;
     let sender = bind(v4());
     let mut buffer = vec![0; BURST_BYTES_MAX];
-    for attribute in 0x10..0x1c_u8 {
-        for (name, index) in [(0x1f << 22, 1), (0x1f << 22 | 77, 1), (u32::MAX, 2), (0x20 << 22, 0)]
-        {
+    for (attribute, others) in (0x10..0x1c_u8).flat_map(|it| [(it, 0), (it, 1)]) {
+        let program = program(8, NO_PROBE, &blocks, &connections, others).unwrap();
+        first.attach_reuseport_filter(&program).unwrap();
+        let others = usize::try_from(others).unwrap();
+        let names = [(0x1f << 22, 1), (0x1f << 22 | 77, 1), (u32::MAX, 2), (0x20 << 22, others)];
+        for (name, index) in names {
             let mut datagram = burst(1, 0);
             datagram.truncate(64);
             datagram[36..38].copy_from_slice(&[0, attribute]);
             let at = if attribute == SIDR_REP { 44 } else { 48 };
             datagram[at..at + 4].copy_from_slice(&name.to_be_bytes());
             send(&sender, &first, &datagram, None).unwrap();
-            let index = if REQUESTS.contains(&attribute) { 0 } else { index };
+            let index = if REQUESTS.contains(&attribute) { others } else { index };
             let received = recv(group[index], &mut buffer);
             assert_eq!(buffer[..received.len], datagram, "{attribute:#x}, {name:#x}");
         }
@@ -416,7 +417,7 @@ fn a_probe_reaches_the_socket_whose_index_it_names() {
     let second = shared(first.local_addr());
     let routes = [Route { block: 7, index: 0 }];
     first
-        .attach_reuseport_filter(&program(8, 0xfffe, &routes, &Connections::NONE).unwrap())
+        .attach_reuseport_filter(&program(8, 0xfffe, &routes, &Connections::NONE, 0).unwrap())
         .unwrap();
     let sender = bind(v4());
     for (socket, index) in [(&first, 0), (&second, 1), (&second, 1)] {
@@ -431,7 +432,7 @@ fn a_datagram_too_short_to_tell_goes_to_the_first_socket() {
     let second = shared(first.local_addr());
     let routes = [Route { block: 0, index: 1 }];
     first
-        .attach_reuseport_filter(&program(0, NO_PROBE, &routes, &Connections::NONE).unwrap())
+        .attach_reuseport_filter(&program(0, NO_PROBE, &routes, &Connections::NONE, 0).unwrap())
         .unwrap();
     let sender = bind(v4());
     send(&sender, &first, &[0; 7], None).unwrap();
@@ -445,14 +446,16 @@ fn the_largest_program_is_accepted_by_the_kernel_and_one_route_more_is_refused()
     let first = shared(v4());
     let routes = vec![Route { block: 1, index: 0 }; ROUTES_MAX + 1];
     first
-        .attach_reuseport_filter(&program(4, NO_PROBE, &routes[1..], &Connections::NONE).unwrap())
+        .attach_reuseport_filter(
+            &program(4, NO_PROBE, &routes[1..], &Connections::NONE, 0).unwrap(),
+        )
         .unwrap();
     assert_eq!(
-        program(4, NO_PROBE, &routes, &Connections::NONE).unwrap_err().kind(),
+        program(4, NO_PROBE, &routes, &Connections::NONE, 0).unwrap_err().kind(),
         io::ErrorKind::InvalidInput
     );
     assert_eq!(
-        program(24, NO_PROBE, &[], &Connections::NONE).unwrap_err().kind(),
+        program(24, NO_PROBE, &[], &Connections::NONE, 0).unwrap_err().kind(),
         io::ErrorKind::InvalidInput
     );
 }
@@ -461,7 +464,7 @@ fn the_largest_program_is_accepted_by_the_kernel_and_one_route_more_is_refused()
 fn an_empty_program_or_a_port_not_shared_is_refused() {
     let alone = bind(v4());
     let error = alone
-        .attach_reuseport_filter(&program(4, NO_PROBE, &[], &Connections::NONE).unwrap())
+        .attach_reuseport_filter(&program(4, NO_PROBE, &[], &Connections::NONE, 0).unwrap())
         .unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
     let error = shared(v4()).attach_reuseport_filter(&[]).unwrap_err();

@@ -155,7 +155,7 @@ fn packets_that_are_given_to_the_wrong_process_arrive() {
             options.reuse_port = true;
             let socket = Socket::bind(&options).expect("the same user may share the port");
             let to_the_first =
-                steering::program(8, 0, &[], &steering::Connections::NONE).expect("it is short");
+                steering::program(8, 0, &[], &steering::Connections::NONE, 0).expect("it is short");
             socket.attach_reuseport_filter(&to_the_first).expect("a sound program");
         };
         // On a busy machine another process may put it right before the first packet comes.
