@@ -70,6 +70,11 @@ impl Endpoint {
         Self { channels, line, adapter: adapter.clone() }
     }
 
+    #[cfg(test)]
+    pub(crate) fn link(&self) -> Arc<Link> {
+        self.line.link()
+    }
+
     /// Hands what happens on its channels to `handler`, on threads as [`crate::Config::thread_mode`]
     /// says. A channel keeps the handler that it has.
     ///

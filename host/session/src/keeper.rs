@@ -60,7 +60,7 @@ impl Keeper {
         links.known.insert(token, Arc::downgrade(link));
         self.inner.epoll.add(link.stream(), token, Interest::Readable)?;
         drop(links);
-        // It may sleep for longer than the newcomer may be silent.
+        // It sleeps for ever if there was none.
         self.inner.bell.signal()
     }
 }
@@ -91,9 +91,9 @@ impl Inner {
                     token => self.attend(token),
                 }
             }
-            // A bell may mean a newcomer, whom it costs little to look at too early.
+            // A newcomer's time comes no sooner than that of the next look.
             let now = Instant::now();
-            if due.is_none_or(|due| now >= due) || events.iter().any(|e| e.token == BELL) {
+            if due.is_none_or(|due| now >= due) {
                 due = self.look().map(|soon| now + soon);
             }
             // Rounded up, so that it is time when it wakes.
@@ -140,12 +140,15 @@ impl Inner {
             }
             soon = Some(soon.map_or(again, |soon: Duration| soon.min(again)));
         }
-        soon
+        // Peers whose times are close to one another are looked at together.
+        soon.map(|soon| soon.max(patience / LOOKS_MAX))
     }
 }
 
 /// Not the number of a link: they count from 0.
 const BELL: u64 = u64::MAX;
 const EVENTS_MAX: usize = 64;
+/// Looks in the time that a peer may be silent for.
+const LOOKS_MAX: u32 = 16;
 /// A peer is not given up faster than a busy machine may take to let it answer.
 const PATIENCE_MIN: Duration = Duration::from_millis(20);

@@ -141,13 +141,15 @@ struct Watch {
     seen: u64,
     /// When something had.
     alive: Instant,
-    /// How often it was asked since.
+    /// How often it was asked since, and when it was the last time.
     asked: u32,
+    asked_last: Instant,
 }
 
 impl Watch {
     fn new(seen: u64) -> Self {
-        Self { seen, alive: Instant::now(), asked: 0 }
+        let now = Instant::now();
+        Self { seen, alive: now, asked: 0, asked_last: now }
     }
 }
 
@@ -233,10 +235,12 @@ impl Link {
             *watch = Watch::new(seen);
             return often;
         }
-        let silent = watch.alive.elapsed();
-        if silent < often {
-            return often - silent;
+        // Looks that come for the sake of other peers do not count.
+        let rest = often.saturating_sub(watch.asked_last.elapsed());
+        if !rest.is_zero() {
+            return rest;
         }
+        let silent = watch.alive.elapsed();
         let is_over = silent >= patience && watch.asked >= LOOKS_PER_SILENCE - 1;
         if is_over && self.peer.features.contains(Features::PONG) {
             drop(watch);
@@ -248,6 +252,7 @@ impl Link {
             return often;
         }
         watch.asked = watch.asked.saturating_add(1);
+        watch.asked_last = Instant::now();
         drop(watch);
         debug!(peer = %self.peer.addr, ?silent, "silent: asked whether it is there");
         self.offer(&Frame::Ping);
@@ -509,3 +514,33 @@ impl Drop for Link {
 const BUFFERS_MAX: usize = 1024;
 /// How often a silent peer is asked before it is given up.
 const LOOKS_PER_SILENCE: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+    use crate::{ClientSession, Config, ServerSession};
+    use std::sync::PoisonError;
+    use std::thread;
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Goal: looks that come for the sake of other peers do not count as questions that had no answer.
+    #[test]
+    fn a_silent_peer_is_asked_once_in_its_time() {
+        let config = Config::default().silence_timeout(LONG);
+        let mut server = ServerSession::bind("127.0.0.1:0", config.clone()).unwrap();
+        let address = server.local_addr();
+        let accepting = thread::spawn(move || server.accept(LONG).unwrap());
+        let link = ClientSession::new(config).unwrap().connect(address).unwrap().link();
+        let patience = Duration::from_millis(800);
+        link.look_after(patience);
+        thread::sleep(patience / super::LOOKS_PER_SILENCE + Duration::from_millis(20));
+        for _ in 0..10 {
+            link.look_after(patience);
+        }
+        assert!(link.watch.lock().unwrap_or_else(PoisonError::into_inner).asked <= 1);
+        drop(accepting.join().unwrap());
+    }
+}
