@@ -36,7 +36,7 @@ impl Readers {
 }
 
 /// All of them.
-pub(crate) const VARIABLES: [Variable; 13] = [
+pub(crate) const VARIABLES: [Variable; 14] = [
     variable(
         Readers::All,
         "ADVERB_PATH",
@@ -92,6 +92,12 @@ pub(crate) const VARIABLES: [Variable; 13] = [
         "ADVERB_EXPLAIN",
         "1",
         "why a call is refused, on standard error, as --explain",
+    ),
+    variable(
+        Readers::Ibverbs,
+        "ADVERB_PART_ID",
+        "N",
+        "the vendor_part_id that devices report; perftest sends inline only on parts that it knows, such as 25408",
     ),
     variable(
         Readers::Sockets,

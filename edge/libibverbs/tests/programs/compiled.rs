@@ -1,6 +1,6 @@
 //! Programs of C that the tests compile themselves.
 
-use super::support;
+use super::support::{self, Hosts, Place};
 use adverb_verbs::{Access, Context, Psn, QpConfig, Qpn, RemoteQp, Work};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -165,10 +165,7 @@ fn what_a_forked_child_does_with_objects_of_its_parent_is_refused() {
 /// SEND with events, shared receives, WRITE, READ, atomics, a window, a parent domain.
 #[test]
 fn a_program_of_python_runs_on_the_library() {
-    const PYTHON: &str = "/usr/bin/python3"; // That which the distribution's packages are for.
-    let has = Command::new(PYTHON).args(["-c", "import pyverbs.qp"]).output();
-    if !has.is_ok_and(|output| output.status.success()) {
-        println!("skipped: no pyverbs: it is not installed");
+    if !has_pyverbs() {
         return;
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/traffic.py");
@@ -178,4 +175,33 @@ fn a_program_of_python_runs_on_the_library() {
         let output = output.unwrap();
         assert!(output.status.success(), "{path}: {output:?}");
     }
+}
+
+/// Goal: two programs of Python reach each other, on one host and in two network namespaces: SEND each way over RC, UC and
+/// UD, with events; WRITE, READ, atomics.
+#[test]
+fn two_programs_of_python_talk_to_each_other() {
+    if !has_pyverbs() {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/apart.py");
+    let hosts = Hosts::new();
+    let apart = hosts.as_ref().map(Place::Apart);
+    for place in support::PATHS.map(Place::Here).into_iter().chain(apart) {
+        let line = format!("{PYTHON} {script} {} 1", place.device());
+        let said = support::pair(&line, place, &[]).unwrap_or_else(|why| panic!("{why}"));
+        assert!(said.contains("all well"), "{said}");
+    }
+}
+
+/// That which the distribution's packages are for.
+const PYTHON: &str = "/usr/bin/python3";
+
+fn has_pyverbs() -> bool {
+    let has = Command::new(PYTHON).args(["-c", "import pyverbs.qp"]).output();
+    let has = has.is_ok_and(|output| output.status.success());
+    if !has {
+        println!("skipped: no pyverbs: it is not installed");
+    }
+    has
 }

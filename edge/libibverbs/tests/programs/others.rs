@@ -16,7 +16,7 @@ fn four_ranks_of_open_mpi_run_over_ucx() {
         return;
     };
     for path in PATHS {
-        let mut command = support::command(&format!("{MPIRUN} {BY_UCX} {}", program.path()));
+        let mut command = support::command(&format!("{MPIRUN} {BY_UCX} {FOUR} {}", program.path()));
         command.envs([
             ("ADVERB_DEVICES", "soft_lo"),
             ("UCX_TLS", "rc_verbs,ud_verbs:aux,self"),
@@ -38,10 +38,35 @@ fn four_ranks_of_open_mpi_run_over_libfabric() {
     };
     hosts.name_them().expect("files in /etc/netns");
     for path in PATHS {
-        let mut command = hosts.on(0, &format!("{MPIRUN} {BY_LIBFABRIC} {}", program.path()));
+        let mut command =
+            hosts.on(0, &format!("{MPIRUN} {BY_LIBFABRIC} {FOUR} {}", program.path()));
         command.env("ADVERB_DEVICES", "soft_eth0");
         four_ranks(command, path);
     }
+}
+
+/// Goal: ranks on two hosts reach each other over the network alone. Method: one launcher, on the first host; its own
+/// messages take the same cable.
+#[test]
+fn four_ranks_of_open_mpi_run_between_two_network_namespaces() {
+    if !is_installed("mpirun") || !is_installed("ucx_info") {
+        return;
+    }
+    let (Some(program), Some(hosts)) = (Compiled::by("mpicc", "ranks", &["-O1"]), Hosts::new())
+    else {
+        return;
+    };
+    let two = |host| format!("-np 2 {} {}", hosts.within(host), program.path());
+    let line = format!("{MPIRUN} {BY_UCX} {} : {}", two(0), two(1));
+    let mut command = hosts.on(0, &line);
+    command.envs([
+        ("ADVERB_DEVICES", "soft_eth0"),
+        ("UCX_TLS", "rc_verbs,ud_verbs:aux,self"),
+        ("UCX_NET_DEVICES", "soft_eth0:1"),
+        ("PMIX_MCA_ptl_base_if_include", "eth0"),
+        ("PMIX_MCA_ptl_base_remote_connections", "1"),
+    ]);
+    four_ranks(command, "udp");
 }
 
 fn four_ranks(mut command: Command, path: &str) {
@@ -52,7 +77,8 @@ fn four_ranks(mut command: Command, path: &str) {
 }
 
 /// Neither shared memory nor sockets of Open MPI's own.
-const MPIRUN: &str = "mpirun --allow-run-as-root --oversubscribe -np 4 --mca btl ^openib,vader,tcp";
+const MPIRUN: &str = "mpirun --allow-run-as-root --oversubscribe --mca btl ^openib,vader,tcp";
+const FOUR: &str = "-np 4";
 const BY_UCX: &str = "--mca pml ucx --mca osc ucx";
 const BY_LIBFABRIC: &str =
     "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm";

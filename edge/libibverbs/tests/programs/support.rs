@@ -34,10 +34,6 @@ pub(crate) fn command(line: &str) -> Command {
     let mut words = line.split_whitespace();
     let mut command = Command::new(words.next().expect("a program"));
     command.args(words);
-    prepared(command)
-}
-
-fn prepared(mut command: Command) -> Command {
     command.env("LD_PRELOAD", library()).env("ADVERB_EXPLAIN", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -97,9 +93,12 @@ impl Hosts {
     }
 
     pub(crate) fn on(&self, host: usize, line: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0[host]]).args(line.split_whitespace());
-        prepared(command)
+        command(&format!("{} {line}", self.within(host)))
+    }
+
+    /// What comes before a command that is to run on a host.
+    pub(crate) fn within(&self, host: usize) -> String {
+        format!("ip netns exec {}", self.0[host])
     }
 }
 
@@ -304,7 +303,9 @@ pub(crate) fn ended(mut child: Child) -> Output {
 /// A TCP port without a listener.
 pub(crate) fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = 20_000 + u16::try_from(std::process::id() % 10_000).expect("it is small");
+    // Processes that are started together have numbers that follow one another, and take several ports each.
+    let spread = std::process::id().wrapping_mul(61) % 10_000;
+    let base = 20_000 + u16::try_from(spread).expect("it is small");
     loop {
         let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % 2_000;
         if !listens(port, "self") {

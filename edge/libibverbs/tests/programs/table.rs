@@ -34,8 +34,16 @@ pub(crate) const PERFTEST: [&str; 30] = [
     "ib_read_bw -s 1000000",
 ];
 
-/// All sizes from 2 bytes to 8 MiB: some seconds, most of which perftest takes to measure the processor's clock.
-pub(crate) const ALL_SIZES: &str = "ib_write_bw -a -n 10";
+/// All sizes from 2 bytes to 8 MiB: some seconds each, most of which perftest takes to measure the processor's clock. In
+/// turn through shared memory and between two network namespaces.
+pub(crate) const ALL_SIZES: [&str; 6] = [
+    "ib_send_lat -a -n 10",
+    "ib_send_bw -a -n 10",
+    "ib_write_bw -a -n 10",
+    "ib_write_lat -a -n 10",
+    "ib_read_lat -a -n 10",
+    "ib_read_bw -a -n 10",
+];
 
 /// Those of them that run between two network namespaces in each test: each operation, transport and option once.
 pub(crate) const PERFTEST_APART: [&str; 15] = [
