@@ -47,7 +47,7 @@ pub(crate) struct CqInner {
     poll_lock: UnsafeCell<pthread_mutex_t>,
     single_threaded: bool,
     current: UnsafeCell<Completion>,
-    /// Polls that have found nothing since a thread let others run.
+    /// Polls in turn that have found nothing.
     empty: AtomicU32,
 }
 
@@ -405,18 +405,26 @@ fn for_c(wc: &Completion) -> layout::Wc {
 const FEW: usize = 4;
 /// Those that further looks can take.
 const BATCH: usize = 16;
-/// Polls that find nothing before a thread lets others run.
-const EMPTY_MAX: u32 = 32;
+/// Polls in turn that find nothing before a thread lets others run, and again after so many more: a message that is on its
+/// way is there before that.
+const EMPTY_MAX: u32 = 256;
+const EMPTY_MORE: u32 = 32;
 
 impl CqInner {
     /// A poll has found nothing: a peer that waits for a processor gets one.
     fn found_nothing(&self) {
         // Threads that poll one queue at once may count one poll for two.
         let count = self.empty.load(Ordering::Relaxed) + 1;
-        self.empty.store(count % EMPTY_MAX, Ordering::Relaxed);
-        if count >= EMPTY_MAX {
-            std::thread::yield_now();
+        if count < EMPTY_MAX {
+            return self.empty.store(count, Ordering::Relaxed);
         }
+        self.empty.store(EMPTY_MAX - EMPTY_MORE, Ordering::Relaxed);
+        std::thread::yield_now();
+    }
+
+    /// A poll has found something.
+    fn found_something(&self) {
+        self.empty.store(0, Ordering::Relaxed);
     }
 }
 
@@ -478,8 +486,9 @@ pub(crate) unsafe extern "C" fn poll_cq(
             // SAFETY: as above.
             taken += unsafe { take_rest(queue, places.add(FEW), room - FEW) };
         }
-        if taken == 0 {
-            inner.found_nothing();
+        match taken {
+            0 => inner.found_nothing(),
+            _ => inner.found_something(),
         }
         Ok(taken)
     });
@@ -549,10 +558,13 @@ entry! {
         let inner = unsafe { Cq::checked(cq) }?;
         inner.lock_polls();
         let found = guarded(|| advance(cq));
-        if found.is_err() {
-            inner.unlock_polls();
-            if found == Err(NOTHING) {
-                inner.found_nothing();
+        match found {
+            Ok(()) => inner.found_something(),
+            Err(error) => {
+                inner.unlock_polls();
+                if error == NOTHING {
+                    inner.found_nothing();
+                }
             }
         }
         found
