@@ -314,9 +314,14 @@ impl<E: Endpoint> Link<E> {
         self.endpoint.store(bytes.saturating_sub(1), count);
         self.post_one(Op::Write, bytes)?;
         rally.unfinished += 1;
-        // A side that never has to wait shall look after its completions, too.
-        if rally.unfinished > 1 {
+        // A side that never has to wait shall look after its completions, too, and wait for them rather than post more than
+        // the queue takes: messages may land by themselves while another thread is kept from bringing completions.
+        while rally.unfinished > 1 {
             rally.unfinished -= self.poll()?.requests;
+            if rally.unfinished < UNFINISHED_MAX {
+                break;
+            }
+            thread::yield_now();
         }
         Ok(())
     }
@@ -362,6 +367,8 @@ pub(crate) fn stride(bytes: usize) -> usize {
 
 /// Looks at memory between two polls where messages land by themselves: the next may not.
 const LOOKS_PER_POLL: u32 = 64;
+/// Requests of a ping-pong without a completion, of which more are not posted.
+const UNFINISHED_MAX: u32 = 16;
 /// Rounds of requests until neighbours know one another's memory.
 const FIRST_USES: u32 = 3;
 /// Between two of them, for the threads that map it.
