@@ -8,11 +8,15 @@
 //!
 //! A program that polls its memory drives now and then, too, so that a call does not end that. When something has
 //! arrived, the helper holds back for a few [`LINGER`]s, at first at once and then less and less often. If the
-//! program calls all the time meanwhile, [`TAKEN_ENOUGH`] times in turn, the helper goes back to looking.
+//! program calls all the time meanwhile, [`TAKEN_ENOUGH`] times in turn, the helper goes back to looking. If it finds then
+//! that something was left after all, it takes more to convince it the next time: a program that waits for completions and
+//! for its memory by turns would wait for a tick again and again.
 //!
-//! Where the program drives and more threads want to run than there are processors, the helper does not linger: a sleeper is let in as soon
-//! as a packet wakes it, and a thread that spins keeps the program from its processor. Which waiters need
-//! the helper, and which threads wait for the sockets in its place, is in `standby.rs`.
+//! Where the program drives and more threads want to run than there are processors, the helper does not spin, which would
+//! keep the program from its processor: it looks every [`STEP`] while it lingers. A packet that wakes a thread right after it
+//! went to sleep would not help: the scheduler owes such a thread nothing, and lets the program spin on until the next tick.
+//! Later, a sleeper is let in as soon as a packet wakes it. Which waiters need the helper, and which threads wait for the
+//! sockets in its place, is in `standby.rs`.
 
 use crate::objects::notice::DeferredWakeups;
 use crate::objects::standby::Standby;
@@ -43,8 +47,12 @@ const CROWDED: Duration = Duration::from_millis(100);
 /// Looks at the load that make a crowd, and how many are remembered.
 const CROWD: u32 = 2;
 const CROWD_MAX: u32 = 4;
-/// Arrivals in turn that the program takes by itself before the helper leaves them to it.
+/// Arrivals in turn that the program takes by itself before the helper leaves them to it; as many times more after each time
+/// that this was wrong, up to a bound; and so few again after so many looks in turn that found nothing wrong.
 const TAKEN_ENOUGH: u32 = 2;
+const TAKEN_MORE: u32 = 4;
+const TAKEN_ENOUGH_MAX: u32 = 128;
+const LOOKS_RIGHT: u32 = 128;
 /// A program that has just taken something may go on to poll its memory: that many looks tell.
 const LOOKS: u32 = 8;
 /// How long at most the helper takes what arrives without a look whether the program would.
@@ -178,7 +186,8 @@ impl Shared {
             let port = self.going_on(port)?;
             let now = clock::now_ns();
             duty.look_after(&port, now);
-            if self.standby.is_engaged() {
+            let engaged = self.standby.is_engaged();
+            if engaged {
                 needed = now;
             } else if duty.is_due(now) {
                 duty.learn(is_left_waiting(&port, LOOKS), now);
@@ -193,12 +202,12 @@ impl Shared {
             let rest = now.saturating_sub(last_busy) > nanos(LINGER);
             match found {
                 Some(true) => last_busy = now,
-                Some(false) if rest || duty.is_crowded(&port, now) => {
+                Some(false) if rest || (engaged && duty.is_crowded(&port, now)) => {
                     self.sleep(port, duty);
                     last_busy = clock::now_ns();
                 }
                 // The program may need this very processor to go on, and takes what there is.
-                None if duty.is_crowded(&port, now) => thread::sleep(STEP),
+                Some(false) | None if duty.is_crowded(&port, now) => thread::sleep(STEP),
                 Some(false) | None => duty.give_way(now),
             }
         }
@@ -218,17 +227,20 @@ impl Shared {
             duty.look_after(&port, clock::now_ns());
             let now = port.drives();
             if now == drives {
-                duty.begin(0);
+                duty.stand_in_again(port.has_arrivals());
                 return Some(());
             }
             if port.has_arrivals() && is_left_waiting(&port, 1) == Some(true) {
-                duty.begin(0);
+                duty.stand_in_again(true);
                 duty.learn(Some(true), clock::now_ns());
                 return Some(());
             }
+            if steady >= LOOKS_RIGHT {
+                duty.enough = TAKEN_ENOUGH;
+            }
             drives = now;
         }
-        duty.begin(TAKEN_ENOUGH);
+        duty.begin(duty.enough);
         Some(())
     }
 
@@ -317,8 +329,9 @@ struct Duty {
     slept_at: u64,
     /// Something has just arrived.
     arrived: bool,
-    /// How often in turn the program took by itself what had arrived.
+    /// How often in turn the program took by itself what had arrived, and how often is enough.
     taken: u32,
+    enough: u32,
     /// When it is next looked whether the program does, in nanoseconds, and how long that waits if it does not.
     due: u64,
     pause: u64,
@@ -341,6 +354,7 @@ impl Duty {
             slept_at: 0,
             arrived: false,
             taken: 0,
+            enough: TAKEN_ENOUGH,
             due: 0,
             pause: nanos(TICK),
             load: Load::new(),
@@ -355,6 +369,14 @@ impl Duty {
     /// The helper stands in from now on; the program has taken so many arrivals by itself.
     fn begin(&mut self, taken: u32) {
         (self.taken, self.due, self.pause) = (taken, 0, nanos(TICK));
+    }
+
+    /// The program does not take what arrives, after all; what has arrived was `left` where it is.
+    fn stand_in_again(&mut self, left: bool) {
+        if left {
+            self.enough = (TAKEN_MORE * self.enough).min(TAKEN_ENOUGH_MAX);
+        }
+        self.begin(0);
     }
 
     /// Something has arrived, and it is time to see whether the program takes it.
@@ -377,7 +399,7 @@ impl Duty {
 
     /// The program takes what arrives.
     fn is_over(&self) -> bool {
-        self.taken >= TAKEN_ENOUGH
+        self.taken >= self.enough
     }
 
     /// Does what has time.
@@ -461,6 +483,25 @@ mod tests {
             duty.learn(Some(false), 0);
         }
         assert!(duty.is_over());
+    }
+
+    /// Goal: one that has left something although it seemed to take all has to take more in turn the next time.
+    #[test]
+    fn what_was_left_after_all_makes_the_helper_harder_to_convince() {
+        let mut duty = Duty::new();
+        let mut before = 0;
+        for _ in 0..8 {
+            let mut takes = 0;
+            while !duty.is_over() {
+                duty.learn(Some(false), 0);
+                takes += 1;
+            }
+            assert!(takes > before || takes == TAKEN_ENOUGH_MAX, "{takes} after {before}");
+            before = takes;
+            duty.stand_in_again(true);
+        }
+        duty.stand_in_again(false);
+        assert_eq!(duty.enough, TAKEN_ENOUGH_MAX);
     }
 
     #[test]
