@@ -62,6 +62,7 @@ impl Port {
     /// and not yet looked at them. A peer that goes on sending is not waited for.
     pub fn settle(&self) {
         let mut receiver = self.receiver.lock();
+        receiver.waiting.set_patient(false);
         for _ in 0..SETTLING_STEPS_MAX {
             if !self.step(&mut receiver, Driver::Helper) {
                 break;
@@ -80,8 +81,10 @@ impl Port {
     }
 
     /// Takes a step that is not the program's; true if something was there to do, `None` if another thread takes one.
-    pub(crate) fn help(&self) -> Option<bool> {
+    /// `patient`: acknowledgements can be held for a while, as the program may answer what it finds in its memory.
+    pub(crate) fn help(&self, patient: bool) -> Option<bool> {
         let mut receiver = self.receiver.try_lock()?;
+        receiver.waiting.set_patient(patient);
         Some(self.step(&mut receiver, Driver::Helper))
     }
 
@@ -98,6 +101,7 @@ impl Port {
             let look = if driver == Driver::Helper { Look::Everything } else { Look::Usual };
             let mut table = Table { port: self, clock: &mut clock, poll_buffer: None };
             published |= receiver.waiting.acknowledge(&mut table, look);
+            let look = if receiver.waiting.is_patient() { Look::Usual } else { look };
             receiver.waiting.acknowledge_held(&mut table, now, look);
         } else if receiver.waiting.is_pressing() {
             let mut table = Table { port: self, clock: &mut clock, poll_buffer: None };

@@ -197,7 +197,7 @@ impl Shared {
             {
                 return Some(()); // What needed us has had time to need us again.
             }
-            let found = port.help();
+            let found = port.help(!engaged && duty.is_at_work(&port, now));
             duty.arrived = found == Some(true);
             let rest = now.saturating_sub(last_busy) > nanos(LINGER);
             match found {
@@ -414,10 +414,7 @@ impl Duty {
 
     /// The helper should sleep and not look again: it would keep the program, which is at work, from its processor.
     fn is_crowded(&mut self, port: &Port, now: u64) -> bool {
-        let drives = port.drives();
-        if self.driven != drives {
-            (self.driven, self.active) = (drives, now);
-        }
+        let at_work = self.has_driven_within(CROWDED, port, now);
         if now >= self.counted.saturating_add(nanos(TICK)) {
             self.counted = now;
             // Threads that have a moment's work do not make a crowd.
@@ -426,7 +423,20 @@ impl Duty {
                 false => self.crowd.saturating_sub(1),
             };
         }
-        self.crowd >= CROWD && now.saturating_sub(self.active) < nanos(CROWDED)
+        self.crowd >= CROWD && at_work
+    }
+
+    /// The program may answer at once what is delivered: it has made a call of late.
+    fn is_at_work(&mut self, port: &Port, now: u64) -> bool {
+        self.has_driven_within(TICK, port, now)
+    }
+
+    fn has_driven_within(&mut self, time: Duration, port: &Port, now: u64) -> bool {
+        let drives = port.drives();
+        if self.driven != drives {
+            (self.driven, self.active) = (drives, now);
+        }
+        now.saturating_sub(self.active) < nanos(time)
     }
 
     /// Lets others have the processor for a moment. If it takes long, there are too many of them.

@@ -416,7 +416,7 @@ impl Progress for Port {
     }
 
     fn help(&self) -> bool {
-        self.help().unwrap_or(false)
+        self.help(false).unwrap_or(false)
     }
 
     fn has_deferred(&self) -> bool {

@@ -237,7 +237,7 @@ impl Port {
             steer(endpoint, registry, members)?;
             let ask = |place, nonce| send_to(endpoint, &here, &probe::emit(place, nonce));
             let wait = || {
-                self.help();
+                self.help(false);
                 std::thread::yield_now();
                 clock::now_ns() < until
             };

@@ -26,6 +26,8 @@ const RECORD_MESSAGES_MAX: u32 = 32;
 const HOLD_NANOS: u64 = 20_000;
 /// Answers that take the acknowledgement along after a peer has waited for one.
 const IMPATIENT_ANSWERS: u32 = 64;
+/// Messages whose acknowledgements the helper does not hold after one that was not answered in time.
+const UNANSWERED_MESSAGES: u32 = 64;
 
 /// What an acknowledgement costs on a link, and so how it waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -53,6 +55,8 @@ pub struct AckPolicy {
     answered: bool,
     /// Answers left that take acknowledgements along.
     impatient: u32,
+    /// Messages left whose acknowledgements the helper does not hold.
+    unanswered: u32,
 }
 
 /// What becomes of a queue pair that owes an acknowledgement.
@@ -106,6 +110,26 @@ impl AckPolicy {
         }
     }
 
+    /// The helper has delivered a message that completes nothing, to a program that is at work and may answer it. True if
+    /// the acknowledgement may be held.
+    pub fn on_delivered(&mut self) -> bool {
+        if self.ack_cost != AckCost::Packets || self.listed {
+            return false;
+        }
+        self.messages = self.messages.saturating_add(1);
+        self.answered = false;
+        if self.unanswered > 0 {
+            self.unanswered -= 1;
+            return false;
+        }
+        self.messages < PACKET_MESSAGES_MAX
+    }
+
+    /// It is held already.
+    pub fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
     /// The program posts something. True if what is owed should leave with it, whatever the cost.
     #[inline]
     pub fn on_answer(&mut self) -> bool {
@@ -144,6 +168,9 @@ impl AckPolicy {
     /// The peer has been silent for as long as an acknowledgement is held.
     pub fn on_silence(&mut self) {
         self.impatient = IMPATIENT_ANSWERS;
+        if !self.answered {
+            self.unanswered = UNANSWERED_MESSAGES;
+        }
     }
 
     /// Nothing is owed any more.
@@ -204,6 +231,34 @@ mod tests {
         assert!(policy.on_owed(1, true).list);
         assert!(!policy.on_answer());
         assert!(policy.on_look(true));
+    }
+
+    /// Goal: what the helper holds leaves with the answers that come, and nothing is held where none come.
+    #[test]
+    fn the_helper_holds_acknowledgements_of_what_the_program_answers() {
+        let mut policy = AckPolicy::default();
+        assert!(policy.on_delivered());
+        policy.on_hold(NOW);
+        assert!(policy.is_held() && !policy.on_answer());
+        policy.on_silence(); // The peer has waited for it.
+        policy.on_sent();
+        for _ in 0..IMPATIENT_ANSWERS {
+            assert!(policy.on_delivered());
+            policy.on_hold(NOW);
+            assert!(policy.on_answer());
+            policy.on_sent();
+        }
+        assert!(policy.on_delivered());
+        policy.on_hold(NOW);
+        policy.on_silence(); // There was no answer.
+        policy.on_sent();
+        for _ in 0..UNANSWERED_MESSAGES {
+            assert!(!policy.on_delivered());
+            policy.on_sent();
+        }
+        (1..PACKET_MESSAGES_MAX).for_each(|_| assert!(policy.on_delivered()));
+        assert!(!policy.on_delivered(), "many messages need one");
+        assert!(!AckPolicy::new(AckCost::Records).on_delivered());
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct Waiting {
     packets: bool,
     /// For more messages, or for time to pass; the longest first.
     held: VecDeque<(Qpn, Time)>,
+    /// The helper may hold acknowledgements, too: the program is at work.
+    patient: bool,
 }
 
 /// What has come of the messages that a queue pair was given.
@@ -51,6 +53,7 @@ impl Default for Waiting {
             pressing: false,
             packets: false,
             held: VecDeque::with_capacity(LISTED_MAX),
+            patient: false,
         }
     }
 }
@@ -60,6 +63,16 @@ impl Waiting {
     #[inline]
     pub fn takes(&self, driver: Driver) -> bool {
         driver == Driver::Program && self.listed.len() < LISTED_MAX
+    }
+
+    /// The helper may hold acknowledgements of what it delivers, or may not: the program is at work and may answer.
+    pub fn set_patient(&mut self, patient: bool) {
+        self.patient = patient;
+    }
+
+    /// As [`Waiting::set_patient`] has it.
+    pub fn is_patient(&self) -> bool {
+        self.patient
     }
 
     /// Nothing is listed.
@@ -109,6 +122,7 @@ impl Waiting {
                 pacing.put_off(qp)
             }
             (true, 0) => seat.transmit(Acks::WithCompany),
+            (false, 0) if self.patient && self.hold(seat) => seat.transmit(Acks::WithCompany),
             (false, _) => seat.transmit(Acks::Now),
         };
         if can_wait {
@@ -116,6 +130,20 @@ impl Waiting {
         }
         follow_up(seat, aftermath);
         aftermath.published
+    }
+
+    /// Holds the acknowledgement of what the helper has delivered, if the program may answer it.
+    fn hold<S: Seat>(&mut self, seat: &mut S) -> bool {
+        let (qp, pacing) = seat.parts();
+        if !qp.owes_plain_ack() || self.held.len() >= LISTED_MAX || !pacing.acks.on_delivered() {
+            return false;
+        }
+        if !pacing.acks.is_held() {
+            let (number, now) = (seat.number(), seat.now());
+            seat.parts().1.acks.on_hold(now);
+            self.held.push_back((number, now));
+        }
+        true
     }
 
     /// Remembers a queue pair that has put something off, if it has.
