@@ -38,7 +38,7 @@ impl Core {
                 self.change(id, Stage::Established, EventKind::Established, 0, Param::None);
             }
             Event::Disconnected { id } => {
-                self.peers.forget(id);
+                self.forget_peer(id);
                 self.change(id, Stage::Over, EventKind::Disconnected, 0, Param::None);
             }
             Event::Rejected { id, reason, private } => {
@@ -230,7 +230,7 @@ struct Wanted {
     source_port: u16,
 }
 
-fn ip_of(gid: Gid) -> IpAddr {
+pub(crate) fn ip_of(gid: Gid) -> IpAddr {
     gid.v4().map_or_else(|| Ipv6Addr::from(gid.0).into(), IpAddr::from)
 }
 

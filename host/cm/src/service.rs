@@ -11,7 +11,9 @@ use crate::ports::Ports;
 use crate::state::{Stage, State};
 use crate::waiting::{Entry, Waiting};
 use adverb_cm::{Config, Counters, ListenerId, Manager};
-use adverb_device::{CONNECTION_PREFIX_BITS, Gid, Inbox, ManagementDatagram, Port, wait_readable};
+use adverb_device::{
+    CONNECTION_PREFIX_BITS, Gid, Inbox, ManagementDatagram, Port, Recorded, wait_readable,
+};
 use adverb_sys::clock;
 use adverb_wire::Marks;
 use adverb_wire::cm::{CommId, Exponent};
@@ -28,6 +30,8 @@ pub(crate) struct Core {
     pub(crate) connections: HashMap<CommId, u64>,
     pub(crate) listeners: HashMap<ListenerId, u64>,
     pub(crate) peers: Peers,
+    /// Connections to other hosts, by where they are written down.
+    pub(crate) recorded: HashMap<CommId, Recorded>,
     /// When it was last looked at what other processes do.
     pub(crate) looked: Duration,
     last_key: u64,
@@ -164,7 +168,7 @@ impl Core {
         };
         if let Some(connection) = state.connection {
             self.connections.remove(&connection);
-            self.peers.forget(connection);
+            self.forget_peer(connection);
             self.with_manager(|manager, now| manager.destroy(connection, now).unwrap_or(()));
         }
         if let Stage::Listening(listener) = state.stage {

@@ -6,7 +6,7 @@
 
 use crate::connection::{Connection, State};
 use crate::event::{Counters, Event};
-use crate::request::{Accept, Answer, Connect, Error, Gid, ListenerId, Resolve};
+use crate::request::{Accept, Answer, Connect, Error, Gid, ListenerId, Orphan, Resolve};
 use adverb_wire::cm::{self, CommId, Dreq, Exponent, Message, Path, Reason, Rej, Rep, Req, Rtu};
 use adverb_wire::cm::{ServiceId, SidrRep, SidrReq, Small, Subject};
 use adverb_wire::{Mad, Pkey, Qkey, Qpn};
@@ -374,6 +374,35 @@ impl Manager {
         }
         self.tell(Event::Disconnected { id });
         self.wait_out(id, now);
+        Ok(())
+    }
+
+    /// Announces the end of a connection that another manager of this host had. There are no events of it. The peer's
+    /// agreement may go to still another manager: it is asked for a few times.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`]; [`Error::InUse`] if a connection of this manager has its name.
+    pub fn part_from(&mut self, orphan: &Orphan, now: Duration) -> Result<(), Error> {
+        let Orphan { local, peer, id, remote_id, remote_qpn, traffic_class } = *orphan;
+        let max = self.config.connections_max;
+        if self.connections.len() >= max {
+            return Err(Error::Full { max });
+        }
+        if self.connections.contains_key(&id) {
+            return Err(Error::InUse);
+        }
+        let transaction = self.bits();
+        let connection = Connection {
+            remote_id: Some(remote_id),
+            remote_qpn: Some(remote_qpn),
+            traffic_class,
+            retries: ORPHAN_RETRIES,
+            deaf: true,
+            ..self.blank(local, peer, transaction, State::Established)
+        };
+        self.connections.insert(id, connection);
+        self.part(id, remote_id, now);
         Ok(())
     }
 
@@ -755,6 +784,9 @@ const LISTENERS_MAX: usize = 4096;
 
 /// How many requests may wait for the user of one listener.
 const BACKLOG_MAX: usize = 4096;
+
+/// How often the end of a connection is announced again that another manager had.
+const ORPHAN_RETRIES: u8 = 3;
 
 /// How many datagrams may wait to be sent; what finds no room is sent again later.
 const OUTBOX_MAX: usize = 4096;

@@ -139,7 +139,8 @@ fn connect(to: &str, count: &str, window: &str, talk: bool) -> (EventQueue, VecD
     let window: usize = window.parse().unwrap();
     let queue = EventQueue::new().unwrap();
     let (mut ids, mut begun, start) = (VecDeque::new(), 0, Instant::now());
-    let mut qpn = 0x10_0000;
+    // Those of different processes differ.
+    let mut qpn = 0x10_0000 + (std::process::id() & 0x7f) * 0x4000;
     while ids.len() < count {
         while begun < count && begun < ids.len() + window {
             let id = Id::new(&queue, Space::Tcp, Transport::Rc, 0).unwrap();

@@ -81,6 +81,26 @@ fn a_process_that_exits_tells_its_peer_on_another_host() {
     assert_eq!(server.line(), "served 50 parted 50");
 }
 
+/// Goal: the peer on another host learns of the end of a process that is killed, from another process of that host, also
+/// when a third one has taken its place in the registry at once.
+#[test]
+fn a_killed_processes_peer_on_another_host_is_told_by_another_process() {
+    let Some(hosts) = Hosts::new("killed") else { return };
+    let mut heir = Child::start(hosts.at(1), "serve 10.9.8.2:0");
+    heir.line();
+    let mut server = Child::start(hosts.at(0), "serve 10.9.8.1:0");
+    let port = server.line().split_once(' ').unwrap().1.to_owned();
+    let mut next = None;
+    for _ in 0..2 {
+        let mut client = Child::start(hosts.at(1), &format!("connect 10.9.8.1:{port} 50 20 leave"));
+        assert_eq!(client.words()[..2], ["established", "50"]);
+        client.kill();
+        next.get_or_insert_with(|| Child::start(hosts.at(1), "serve 10.9.8.2:0"));
+    }
+    server.say("end");
+    assert_eq!(server.line(), "served 100 parted 100");
+}
+
 /// Goal: a lost message costs a retry and no connection.
 #[test]
 fn hosts_connect_over_a_network_that_loses_packets() {

@@ -15,6 +15,7 @@ use crate::link::udp::burst::{Route, with_burst};
 use crate::link::udp::endpoint::gid_of;
 use crate::memory::local::{Local, Source};
 use crate::objects::inbox::{Inbox, ManagementDatagram};
+use crate::registry::connections::{Recorded, RemoteConnection};
 use crate::registry::relay::Passed;
 use crate::registry::services::ServicePort;
 use crate::registry::{CONNECTION_PREFIX_BITS, DomainClaim, Member, SlotId};
@@ -82,6 +83,22 @@ impl Port {
     /// Whether a device has not gone.
     pub fn lives(&self, owner: Owner) -> bool {
         self.links.registry.lives(owner.0)
+    }
+
+    /// Writes a connection of this process down, so that another one announces its end if this one is killed; `None` if
+    /// there is no room.
+    pub fn record(&self, connection: &RemoteConnection) -> Option<Recorded> {
+        self.links.registry.record(connection)
+    }
+
+    /// A connection that was written down is over.
+    pub fn strike(&self, recorded: Recorded) {
+        self.links.registry.strike(recorded);
+    }
+
+    /// Takes the connections that processes of this host had which were killed.
+    pub fn take_orphans(&self) -> Vec<RemoteConnection> {
+        self.links.registry.take_orphans()
     }
 
     /// Binds a port of connection management, for all devices of this process.

@@ -17,6 +17,9 @@ const GROUP_COUNT: usize = 64;
 /// management, counted once for each device of each process.
 pub(super) const DOMAIN_COUNT: usize = 4096;
 
+/// Connections to other hosts at once.
+const RECORD_COUNT: usize = 16_384;
+
 adverb_shm::layout! {
     #[derive(Debug)]
     pub(super) struct Layout {
@@ -27,13 +30,16 @@ adverb_shm::layout! {
         /// What devices of this registry know and other users do not.
         pub(super) secret_low: AtomicU32,
         pub(super) secret_high: AtomicU32,
-        spare: [AtomicU32; 11],
+        /// Not 0 if there are records of devices whose slots others have.
+        pub(super) orphans: AtomicU32,
+        spare: [AtomicU32; 10],
         slots: [Slot; SLOT_COUNT],
         /// Of each block of queue pair numbers, one more than the slot that has it; 0 if none does.
         blocks: [AtomicU32; BLOCK_COUNT],
         pub(super) groups: [Group; GROUP_COUNT],
         pub(super) census: Census,
         pub(super) domains: [Domain; DOMAIN_COUNT],
+        pub(super) records: [Record; RECORD_COUNT],
     }
 
     /// A device of a process.
@@ -55,7 +61,9 @@ adverb_shm::layout! {
         pub(super) processes: AtomicU32,
         /// 1 if the device takes management datagrams, 0 if not.
         pub(super) manages: AtomicU32,
-        spare: [AtomicU32; 4],
+        /// Connections to other hosts that it has written down.
+        pub(super) connections: AtomicU32,
+        spare: [AtomicU32; 3],
         /// One more than the number of the descriptor behind which it shows its counters; 0 for none.
         pub(super) counters: AtomicU32,
         /// How often others have asked for them.
@@ -85,6 +93,21 @@ adverb_shm::layout! {
         pub(super) seen: [AtomicU32; PROBES_MAX],
     }
 
+    /// A connection to another host.
+    #[derive(Debug)]
+    pub(super) struct Record {
+        /// One more than the slot of the device that has it; 0 if the place is free. And which of those that had the slot.
+        pub(super) owner: AtomicU32,
+        pub(super) serial: AtomicU32,
+        /// Its name; 0: the record is not complete, or is taken.
+        pub(super) id: AtomicU32,
+        pub(super) remote_id: AtomicU32,
+        pub(super) remote_qpn: AtomicU32,
+        pub(super) traffic_class: AtomicU32,
+        pub(super) local: [AtomicU32; 4],
+        pub(super) peer: [AtomicU32; 4],
+    }
+
     /// A claim on a name.
     #[derive(Debug)]
     pub(super) struct Domain {
@@ -94,8 +117,8 @@ adverb_shm::layout! {
     }
 }
 
-/// A megabyte for all processes of a user on a host together.
-const _: () = assert!(size_of::<Layout>() <= 1 << 20);
+/// Two megabytes for all processes of a user on a host together.
+const _: () = assert!(size_of::<Layout>() <= 2 << 20);
 
 impl Layout {
     /// The part of a device; of a slot that there is not, the last.

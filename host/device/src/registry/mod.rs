@@ -8,6 +8,7 @@
 //! as it lives, so that a dead one's things can be told and taken back. Nothing in here is ever
 //! waited for on the data path.
 
+pub(crate) mod connections;
 pub(crate) mod control_message;
 pub(crate) mod counters;
 mod layout;
@@ -266,6 +267,7 @@ impl Registry {
             self.leave_groups(slot);
             self.forget_domains_of(slot);
             let serial = self.slot_at(slot).serial.load(Ordering::Relaxed);
+            self.leave_records_of(slot);
             self.set_field(slot, |slot| &slot.serial, serial.wrapping_add(1));
             self.set_field(slot, |slot| &slot.pid, std::process::id());
             self.set_field(slot, |slot| &slot.processes, self.processes);

@@ -24,12 +24,13 @@ pub(super) struct Own {
 }
 
 /// Words of a slot that only its device writes. What says that the others hold comes last.
-const FIELDS: [fn(&Slot) -> &AtomicU32; 10] = [
+const FIELDS: [fn(&Slot) -> &AtomicU32; 11] = [
     |slot| &slot.pid,
     |slot| &slot.processes,
     |slot| &slot.serial,
     |slot| &slot.interface,
     |slot| &slot.manages,
+    |slot| &slot.connections,
     |slot| &slot.nonce_low,
     |slot| &slot.nonce_high,
     |slot| &slot.counters,
