@@ -358,6 +358,29 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
+    /// What was sent and has not left this machine yet, as far as the socket knows: bytes of the kernel's book-keeping.
+    /// 0 if it cannot be told.
+    #[must_use]
+    pub fn unsent_bytes(&self) -> u64 {
+        let known = sockopt::get_all::<MEMINFO_WORDS>(&self.fd, libc::SOL_SOCKET, libc::SO_MEMINFO);
+        let [_, _, unsent, ..] = known.unwrap_or_default();
+        u64::try_from(unsent).unwrap_or(0)
+    }
+
+    /// From now on [`Socket::send`] tells with `ENOBUFS` that the interface's queue had no room for a burst, or no longer.
+    /// While it does, what routers say of earlier packets may be the error of a send or a receive: try again.
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn tell_of_full_queues(&self, tell: bool) -> io::Result<()> {
+        let (level, name) = match self.local {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVERR),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+        };
+        sockopt::set(&self.fd, level, name, &c_int::from(tell))
+    }
+
     /// Waits until the socket takes bytes again, at most for `timeout`; returns whether it does.
     ///
     /// # Errors
@@ -406,6 +429,9 @@ impl Socket {
     }
 }
 
+/// Words of `SO_MEMINFO`.
+const MEMINFO_WORDS: usize = 9;
+
 /// A group, or none, on an interface.
 fn on_interface(group: Ipv4Addr, index: c_int) -> libc::ip_mreqn {
     libc::ip_mreqn {
@@ -419,6 +445,16 @@ fn on_interface(group: Ipv4Addr, index: c_int) -> libc::ip_mreqn {
 #[must_use]
 pub fn lacks_buffers(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// An error of [`Socket::send`] that may be of earlier packets, which a host or router could not deliver:
+/// [`Socket::tell_of_full_queues`].
+#[must_use]
+pub fn tells_of_others(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    let codes = [libc::EPROTO, libc::ENOPROTOOPT, libc::EOPNOTSUPP, libc::EACCES, libc::EHOSTDOWN];
+    matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+        || error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 /// An error of [`Socket::send`] that says that the route cannot cut bursts: it will not change its

@@ -21,9 +21,10 @@ use crate::memory::region::{RawPin, Regions};
 use crate::registry::counters::Counters;
 use adverb_engine::AccessError;
 use adverb_sys::udp::{
-    BURST_BYTES_MAX, Destination, Gather, GatherBuffer, SEGMENTS_MAX, lacks_buffers, refuses_bursts,
+    BURST_BYTES_MAX, Destination, Gather, GatherBuffer, SEGMENTS_MAX, lacks_buffers,
+    refuses_bursts, tells_of_others,
 };
-use adverb_wire::{Flow, HeaderBytes, Headers, ICRC_LEN, Icrc, Marks, Opcode, Transport};
+use adverb_wire::{Flow, HeaderBytes, Headers, ICRC_LEN, Icrc, Marks, Transport};
 use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ const WRITABLE_TIMEOUT: Duration = Duration::from_millis(1);
 const WRITABLE_TIMEOUT_UNRELIABLE: Duration = Duration::from_millis(100);
 /// How long to wait where nothing tells when there is room.
 const NO_BUFFERS_WAIT: Duration = Duration::from_micros(100);
+/// Errors of earlier packets that one burst takes note of.
+const NEWS_MAX: u32 = 16;
 
 /// Memory for bursts, one a thread.
 struct Scratch {
@@ -84,6 +87,7 @@ impl Scratch {
             linear,
             segment: 0,
             packets: 0,
+            paced: false,
             closed: false,
             budget,
             emitted: 0,
@@ -134,6 +138,8 @@ pub(crate) struct Burst<'a> {
     /// Length of the packets of the burst.
     segment: usize,
     packets: usize,
+    /// They are not sent again.
+    paced: bool,
     /// A shorter packet has ended it.
     closed: bool,
     /// Packets that may still be emitted before the caller looks at what has arrived.
@@ -247,6 +253,7 @@ impl Burst<'_> {
         icrc.update(pad);
         self.stage(pad);
         self.stage(&icrc.finish());
+        self.paced |= matches!(headers.bth.opcode.transport(), Transport::Uc | Transport::Ud);
         self.account(total);
         Ok(())
     }
@@ -328,16 +335,29 @@ impl Burst<'_> {
         self.gather.clear();
         self.staged = 0;
         self.packets = 0;
-        self.closed = false;
+        (self.paced, self.closed) = (false, false);
     }
 
+    /// Sends the burst. Where packets are not sent again and earlier ones still wait for the network, it is told if the
+    /// interface's queue has no room: otherwise that loses them without a word.
     fn send(&mut self) {
+        let endpoint = self.route.endpoint;
+        let told = self.paced
+            && endpoint.socket.unsent_bytes() > 0
+            && endpoint.socket.tell_of_full_queues(true).is_ok();
+        self.send_in_time(told);
+        if told {
+            let _ = endpoint.socket.tell_of_full_queues(false);
+        }
+    }
+
+    fn send_in_time(&mut self, told: bool) {
         let endpoint = self.route.endpoint;
         let segment = match self.packets {
             1 => None,
             _ => u16::try_from(self.segment).ok(),
         };
-        let mut until = None;
+        let (mut until, mut news) = (None, NEWS_MAX);
         let packets = u64::try_from(self.packets).unwrap_or(u64::MAX);
         loop {
             let result = endpoint.socket.send(&self.gather, self.route.destination, segment);
@@ -347,6 +367,10 @@ impl Burst<'_> {
             };
             let kind = error.kind();
             if kind == ErrorKind::Interrupted {
+                continue;
+            }
+            if told && news > 0 && tells_of_others(&error) {
+                news -= 1;
                 continue;
             }
             let full = kind == ErrorKind::WouldBlock;
@@ -370,15 +394,8 @@ impl Burst<'_> {
     }
 
     /// The longest wait for room: longer for a burst that is not sent again.
-    #[cold]
-    fn wait_max(&mut self) -> Duration {
-        let total = self.gather.copy_to(linear_of(self.linear));
-        let first = self.linear.get(..total).and_then(|bytes| bytes.first());
-        let transport = first.and_then(|&byte| Opcode::new(byte)).map(Opcode::transport);
-        match transport {
-            Some(Transport::Uc | Transport::Ud) => WRITABLE_TIMEOUT_UNRELIABLE,
-            Some(_) | None => WRITABLE_TIMEOUT,
-        }
+    const fn wait_max(&self) -> Duration {
+        if self.paced { WRITABLE_TIMEOUT_UNRELIABLE } else { WRITABLE_TIMEOUT }
     }
 
     /// The route does not cut bursts: cuts this one by hand, and from now on makes none.
