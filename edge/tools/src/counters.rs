@@ -12,6 +12,7 @@ use adverb::verbs::{self, DeviceReport, PortCounters, QpCounters, QpRow};
 use serde_json::{Map, Value, json};
 
 use crate::args::CountersArgs;
+use crate::devices::asked_for;
 use crate::failure::{Doing, Failure};
 use crate::output::json_line;
 use crate::prometheus::{Exposition, Kind};
@@ -29,15 +30,8 @@ type Devices = BTreeMap<String, Device>;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &CountersArgs) -> Result<(), Failure> {
-    let found = verbs::devices().doing("listing the RDMA devices")?;
-    let names = found.into_iter().map(|device| device.name);
-    let names: Vec<_> = names.filter(|name| is_asked_for(args, name)).collect();
-    if names.is_empty() {
-        return Err(Failure::failed(match &args.device {
-            Some(name) => format!("there is no device {name}: see `adverb devices`"),
-            None => "no RDMA device: no network interface that is up has an address".to_owned(),
-        }));
-    }
+    let found = asked_for(args.device.as_deref())?;
+    let names: Vec<_> = found.into_iter().map(|device| device.name).collect();
     loop {
         let reports = verbs::survey().doing("asking the processes for their counters")?;
         show(&collect(&names, reports), args)?;
@@ -46,10 +40,6 @@ pub(crate) fn run(args: &CountersArgs) -> Result<(), Failure> {
         };
         std::thread::sleep(Duration::from_secs_f64(seconds));
     }
-}
-
-fn is_asked_for(args: &CountersArgs, name: &str) -> bool {
-    args.device.as_ref().is_none_or(|asked| asked == name)
 }
 
 /// Sorts what the processes have shown by device; those that are not open count nothing.

@@ -73,10 +73,7 @@ const NONE: &str = "none, for no network interface that is up has an address: `i
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &DevicesArgs) -> Result<(), Failure> {
-    let devices = list()?;
-    if devices.is_empty() {
-        return Err(Failure::Skipped(format!("RDMA devices: {NONE}")));
-    }
+    let devices: Vec<Device> = asked_for(None)?.iter().map(describe).collect();
     let text = if args.json {
         json(serde_json::json!({ "devices": devices }))?
     } else {
@@ -88,10 +85,20 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<(), Failure> {
     std::io::stdout().write_all(text.as_bytes()).doing("printing the devices")
 }
 
-/// All devices of this machine.
-fn list() -> Result<Vec<Device>, Failure> {
-    let found = verbs::devices().doing("listing the RDMA devices")?;
-    Ok(found.iter().map(describe).collect())
+/// The devices of this machine, or the one of this name. There is at least one.
+pub(crate) fn asked_for(name: Option<&str>) -> Result<Vec<verbs::Device>, Failure> {
+    let mut devices = verbs::devices().doing("listing the RDMA devices")?;
+    if devices.is_empty() {
+        return Err(Failure::Skipped(format!("RDMA devices: {NONE}")));
+    }
+    let known = device_names(&devices);
+    devices.retain(|device| name.is_none_or(|name| device.name == name));
+    match (name, devices.as_slice()) {
+        (Some(name), []) => {
+            Err(Failure::failed(format!("there is no device {name}; there are: {known}")))
+        }
+        (_, _) => Ok(devices),
+    }
 }
 
 /// What there is to say about a device.

@@ -11,29 +11,17 @@ use adverb::verbs::{self, Context, Device, DeviceAttr, PathMtu, Provider};
 use serde_json::{Map, Value, json};
 
 use crate::args::DevinfoArgs;
-use crate::devices::device_names;
+use crate::devices::asked_for;
 use crate::failure::{Doing, Failure};
 use crate::output;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {
-    let all = verbs::devices().doing("listing the RDMA devices")?;
     if args.list {
-        return print(&list(&all));
+        return print(&list(&verbs::devices().doing("listing the RDMA devices")?));
     }
-    let shown: Vec<&Device> = match &args.device {
-        Some(name) => all.iter().filter(|device| device.name == *name).collect(),
-        None => all.iter().collect(),
-    };
-    if let (Some(name), []) = (&args.device, shown.as_slice()) {
-        let known = device_names(&all);
-        return Err(Failure::failed(format!("there is no device {name}; there are: {known}")));
-    }
-    if shown.is_empty() {
-        let why = "no RDMA device: no network interface that is up has an address";
-        return Err(Failure::Skipped(why.to_owned()));
-    }
-    let sheets = shown.into_iter().map(|device| Sheet::of(device, args.verbose));
+    let shown = asked_for(args.device.as_deref())?;
+    let sheets = shown.iter().map(|device| Sheet::of(device, args.verbose));
     if args.json {
         let all: Vec<Value> = sheets.map(|sheet| sheet.json()).collect();
         print(&output::json(json!({ "devices": all }))?)

@@ -20,7 +20,7 @@ use crate::args::{Meeting, PingpongArgs};
 use crate::bench::client::addresses;
 use crate::bench::stats::{self, Samples};
 use crate::child::{Child, end_with_parent};
-use crate::devices::device_names;
+use crate::devices::asked_for;
 use crate::failure::{Doing, Failure};
 use crate::here;
 use crate::progress::Progress;
@@ -58,11 +58,7 @@ fn config(args: &PingpongArgs) -> Result<Config, Failure> {
         .connect_timeout(PATIENCE)
         .work_timeout(PATIENCE);
     if let Some(name) = &connection.device {
-        let devices = adverb::verbs::devices().doing("listing the RDMA devices")?;
-        if !devices.iter().any(|device| device.name == *name) {
-            let names = device_names(&devices);
-            return Err(Failure::failed(format!("there is no device {name}; there are: {names}")));
-        }
+        asked_for(Some(name))?;
         config = config.device(name);
     }
     if let Some(index) = connection.gid_index {

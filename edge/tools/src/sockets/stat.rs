@@ -42,8 +42,8 @@ pub(crate) struct StatArgs {
     #[arg(short = 'F', long)]
     forbid_clean: bool,
 
-    /// Seconds between two reports
-    #[arg(short, long, default_value_t = 1)]
+    /// Seconds between two reports, in whole numbers
+    #[arg(short, long, default_value_t = 1, value_name = "SECONDS", value_parser = seconds)]
     interval: u64,
 
     /// Reports; 0 for as many as there is time for
@@ -389,6 +389,14 @@ fn member(row: &Row) -> Member {
     }
 }
 
+/// Reads a number of seconds.
+fn seconds(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(seconds @ 1..=86_400) => Ok(seconds),
+        _ => Err("an interval is 1 to 86400 seconds".to_owned()),
+    }
+}
+
 /// Reads descriptors such as `4-16`, or a single one.
 fn range(text: &str) -> Result<RangeInclusive<u64>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -431,7 +439,7 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
     let level = asked_level(args.log_level.as_deref())?;
     let subject = subject(args)?;
     let mut before: BTreeMap<(u32, u64), Row> = BTreeMap::new();
-    let seconds = args.interval.max(1);
+    let seconds = args.interval;
     if args.details == 2 {
         // What has come since the last report: the first has one before it that is not shown.
         for source in sources(args) {

@@ -49,12 +49,28 @@ fn wrong_usage_ends_with_2_and_says_what_is_allowed() {
         (&["pingpong", ""], "a value is required"),
         (&["sockets", "stat", "-s", "x"], "such as 4-16 or 1,9"),
         (&["sockets", "stat", "-S", "x"], "0 for all"),
+        (&["sockets", "stat", "-i", "-1"], "1 to 86400"),
         (&["devices", "soft_lo"], "--help"),
     ] {
         let output = adverb(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {output:?}");
         assert!(stderr(&output).contains(hint), "{words:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_answered_with_those_that_are() {
+    for words in [
+        &["counters", "-d", "nope"][..],
+        &["devinfo", "-d", "nope"],
+        &["pingpong", "-d", "nope"],
+        &["bench", "-d", "nope", "-n", "1"],
+    ] {
+        let output = adverb(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+        let said = stderr(&output);
+        assert!(said.contains("no device nope; there are: "), "{words:?}: {said}");
     }
 }
 
