@@ -129,8 +129,19 @@ fn control(tree: &Path, version: &str, architecture: &str) -> Result<(), Failure
 /// Both libraries keep a directory in shared memory for the next program of a user.
 const POSTRM: &str = "#!/bin/sh\nset -e\ncase \"$1\" in remove | purge) rm -rf /dev/shm/adverb-ibverbs-* /dev/shm/adverb-sockets-* ;; esac\n";
 
-/// Installs the package in a fresh root, does what the README says, removes it, and looks at what is left.
-pub(crate) fn check(root: &Path) -> Result<(), Failure> {
+/// What `check` installs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Origin {
+    /// The packages in `target/dist`.
+    Package,
+    /// What the README builds, from a clone.
+    Source,
+}
+
+/// Installs the package in a fresh root, does what the README says, removes it, and looks at what is left; installs the
+/// wheel in a fresh environment, and runs what the book shows. Or does all that the README says in a fresh root with a
+/// clone and a compiler.
+pub(crate) fn check(root: &Path, origin: Origin) -> Result<(), Failure> {
     for tool in ["mmdebstrap", "unshare"] {
         if output("sh", &["-c", &format!("command -v {tool}")]).is_err() {
             let reason = format!("dist --check: there is no {tool}");
@@ -142,34 +153,67 @@ pub(crate) fn check(root: &Path) -> Result<(), Failure> {
         }
     }
     let page = fs::read_to_string(root.join("README.md")).map_err(failed("reading README.md"))?;
-    let script = readme::script(&page)?;
-    let target = target(root);
-    let debs = list(&target.join("dist"))?;
-    let deb = debs.iter().find(|file| file.extension().is_some_and(|end| end == "deb"));
-    let deb = deb.ok_or("there is no package: `cargo xtask dist` makes it")?;
-    let fresh = target.join("dist-root");
+    let dist = target(root).join("dist");
+    let fresh = target(root).join("dist-root");
     let _ = fs::remove_dir_all(&fresh);
     let suite = output("sh", &["-c", ". /etc/os-release && echo $VERSION_CODENAME"])?;
-    output("mmdebstrap", &["--variant=minbase", PROGRAMS, &suite, text(&fresh)?])?;
-    fs::copy(deb, fresh.join("adverb.deb")).map_err(failed("copying the package"))?;
-    fs::write(fresh.join("readme"), script).map_err(failed("writing the script"))?;
-    fs::write(fresh.join("check"), CHECK).map_err(failed("writing the check"))?;
+    let (programs, check) = match origin {
+        Origin::Package => (PROGRAMS.to_owned(), CHECK),
+        Origin::Source => (format!("{PROGRAMS},gcc,libc6-dev"), SOURCE_CHECK),
+    };
+    output("mmdebstrap", &["--variant=minbase", &programs, &suite, text(&fresh)?])?;
+    fs::write(fresh.join("readme"), readme::script(&page, origin)?)
+        .map_err(failed("writing the script"))?;
+    fs::write(fresh.join("check"), check).map_err(failed("writing the check"))?;
     let words = ["--net", "--pid", "--fork", "--mount", "--kill-child", "sh", "-c", ENTER, "sh"];
     let mut alone = Command::new("unshare");
     alone.args(words).arg(&fresh);
+    match origin {
+        Origin::Package => {
+            let debs = list(&dist)?;
+            let deb = debs.iter().find(|file| file.extension().is_some_and(|end| end == "deb"));
+            let deb = deb.ok_or("there is no package: `cargo xtask dist` makes it")?;
+            fs::copy(deb, fresh.join("adverb.deb")).map_err(failed("copying the package"))?;
+        }
+        Origin::Source => drop(alone.arg(clone(root, &fresh)?)),
+    }
     let status = alone.status().map_err(failed("unshare"))?;
     fs::remove_dir_all(&fresh).map_err(failed("removing the root"))?;
     if !status.success() {
         return Err(format!("in the fresh root, as above: {status}"));
     }
+    if origin == Origin::Source {
+        println!("built, installed and used, from a clone");
+        return Ok(());
+    }
     println!("installed, used, removed: nothing is left");
+    match python::try_wheel(root, &dist)? {
+        true => println!("the wheel: installed and used"),
+        false => println!("skipped: there is no wheel in {}", dist.display()),
+    }
     Ok(())
+}
+
+/// Puts a clone and the sources of what it depends on into a root without a network; where the compiler is.
+fn clone(root: &Path, fresh: &Path) -> Result<String, Failure> {
+    let sources = fresh.join("src");
+    output("git", &["clone", "--quiet", "--no-hardlinks", text(root)?, text(&sources)?])?;
+    let (manifest, vendor) = (sources.join("Cargo.toml"), fresh.join("vendor"));
+    let words = ["vendor", "--locked", "--manifest-path", text(&manifest)?];
+    let settings = output("cargo", &[&words[..], &[text(&vendor)?]].concat())?;
+    fs::create_dir_all(fresh.join("cargo"))
+        .and_then(|()| fs::create_dir_all(fresh.join("compiler")))
+        .map_err(failed("making directories"))?;
+    let settings = settings.replace(text(&vendor)?, "/vendor");
+    fs::write(fresh.join("cargo/config.toml"), settings).map_err(failed("writing settings"))?;
+    output("rustc", &["--print", "sysroot"])
 }
 
 /// Programs of others that the README names, and what makes its two machines.
 const PROGRAMS: &str = "--include=iproute2,perftest,redis-server,redis-tools";
 
-/// In namespaces of its own; `$1` is the root, which has to be a mount for `ip netns`.
+/// In namespaces of its own; `$1` is the root, which has to be a mount for `ip netns`, and `$2` where a compiler is, if the
+/// root is to have one.
 const ENTER: &str = r#"
 set -eu
 mount --make-rprivate /
@@ -178,6 +222,7 @@ cd "$1"
 mount -t proc none proc
 mount -t sysfs none sys
 mount -t tmpfs none dev/shm
+[ -z "${2:-}" ] || mount --bind -o ro "$2" compiler
 ip link set lo up 2>/dev/null || true
 exec chroot . sh /check
 "#;
@@ -193,10 +238,27 @@ adverb pingpong -n 10
 adverb env
 test -e /usr/share/man/man1/adverb-bench.1.gz
 sh /readme
+# What the container's image has: these files and those of the C compiler's and the C library's packages, no shell, and a
+# user that is not root.
+libraries=$(ldd /usr/bin/adverb /usr/lib/libadverb_*.so | awk '/=>/ { print $3 } /ld-linux/ { print $1 }' | sort -u)
+if echo "$libraries" | grep -vE '/(lib(c|m|gcc_s)|ld-linux[^/]*)\.so'; then exit 1; fi
+mkdir -p /image/proc
+cp -L --parents /usr/bin/adverb /usr/lib/libadverb_*.so $libraries /image
+mount --bind /proc /image/proc
+chroot --userspec=65532:65532 /image /usr/bin/adverb pingpong -n 10
+umount /image/proc
+rm -rf /image /run/mount
 dpkg -r adverb
 files >/tmp/after
 if diff /tmp/before /tmp/after | grep -v ' /tmp/after$' | grep '^[<>]'; then exit 1; fi
 if ls /dev/shm | grep adverb; then exit 1; fi
+"#;
+
+/// In the root with a compiler: what the script does is the check.
+const SOURCE_CHECK: &str = r#"
+set -eu
+export PATH=/cargo/bin:/compiler/bin:$PATH CARGO_HOME=/cargo CARGO_NET_OFFLINE=true
+sh /readme
 "#;
 
 fn list(directory: &Path) -> Result<Vec<PathBuf>, Failure> {

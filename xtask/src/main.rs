@@ -28,6 +28,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::dist::Origin;
+
 /// What went wrong, for a person to read.
 type Failure = String;
 
@@ -66,7 +68,8 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ["book"] => book::book(&root),
         ["dist"] => dist::dist(&root, "release"),
         ["dist", "--profile", profile] => dist::dist(&root, profile),
-        ["dist", "--check"] => dist::check(&root),
+        ["dist", "--check"] => dist::check(&root, Origin::Package),
+        ["dist", "--check", "--from-source"] => dist::check(&root, Origin::Source),
         ["figures"] => figures::figures(&root, None),
         ["figures", file] => figures::figures(&root, Some(file)),
         ["lab"] => lab::lab(&root, "", 1),
@@ -121,9 +124,11 @@ usage: cargo xtask COMMAND
   api [--write]          the public API, compared with docs/api, or put there
   record [--write]       instructions of each operation, compared with benches/record, or put there
   record --c             instructions through libibverbs, compared with the Rust API
-  dist [--profile NAME | --check]
-                         a Debian package, an archive and a Python wheel in target/dist; --check installs
-                         the Debian package in a fresh root, does what the README says, and removes it (root, mmdebstrap)
+  dist [--profile NAME]  a Debian package, an archive and a Python wheel in target/dist
+  dist --check [--from-source]
+                         installs the Debian package in a fresh root, does what the README says, and removes it; installs
+                         the wheel, and runs what the book shows; or does all that the README says, from a clone
+                         (root, mmdebstrap)
   book                   the book with the pages that it leads to, in target/book; in HTML by mdbook, or else rustdoc
   python                 the Python package: built, linted and tested, in target/python
   figures [FILE]         the measured figures of README and book, from docs/book/figures.json, or from the JSON of a run

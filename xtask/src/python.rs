@@ -37,6 +37,46 @@ pub(crate) fn wheel(root: &Path, dist: &Path, profile: &str) -> Result<bool, Fai
     Ok(true)
 }
 
+/// Installs the wheel in `dist` in a fresh environment, from nowhere else, and runs there what the book shows; says
+/// whether there is one.
+pub(crate) fn try_wheel(root: &Path, dist: &Path) -> Result<bool, Failure> {
+    let files = fs::read_dir(dist).map_err(|error| format!("{}: {error}", dist.display()))?;
+    let mut files = files.flatten().map(|entry| entry.path());
+    let Some(wheel) = files.find(|file| file.extension().is_some_and(|end| end == "whl")) else {
+        return Ok(false);
+    };
+    let package = dist.join("fresh");
+    let environment = package.join("venv");
+    let place = Place { target: package.clone(), environment, package };
+    let _ = fs::remove_dir_all(&place.package);
+    fs::create_dir_all(&place.package).map_err(|error| format!("{}: {error}", dist.display()))?;
+    place.run("python3", &["-m", "venv", "venv"])?;
+    let wheel = wheel.to_str().ok_or("the wheel's name is not UTF-8")?;
+    place.run("pip", &["install", "--quiet", "--no-index", "--no-deps", wheel])?;
+    let chapter = fs::read_to_string(root.join(CHAPTER))
+        .map_err(|error| format!("reading {CHAPTER}: {error}"))?;
+    let mut count = 0;
+    for listing in listings(&chapter) {
+        fs::write(place.package.join("listing.py"), listing)
+            .map_err(|error| format!("writing a listing: {error}"))?;
+        // Apart from the environment of the program that calls, and from this directory.
+        place.run("python", &["-I", "listing.py"])?;
+        count += 1;
+    }
+    if count == 0 {
+        return Err(format!("{CHAPTER} has no listing that runs without other packages"));
+    }
+    fs::remove_dir_all(&place.package).map_err(|error| format!("removing it: {error}"))?;
+    Ok(true)
+}
+
+/// The chapter's programs that need nothing but the package.
+fn listings(chapter: &str) -> impl Iterator<Item = &str> {
+    let blocks = chapter.split("```python\n").skip(1);
+    let listings = blocks.filter_map(|block| block.split("```").next());
+    listings.filter(|listing| !listing.contains("numpy"))
+}
+
 /// Why nothing is done.
 pub(crate) const NONE: &str = "there is no Python 3.11 or later with the module venv";
 
@@ -88,6 +128,7 @@ impl Place {
     }
 }
 
+const CHAPTER: &str = "docs/book/src/python.md";
 const REQUIREMENTS: &str = "requirements.txt";
 
 /// Ends well where an environment can be made.

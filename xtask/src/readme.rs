@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use crate::Failure;
+use crate::dist::Origin;
 
 /// One line of the page's blocks of commands.
 #[derive(Debug, Eq, PartialEq)]
@@ -18,11 +19,16 @@ enum Line {
     Client(String),
 }
 
-/// A shell script that runs the commands of `page` in order, where `adverb` is installed.
-pub(crate) fn script(page: &str) -> Result<String, Failure> {
+/// A shell script that runs the commands of `page` in order: where `adverb` is installed, or where there is a clone in
+/// `/src`, all but the tests.
+pub(crate) fn script(page: &str, origin: Origin) -> Result<String, Failure> {
     let mut script = PROLOGUE.to_owned();
     for line in commands(page) {
+        let is_build = line.starts_with("cargo ") || line.starts_with(INSTALL);
         let written = match classify(line)? {
+            _ if is_build && origin == Origin::Source && line != TESTS => {
+                writeln!(script, "build {}", line.trim_start_matches("sudo "))
+            }
             Line::Elsewhere => Ok(()),
             Line::Server(command) => writeln!(script, "serve {command}"),
             Line::Client(command) => {
@@ -61,7 +67,10 @@ fn classify(line: &str) -> Result<Line, Failure> {
     })
 }
 
-const ELSEWHERE: [&str; 3] = ["cargo xtask ", "cargo install --path ", "sudo dpkg -i target/dist/"];
+const ELSEWHERE: [&str; 3] = ["cargo xtask ", "cargo install --path ", INSTALL];
+const INSTALL: &str = "sudo dpkg -i target/dist/";
+/// They have a gate of their own.
+const TESTS: &str = "cargo xtask test";
 
 /// What the page calls the other machine, and its address in the namespaces.
 const HOST: &str = "HOST";
@@ -86,6 +95,10 @@ end() {
     [ -z "$server" ] || kill -TERM -$server 2>/dev/null || true
     server=
 }
+build() {
+    echo "$ $*"
+    (cd /src && eval "$*")
+}
 serve() {
     end
     echo "$ $* &"
@@ -97,7 +110,7 @@ use() {
     shift
     echo "$ $*"
     for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-        if timeout 60 ip netns exec $namespace "$@" >/tmp/work/out 2>/tmp/work/errors && [ -s /tmp/work/out ]; then
+        if timeout 240 ip netns exec $namespace "$@" >/tmp/work/out 2>/tmp/work/errors && [ -s /tmp/work/out ]; then
             tr '\r' '\n' </tmp/work/out | grep . | tail -n 3
             end
             return
@@ -120,7 +133,7 @@ mod tests {
     #[test]
     fn the_page_leads_to_a_figure_two_machines_redis_and_perftest() {
         let page = include_str!("../../README.md");
-        let script = script(page).unwrap();
+        let script = script(page, Origin::Package).unwrap();
         for line in [
             "\nuse a adverb bench\n",
             "\nserve adverb bench --server\nuse b adverb bench 10.77.0.1\n",
@@ -135,6 +148,20 @@ mod tests {
     fn a_line_that_the_check_does_not_know_is_refused() {
         assert_eq!(classify("cargo xtask test"), Ok(Line::Elsewhere));
         assert!(classify("make install").unwrap_err().contains("make install"));
-        assert!(script("\n```sh\nadverb devices   # all\ncurl x | sh\n```\n").is_err());
+        let page = "\n```sh\nadverb devices   # all\ncurl x | sh\n```\n";
+        assert!(script(page, Origin::Package).is_err());
+    }
+
+    #[test]
+    fn from_a_clone_everything_is_built_but_the_tests() {
+        let script = script(include_str!("../../README.md"), Origin::Source).unwrap();
+        for line in [
+            "\nbuild cargo run --release --bin adverb -- bench\n",
+            "\nbuild cargo xtask dist\nbuild dpkg -i target/dist/adverb_*.deb\n",
+            "\nserve adverb bench --server\n",
+        ] {
+            assert!(script.contains(line), "{line:?} is not in\n{script}");
+        }
+        assert!(!script.contains(TESTS));
     }
 }
