@@ -24,3 +24,4 @@ pub(crate) mod spin;
 pub(crate) mod stamps;
 pub(crate) mod state;
 pub(crate) mod table;
+pub(crate) mod waits;

@@ -4,6 +4,7 @@
 //! `libadverb_sockets.so` does the rest, and `LD_PRELOAD` by hand does the same. `sockets/stat.rs`
 //! looks at programs that run so, and `parameters` lists what can be set.
 
+mod source;
 pub(crate) mod stat;
 
 use std::ffi::OsString;

@@ -32,7 +32,7 @@ pub const PARAMETERS: &[Parameter] = &[
     row("VMA_STATS_FD_NUM", "Stats FD Num (max)", Kind::Integer(0, 1024), Number(100), Active),
     row("VMA_CONFIG_FILE", "Conf File", Kind::Text, Text("/etc/libvma.conf"), Active),
     row("VMA_APPLICATION_ID", "Application ID", Kind::Text, Text("VMA_DEFAULT_APPLICATION_ID"), Active),
-    row("VMA_CPU_USAGE_STATS", "Polling CPU usage", Kind::Flag, Number(0), None("not measured")),
+    row("VMA_CPU_USAGE_STATS", "Polling CPU usage", Kind::Flag, Number(0), Active),
     row("VMA_HANDLE_SIGINTR", "SigIntr Ctrl-C Handle", Kind::Flag, Number(0), None("nothing has to be cleaned up at the end")),
     row("VMA_HANDLE_SIGSEGV", "SegFault Backtrace", Kind::Flag, Number(0), None("not done")),
     row("VMA_RING_ALLOCATION_LOGIC_TX", "Ring allocation logic TX", Kind::Choice(RING_LOGIC), Number(0), None("every connection has rings of its own")),

@@ -51,6 +51,8 @@ pub(crate) struct Config {
     pub(crate) nodelay: bool,
     pub(crate) quickack: bool,
     pub(crate) multicast_loop: bool,
+    /// It is measured how long calls that look at many descriptors spin.
+    pub(crate) measures_polling: bool,
     /// Connections between network namespaces may have rings.
     pub(crate) reaches_across: bool,
     /// Says of each socket what has become of it.
@@ -220,6 +222,7 @@ impl Config {
             nodelay: settings.is_on("VMA_TCP_NODELAY"),
             quickack: settings.is_on("VMA_TCP_QUICKACK"),
             multicast_loop: settings.is_on("VMA_TX_MC_LOOPBACK"),
+            measures_polling: settings.is_on("VMA_CPU_USAGE_STATS"),
             reaches_across: settings.is_on("ADVERB_SOCKETS_ACROSS"),
             explain: settings.is_on("ADVERB_SOCKETS_EXPLAIN"),
             stats_dir: match is_default("VMA_STATS_SHMEM_DIR") {

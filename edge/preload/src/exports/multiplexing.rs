@@ -15,6 +15,7 @@ use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::{confined, copy};
 use crate::socket::table;
+use crate::socket::waits::Call;
 use crate::transport::datagram;
 use crate::wait::epoll::{self, Epoll};
 use crate::wait::multiplex::{self, Sets};
@@ -83,7 +84,7 @@ unsafe fn poll_copied(
     if !unsafe { copy::copy(copied.as_mut_ptr().cast(), fds.cast(), bytes) } {
         return Err(Errno::FAULT);
     }
-    let answer = multiplex::poll(copied, limit_ns, mask)?;
+    let answer = multiplex::poll(Call::Poll, copied, limit_ns, mask)?;
     // SAFETY: as many bytes of ours, and the program's array, to which we have no references. Only what
     // happened is new, and no other thread may be writing there.
     let is_there = unsafe { copy::copy(fds.cast(), copied.as_ptr().cast(), bytes) };

@@ -31,7 +31,7 @@ pub(crate) fn forget(fd: c_int) {
         }
         learn(socket);
         arena::describe_wanted();
-        stats::dump(fd, socket);
+        stats::close(fd, socket);
         datagram::closing(socket);
     }
     socket.release();

@@ -95,10 +95,11 @@ fn file(len: usize) -> Option<Mapping> {
     let base = mapping.base().as_ptr();
     let list = |places: &[usize]| places.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let text = format!(
-        "adverb-sockets 1 pid={pid} fds={} ring={} box={} layout={} why={} command={}\0",
+        "adverb-sockets 1 pid={pid} fds={} ring={} box={} {} layout={} why={} command={}\0",
         config::get().stats_fds,
         list(&ring::cursors()),
         list(&datagram::counts()),
+        arena::sums(),
         arena::layout(),
         state::Reason::ALL.map(|(_, text)| text).join(";"),
         config::command(),
@@ -138,8 +139,15 @@ pub(crate) fn sum_up(socket: &Socket, fd: i32) {
     }
 }
 
-/// Adds what a socket has counted to the file that `VMA_STATS_FILE` names.
-pub(crate) fn dump(fd: i32, socket: &Socket) {
+/// A socket is about to close: adds what it has counted to what others had, and to the file that
+/// `VMA_STATS_FILE` names.
+pub(crate) fn close(fd: i32, socket: &Socket) {
+    if socket.kind() == Kind::Datagram {
+        sum_up(socket, fd);
+    }
+    if let Some(closed) = arena::closed() {
+        closed.absorb(&socket.counters);
+    }
     if let Some(path) = &config::get().stats_file {
         sum_up(socket, fd);
         let report = socket.counters.report(fd);

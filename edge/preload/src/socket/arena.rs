@@ -18,11 +18,13 @@ use adverb_shm::alive;
 
 use crate::base::lock::Lazy;
 use crate::base::shelter::Mapping;
-use crate::base::{log, raw};
+use crate::base::{log, raw, thread};
+use crate::socket::counters::Counters;
 use crate::socket::memberships::{self, Membership};
 use crate::socket::own;
 use crate::socket::ownership::{self, Bits, Ownership, Place, Places, Vacancies};
 use crate::socket::state::{self, Local, Socket};
+use crate::socket::waits::{self, Counts, Waits};
 
 /// The most sockets that are known at a time; others are the kernel's.
 pub(crate) const SLOTS_MAX: usize = 1 << 18;
@@ -43,6 +45,9 @@ struct Arena {
     /// The process after which the file is named, and some of those that have it.
     holder: AtomicU32,
     processes: [AtomicU32; PROCESSES_MAX],
+    /// What sockets that are closed had counted.
+    closed: Counters,
+    waits: [Waits; waits::PLACES],
     /// The processes that have slots. What a child of few touches is on one page with all of the above.
     places: Places,
     free: [AtomicU64; SLOTS_MAX / u64::BITS as usize],
@@ -194,6 +199,27 @@ pub(crate) fn layout() -> String {
     let (members, member) = (arena + SLOTS_MAX * slot, size_of::<Membership>());
     let (count, subject) = (memberships::COUNT, offset_of!(Arena, subject));
     format!("{text}| {arena} {slot} {fresh} {level} {details} {members} {member} {count} {subject}")
+}
+
+/// Where what closed sockets had counted lies, and what calls that wait have counted.
+pub(crate) fn sums() -> String {
+    use std::mem::offset_of;
+    let (closed, at) = (offset_of!(Arena, closed), offset_of!(Arena, waits));
+    let (stride, count) = (size_of::<Waits>(), waits::PLACES);
+    let (calls, names) = (Waits::CALLS, Counts::NAMES);
+    format!("closed={closed} waits={at}:{stride}:{count}:{calls}:{names}")
+}
+
+/// What closed sockets had counted.
+pub(crate) fn closed() -> Option<&'static Counters> {
+    existing().map(|arena| &arena.closed)
+}
+
+/// Where the calling thread counts what it waits for.
+#[inline]
+pub(crate) fn waits() -> Option<&'static Waits> {
+    let place = own::me()?.0.wrapping_mul(5).wrapping_add(thread::id());
+    existing()?.waits.get(usize::try_from(place).unwrap_or(0) % waits::PLACES)
 }
 
 /// The descriptor of which readers of statistics want a description in the log, 0 for all, and at which

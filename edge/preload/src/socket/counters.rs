@@ -37,6 +37,11 @@ pub(crate) struct Counters {
     pub(crate) rings_broken: AtomicU64,
 }
 
+/// Whether a counter's value is a mark that it has left, or a limit, rather than a number of things.
+fn is_mark(name: &str) -> bool {
+    name.ends_with("_max") || name == "rx_limit_bytes"
+}
+
 /// Remembers `now` if it is more than ever. Returns whether it is.
 #[inline]
 pub(crate) fn rise(counter: &AtomicU64, now: usize) -> bool {
@@ -106,6 +111,19 @@ impl Counters {
             &self.rx_limit_bytes,
             &self.rings_broken,
         ]
+    }
+
+    /// Adds what another has counted; of marks the higher one stays.
+    pub(crate) fn absorb(&self, other: &Self) {
+        for ((name, _), (sum, count)) in
+            Self::FIELDS.iter().zip(self.all().into_iter().zip(other.all()))
+        {
+            let count = count.load(Ordering::Relaxed);
+            match is_mark(name) {
+                true => sum.fetch_max(count, Ordering::Relaxed),
+                false => sum.fetch_add(count, Ordering::Relaxed),
+            };
+        }
     }
 
     pub(crate) fn reset(&self) {

@@ -30,6 +30,7 @@ use crate::socket::loans::{self, Keep, Lent, Loan, NO_PIECE, PIECES_MAX, Spare};
 use crate::socket::spin::SpinBudget;
 use crate::socket::state::Kind;
 use crate::socket::table::{self, SocketRef};
+use crate::socket::waits::Waiting;
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::{self, Receive, Step};
 use crate::wait::{blocking, multiplex};
@@ -379,7 +380,12 @@ pub(crate) fn admit(socket: &SocketRef, fd: c_int, now: bool) -> Result<Admitted
             return Err(Errno::AGAIN);
         }
         let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-        match multiplex::poll_unfiltered(&mut polled, budget.left_ns(), None) {
+        match multiplex::poll_unfiltered(
+            &mut polled,
+            budget.left_ns(),
+            None,
+            &mut Waiting::uncounted(),
+        ) {
             Ok(0) => return Err(Errno::AGAIN),
             Err(Errno::INTR) if !budget.is_interrupted() => {}
             Err(error) => return Err(error),

@@ -15,8 +15,10 @@ use crate::base::few::Few;
 use crate::base::raw::{self, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::base::{config, ppoll};
+use crate::socket::arena;
 use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
 use crate::socket::table::{self, SocketRef};
+use crate::socket::waits::{Call, Waiting};
 use crate::transport::datagram::{self, Content};
 use crate::transport::doorbell::{Borrowed, Doorbell, Sleeping};
 use crate::transport::park::{self, Sleeper, Want};
@@ -72,18 +74,21 @@ impl Known {
     }
 }
 
-/// `ppoll(2)`.
+/// `ppoll(2)`; `call` is the one that the program has made.
 pub(crate) fn poll(
+    call: Call,
     fds: &mut [libc::pollfd],
     limit_ns: Option<u64>,
     mask: Option<&libc::sigset_t>,
 ) -> Result<usize, Errno> {
     raw::cancellation_point();
     let errno = raw::errno();
+    let mut waiting = Waiting::begin(arena::waits(), call);
     let answer = match filters::is_any() {
-        false => poll_unfiltered(fds, limit_ns, mask),
-        true => poll_filtered(fds, limit_ns, mask),
+        false => poll_unfiltered(fds, limit_ns, mask, &mut waiting),
+        true => poll_filtered(fds, limit_ns, mask, &mut waiting),
     };
+    waiting.end(&answer);
     raw::set_errno(errno);
     answer
 }
@@ -94,11 +99,12 @@ fn poll_filtered(
     fds: &mut [libc::pollfd],
     limit_ns: Option<u64>,
     mask: Option<&libc::sigset_t>,
+    waiting: &mut Waiting,
 ) -> Result<usize, Errno> {
     let start_ns = raw::now_ns();
     let mut left_ns = limit_ns;
     loop {
-        let count = poll_unfiltered(fds, left_ns, mask)?;
+        let count = poll_unfiltered(fds, left_ns, mask, waiting)?;
         let kept = filters::sift(fds);
         left_ns =
             limit_ns.map(|limit| limit.saturating_sub(raw::now_ns().saturating_sub(start_ns)));
@@ -113,10 +119,12 @@ pub(crate) fn poll_unfiltered(
     fds: &mut [libc::pollfd],
     limit_ns: Option<u64>,
     mask: Option<&libc::sigset_t>,
+    waiting: &mut Waiting,
 ) -> Result<usize, Errno> {
     let (config, seen) = (config::get(), Seen::now());
     // A mask that changes which signals arrive is the kernel's business alone, as are no descriptors.
     if fds.is_empty() || limit_ns == Some(0) && !fds.iter().any(|fd| is_known(fd.fd)) {
+        waiting.sleeps();
         return ppoll::sleep(fds, limit_ns, mask);
     }
     let mut known = fds.iter().map(|fd| Known::of(fd.fd)).collect::<Few<_>>();
@@ -124,7 +132,7 @@ pub(crate) fn poll_unfiltered(
     let most_ns = config.select_spin_ns;
     let mut budget = SpinBudget::start(most_ns, limit_ns, Interrupts::All).since(seen);
     if !has_rings {
-        return spin_then_sleep(fds, &mut budget, mask, most_ns);
+        return spin_then_sleep(fds, &mut budget, mask, most_ns, waiting);
     }
     // If there is nothing but rings, the first look at the kernel can wait until they are empty.
     let is_mixed = known.iter().zip(&*fds).any(|(known, fd)| known.needs_kernel(fd));
@@ -136,7 +144,7 @@ pub(crate) fn poll_unfiltered(
         let kernel = is_eager || looks >= every || limit_ns == Some(0);
         looks = if kernel { 0 } else { looks + fds.len() };
         let asked = kernel.then(|| ask_now(fds, &known));
-        let count = look(fds, &mut known, asked);
+        let count = look(fds, &mut known, asked, waiting);
         if count > 0 || limit_ns == Some(0) {
             budget.hit(most_ns);
             return Ok(count);
@@ -150,10 +158,12 @@ pub(crate) fn poll_unfiltered(
             Spin::Sleep => {}
         }
         looks = 0;
+        waiting.sleeps();
         let since = raw::now_ns();
         if sleep_on_memory(fds, &known, budget.left_ns(), mask)? {
             budget.slept(since, most_ns);
-            match look(fds, &mut known, None) {
+            waiting.wakes();
+            match look(fds, &mut known, None, waiting) {
                 0 => continue,
                 count => return Ok(count),
             }
@@ -190,6 +200,7 @@ pub(crate) fn poll_unfiltered(
         drop(sleepers);
         drop(parked);
         budget.slept(since, most_ns);
+        waiting.wakes();
         for (asked, known) in asked.iter().zip(&*known) {
             if let Some((socket, segment)) = known.rings() {
                 park::apply_events(socket, asked.revents);
@@ -200,7 +211,7 @@ pub(crate) fn poll_unfiltered(
         }
         slept?;
         // What the kernel has said is still true of its own.
-        let count = look(fds, &mut known, Some(asked));
+        let count = look(fds, &mut known, Some(asked), waiting);
         if count > 0 || budget.is_over() || limit_ns == Some(0) {
             return Ok(count);
         }
@@ -254,6 +265,7 @@ fn spin_then_sleep(
     budget: &mut SpinBudget,
     mask: Option<&libc::sigset_t>,
     most_ns: u64,
+    waiting: &mut Waiting,
 ) -> Result<usize, Errno> {
     // Without a socket of ours among them, the wait is for a pipe or a terminal: no reason to
     // burn a processor.
@@ -274,6 +286,7 @@ fn spin_then_sleep(
             Spin::TimedOut => return Ok(0),
         }
     }
+    waiting.sleeps();
     let since = raw::now_ns();
     let answer = loop {
         let limit_ns = if spins { budget.slice_ns() } else { budget.left_ns() };
@@ -320,6 +333,7 @@ fn look(
     fds: &mut [libc::pollfd],
     known: &mut [Known],
     mut asked: Option<Few<libc::pollfd>>,
+    waiting: &mut Waiting,
 ) -> usize {
     let kernel = asked.is_some();
     let mut has_changed = false;
@@ -351,8 +365,9 @@ fn look(
             }
         }
     }
-    let mut count = 0;
+    let (mut count, mut rings) = (0, 0);
     for (fd, known) in fds.iter_mut().zip(known.iter()) {
+        let mut is_of_ring = false;
         match known {
             Known::Nothing => {
                 if !kernel {
@@ -367,6 +382,7 @@ fn look(
                 let mailbox = datagram::mailbox(socket, fd.fd).filter(|_| is_wanted);
                 let has = |mailbox| datagram::content(mailbox, fd.fd) == Content::Datagram;
                 if mailbox.is_some_and(has) {
+                    is_of_ring = true;
                     fd.revents |= fd.events & READING;
                 }
             }
@@ -375,6 +391,7 @@ fn look(
                     let ready = epoll::events_of(socket, segment, fd.fd);
                     let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
                     fd.revents = ready & (fd.events | always);
+                    is_of_ring = true;
                 }
             }
             Known::Epoll(epoll) => {
@@ -391,7 +408,9 @@ fn look(
             }
         }
         count += usize::from(fd.revents != 0);
+        rings += usize::from(fd.revents != 0 && is_of_ring);
     }
+    waiting.rings = rings;
     count
 }
 
@@ -583,7 +602,7 @@ pub(crate) fn select(
             fds.push(libc::pollfd { fd, events, revents: 0 });
         }
     }
-    poll(&mut fds, limit_ns, mask)?;
+    poll(Call::Select, &mut fds, limit_ns, mask)?;
     if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
         return Err(Errno(libc::EBADF));
     }

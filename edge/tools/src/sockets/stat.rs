@@ -1,19 +1,21 @@
 //! `adverb sockets stat`: what accelerated programs count, in the views of vma_stats.
 //!
-//! Each program publishes a file whose first lines say how to read the rest, so this room knows
-//! names, and no layout. Addresses and states are the kernel's, and come from `/proc`.
+//! Where the numbers come from is `source.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::net::{IpAddr, Ipv6Addr};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use adverb_sys::clock;
 use clap::Parser;
 use serde_json::json;
 
+use super::source::{
+    Dead, KernelLine, Row, SINCE, Source, WAITING_BYTES, WAITING_PACKETS, get, is_counter, is_flow,
+    kernel_line, kind, sources_in, transport, why,
+};
 use crate::failure::{Doing, Failure};
 use crate::output::json_line;
 use crate::prometheus::{Exposition, Kind};
@@ -88,267 +90,18 @@ pub(crate) struct StatArgs {
     details_level: Option<u32>,
 }
 
-/// What waits to be received; not in the file, but known when it is asked for.
-const WAITING_BYTES: &str = "rx_waiting_bytes";
-const WAITING_PACKETS: &str = "rx_waiting_packets";
-
-/// One socket's numbers, by name.
-type Row = BTreeMap<String, u64>;
-
-/// One program's file.
-#[derive(Debug)]
-struct Source {
-    file: File,
-    pid: u32,
-    command: String,
-    why: Vec<String>,
-    /// Name, offset and size of each number.
-    fields: Vec<(String, u64, usize)>,
-    slots_at: u64,
-    slot_bytes: u64,
-    fresh_at: u64,
-    /// Where a level and details of the log may be asked for.
-    level_at: Option<u64>,
-    details_at: Option<u64>,
-    /// Where a description of a socket may be asked for.
-    subject_at: Option<u64>,
-    /// Where memberships are, how long one is, and how many there are.
-    members: Option<[u64; 3]>,
-    /// Where files of rings and mailboxes have what is needed to know how much waits there.
-    ring: Option<[u64; 4]>,
-    mailbox: Option<[u64; 6]>,
-    /// Where these files are.
-    directory: PathBuf,
-}
-
-/// A list of so many numbers.
-fn numbers<const COUNT: usize>(text: &str) -> Option<[u64; COUNT]> {
-    let numbers: Option<Vec<u64>> = text.split(',').map(|number| number.parse().ok()).collect();
-    numbers?.try_into().ok()
-}
-
-/// A number in a file.
-fn number(file: &File, at: u64, size: usize) -> Option<u64> {
-    let mut bytes = [0; 8];
-    file.read_exact_at(bytes.get_mut(..size)?, at).ok()?;
-    Some(u64::from_le_bytes(bytes))
-}
-
-impl Source {
-    fn open(path: &Path) -> Option<Self> {
-        let file = File::options().read(true).write(true).open(path).ok()?;
-        let mut head = [0; 4096];
-        file.read_exact_at(&mut head, 0).ok()?;
-        let end = head.iter().position(|byte| *byte == 0)?;
-        let text = std::str::from_utf8(head.get(..end)?).ok()?;
-        let text = text.strip_prefix("adverb-sockets 1 ")?;
-        let (text, command) = text.split_once(" command=")?;
-        let (text, why) = text.split_once(" why=")?;
-        let (text, layout) = text.split_once(" layout=")?;
-        let word = |name| text.split(' ').find_map(|word| word.strip_prefix(name));
-        let pid = word("pid=")?.parse().ok()?;
-        let (ring, mailbox) = (word("ring=").and_then(numbers), word("box=").and_then(numbers));
-        let (fields, sizes) = layout.split_once("| ")?;
-        let fields = fields.split_whitespace().map(|field| {
-            let mut parts = field.split(':');
-            let name = parts.next()?.to_owned();
-            Some((name, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-        });
-        let mut sizes = sizes.split(' ').map(str::parse::<u64>);
-        Some(Self {
-            file,
-            pid,
-            command: command.to_owned(),
-            why: why.split(';').map(str::to_owned).collect(),
-            fields: fields.collect::<Option<_>>()?,
-            slots_at: sizes.next()?.ok()?,
-            slot_bytes: sizes.next()?.ok()?,
-            fresh_at: sizes.next()?.ok()?,
-            level_at: sizes.next().and_then(Result::ok),
-            details_at: sizes.next().and_then(Result::ok),
-            members: (|| Some([sizes.next()?.ok()?, sizes.next()?.ok()?, sizes.next()?.ok()?]))(),
-            subject_at: sizes.next().and_then(Result::ok),
-            ring,
-            mailbox,
-            directory: path.parent().unwrap_or(Path::new("/")).to_owned(),
-        })
-    }
-
-    fn number(&self, at: u64, size: usize) -> Option<u64> {
-        number(&self.file, at, size)
-    }
-
-    /// The multicast groups of the socket at a place in the file.
-    fn groups(&self, socket_at: u64) -> BTreeSet<IpAddr> {
-        let Some([start, size, count]) = self.members else { return BTreeSet::new() };
-        let socket = socket_at.saturating_sub(self.slots_at) / self.slot_bytes.max(1) + 1;
-        let mut all = vec![0; usize::try_from(size.saturating_mul(count)).unwrap_or(0)];
-        if self.file.read_exact_at(&mut all, start).is_err() {
-            return BTreeSet::new();
-        }
-        let size = usize::try_from(size).unwrap_or(0).max(1);
-        let members = all.chunks_exact(size).filter_map(|member| {
-            let (whose, rest) = member.split_first_chunk::<4>()?;
-            let (high, rest) = rest.get(4..)?.split_first_chunk::<8>()?;
-            let low = rest.first_chunk::<8>()?;
-            let is_it = u64::from(u32::from_le_bytes(*whose)) == socket;
-            let (high, low) = (u64::from_le_bytes(*high), u64::from_le_bytes(*low));
-            let bits = u128::from(high) << 64 | u128::from(low);
-            (is_it && bits != 0).then(|| IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical())
-        });
-        members.collect()
-    }
-
-    /// Fills in what is known when it is asked for: what waits to be received, in shared memory and in the
-    /// kernel's queue, and what neither had room for.
-    fn ask_around(&self, row: &mut Row) {
-        let (queue, drops) = kernel_line(row).map_or((0, 0), |line| (line.queue, line.drops));
-        let (bytes, packets) = match (kind(row), transport(row)) {
-            ("datagram", _) => {
-                let [packets, bytes, lost, lost_bytes] = self.in_mailbox(row).unwrap_or([0; 4]);
-                row.insert("rx_dropped_packets".to_owned(), lost.saturating_add(drops));
-                row.insert("rx_dropped_bytes".to_owned(), lost_bytes);
-                (bytes.saturating_add(queue), packets)
-            }
-            // What is in the kernel's queue are bells.
-            (_, "shm") => {
-                row.insert("rx_limit_bytes".to_owned(), get(row, "ring_bytes"));
-                (self.in_ring(row).unwrap_or(0), 0)
-            }
-            _ => (queue, 0),
-        };
-        row.insert(WAITING_BYTES.to_owned(), bytes);
-        row.insert(WAITING_PACKETS.to_owned(), packets);
-    }
-
-    fn in_ring(&self, row: &Row) -> Option<u64> {
-        let name = format!("{:016x}{:016x}", get(row, "meeting_a"), get(row, "meeting_b"));
-        let file = File::open(self.directory.join(name)).ok()?;
-        let [to_server_head, to_server_tail, to_client_head, to_client_tail] = self.ring?;
-        let (head, tail) = match get(row, "is_server") {
-            0 => (to_client_head, to_client_tail),
-            _ => (to_server_head, to_server_tail),
-        };
-        let (tail, head) = (number(&file, tail, 8)?, number(&file, head, 8)?);
-        Some(head.saturating_sub(tail))
-    }
-
-    /// Datagrams in a mailbox and their bytes, and datagrams and bytes it had no room for.
-    fn in_mailbox(&self, row: &Row) -> Option<[u64; 4]> {
-        let suffix = format!(".{:016x}", get(row, "cookie"));
-        let mut entries = fs::read_dir(&self.directory).ok()?.flatten();
-        let is_it = |name: &str| name.starts_with("udp.") && name.ends_with(&suffix);
-        let entry = entries.find(|entry| entry.file_name().to_str().is_some_and(is_it))?;
-        let file = File::open(entry.path()).ok()?;
-        let counts = self.mailbox?.map(|at| number(&file, at, 8));
-        let [Some(pushed), Some(taken), Some(charged), Some(released), Some(lost), Some(bytes)] =
-            counts
-        else {
-            return None;
-        };
-        Some([pushed.saturating_sub(taken), charged.saturating_sub(released), lost, bytes])
-    }
-
-    /// The sockets that are open, and where each is in the file.
-    fn rows(&self) -> Vec<(u64, Row)> {
-        let count = self.number(self.fresh_at, 4).unwrap_or(0);
-        let slots = (0..count).map(|index| self.slots_at + index * self.slot_bytes);
-        slots
-            .filter_map(|at| {
-                let read = |(name, offset, size): &(String, u64, usize)| {
-                    Some((name.clone(), self.number(at + offset, *size)?))
-                };
-                let mut row: Row = self.fields.iter().map(read).collect::<Option<_>>()?;
-                let is_open = get(&row, "refs") > 0;
-                if is_open {
-                    self.ask_around(&mut row);
-                }
-                is_open.then_some((at, row))
-            })
-            .collect()
-    }
-
-    /// Asks for another level, or other details, of the log. Both are written one higher.
-    fn ask(&self, at: Option<u64>, value: u32) -> std::io::Result<()> {
-        match at {
-            Some(at) => self.file.write_all_at(&value.saturating_add(1).to_le_bytes(), at),
-            None => Err(std::io::Error::other("the program's library is too old for that")),
-        }
-    }
-
-    /// Asks for a description of a socket in the program's log: descriptor and level, each one higher.
-    fn ask_about(&self, fd: u32, level: u32) -> std::io::Result<()> {
-        let Some(at) = self.subject_at else {
-            return Err(std::io::Error::other("the program's library is too old for that"));
-        };
-        let words = u64::from(level.saturating_add(1)) << 32 | u64::from(fd.saturating_add(1));
-        self.file.write_all_at(&words.to_le_bytes(), at)
-    }
-
-    fn zero(&self) -> std::io::Result<()> {
-        for (at, _) in self.rows() {
-            let counters = self.fields.iter().filter(|(name, _, _)| is_counter(name));
-            for (_, offset, size) in counters {
-                self.file.write_all_at([0; 8].get(..*size).unwrap_or(&[]), at + offset)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn is_counter(name: &str) -> bool {
-    ["rx_", "tx_", "bells"].iter().any(|start| name.starts_with(start))
-}
-
-/// Whether a counter is about what comes and goes, rather than a mark it has left.
-fn is_flow(name: &str) -> bool {
-    let is_state = ["_max", "rx_limit_bytes", WAITING_BYTES, WAITING_PACKETS];
-    is_counter(name) && !is_state.iter().any(|end| name.ends_with(end))
-}
-
-fn get(row: &Row, name: &str) -> u64 {
-    row.get(name).copied().unwrap_or(0)
-}
-
 /// The files of programs that run, those asked for.
 fn sources(args: &StatArgs) -> Vec<Source> {
-    let mut found = sources_in(args.directory.as_deref(), !args.forbid_clean);
+    let dead = if args.forbid_clean { Dead::Left } else { Dead::Removed };
+    let mut found = sources_in(args.directory.as_deref(), dead);
     found.retain(|source| args.pid.is_none_or(|pid| pid == source.pid));
     found.retain(|source| args.name.as_ref().is_none_or(|name| source.command.contains(name)));
     found
 }
 
-/// The files of all programs that run, by their numbers; those of others are removed if `cleans`.
-fn sources_in(directory: Option<&Path>, cleans: bool) -> Vec<Source> {
-    let user = fs::metadata("/proc/self").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
-    let meeting = format!("/dev/shm/adverb-sockets-{}", user.unwrap_or(0));
-    let named = std::env::var_os("ADVERB_SOCKETS_SHM_DIR").filter(|named| !named.is_empty());
-    let directory = directory.map(PathBuf::from).or_else(|| named.map(PathBuf::from));
-    let directory = directory.unwrap_or_else(|| PathBuf::from(meeting));
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut found: Vec<Source> = entries
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let name = name.to_str()?;
-            let pid = name.strip_prefix("stat.").or(name.strip_prefix("adverb-sockets."))?;
-            if !Path::new("/proc").join(pid).exists() {
-                if cleans {
-                    let _ = fs::remove_file(entry.path());
-                }
-                return None;
-            }
-            // A child goes on with the file of the one that made it.
-            let pid = pid.parse().ok()?;
-            Source::open(&entry.path()).map(|source| Source { pid, ..source })
-        })
-        .collect();
-    found.sort_by_key(|source| source.pid);
-    found
-}
-
 /// What accelerated programs do, for `adverb top`.
 pub(crate) fn groups() -> Vec<Group> {
-    sources_in(None, false).iter().map(group).collect()
+    sources_in(None, Dead::Left).iter().map(group).collect()
 }
 
 fn group(source: &Source) -> Group {
@@ -439,12 +192,15 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
     let level = asked_level(args.log_level.as_deref())?;
     let subject = subject(args)?;
     let mut before: BTreeMap<(u32, u64), Row> = BTreeMap::new();
+    let mut waited: BTreeMap<(u32, String), Row> = BTreeMap::new();
     let seconds = args.interval;
     if args.details == 2 {
         // What has come since the last report: the first has one before it that is not shown.
         for source in sources(args) {
             let rows = source.rows().into_iter();
             before.extend(rows.map(|(at, row)| ((source.pid, at), row)));
+            let calls = source.waits().into_iter();
+            waited.extend(calls.map(|(call, row)| ((source.pid, call), row)));
         }
         std::thread::sleep(Duration::from_secs(seconds));
     }
@@ -500,9 +256,27 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
                 before.insert((source.pid, at), row);
                 shown.push((at, delta));
             }
+            let mut waits = source.waits();
+            for (call, row) in &mut waits {
+                let old =
+                    waited.insert((source.pid, call.clone()), row.clone()).unwrap_or_default();
+                if args.details == 2 {
+                    polling_share(row, &old, seconds.saturating_mul(1_000_000_000));
+                    for (name, value) in row.iter_mut().filter(|(name, _)| *name != CPU) {
+                        *value = value.saturating_sub(get(&old, name)) / seconds;
+                    }
+                } else {
+                    let since = get(row, SINCE);
+                    polling_share(row, &Row::new(), clock::now_ns().saturating_sub(since));
+                }
+                row.remove(SINCE);
+            }
             match args.prometheus {
-                true => shown.iter().for_each(|(_, row)| expose(&mut exposition, source, row)),
-                false => show(args, source, &shown)?,
+                true => {
+                    shown.iter().for_each(|(_, row)| expose(&mut exposition, source, row));
+                    expose_waits(&mut exposition, source, &waits);
+                }
+                false => show(args, source, &shown, &waits)?,
             }
         }
         print!("{exposition}");
@@ -514,10 +288,25 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
     }
 }
 
-fn show(args: &StatArgs, source: &Source, rows: &[(u64, Row)]) -> Result<(), Failure> {
+/// Fills in which part of `span_ns` calls have spun, in hundredths, if that is measured.
+fn polling_share(row: &mut Row, old: &Row, span_ns: u64) {
+    let spun = get(row, SPUN).saturating_sub(get(old, SPUN));
+    let share = spun.saturating_mul(100).checked_div(span_ns).unwrap_or(0);
+    row.insert(CPU.to_owned(), if get(row, SINCE) == 0 { 0 } else { share });
+}
+
+const SPUN: &str = "polling_ns";
+const CPU: &str = "polling_percent";
+
+fn show(
+    args: &StatArgs,
+    source: &Source,
+    rows: &[(u64, Row)],
+    waits: &BTreeMap<String, Row>,
+) -> Result<(), Failure> {
     if args.json {
         let sockets: Vec<_> = rows.iter().map(|(at, row)| as_json(source, *at, row)).collect();
-        let all = json!({ "pid": source.pid, "command": source.command, "sockets": sockets });
+        let all = json!({ "pid": source.pid, "command": source.command, "sockets": sockets, "waits": waits });
         print!("{}", json_line(all)?);
         return Ok(());
     }
@@ -534,6 +323,7 @@ fn show(args: &StatArgs, source: &Source, rows: &[(u64, Row)]) -> Result<(), Fai
             println!("pid {} {}", source.pid, source.command);
             rows.iter().for_each(|(at, row)| whole(source, *at, row, per));
             rings(rows, per);
+            calls(waits, per);
         }
         4 => {
             for (at, row) in rows {
@@ -556,6 +346,7 @@ fn show(args: &StatArgs, source: &Source, rows: &[(u64, Row)]) -> Result<(), Fai
             for (_, row) in rows {
                 counters(source, row, view, per);
             }
+            calls(waits, per);
         }
     }
     Ok(())
@@ -577,6 +368,38 @@ fn expose(all: &mut Exposition, source: &Source, row: &Row) {
     }
 }
 
+/// The numbers of calls that wait.
+fn expose_waits(all: &mut Exposition, source: &Source, waits: &BTreeMap<String, Row>) {
+    let pid = source.pid.to_string();
+    for (call, row) in waits {
+        let (command, call) = (source.command.as_str(), call.as_str());
+        let labels = [("pid", pid.as_str()), ("command", command), ("call", call)];
+        for (name, value) in row {
+            let kind = if name == CPU { Kind::Gauge } else { Kind::Counter };
+            all.add(&format!("adverb_sockets_wait_{name}"), kind, &labels, *value);
+        }
+    }
+}
+
+/// What calls that wait have found, as the manual's program shows it.
+fn calls(waits: &BTreeMap<String, Row>, per: &str) {
+    for (call, row) in waits {
+        let n = |name| get(row, name);
+        let (os, rings, miss, hit) =
+            (n("ready_os"), n("ready_rings"), n("poll_miss"), n("poll_hit"));
+        if os + rings + miss + hit + n("errors") == 0 {
+            continue;
+        }
+        let hundredths = hit.saturating_mul(10_000).checked_div(hit + miss).unwrap_or(0);
+        let percent = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+        let name = if call == "epoll" { "epoll_wait" } else { call };
+        println!("{name}() Rx Ready: {os}/{rings} [os/offload]{per}");
+        println!("{name}() Polls: {miss}/{hit} ({percent}%) [miss/hit]{per}");
+        println!("{name}() Timeouts: {}, Errors: {}{per}", n("timeouts"), n("errors"));
+        println!("{name}() Polling CPU: {}%", n(CPU));
+    }
+}
+
 fn as_json(source: &Source, at: u64, row: &Row) -> serde_json::Value {
     let mut value = json!(row);
     if let Some(object) = value.as_object_mut() {
@@ -587,31 +410,6 @@ fn as_json(source: &Source, at: u64, row: &Row) -> serde_json::Value {
         object.insert("why".to_owned(), why(source, row).into());
     }
     value
-}
-
-fn kind(row: &Row) -> &'static str {
-    match get(row, "kind") {
-        2 => "listener",
-        3 => "connecting",
-        4 => "connection",
-        5 => "datagram",
-        _ => "new",
-    }
-}
-
-fn transport(row: &Row) -> &'static str {
-    // A datagram socket with a mailbox has both, and is called by the faster.
-    let has_mailbox = kind(row) == "datagram" && get(row, "has_inbox") != 0;
-    match get(row, "carrier") {
-        3 => "shm",
-        _ if has_mailbox => "shm",
-        _ => "kernel",
-    }
-}
-
-fn why<'a>(source: &'a Source, row: &Row) -> &'a str {
-    let index = usize::try_from(get(row, "why")).unwrap_or(usize::MAX);
-    source.why.get(index).map_or("", String::as_str)
 }
 
 fn counters(source: &Source, row: &Row, view: u8, per: &str) {
@@ -714,42 +512,6 @@ fn rings(rows: &[(u64, Row)], per: &str) {
     println!("======================================================");
 }
 
-/// What the kernel says of a socket.
-struct KernelLine {
-    table: &'static str,
-    local: String,
-    remote: String,
-    state: &'static str,
-    inode: String,
-    /// Bytes in its receive queue, and datagrams there was no room for.
-    queue: u64,
-    drops: u64,
-}
-
-/// The kernel's line about a socket, found by the number that its descriptor has.
-fn kernel_line(row: &Row) -> Option<KernelLine> {
-    let (pid, fd) = (get(row, "pid"), get(row, "fd"));
-    let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
-    let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned();
-    let is_datagram = kind(row) == "datagram";
-    let tables = if is_datagram { ["udp", "udp6"] } else { ["tcp", "tcp6"] };
-    tables.into_iter().find_map(|table| {
-        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok()?;
-        let is_it = |line: &&str| line.split_whitespace().nth(9) == Some(&inode);
-        let words: Vec<&str> = text.lines().find(is_it)?.split_whitespace().collect();
-        let (_, queue) = words.get(4)?.split_once(':')?;
-        Some(KernelLine {
-            table,
-            local: address(words.get(1)?),
-            remote: address(words.get(2)?),
-            state: if is_datagram { "" } else { state_name(words.get(3)?) },
-            inode: inode.clone(),
-            queue: u64::from_str_radix(queue, 16).ok()?,
-            drops: words.get(12).filter(|_| is_datagram).and_then(|n| n.parse().ok()).unwrap_or(0),
-        })
-    })
-}
-
 /// One line as netstat has it: addresses and state are the kernel's.
 fn netstat(row: &Row) {
     let Some(KernelLine { table, local, remote, state, inode, .. }) = kernel_line(row) else {
@@ -758,35 +520,6 @@ fn netstat(row: &Row) {
     let offloaded = if transport(row) == "shm" { "Yes" } else { "No" };
     let pid = get(row, "pid");
     println!("{table:<5} {offloaded:<9} {local:<23} {remote:<23} {state:<12} {inode:<7} {pid}");
-}
-
-fn state_name(state: &str) -> &'static str {
-    match state {
-        "01" => "ESTABLISHED",
-        "02" => "SYN_SENT",
-        "04" => "FIN_WAIT1",
-        "05" => "FIN_WAIT2",
-        "06" => "TIME_WAIT",
-        "08" => "CLOSE_WAIT",
-        "0A" => "LISTEN",
-        _ => "CLOSED",
-    }
-}
-
-/// An address as `/proc/net` has it: hexadecimal words, each in the machine's order.
-fn address(text: &str) -> String {
-    let Some((host, port)) = text.split_once(':') else { return text.to_owned() };
-    let port = u16::from_str_radix(port, 16).unwrap_or(0);
-    let words: Vec<u32> = (0..host.len() / 8)
-        .filter_map(|at| u32::from_str_radix(host.get(at * 8..at * 8 + 8)?, 16).ok())
-        .collect();
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let host = match (<[u8; 4]>::try_from(bytes.as_slice()), <[u8; 16]>::try_from(bytes)) {
-        (Ok(v4), _) => std::net::Ipv4Addr::from(v4).to_string(),
-        (_, Ok(v6)) => Ipv6Addr::from(v6).to_string(),
-        _ => host.to_owned(),
-    };
-    if port == 0 { format!("{host}:*") } else { format!("{host}:{port}") }
 }
 
 #[cfg(test)]
@@ -812,12 +545,5 @@ mod tests {
         assert_eq!(level_of("3"), Some(3));
         assert_eq!(level_of("9"), None);
         assert_eq!(level_of("loud"), None);
-    }
-
-    #[test]
-    fn addresses_are_read_as_proc_writes_them() {
-        assert_eq!(address("0100007F:1F90"), "127.0.0.1:8080");
-        assert_eq!(address("00000000:0000"), "0.0.0.0:*");
-        assert_eq!(address("00000000000000000000000001000000:0050"), "::1:80");
     }
 }

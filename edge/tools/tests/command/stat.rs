@@ -1,4 +1,8 @@
 //! `adverb sockets stat`: every option and view of the manual, on programs that run accelerated.
+//!
+//! # Safety
+//!
+//! The C library's functions that wait get arrays of ours, of the lengths that are said.
 
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -12,14 +16,18 @@ use serde_json::Value;
 use super::{adverb, stderr, stdout};
 
 #[path = "../../../preload/tests/support/library.rs"]
-mod library;
+pub(crate) mod library;
 
 /// A program that does what lines tell it, and ends with the test, and the directory of its files.
-struct Talker(Child, BufReader<ChildStdout>, PathBuf);
+pub(crate) struct Talker(pub(crate) Child, BufReader<ChildStdout>, pub(crate) PathBuf);
 
 impl Talker {
     fn start(name: &str) -> Self {
-        let place = format!("/dev/shm/adverb-stat-{name}-{}", std::process::id());
+        Self::start_in(format!("/dev/shm/adverb-stat-{name}-{}", std::process::id()))
+    }
+
+    /// Starts one whose files lie in that directory.
+    pub(crate) fn start_in(place: String) -> Self {
         std::fs::create_dir_all(&place).expect("a directory");
         let mut command = Command::new(std::env::current_exe().expect("a path of this test"));
         command.args([
@@ -31,7 +39,7 @@ impl Talker {
         ]);
         command.env("ADVERB_TEST_STAT", "1").env("LD_PRELOAD", library::library());
         command.env("ADVERB_SOCKETS_SHM_DIR", &place).env("ADVERB_SOCKETS_QUIET", "1");
-        command.env("VMA_LOG_FILE", format!("{place}/log"));
+        command.env("VMA_LOG_FILE", format!("{place}/log")).env("VMA_CPU_USAGE_STATS", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("a child");
         let said = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -51,7 +59,7 @@ impl Talker {
     }
 
     /// Tells it something, and returns what it has answered.
-    fn ask(&mut self, what: &str) -> String {
+    pub(crate) fn ask(&mut self, what: &str) -> String {
         writeln!(self.0.stdin.as_mut().expect("a pipe"), "{what}").expect("a line");
         self.await_line("done ")
     }
@@ -314,6 +322,100 @@ fn what_is_dropped_is_counted() {
     assert!(program.stat("-v 2").contains(&format!("dropped {dropped}")));
 }
 
+/// Goal: what `select`, `poll` and `epoll_wait` find, by rings and by the kernel, their time-outs and how much
+/// they spin are counted, each for itself, in every format; `-z` begins anew, `-d 2` is of each second.
+#[test]
+fn calls_that_wait_are_counted() {
+    let mut program = Talker::start("waits");
+    program.ask("connect");
+    program.ask("exchange 100");
+    let count = |program: &Talker, call: &str, name: &str| {
+        let all: Value = serde_json::from_str(&program.stat("--json")).expect("valid JSON");
+        all["waits"][call][name].as_u64().expect("a number")
+    };
+    for call in ["poll", "epoll", "select"] {
+        program.ask(&format!("await {call} 50"));
+        assert_eq!(count(&program, call, "ready_rings"), 50, "{call}");
+        assert_eq!(count(&program, call, "timeouts"), 0, "{call}");
+        let polls = count(&program, call, "poll_hit") + count(&program, call, "poll_miss");
+        assert_eq!(polls, 50, "{call}");
+        program.ask(&format!("outlast {call} 3"));
+        assert_eq!(count(&program, call, "timeouts"), 3, "{call}");
+        assert!(count(&program, call, "polling_ns") > 0, "{call}");
+    }
+    program.ask("await pipe 7");
+    assert_eq!(count(&program, "poll", "ready_os"), 7);
+    let text = program.stat("-v 1");
+    assert!(text.contains("select() Rx Ready: 0/50 [os/offload]\n"), "{text}");
+    assert!(text.contains("epoll_wait() Timeouts: 3, Errors: 0\n"), "{text}");
+    assert!(program.stat("-v 3").contains("poll() Polling CPU: "), "{text}");
+    let text = program.stat("--prometheus");
+    let is_it = |line: &&str| {
+        line.starts_with("adverb_sockets_wait_ready_os_total{") && line.contains("call=\"poll\"")
+    };
+    assert!(text.lines().find(is_it).is_some_and(|line| line.ends_with(" 7")), "{text}");
+    let text = program.stat("-d 2 -i 1");
+    assert!(!text.contains("Rx Ready"), "{text}");
+    program.stat("-z");
+    assert_eq!(count(&program, "epoll", "ready_rings"), 0);
+}
+
+#[repr(C)]
+struct Polled(i32, i16, i16);
+
+#[repr(C, packed)]
+struct Event(u32, u64);
+
+unsafe extern "C" {
+    fn poll(fds: *mut Polled, count: u64, limit_ms: i32) -> i32;
+    fn select(
+        count: i32,
+        read: *mut u64,
+        write: *mut u64,
+        except: *mut u64,
+        limit: *mut i64,
+    ) -> i32;
+    fn epoll_create1(flags: i32) -> i32;
+    fn epoll_ctl(instance: i32, operation: i32, fd: i32, event: *mut Event) -> i32;
+    fn epoll_wait(instance: i32, events: *mut Event, most: i32, limit_ms: i32) -> i32;
+    fn close(fd: i32) -> i32;
+}
+
+/// Waits until a descriptor may be read, for so many milliseconds at most, by a call of that name. Returns
+/// whether it may be.
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "an instance in four calls")]
+fn awaits(call: &str, fd: i32, limit_ms: i32) -> bool {
+    let found = match call {
+        "select" => {
+            let mut set = [0_u64; 16];
+            let bit = usize::try_from(fd).expect("a descriptor");
+            set[bit / 64] |= 1 << (bit % 64);
+            let mut limit = [0, i64::from(limit_ms) * 1000];
+            let null = std::ptr::null_mut();
+            // SAFETY: a set of 1,024 bits and a time, both ours.
+            unsafe { select(fd + 1, set.as_mut_ptr(), null, null, limit.as_mut_ptr()) }
+        }
+        "epoll" => {
+            let mut event = Event(1, 7);
+            // SAFETY: the event is ours, and the instance closed again.
+            unsafe {
+                let instance = epoll_create1(0);
+                assert_eq!(epoll_ctl(instance, 1, fd, &raw mut event), 0);
+                let found = epoll_wait(instance, &raw mut event, 1, limit_ms);
+                close(instance);
+                found
+            }
+        }
+        _ => {
+            let mut polled = Polled(fd, 1, 0);
+            // SAFETY: one element, which is ours.
+            unsafe { poll(&raw mut polled, 1, limit_ms) }
+        }
+    };
+    assert!(found >= 0, "{call}: {}", std::io::Error::last_os_error());
+    found > 0
+}
+
 /// The program of these tests' own children.
 #[test]
 #[ignore = "the child of another test"]
@@ -326,6 +428,7 @@ fn the_child() {
     println!("ready");
     let mut kept: Vec<(TcpListener, TcpStream, TcpStream)> = Vec::new();
     let mut datagrams = Vec::new();
+    let (mut listeners, mut ends) = (Vec::new(), Vec::<TcpStream>::new());
     for line in std::io::stdin().lines() {
         let line = line.expect("a line");
         let (what, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -351,6 +454,58 @@ fn the_child() {
                     }
                 }
                 println!("done exchanging");
+            }
+            "await" if rest.starts_with("pipe") => {
+                let (reader, mut writer) = std::io::pipe().expect("a pipe");
+                writer.write_all(b"x").expect("a pipe");
+                let (_, count) = rest.split_once(' ').expect("a number");
+                for _ in 0..count.parse().expect("a number") {
+                    assert!(awaits("poll", reader.as_raw_fd(), 1000));
+                }
+                println!("done waiting");
+            }
+            "await" | "outlast" => {
+                let (_, client, server) = kept.last_mut().expect("a connection");
+                let (call, count) = rest.split_once(' ').expect("a call and a number");
+                for _ in 0..count.parse().expect("a number") {
+                    let mut buffer = [7; 100];
+                    if what == "outlast" {
+                        assert!(!awaits(call, server.as_raw_fd(), 20));
+                        continue;
+                    }
+                    client.write_all(&buffer).expect("a connection");
+                    assert!(awaits(call, server.as_raw_fd(), 30_000));
+                    server.read_exact(&mut buffer).expect("a connection");
+                }
+                println!("done waiting");
+            }
+            "listen" => {
+                listeners.push(TcpListener::bind("127.0.0.1:0").expect("a port"));
+                println!("done {}", listeners[0].local_addr().expect("an address").port());
+            }
+            "accept" => {
+                ends.push(listeners[0].accept().expect("a connection").0);
+                println!("done accepting");
+            }
+            "dial" => {
+                let port = rest.parse().expect("a port");
+                ends.push(TcpStream::connect(("127.0.0.1", port)).expect("a connection"));
+                println!("done dialling");
+            }
+            "say" => {
+                ends[0].write_all(&[7; 100]).expect("a connection");
+                println!("done saying");
+            }
+            "hear" => {
+                ends[0].read_exact(&mut [0; 100]).expect("a connection");
+                println!("done hearing");
+            }
+            "outlive" => {
+                let end = ends[0].read_to_end(&mut Vec::new());
+                println!(
+                    "done {}",
+                    end.map_or_else(|error| error.to_string(), |_| "end".to_owned())
+                );
             }
             "leave" => {
                 let (_, client, _) = kept.last_mut().expect("a connection");

@@ -7,8 +7,10 @@ use std::ffi::c_int;
 use super::Epoll;
 use super::item::{Item, Target};
 use crate::base::raw::{self, Errno};
+use crate::socket::arena;
 use crate::socket::loans::Keep;
 use crate::socket::table::SocketRef;
+use crate::socket::waits::{Call, Waiting};
 use crate::wait::filters;
 
 /// A registration of a socket that has a receive callback.
@@ -30,13 +32,29 @@ impl Epoll {
         limit_ns: Option<u64>,
         mask: Option<&libc::sigset_t>,
     ) -> Result<usize, Errno> {
-        if !filters::is_any() {
-            return self.wait_unfiltered(epfd, events, limit_ns, mask);
-        }
+        let mut waiting = Waiting::begin(arena::waits(), Call::Epoll);
+        let answer = match filters::is_any() {
+            false => self.wait_unfiltered(epfd, events, limit_ns, mask, &mut waiting),
+            true => self.wait_filtered(epfd, events, limit_ns, mask, &mut waiting),
+        };
+        waiting.end(&answer);
+        answer
+    }
+
+    /// The same, where the program looks at what comes before it is told of it.
+    #[cold]
+    fn wait_filtered(
+        &self,
+        epfd: c_int,
+        events: &mut [libc::epoll_event],
+        limit_ns: Option<u64>,
+        mask: Option<&libc::sigset_t>,
+        waiting: &mut Waiting,
+    ) -> Result<usize, Errno> {
         let start_ns = raw::now_ns();
         let mut left_ns = limit_ns;
         loop {
-            let count = self.wait_unfiltered(epfd, events, left_ns, mask)?;
+            let count = self.wait_unfiltered(epfd, events, left_ns, mask, waiting)?;
             let kept = self.filter(epfd, events, count);
             left_ns =
                 limit_ns.map(|limit| limit.saturating_sub(raw::now_ns().saturating_sub(start_ns)));

@@ -14,6 +14,7 @@ use crate::base::real::real;
 use crate::base::thread::{Interrupts, Seen};
 use crate::base::{config, copy};
 use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
+use crate::socket::waits::Waiting;
 use crate::transport::{bell, park};
 
 impl Epoll {
@@ -25,6 +26,7 @@ impl Epoll {
         events: &mut [libc::epoll_event],
         limit_ns: Option<u64>,
         mask: Option<&libc::sigset_t>,
+        waiting: &mut Waiting,
     ) -> Result<usize, Errno> {
         raw::cancellation_point();
         let config = config::get();
@@ -47,6 +49,7 @@ impl Epoll {
             }
             let (mut count, polled) = if has_items { self.scan(events) } else { (0, 0) };
             let has_polled = polled > 0;
+            waiting.rings = count;
             let look = match &mut budget {
                 _ if count > 0 => self.is_kernels_turn(config.kernel_skip),
                 _ if limit_ns == Some(0) => true,
@@ -69,6 +72,7 @@ impl Epoll {
                     if count == 0 && found > 0 {
                         // Bells alone: what they were sent for is polled now.
                         (count, _) = self.scan(events);
+                        waiting.rings = count;
                     }
                 }
             }
@@ -99,6 +103,7 @@ impl Epoll {
                 (looks, is_restless) = (0, true);
                 continue;
             }
+            waiting.sleeps();
             let since = raw::now_ns();
             let has_marks = has_items && self.has_marks();
             let has_datagrams = has_items && self.with(|state| !state.datagrams.is_empty());
@@ -110,6 +115,7 @@ impl Epoll {
             let sleeper = Sleeper { epoll: self, starts_polling: has_marks || has_datagrams };
             let answer = sleep(epfd, events, slice_ns, mask);
             budget.miss(since, most_ns);
+            waiting.wakes();
             drop(sleeper);
             let found = answer?;
             let kept = if self.is_to_sift() { self.sift(epfd, events, found) } else { found };
@@ -121,6 +127,7 @@ impl Epoll {
             if has_marks {
                 let (count, _) = self.scan(events);
                 if count > 0 {
+                    waiting.rings = count;
                     self.pass_on(epfd, events.get(..count).unwrap_or(&[]));
                     raw::set_errno(errno);
                     return Ok(count);

@@ -1,0 +1,470 @@
+//! The files that accelerated programs publish: what sockets count, and where the rest is to be asked for.
+//!
+//! Each program publishes a file whose first lines say how to read the rest, so this room knows
+//! names, and no layout. Addresses and states are the kernel's, and come from `/proc`. Not here: how all that
+//! is shown (`stat.rs`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use adverb_sys::process;
+
+/// What waits to be received; not in the file, but known when it is asked for.
+pub(super) const WAITING_BYTES: &str = "rx_waiting_bytes";
+pub(super) const WAITING_PACKETS: &str = "rx_waiting_packets";
+
+/// One socket's numbers, by name.
+pub(super) type Row = BTreeMap<String, u64>;
+
+/// One program's file.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) file: File,
+    pub(super) pid: u32,
+    pub(super) command: String,
+    why: Vec<String>,
+    /// Name, offset and size of each number.
+    fields: Vec<(String, u64, usize)>,
+    slots_at: u64,
+    slot_bytes: u64,
+    fresh_at: u64,
+    /// Where a level and details of the log may be asked for.
+    pub(super) level_at: Option<u64>,
+    pub(super) details_at: Option<u64>,
+    /// Where a description of a socket may be asked for.
+    subject_at: Option<u64>,
+    /// Where memberships are, how long one is, and how many there are.
+    members: Option<[u64; 3]>,
+    /// Where files of rings and mailboxes have what is needed to know how much waits there.
+    ring: Option<[u64; 4]>,
+    mailbox: Option<[u64; 6]>,
+    /// Where what sockets had counted lies that are closed.
+    closed_at: Option<u64>,
+    waits: Option<Waits>,
+    /// Where these files are.
+    directory: PathBuf,
+}
+
+/// Where calls that wait count: in several places, of which each has what each call has counted.
+#[derive(Debug)]
+struct Waits {
+    at: u64,
+    stride: u64,
+    places: u64,
+    calls: Vec<String>,
+    names: Vec<String>,
+}
+
+impl Waits {
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(':');
+        let mut number = || words.next()?.parse().ok();
+        let (at, stride, places) = (number()?, number()?, number()?);
+        let mut list = || Some(words.next()?.split(',').map(str::to_owned).collect());
+        Some(Self { at, stride, places, calls: list()?, names: list()? })
+    }
+
+    /// Where each number of each call lies, in all places.
+    fn each(&self) -> impl Iterator<Item = (&str, &str, u64)> {
+        let names = move |call| self.names.iter().map(move |name| (call, name));
+        let all = self.calls.iter().flat_map(names);
+        (0..self.places.min(PLACES_MAX)).flat_map(move |place| {
+            let start = self.at.saturating_add(place.saturating_mul(self.stride));
+            let each = all.clone().zip(0_u64..);
+            each.map(move |((call, name), at)| (call.as_str(), name.as_str(), start + 8 * at))
+        })
+    }
+}
+
+/// More places there are not.
+const PLACES_MAX: u64 = 1024;
+/// When the time was measured first for which calls have spun.
+pub(super) const SINCE: &str = "polling_since_ns";
+
+/// A list of so many numbers.
+pub(super) fn numbers<const COUNT: usize>(text: &str) -> Option<[u64; COUNT]> {
+    let numbers: Option<Vec<u64>> = text.split(',').map(|number| number.parse().ok()).collect();
+    numbers?.try_into().ok()
+}
+
+/// A number in a file.
+pub(super) fn number(file: &File, at: u64, size: usize) -> Option<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(bytes.get_mut(..size)?, at).ok()?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+const O_NONBLOCK: i32 = 0o4000;
+
+impl Source {
+    pub(super) fn open(path: &Path) -> Option<Self> {
+        // A pipe would be waited for.
+        let file =
+            File::options().read(true).write(true).custom_flags(O_NONBLOCK).open(path).ok()?;
+        file.metadata().ok().filter(|about| about.is_file())?;
+        let mut head = [0; 4096];
+        file.read_exact_at(&mut head, 0).ok()?;
+        let end = head.iter().position(|byte| *byte == 0)?;
+        let text = std::str::from_utf8(head.get(..end)?).ok()?;
+        let text = text.strip_prefix("adverb-sockets 1 ")?;
+        let (text, command) = text.split_once(" command=")?;
+        let (text, why) = text.split_once(" why=")?;
+        let (text, layout) = text.split_once(" layout=")?;
+        let word = |name| text.split(' ').find_map(|word| word.strip_prefix(name));
+        let pid = word("pid=")?.parse().ok()?;
+        let (ring, mailbox) = (word("ring=").and_then(numbers), word("box=").and_then(numbers));
+        let (fields, sizes) = layout.split_once("| ")?;
+        let fields = fields.split_whitespace().map(|field| {
+            let mut parts = field.split(':');
+            let name = parts.next()?.to_owned();
+            Some((name, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+        });
+        let mut sizes = sizes.split(' ').map(str::parse::<u64>);
+        Some(Self {
+            file,
+            pid,
+            command: command.to_owned(),
+            why: why.split(';').map(str::to_owned).collect(),
+            fields: fields.collect::<Option<_>>()?,
+            slots_at: sizes.next()?.ok()?,
+            slot_bytes: sizes.next()?.ok()?,
+            fresh_at: sizes.next()?.ok()?,
+            level_at: sizes.next().and_then(Result::ok),
+            details_at: sizes.next().and_then(Result::ok),
+            members: (|| Some([sizes.next()?.ok()?, sizes.next()?.ok()?, sizes.next()?.ok()?]))(),
+            subject_at: sizes.next().and_then(Result::ok),
+            ring,
+            mailbox,
+            closed_at: word("closed=").and_then(|at| at.parse().ok()),
+            waits: word("waits=").and_then(Waits::parse),
+            directory: path.parent().unwrap_or(Path::new("/")).to_owned(),
+        })
+    }
+
+    fn number(&self, at: u64, size: usize) -> Option<u64> {
+        number(&self.file, at, size)
+    }
+
+    /// The multicast groups of the socket at a place in the file.
+    pub(super) fn groups(&self, socket_at: u64) -> BTreeSet<IpAddr> {
+        let Some([start, size, count]) = self.members else { return BTreeSet::new() };
+        let socket = socket_at.saturating_sub(self.slots_at) / self.slot_bytes.max(1) + 1;
+        let mut all = vec![0; usize::try_from(size.saturating_mul(count)).unwrap_or(0)];
+        if self.file.read_exact_at(&mut all, start).is_err() {
+            return BTreeSet::new();
+        }
+        let size = usize::try_from(size).unwrap_or(0).max(1);
+        let members = all.chunks_exact(size).filter_map(|member| {
+            let (whose, rest) = member.split_first_chunk::<4>()?;
+            let (high, rest) = rest.get(4..)?.split_first_chunk::<8>()?;
+            let low = rest.first_chunk::<8>()?;
+            let is_it = u64::from(u32::from_le_bytes(*whose)) == socket;
+            let (high, low) = (u64::from_le_bytes(*high), u64::from_le_bytes(*low));
+            let bits = u128::from(high) << 64 | u128::from(low);
+            (is_it && bits != 0).then(|| IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical())
+        });
+        members.collect()
+    }
+
+    /// Fills in what is known when it is asked for: what waits to be received, in shared memory and in the
+    /// kernel's queue, and what neither had room for.
+    fn ask_around(&self, row: &mut Row) {
+        let (queue, drops) = kernel_line(row).map_or((0, 0), |line| (line.queue, line.drops));
+        let (bytes, packets) = match (kind(row), transport(row)) {
+            ("datagram", _) => {
+                let [packets, bytes, lost, lost_bytes] = self.in_mailbox(row).unwrap_or([0; 4]);
+                row.insert("rx_dropped_packets".to_owned(), lost.saturating_add(drops));
+                row.insert("rx_dropped_bytes".to_owned(), lost_bytes);
+                (bytes.saturating_add(queue), packets)
+            }
+            // What is in the kernel's queue are bells.
+            (_, "shm") => {
+                row.insert("rx_limit_bytes".to_owned(), get(row, "ring_bytes"));
+                (self.in_ring(row).unwrap_or(0), 0)
+            }
+            _ => (queue, 0),
+        };
+        row.insert(WAITING_BYTES.to_owned(), bytes);
+        row.insert(WAITING_PACKETS.to_owned(), packets);
+    }
+
+    fn in_ring(&self, row: &Row) -> Option<u64> {
+        let name = format!("{:016x}{:016x}", get(row, "meeting_a"), get(row, "meeting_b"));
+        let file = File::open(self.directory.join(name)).ok()?;
+        let [to_server_head, to_server_tail, to_client_head, to_client_tail] = self.ring?;
+        let (head, tail) = match get(row, "is_server") {
+            0 => (to_client_head, to_client_tail),
+            _ => (to_server_head, to_server_tail),
+        };
+        let (tail, head) = (number(&file, tail, 8)?, number(&file, head, 8)?);
+        Some(head.saturating_sub(tail))
+    }
+
+    /// Datagrams in a mailbox and their bytes, and datagrams and bytes it had no room for.
+    fn in_mailbox(&self, row: &Row) -> Option<[u64; 4]> {
+        let suffix = format!(".{:016x}", get(row, "cookie"));
+        let mut entries = fs::read_dir(&self.directory).ok()?.flatten();
+        let is_it = |name: &str| name.starts_with("udp.") && name.ends_with(&suffix);
+        let entry = entries.find(|entry| entry.file_name().to_str().is_some_and(is_it))?;
+        let file = File::open(entry.path()).ok()?;
+        let counts = self.mailbox?.map(|at| number(&file, at, 8));
+        let [Some(pushed), Some(taken), Some(charged), Some(released), Some(lost), Some(bytes)] =
+            counts
+        else {
+            return None;
+        };
+        Some([pushed.saturating_sub(taken), charged.saturating_sub(released), lost, bytes])
+    }
+
+    /// The sockets that are open, and where each is in the file.
+    pub(super) fn rows(&self) -> Vec<(u64, Row)> {
+        let count = self.number(self.fresh_at, 4).unwrap_or(0);
+        let slots = (0..count).map(|index| self.slots_at + index * self.slot_bytes);
+        slots
+            .filter_map(|at| {
+                let read = |(name, offset, size): &(String, u64, usize)| {
+                    Some((name.clone(), self.number(at + offset, *size)?))
+                };
+                let mut row: Row = self.fields.iter().map(read).collect::<Option<_>>()?;
+                let is_open = get(&row, "refs") > 0;
+                if is_open {
+                    self.ask_around(&mut row);
+                }
+                is_open.then_some((at, row))
+            })
+            .collect()
+    }
+
+    /// Asks for another level, or other details, of the log. Both are written one higher.
+    pub(super) fn ask(&self, at: Option<u64>, value: u32) -> std::io::Result<()> {
+        match at {
+            Some(at) => self.file.write_all_at(&value.saturating_add(1).to_le_bytes(), at),
+            None => Err(std::io::Error::other("the program's library is too old for that")),
+        }
+    }
+
+    /// Asks for a description of a socket in the program's log: descriptor and level, each one higher.
+    pub(super) fn ask_about(&self, fd: u32, level: u32) -> std::io::Result<()> {
+        let Some(at) = self.subject_at else {
+            return Err(std::io::Error::other("the program's library is too old for that"));
+        };
+        let words = u64::from(level.saturating_add(1)) << 32 | u64::from(fd.saturating_add(1));
+        self.file.write_all_at(&words.to_le_bytes(), at)
+    }
+
+    /// What each kind of call that waits has counted.
+    pub(super) fn waits(&self) -> BTreeMap<String, Row> {
+        let mut all: BTreeMap<String, Row> = BTreeMap::new();
+        for (call, name, at) in self.waits.iter().flat_map(Waits::each) {
+            let Some(count) = self.number(at, 8) else { continue };
+            let row = all.entry(call.to_owned()).or_default();
+            let sum = row.entry(name.to_owned()).or_default();
+            *sum = match name {
+                SINCE if *sum == 0 || count == 0 => count.max(*sum),
+                SINCE => count.min(*sum),
+                _ => sum.saturating_add(count),
+            };
+        }
+        all
+    }
+
+    /// What all sockets have counted, those that are closed as well.
+    pub(super) fn totals(&self) -> Row {
+        let counters = || self.fields.iter().filter(|(name, _, _)| is_counter(name));
+        let first = counters().map(|(_, offset, _)| *offset).min().unwrap_or(0);
+        let mut totals = Row::new();
+        for (name, offset, size) in counters().filter(|(name, _, _)| is_flow(name)) {
+            let closed = self.closed_at.and_then(|at| self.number(at + offset - first, *size));
+            totals.insert(name.clone(), closed.unwrap_or(0));
+        }
+        for (_, row) in self.rows() {
+            for (name, sum) in &mut totals {
+                *sum = sum.saturating_add(get(&row, name));
+            }
+        }
+        totals
+    }
+
+    pub(super) fn zero(&self) -> std::io::Result<()> {
+        for (at, _) in self.rows() {
+            let counters = self.fields.iter().filter(|(name, _, _)| is_counter(name));
+            for (_, offset, size) in counters {
+                self.file.write_all_at([0; 8].get(..*size).unwrap_or(&[]), at + offset)?;
+            }
+        }
+        for (_, _, at) in self.waits.iter().flat_map(Waits::each) {
+            self.file.write_all_at(&[0; 8], at)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn is_counter(name: &str) -> bool {
+    ["rx_", "tx_", "bells"].iter().any(|start| name.starts_with(start))
+}
+
+/// Whether a counter is about what comes and goes, rather than a mark it has left.
+pub(super) fn is_flow(name: &str) -> bool {
+    let is_state = ["_max", "rx_limit_bytes", WAITING_BYTES, WAITING_PACKETS];
+    is_counter(name) && !is_state.iter().any(|end| name.ends_with(end))
+}
+
+pub(super) fn get(row: &Row, name: &str) -> u64 {
+    row.get(name).copied().unwrap_or(0)
+}
+
+/// Where programs of a user meet, unless they are told otherwise.
+pub(super) fn meeting_of(user: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/adverb-sockets-{user}"))
+}
+
+/// What becomes of files of programs that have ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Dead {
+    Left,
+    Removed,
+    /// They are listed with the others.
+    Listed,
+}
+
+/// The files of all programs that run, by their numbers.
+pub(super) fn sources_in(directory: Option<&Path>, dead: Dead) -> Vec<Source> {
+    let named = std::env::var_os("ADVERB_SOCKETS_SHM_DIR").filter(|named| !named.is_empty());
+    let directory = directory.map(PathBuf::from).or_else(|| named.map(PathBuf::from));
+    let directory = directory.unwrap_or_else(|| meeting_of(process::user()));
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut found: Vec<Source> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let name = name.to_str()?;
+            let pid = name.strip_prefix("stat.").or(name.strip_prefix("adverb-sockets."))?;
+            if dead != Dead::Listed && !Path::new("/proc").join(pid).exists() {
+                if dead == Dead::Removed {
+                    let _ = fs::remove_file(entry.path());
+                }
+                return None;
+            }
+            // A child goes on with the file of the one that made it.
+            let pid = pid.parse().ok()?;
+            Source::open(&entry.path()).map(|source| Source { pid, ..source })
+        })
+        .collect();
+    found.sort_by_key(|source| source.pid);
+    found
+}
+
+pub(super) fn kind(row: &Row) -> &'static str {
+    match get(row, "kind") {
+        2 => "listener",
+        3 => "connecting",
+        4 => "connection",
+        5 => "datagram",
+        _ => "new",
+    }
+}
+
+pub(super) fn transport(row: &Row) -> &'static str {
+    // A datagram socket with a mailbox has both, and is called by the faster.
+    let has_mailbox = kind(row) == "datagram" && get(row, "has_inbox") != 0;
+    match get(row, "carrier") {
+        3 => "shm",
+        _ if has_mailbox => "shm",
+        _ => "kernel",
+    }
+}
+
+pub(super) fn why<'a>(source: &'a Source, row: &Row) -> &'a str {
+    let index = usize::try_from(get(row, "why")).unwrap_or(usize::MAX);
+    source.why.get(index).map_or("", String::as_str)
+}
+
+/// What the kernel says of a socket.
+pub(super) struct KernelLine {
+    pub(super) table: &'static str,
+    pub(super) local: String,
+    pub(super) remote: String,
+    pub(super) state: &'static str,
+    pub(super) inode: String,
+    /// Bytes in its receive queue, and datagrams there was no room for.
+    queue: u64,
+    drops: u64,
+}
+
+/// The kernel's line about a socket, found by the number that its descriptor has.
+pub(super) fn kernel_line(row: &Row) -> Option<KernelLine> {
+    let (pid, fd) = (get(row, "pid"), get(row, "fd"));
+    let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
+    let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned();
+    let is_datagram = kind(row) == "datagram";
+    let tables = if is_datagram { ["udp", "udp6"] } else { ["tcp", "tcp6"] };
+    tables.into_iter().find_map(|table| {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok()?;
+        let is_it = |line: &&str| line.split_whitespace().nth(9) == Some(&inode);
+        let words: Vec<&str> = text.lines().find(is_it)?.split_whitespace().collect();
+        let (_, queue) = words.get(4)?.split_once(':')?;
+        Some(KernelLine {
+            table,
+            local: address(words.get(1)?),
+            remote: address(words.get(2)?),
+            state: if is_datagram { "" } else { state_name(words.get(3)?) },
+            inode: inode.clone(),
+            queue: u64::from_str_radix(queue, 16).ok()?,
+            drops: words.get(12).filter(|_| is_datagram).and_then(|n| n.parse().ok()).unwrap_or(0),
+        })
+    })
+}
+
+pub(super) fn state_name(state: &str) -> &'static str {
+    match state {
+        "01" => "ESTABLISHED",
+        "02" => "SYN_SENT",
+        "04" => "FIN_WAIT1",
+        "05" => "FIN_WAIT2",
+        "06" => "TIME_WAIT",
+        "08" => "CLOSE_WAIT",
+        "0A" => "LISTEN",
+        _ => "CLOSED",
+    }
+}
+
+/// An address as `/proc/net` has it: hexadecimal words, each in the machine's order.
+pub(super) fn address(text: &str) -> String {
+    let Some((host, port)) = text.split_once(':') else { return text.to_owned() };
+    let port = u16::from_str_radix(port, 16).unwrap_or(0);
+    let words: Vec<u32> = (0..host.len() / 8)
+        .filter_map(|at| u32::from_str_radix(host.get(at * 8..at * 8 + 8)?, 16).ok())
+        .collect();
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let host = match (<[u8; 4]>::try_from(bytes.as_slice()), <[u8; 16]>::try_from(bytes)) {
+        (Ok(v4), _) => std::net::Ipv4Addr::from(v4).to_string(),
+        (_, Ok(v6)) => Ipv6Addr::from(v6).to_string(),
+        _ => host.to_owned(),
+    };
+    if port == 0 { format!("{host}:*") } else { format!("{host}:{port}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_calls_are_read_in_their_order() {
+        let waits = Waits::parse("64:32:2:select,poll:hit,miss").expect("a legal text");
+        let all: Vec<_> = waits.each().collect();
+        let first = [("select", "hit", 64), ("select", "miss", 72), ("poll", "hit", 80)];
+        assert_eq!(all.get(..3), Some(&first[..]));
+        assert_eq!(all.get(4), Some(&("select", "hit", 96)));
+        assert_eq!(all.len(), 8);
+        assert!(Waits::parse("64:32:x:select:hit").is_none());
+    }
+
+    #[test]
+    fn addresses_are_read_as_proc_writes_them() {
+        assert_eq!(address("0100007F:1F90"), "127.0.0.1:8080");
+        assert_eq!(address("00000000:0000"), "0.0.0.0:*");
+        assert_eq!(address("00000000000000000000000001000000:0050"), "::1:80");
+    }
+}
