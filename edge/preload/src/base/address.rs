@@ -73,6 +73,21 @@ pub(crate) fn write(addr: SocketAddr, domain: c_int) -> (libc::sockaddr_storage,
     (storage, len.try_into().unwrap_or(0))
 }
 
+/// Whether an address is one of the namespace that a socket is in.
+pub(crate) fn is_here(fd: c_int, addr: SocketAddr) -> bool {
+    if addr.ip().is_loopback() || name(fd, false).is_some_and(|own| own.ip() == addr.ip()) {
+        return true;
+    }
+    let domain = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let Ok(probe) = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) else {
+        return false;
+    };
+    let (storage, len) = write(SocketAddr::new(addr.ip(), 0), domain);
+    let is_here = raw::bind(probe, &storage, len).is_ok();
+    raw::close(probe);
+    is_here
+}
+
 /// An address as IPv6 has it, in two words.
 pub(crate) fn ip_words(ip: IpAddr) -> [u64; 2] {
     let octets = match ip {

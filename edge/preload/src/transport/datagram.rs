@@ -7,8 +7,10 @@
 //! inbox       out of it, or the kernel        outbox      into others', or the kernel
 //! attachment  what this process has of both   group       into those of a multicast group
 //! listing     what the kernel says of sockets   evacuation   out of it, into the kernel's queue
+//! across      from one network namespace into another
 //! ```
 
+mod across;
 mod attachment;
 mod directory;
 mod evacuation;
@@ -90,6 +92,7 @@ pub(crate) fn bound(socket: &Socket, fd: c_int) {
     {
         directory.change(own.port());
     }
+    across::changed(fd);
 }
 
 /// After a `connect`, whatever has come of it.

@@ -236,7 +236,7 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
             socket.leave_to_kernel(Reason::PeerElsewhere);
             return false;
         }
-        path_proof::receive_probes(accept_probe);
+        receive_probes();
         let _ =
             socket.traffic.probe_count.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -275,6 +275,11 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
     socket.set_reason(Reason::Rings);
     socket.set_route(Route::Rings);
     true
+}
+
+/// Takes note of what probes have come.
+pub(crate) fn receive_probes() {
+    path_proof::receive_probes(accept_probe);
 }
 
 /// Looks for rings from elsewhere by which the other end must have asked for the probe socket.

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use adverb_shm::alive;
 
 use crate::base::address::{self, ip_words};
-use crate::base::lock::Lock;
+use crate::base::lock::{Lazy, Lock};
 use crate::base::{config, locals, raw};
 use crate::transport::rendezvous::{self, Reach, Table};
 
@@ -58,6 +58,8 @@ const OWN_MAX: usize = 16;
 
 /// How a probe begins.
 const PROBE: [u8; 8] = *b"adverb/1";
+/// And how one does that is for a mailbox.
+const DATAGRAMS: [u8; 8] = *b"adverb/2";
 /// Length of a probe: that, a name of 16 bytes, and a number of 8.
 const PROBE_BYTES: usize = 32;
 /// Probes that are received with one look.
@@ -164,11 +166,6 @@ pub(crate) fn request(at: SocketAddr) -> bool {
 /// Sends the name of an offer to all probe sockets that there may be at `there`. Which of them is the right
 /// one, the network decides: nothing but an address is theirs alone.
 pub(crate) fn probe(here: SocketAddr, there: SocketAddr, [a, b]: [u64; 2], secret: u64) {
-    let mut probe = [0; PROBE_BYTES];
-    let parts = [PROBE, a.to_le_bytes(), b.to_le_bytes(), secret.to_le_bytes()];
-    for (place, byte) in probe.iter_mut().zip(parts.as_flattened()) {
-        *place = *byte;
-    }
     let mut ports: Vec<u16> = places(there.port())
         .filter(|(_, entry)| entry.is_at(there))
         .filter_map(|(_, entry)| entry.probe_port.load(Ordering::Acquire).try_into().ok())
@@ -176,15 +173,29 @@ pub(crate) fn probe(here: SocketAddr, there: SocketAddr, [a, b]: [u64; 2], secre
         .collect();
     ports.sort_unstable();
     ports.dedup();
+    send(PROBE, here.ip(), there.ip(), &ports, [a, b, secret]);
+}
+
+/// Sends a probe for a mailbox from `here` to the probe socket that is said to be `there`.
+pub(crate) fn probe_datagrams(here: IpAddr, there: SocketAddr, [a, b]: [u64; 2], secret: u64) {
+    send(DATAGRAMS, here, there.ip(), &[there.port()], [a, b, secret]);
+}
+
+fn send(kind: [u8; 8], here: IpAddr, there: IpAddr, ports: &[u16], words: [u64; 3]) {
     if ports.is_empty() {
         return;
     }
+    let [a, b, secret] = words.map(u64::to_le_bytes);
+    let mut probe = [0; PROBE_BYTES];
+    for (place, byte) in probe.iter_mut().zip([kind, a, b, secret].as_flattened()) {
+        *place = *byte;
+    }
     let domain = if there.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let Ok(fd) = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) else { return };
-    let (from, from_len) = address::write(SocketAddr::new(here.ip(), 0), domain);
+    let (from, from_len) = address::write(SocketAddr::new(here, 0), domain);
     if raw::bind(fd, &from, from_len).is_ok() {
         for port in ports {
-            let (to, to_len) = address::write(SocketAddr::new(there.ip(), port), domain);
+            let (to, to_len) = address::write(SocketAddr::new(there, *port), domain);
             let _ = raw::send_to(fd, &probe, &to, to_len);
         }
     }
@@ -211,18 +222,40 @@ pub(crate) fn receive_probes(mut accept: impl FnMut(c_int, [u64; 2], u64, IpAddr
         let [words @ .., _] = &probe;
         let (words, _) = words.as_chunks::<8>();
         if got == PROBE_BYTES
-            && let [PROBE, a, b, secret] = words
+            && let [kind, a, b, secret] = words
             && let Some(from) = address::read(&from)
         {
             let name = [u64::from_le_bytes(*a), u64::from_le_bytes(*b)];
-            accept(socket, name, u64::from_le_bytes(*secret), from.ip());
+            let secret = u64::from_le_bytes(*secret);
+            match (*kind, FOR_DATAGRAMS.get()) {
+                (PROBE, _) => accept(socket, name, secret, from.ip()),
+                (DATAGRAMS, Some(accept)) => accept(name, secret, from.ip()),
+                _ => {}
+            }
         }
     }
 }
 
+/// Takes probes for a mailbox.
+pub(crate) type Accept = fn([u64; 2], u64, IpAddr);
+
+/// What takes probes for mailboxes, once there is one that may be reached from elsewhere.
+static FOR_DATAGRAMS: Lazy<Accept> = Lazy::new();
+
+/// From now on there is a probe socket for mailboxes as well. Returns its port.
+pub(crate) fn open_for_datagrams(accept: Accept) -> Option<u16> {
+    FOR_DATAGRAMS.get_or_init(|| accept);
+    port()
+}
+
+/// The port of this process's probe socket, if there is to be one.
+pub(crate) fn port() -> Option<u16> {
+    Some(address::name(probe_socket()?, false)?.port())
+}
+
 /// The probe socket of this process, opened if need be; `None` if it is not wanted, or there can be none.
 fn probe_socket() -> Option<c_int> {
-    if !is_wanted() {
+    if !is_wanted() && FOR_DATAGRAMS.get().is_none() {
         return None;
     }
     // A program may have closed it, and have something else there.

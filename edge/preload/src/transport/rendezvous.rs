@@ -239,6 +239,13 @@ impl<T: Layout> Table<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
+    /// What this process has mapped.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&T> {
+        // SAFETY: mapped for good, for its whole length, and legal whatever it holds.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
     /// What this process has mapped, or else maps from this file.
     #[inline]
     pub(crate) fn get_or_map(&self, file: impl FnOnce() -> Option<SharedFile>) -> Option<&T> {

@@ -1,5 +1,5 @@
-//! Connections between network namespaces of one host: unmodified programs, accelerated or not, at the
-//! ends of cables that the tests lay.
+//! Connections and datagrams between network namespaces of one host: unmodified programs, accelerated or not, at
+//! the ends of cables that the tests lay.
 //!
 //! # Safety
 //!
@@ -11,7 +11,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::FromRawFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -372,6 +372,104 @@ fn two_addresses_of_one_namespace_share_memory() {
     });
 }
 
+/// Packets that have come by a cable's end, as the kernel counts them.
+fn packets(space: &Space, device: &str) -> u64 {
+    let path = format!("/proc/{}/net/dev", space.id());
+    let text = fs::read_to_string(path).expect("a table");
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(&format!("{device}:")));
+    let count = line.expect("a device").split_whitespace().nth(1).expect("a column");
+    count.parse().expect("a number")
+}
+
+/// Goal: datagrams go through memory in both directions between namespaces, over both families, whether the
+/// receiver is bound to one address or to any, and come from where the kernel says that they come from.
+#[test]
+fn datagrams_between_namespaces_go_through_memory() {
+    with_namespaces("datagrams_between_namespaces_go_through_memory", || {
+        for (any, far) in [("0.0.0.0", FAR), (FAR, FAR), ("::", FAR), ("::", "fd99::2")] {
+            let (pair, place) = (Pair::new(), Place::new("posted"));
+            let (place, tag) = (Some(&place), "a");
+            let server = Program { space: &pair.far, place, tag, at: at(any) };
+            let server = server.start("echo", "far");
+            let client = Program { space: &pair.near, place, tag, at: at(far) };
+            let mut client = client.start("post", "near");
+            client.ask("post 500");
+            let before = packets(&pair.far, "far") + packets(&pair.near, "near");
+            assert_eq!(client.ask("post 2000"), "said 2000 a");
+            let by_cable = packets(&pair.far, "far") + packets(&pair.near, "near") - before;
+            assert!(by_cable < 1000, "{any}: {by_cable} of 4000 datagrams");
+            assert!(server.shares() && client.shares(), "{any}: {}", server.explained());
+        }
+    });
+}
+
+/// Goal: where two pairs of namespaces have the same addresses and ports, each gets its own datagrams, through its
+/// own memory; and a sender whose receiver is not accelerated does not reach the other pair's.
+#[test]
+fn datagrams_of_the_same_addresses_are_not_confused() {
+    with_namespaces("datagrams_of_the_same_addresses_are_not_confused", || {
+        let (one, two, place) = (Pair::new(), Pair::new(), Place::new("doubles"));
+        let place = Some(&place);
+        let program = |space, place, tag| Program { space, place, tag, at: at(FAR) };
+        let servers = [(&one.far, "one"), (&two.far, "two")]
+            .map(|(space, tag)| program(space, place, tag).start("echo", tag));
+        let mut clients = [(&one.near, "one"), (&two.near, "two")].map(|(space, tag)| {
+            (program(space, place, tag).start("post", &format!("to-{tag}")), tag)
+        });
+        for _ in 0..3 {
+            for (client, _) in &mut clients {
+                client.tell("post 700");
+            }
+            for (client, tag) in &mut clients {
+                assert_eq!(client.await_line("said "), format!("said 700 {tag}"));
+            }
+        }
+        let before = packets(&one.far, "far") + packets(&two.far, "far");
+        for (client, tag) in &mut clients {
+            assert_eq!(client.ask("post 1000"), format!("said 1000 {tag}"));
+        }
+        let by_cable = packets(&one.far, "far") + packets(&two.far, "far") - before;
+        assert!(by_cable < 700, "{by_cable} of 2000 datagrams");
+        drop((servers, clients));
+        // The one that is not accelerated is the only one that is reached.
+        let _plain = program(&one.far, None, "plain").start("echo", "plain");
+        let other = program(&two.far, place, "other").start("echo", "other");
+        let mut near = [(&one.near, "plain"), (&two.near, "other")]
+            .map(|(space, tag)| (program(space, place, tag).start("post", tag), tag));
+        for _ in 0..3 {
+            for (client, tag) in near.iter_mut().rev() {
+                assert_eq!(client.ask("post 300"), format!("said 300 {tag}"));
+            }
+        }
+        assert!(other.shares());
+    });
+}
+
+/// Goal: a receiver that is killed is followed by the next one on its port, by memory as well.
+#[test]
+fn a_receiver_that_is_killed_is_followed_by_the_next() {
+    with_namespaces("a_receiver_that_is_killed_is_followed_by_the_next", || {
+        let (pair, place) = (Pair::new(), Place::new("followed"));
+        let place = Some(&place);
+        let server = |tag| Program { space: &pair.far, place, tag, at: at(FAR) };
+        let first = server("first").start("echo", "first");
+        let client = Program { space: &pair.near, place, tag: "any", at: at(FAR) };
+        let mut client = client.start("post", "near");
+        assert_eq!(client.ask("post 1000"), "said 1000 first");
+        drop(first);
+        let second = server("second").start("echo", "second");
+        assert_eq!(client.ask("post 1000"), "said 1000 second");
+        // On a busy machine what the first had not read may come late.
+        let is_by_memory = (0..20).any(|_| {
+            let before = packets(&pair.far, "far");
+            assert_eq!(client.ask("post 1000"), "said 1000 second");
+            packets(&pair.far, "far") - before < 500
+        });
+        assert!(is_by_memory, "{}", second.explained());
+        assert!(second.shares());
+    });
+}
+
 /// The program of these tests' own children.
 #[test]
 #[ignore = "the child of another test"]
@@ -381,6 +479,8 @@ fn the_child() {
     let tag = std::env::var("ADVERB_TEST_TAG").expect("a tag");
     match role.split_once(" from ") {
         None if role == "server" => serve(at, &tag),
+        None if role == "echo" => echo(at, &tag),
+        None if role == "post" => post(at),
         None => talk(None, at),
         Some((_, from)) => talk(Some(from.parse().expect("an address")), at),
     }
@@ -402,6 +502,65 @@ fn serve(at: SocketAddr, tag: &str) {
                 let _ = stream.write_all(format!("{line} {tag} {theirs} {ours}\n").as_bytes());
             }
         });
+    }
+}
+
+/// Answers datagrams, and never sleeps.
+fn echo(at: SocketAddr, tag: &str) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    socket.set_nonblocking(true).expect("a socket");
+    println!("ready");
+    let mut buffer = [0; 100];
+    loop {
+        match socket.recv_from(&mut buffer) {
+            Ok((got, from)) => {
+                let what = String::from_utf8_lossy(buffer.get(..got).expect("as many"));
+                let _ = socket.send_to(format!("{what} {tag}").as_bytes(), from);
+            }
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+}
+
+/// Sends so many datagrams, from a port that is always the same, each when the last has been answered, and says by
+/// which receiver the last one was. Those that are not answered are sent again.
+fn post(to: SocketAddr) {
+    let any =
+        if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 47_200)).expect("a port");
+    socket.set_nonblocking(true).expect("a socket");
+    println!("ready");
+    let mut number = 0;
+    for line in std::io::stdin().lines() {
+        let line = line.expect("a line");
+        let count: u32 = line.strip_prefix("post ").expect("a number").parse().expect("a number");
+        let mut tag = String::new();
+        for _ in 0..count {
+            number += 1;
+            tag = answer(&socket, to, number);
+        }
+        println!("said {count} {tag}");
+    }
+}
+
+/// Which receiver has answered, by its tag.
+fn answer(socket: &UdpSocket, to: SocketAddr, number: u32) -> String {
+    let mut buffer = [0; 100];
+    loop {
+        let _ = socket.send_to(number.to_string().as_bytes(), to);
+        let sent = Instant::now();
+        while sent.elapsed() < Duration::from_millis(500) {
+            let Ok((got, from)) = socket.recv_from(&mut buffer) else {
+                std::thread::yield_now();
+                continue;
+            };
+            assert_eq!(from, to);
+            let text = String::from_utf8_lossy(buffer.get(..got).expect("as many")).into_owned();
+            let (what, tag) = text.split_once(' ').expect("two words");
+            if what == number.to_string() {
+                return tag.to_owned();
+            }
+        }
     }
 }
 

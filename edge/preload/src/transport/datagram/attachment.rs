@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence};
 
 use adverb_sockconf::{Level, Role, Transport};
 
+use super::across;
 use super::directory::{self, Directory};
 use super::mailbox::Mailbox;
 use super::outbox::Outbox;
@@ -135,6 +136,7 @@ impl Drop for UdpAttachment {
         // SAFETY: it came from a box in `publish`, and it is not used any more (rule 1).
         let inbox = unsafe { Box::from_raw(inbox.as_ptr()) };
         if inbox.mailbox.disown() {
+            across::withdraw(&inbox.mailbox);
             if let Some(directory) = self.directory {
                 directory.remove(inbox.mailbox.port(), inbox.mailbox.cookie());
             }

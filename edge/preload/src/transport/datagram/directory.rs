@@ -1,5 +1,6 @@
 //! The directory of mailboxes: a table in shared memory for each user, network namespace and process
-//! namespace.
+//! namespace; and one of the host, for those that may be reached from other network namespaces, which has keys,
+//! made of addresses, where the others have ports.
 //!
 //! For each UDP port it has a number that changes whenever something happens to sockets of ours on
 //! that port, so that a sender that has looked once need not look again; and a list of mailboxes. Nothing
@@ -8,14 +9,16 @@
 //! them there.
 
 use std::ffi::{CString, c_int};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use adverb_shm::alive;
 use adverb_shm::file::Expect;
 
 use super::mailbox::{About, Mailbox};
+use crate::base::address::ip_words;
 use crate::base::lock::Lazy;
-use crate::base::raw;
+use crate::base::{config, raw};
 use crate::transport::rendezvous::{self, Table};
 
 const PORTS: usize = 65_536;
@@ -38,8 +41,10 @@ adverb_shm::layout! {
     struct Listed {
         /// The kernel's number for its socket; 0 if the place is free.
         cookie: AtomicU64,
-        /// Port, and process above it.
+        /// Port, or key, and process above it.
         about: AtomicU64,
+        /// The network namespace that it is in.
+        network: AtomicU64,
     }
 }
 
@@ -52,7 +57,7 @@ pub(super) fn network(fd: c_int) -> Option<u64> {
 fn spaces(network: u64) -> String {
     static PROCESSES: Lazy<u64> = Lazy::new();
     let processes = PROCESSES.get_or_init(alive::namespace);
-    format!("{network:x}.{processes}")
+    format!("{network:x}-2.{processes}")
 }
 
 const SO_NETNS_COOKIE: c_int = 71;
@@ -75,6 +80,42 @@ pub(super) fn of(fd: c_int) -> Option<&'static Directory> {
         let path = rendezvous::path(&format!("udp.{}", spaces(here)))?;
         rendezvous::open_own(&path, Expect::FileOrNothing)
     })
+}
+
+/// The network namespace that the host's table is named after. There is none of that number.
+const HOST: u64 = 0;
+static HOST_TABLE: Table<Directory> = Table::new();
+
+fn host_as(expect: Expect) -> Option<&'static Directory> {
+    config::get().reaches_across.then_some(())?;
+    HOST_TABLE.get_or_map(|| {
+        rendezvous::open_own(&rendezvous::path(&format!("udp.{}", spaces(HOST)))?, expect)
+    })
+}
+
+/// The table of the host, if there is one.
+pub(super) fn host() -> Option<&'static Directory> {
+    host_as(Expect::File)
+}
+
+/// The table of the host, which is made if need be.
+pub(super) fn host_or_new() -> Option<&'static Directory> {
+    host_as(Expect::FileOrNothing)
+}
+
+/// The table of the host, if this process has looked at it.
+#[inline]
+pub(super) fn host_if_known() -> Option<&'static Directory> {
+    HOST_TABLE.get()
+}
+
+/// What an address and a port are in the table of the host. Others may be the same there.
+#[inline]
+pub(super) fn key(addr: SocketAddr) -> u16 {
+    let [a, b] = ip_words(addr.ip());
+    let mixed =
+        (a ^ b.rotate_left(32) ^ u64::from(addr.port())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    u16::try_from(mixed >> 48).unwrap_or(0)
 }
 
 fn path(network: u64, cookie: u64) -> Option<CString> {
@@ -111,7 +152,7 @@ impl Directory {
     }
 
     /// Enters a mailbox.
-    fn enter(&self, port: u16, cookie: u64) -> bool {
+    pub(super) fn enter(&self, port: u16, cookie: u64, network: u64) -> bool {
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
         let about = u64::from(port) | u64::from(alive::me()) << 32;
         for place in self.places(port) {
@@ -120,6 +161,7 @@ impl Directory {
             let is_free = known == 0 || known != BUSY && alive::has_ended(process);
             if is_free && place.cookie.compare_exchange(known, BUSY, o, r).is_ok() {
                 place.about.store(about, Ordering::Release);
+                place.network.store(network, Ordering::Relaxed);
                 place.cookie.store(cookie, Ordering::Release);
                 self.change(port);
                 return true;
@@ -137,19 +179,38 @@ impl Directory {
         self.change(port);
     }
 
-    /// Mailboxes of a port; `None` if there are more than `MOST`.
-    pub(super) fn find<const MOST: usize>(&self, port: u16) -> Option<([u64; MOST], usize)> {
-        let (mut found, mut count) = ([0; MOST], 0);
+    /// Removes a mailbox from all places.
+    pub(super) fn remove_all(&self, cookie: u64) {
+        for place in &self.listed {
+            let about = place.about.load(Ordering::Acquire);
+            let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+            if place.cookie.compare_exchange(cookie, 0, o, r).is_ok() {
+                self.change(u16::try_from(about & 0xffff).unwrap_or(0));
+            }
+        }
+    }
+
+    /// Mailboxes of a port, each with its network namespace; `None` if there are more than `MOST`.
+    pub(super) fn find<const MOST: usize>(&self, port: u16) -> Option<([Found; MOST], usize)> {
+        let (mut found, mut count) = ([Found::default(); MOST], 0);
         for place in self.places(port) {
             let cookie = place.cookie.load(Ordering::Acquire);
             let of_port = place.about.load(Ordering::Acquire) & 0xffff == u64::from(port);
             if cookie > BUSY && of_port {
-                *found.get_mut(count)? = cookie;
+                let network = place.network.load(Ordering::Relaxed);
+                *found.get_mut(count)? = Found { cookie, network };
                 count += 1;
             }
         }
         Some((found, count))
     }
+}
+
+/// A mailbox that is in a directory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Found {
+    pub(super) cookie: u64,
+    pub(super) network: u64,
 }
 
 /// Makes a mailbox for a socket, and enters it.
@@ -166,9 +227,11 @@ pub(super) fn make(
     if !rendezvous::has_room(rendezvous::MAKE_SHARE) {
         return None;
     }
-    let path = path(network(fd)?, cookie)?;
+    let network = network(fd)?;
+    let path = path(network, cookie)?;
     let file = rendezvous::open_own(&path, Expect::Nothing)?;
-    let made = Mailbox::make(&file, &about, limit).filter(|_| directory.enter(port, cookie));
+    let made = Mailbox::make(&file, &about, limit);
+    let made = made.filter(|_| directory.enter(port, cookie, network));
     match made {
         Some(mailbox) => Some((mailbox, path)),
         None => {
@@ -180,7 +243,12 @@ pub(super) fn make(
 
 /// Opens a mailbox in the namespaces of a socket.
 pub(super) fn open(fd: c_int, cookie: u64) -> Option<(Mailbox, CString)> {
-    let path = path(network(fd)?, cookie)?;
+    open_in(network(fd)?, cookie)
+}
+
+/// Opens a mailbox in a network namespace.
+pub(super) fn open_in(network: u64, cookie: u64) -> Option<(Mailbox, CString)> {
+    let path = path(network, cookie)?;
     let mailbox = Mailbox::open(&rendezvous::open_own(&path, Expect::File)?, cookie)?;
     Some((mailbox, path))
 }

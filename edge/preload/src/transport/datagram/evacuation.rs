@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use adverb_shm::alive;
 
 use super::mailbox::{Mailbox, Origin};
+use super::outbox;
 use crate::base::{address, raw};
 use crate::socket::table;
 use crate::transport::rendezvous;
@@ -46,10 +47,10 @@ pub(super) fn empty(mailbox: &Mailbox, fd: c_int) {
     }
 }
 
-/// Sends one datagram to `own`, or to the host's address that it comes from, if `own` is any of them.
+/// Sends one datagram to `own`, or to the host's address by which `from` is reached, if `own` is any of them.
 fn send(lender: c_int, bytes: &[u8], own: SocketAddr, from: SocketAddr) -> bool {
-    let ip =
-        if own.ip().is_unspecified() || own.ip().is_multicast() { from.ip() } else { own.ip() };
+    let is_any = own.ip().is_unspecified() || own.ip().is_multicast();
+    let ip = if is_any { outbox::facing(from).map_or(from.ip(), |at| at.ip()) } else { own.ip() };
     let domain = raw::option::<c_int>(lender, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(0);
     let (to, to_len) = address::write(SocketAddr::new(ip, own.port()), domain);
     raw::send_to(lender, bytes, &to, to_len).is_ok()

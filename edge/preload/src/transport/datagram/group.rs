@@ -283,21 +283,22 @@ impl Group {
         self.generation = generation;
         self.audience = Audience::Unknown;
         self.until_ns = 0;
-        let Some((cookies, count)) = directory.find::<MEMBERS_MAX>(self.to.port()) else {
+        let Some((all, count)) = directory.find::<MEMBERS_MAX>(self.to.port()) else {
             return self.members.clear();
         };
-        let cookies = cookies.get(..count).unwrap_or(&[]);
+        let all = all.get(..count).unwrap_or(&[]);
+        let is_there = |cookie| all.iter().any(|found| found.cookie == cookie);
         self.members.retain(|Member { way, .. }| {
             let sender = way.mailbox.sender(way.sender);
-            cookies.contains(&way.mailbox.cookie()) && sender.is_some_and(|sender| sender.is(me))
+            is_there(way.mailbox.cookie()) && sender.is_some_and(|sender| sender.is(me))
         });
-        for cookie in cookies {
-            if self.members.iter().any(|member| member.way.mailbox.cookie() == *cookie) {
+        for found in all {
+            if self.members.iter().any(|member| member.way.mailbox.cookie() == found.cookie) {
                 continue;
             }
             self.source = self.source.or_else(|| source_of(socket, fd, self.to));
             let Some(source) = self.source else { return self.members.clear() };
-            let Some((mailbox, _)) = directory::open(fd, *cookie) else { continue };
+            let Some((mailbox, _)) = directory::open(fd, found.cookie) else { continue };
             let is_v6 = mailbox.domain() == libc::AF_INET6;
             let is_fit = if self.to.is_ipv6() { is_v6 } else { !mailbox.is_v6_only() };
             if !is_fit || mailbox.port() != self.to.port() {

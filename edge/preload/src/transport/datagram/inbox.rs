@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::attachment::Inbox;
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
-use super::{attachment, outbox};
+use super::{across, attachment, outbox};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
@@ -249,7 +249,7 @@ fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<
     }
     match from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false) {
         Ok(arrival) => {
-            count(mailbox, request, &arrival);
+            count(socket, fd, mailbox, request, &arrival);
             return Ok(arrival);
         }
         Err(Errno::AGAIN) => {}
@@ -570,7 +570,7 @@ fn take_note(socket: &SocketRef, fd: c_int, request: Request<'_>, arrival: &Arri
         Some(inbox) => {
             let Some(_held) = inbox.mailbox.hold_readers() else { return };
             show_groups(socket, fd, &inbox.mailbox);
-            count(&inbox.mailbox, request, arrival);
+            count(socket, fd, &inbox.mailbox, request, arrival);
         }
         None if !request.peeks() => meet(socket, fd, arrival),
         None => {}
@@ -578,13 +578,15 @@ fn take_note(socket: &SocketRef, fd: c_int, request: Request<'_>, arrival: &Arri
 }
 
 /// Counts a datagram of the kernel's for its sender. The readers' lock is held.
-fn count(mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
+fn count(socket: &Socket, fd: c_int, mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
     if request.peeks() {
         return mailbox.set_peeked(Peeked::Kernel);
     }
     mailbox.set_peeked(Peeked::Nothing);
-    if let Some(from) = address::read(&arrival.from) {
-        mailbox.note(from, arrival.sent);
+    if let Some(from) = address::read(&arrival.from)
+        && !mailbox.note(from, arrival.sent)
+    {
+        across::received(socket, fd, mailbox, from, prove);
     }
 }
 
@@ -597,27 +599,29 @@ fn meet(socket: &SocketRef, fd: c_int, arrival: &Arrival) {
     let Some(from) = address::read(&arrival.from) else { return };
     let ours = socket.udp_attachment_or_new(fd);
     let Some(directory) = ours.and_then(|ours| ours.directory) else { return };
-    if directory.generation(from.port()) > 0 && is_here(fd, from) {
-        let errno = raw::errno();
+    let errno = raw::errno();
+    if directory.generation(from.port()) > 0 && address::is_here(fd, from) {
         attachment::set_up(socket, fd);
-        raw::set_errno(errno);
+    } else if across::is_announced(from) {
+        attachment::set_up(socket, fd);
+        if let Some(inbox) = attachment::mapped(socket) {
+            across::open(fd, &inbox.mailbox, prove);
+        }
     }
+    raw::set_errno(errno);
 }
 
-/// Whether an address is one of this host's.
-fn is_here(fd: c_int, from: SocketAddr) -> bool {
-    if from.ip().is_loopback() || address::name(fd, false).is_some_and(|own| own.ip() == from.ip())
-    {
-        return true;
-    }
-    let domain = if from.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let Ok(probe) = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) else {
-        return false;
-    };
-    let (storage, len) = address::write(SocketAddr::new(from.ip(), 0), domain);
-    let is_here = raw::bind(probe, &storage, len).is_ok();
-    raw::close(probe);
-    is_here
+/// A probe has come, from that address, for a mailbox of this process's.
+fn prove([cookie, place]: [u64; 2], secret: u64, from: IpAddr) {
+    let Ok(place) = usize::try_from(place) else { return };
+    table::each(0, usize::MAX, |fd| {
+        if let Some(socket) = table::socket(fd)
+            && let Some(inbox) = attachment::mapped(&socket)
+            && inbox.mailbox.cookie() == cookie
+        {
+            inbox.mailbox.proofs().prove(place, secret, from);
+        }
+    });
 }
 
 /// The size of the next datagram, as `FIONREAD` has it; `None` if the kernel is to be asked.

@@ -17,6 +17,7 @@
 //!    checked first.
 //! 3. Records are written under the senders' lock, and read and released under the readers' lock.
 
+mod proofs;
 mod records;
 mod senders;
 
@@ -32,10 +33,11 @@ use crate::base::raw;
 use crate::base::shelter::Mapping;
 use crate::transport::rendezvous;
 
+use proofs::Proofs;
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
 pub(super) use senders::{Expects, Origin, Sender, Sent};
 
-const MAGIC: u64 = 0x0005_7872_626d_6b73;
+const MAGIC: u64 = 0x0006_7872_626d_6b73;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
 /// Processes of one family that own a mailbox; if there are more, it is not asked whether they live.
@@ -92,6 +94,7 @@ struct Header {
     producer: Producer,
     consumer: Consumer,
     senders: [Sender; SENDERS_MAX],
+    proofs: Proofs,
 }
 
 /// A value that has its cache lines for itself.
@@ -291,6 +294,11 @@ impl Mailbox {
     fn header(&self) -> &Header {
         // SAFETY: mapped, aligned to a page, and made of atomics (rule 1).
         unsafe { self.mapping.base().cast::<Header>().as_ref() }
+    }
+
+    /// By which senders of other network namespaces show that they reach it.
+    pub(super) fn proofs(&self) -> &Proofs {
+        &self.header().proofs
     }
 
     pub(super) fn cookie(&self) -> u64 {

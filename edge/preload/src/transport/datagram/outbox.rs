@@ -9,12 +9,13 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 
-use super::directory::{self, Directory};
+use super::across::{self, Stranger};
+use super::directory::{self, Directory, Found};
 use super::group::{self, Groups};
 use super::mailbox::{Mailbox, Pushed};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer};
-use crate::base::{address, thread};
+use crate::base::{address, config, thread};
 use crate::socket::counters::add;
 use crate::socket::state::Socket;
 use crate::socket::table::SocketRef;
@@ -64,9 +65,14 @@ impl Drop for Way {
 #[derive(Debug)]
 struct Route {
     to: SocketAddr,
-    /// What the directory said of the port when it was last searched.
-    generation: u32,
+    /// What the directories, of this namespace and of the host, said when they were last searched.
+    generations: [u32; 2],
     ways: Vec<Way>,
+    /// It is in another namespace, if it is on this host: which mailboxes may be its, and where datagrams to it
+    /// come from.
+    is_elsewhere: bool,
+    strangers: Vec<Stranger>,
+    source: Option<SocketAddr>,
 }
 
 /// The ways of one socket.
@@ -89,11 +95,16 @@ pub(super) enum Plan {
 }
 
 impl Route {
+    fn new(to: SocketAddr) -> Self {
+        let (ways, strangers, source) = (Vec::new(), Vec::new(), None);
+        Self { to, generations: [0; 2], ways, is_elsewhere: false, strangers, source }
+    }
+
     /// Looks for mailboxes of the destination.
     fn search(
         &mut self,
         directory: &Directory,
-        generation: u32,
+        generations: [u32; 2],
         socket: &Socket,
         fd: c_int,
         me: u64,
@@ -101,33 +112,74 @@ impl Route {
         if socket.rendezvous.port.load(Ordering::Relaxed) == 0 {
             return;
         }
-        self.generation = generation;
-        let Some((cookies, count)) = directory.find::<CANDIDATES_MAX>(self.to.port()) else {
+        self.generations = generations;
+        let [_, elsewhere] = generations;
+        self.is_elsewhere = elsewhere != 0 && !address::is_here(fd, self.to);
+        let (directory, key) = match directory::host_if_known().filter(|_| self.is_elsewhere) {
+            Some(host) => (host, directory::key(self.to)),
+            None => (directory, self.to.port()),
+        };
+        let Some((all, count)) = directory.find::<CANDIDATES_MAX>(key) else {
             self.ways.clear();
+            self.strangers.clear();
             return;
         };
-        let cookies = cookies.get(..count).unwrap_or(&[]);
-        self.ways.retain(|way| cookies.contains(&way.mailbox.cookie()));
+        let all = all.get(..count).unwrap_or(&[]);
+        let is_there = |cookie| all.iter().any(|found| found.cookie == cookie);
+        self.ways.retain(|way| is_there(way.mailbox.cookie()));
+        self.strangers.retain(|stranger| is_there(stranger.cookie()));
         for way in &self.ways {
             if let Some(sender) = way.mailbox.sender(way.sender) {
                 sender.doubt();
             }
         }
-        let mut source = None;
-        for cookie in cookies {
-            if self.ways.iter().any(|way| way.mailbox.cookie() == *cookie) {
+        self.source = None;
+        for Found { cookie, network } in all.iter().copied() {
+            if self.ways.iter().any(|way| way.mailbox.cookie() == cookie)
+                || self.strangers.iter().any(|stranger| stranger.cookie() == cookie)
+            {
                 continue;
             }
-            source = source.or_else(|| source_of(socket, fd, self.to));
-            let (Some(source), Some((mailbox, _))) = (source, directory::open(fd, *cookie)) else {
+            self.source = self.source.or_else(|| source_of(socket, fd, self.to));
+            let (Some(source), Some((mailbox, _))) =
+                (self.source, directory::open_in(network, cookie))
+            else {
                 continue;
             };
             if mailbox.port() != self.to.port() {
                 continue;
             }
-            let sent = socket.counters.tx_os_packets.load(Ordering::Relaxed);
-            self.ways.extend(Way::new(mailbox, me, source, sent));
+            if self.is_elsewhere {
+                self.strangers.extend(Stranger::new(mailbox, source.ip()));
+            } else {
+                let sent = socket.counters.tx_os_packets.load(Ordering::Relaxed);
+                self.ways.extend(Way::new(mailbox, me, source, sent));
+            }
         }
+    }
+
+    /// Enters this socket at mailboxes in other namespaces that it has been seen to reach.
+    #[cold]
+    fn introduce(&mut self, socket: &Socket, fd: c_int, me: u64) {
+        self.source = self.source.or_else(|| source_of(socket, fd, self.to));
+        let Some(source) = self.source else { return };
+        for stranger in &mut self.strangers {
+            if let Some(mailbox) = stranger.shown(source.ip(), self.to.ip()) {
+                let sent = socket.counters.tx_os_packets.load(Ordering::Relaxed);
+                self.ways.extend(Way::new(mailbox, me, source, sent));
+            }
+        }
+        let is_known = |stranger: &Stranger| {
+            self.ways.iter().any(|way| way.mailbox.cookie() == stranger.cookie())
+        };
+        self.strangers.retain(|stranger| !is_known(stranger));
+    }
+
+    /// All is found out again.
+    fn forget(&mut self) {
+        self.ways.clear();
+        self.strangers.clear();
+        self.generations = [0; 2];
     }
 
     /// The way that the kernel has been seen to take, if it is one.
@@ -200,15 +252,28 @@ pub(super) fn source_of(socket: &Socket, fd: c_int, to: SocketAddr) -> Option<So
     if !own.ip().is_unspecified() && !own.ip().is_multicast() {
         return Some(SocketAddr::new(own.ip(), port));
     }
+    let source = facing_by(to, |probe| {
+        if to.ip().is_multicast() {
+            group::send_by_same(socket, fd, probe, to.is_ipv4());
+        }
+    });
+    Some(SocketAddr::new(source?.ip(), port))
+}
+
+/// The address of this namespace by which `to` is reached.
+pub(super) fn facing(to: SocketAddr) -> Option<SocketAddr> {
+    facing_by(to, |_| ())
+}
+
+/// The same, from a socket that `prepare` has set up.
+fn facing_by(to: SocketAddr, prepare: impl FnOnce(c_int)) -> Option<SocketAddr> {
     let domain = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let probe = raw::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC).ok()?;
-    if to.ip().is_multicast() {
-        group::send_by_same(socket, fd, probe, to.is_ipv4());
-    }
+    prepare(probe);
     let (storage, len) = address::write(to, domain);
     let source = raw::connect(probe, &storage, len).ok().and_then(|_| address::name(probe, false));
     raw::close(probe);
-    Some(SocketAddr::new(source?.ip(), port))
+    source
 }
 
 /// Whether datagrams to an address may go into the mailboxes of a group. Groups of one link are
@@ -300,12 +365,14 @@ impl Outbox {
                 self.routes.resize_with(ROUTES, || None);
             }
             let is_free = |index: &usize| match self.routes.get(*index) {
-                Some(Some(route)) => route.ways.iter().all(|way| way.mailbox.is_dead()),
+                Some(Some(route)) => {
+                    route.strangers.is_empty() && route.ways.iter().all(|way| way.mailbox.is_dead())
+                }
                 Some(None) => true,
                 None => false,
             };
             let index = Self::places(to).find(is_free)?;
-            let route = Route { to, generation: 0, ways: Vec::new() };
+            let route = Route::new(to);
             *self.routes.get_mut(index)? = Some(Box::new(route));
         }
         self.find(to)
@@ -325,21 +392,29 @@ impl Outbox {
         let to = to.or(peer).filter(|to| is_unicast(*to) || is_group(*to));
         let kernel = Plan::Kernel { is_counted: false, to };
         let Some(to) = to else { return kernel };
-        let generation = directory.generation(to.port());
-        if generation == 0 {
-            return kernel;
-        }
+        let here = directory.generation(to.port());
         let me = self.cookie;
         if is_group(to) {
+            if here == 0 {
+                return kernel;
+            }
             let is_settled = self.settle(to.port(), me) && self.groups.settle(to.port());
             let is_special = is_special || !is_settled;
             let source = group::Source { socket, fd, me };
             return self.groups.plan(&source, parts, to, is_special, directory);
         }
+        let host = directory::host_if_known();
+        let generations = [here, host.map_or(0, |host| host.generation(directory::key(to)))];
+        if generations == [0; 2] {
+            return kernel;
+        }
         let is_special = is_special || !self.groups.settle(to.port());
         let Some(route) = self.find_or_new(to) else { return kernel };
-        if route.generation != generation {
-            route.search(directory, generation, socket, fd, me);
+        if route.generations != generations {
+            route.search(directory, generations, socket, fd, me);
+        }
+        if !route.strangers.is_empty() {
+            route.introduce(socket, fd, me);
         }
         if !is_special && let Some(way) = route.confirmed(me) {
             match way.send(parts) {
@@ -349,8 +424,7 @@ impl Outbox {
                     if way.is_dead() {
                         way.resend(fd, to);
                     }
-                    route.ways.clear();
-                    route.generation = 0;
+                    route.forget();
                     return kernel;
                 }
             }
@@ -479,6 +553,14 @@ pub(crate) fn send(
         if port == 0 || directory.generation(port) == 0 {
             announce(socket, fd, directory);
         }
+        let sent = socket.counters.tx_os_packets.load(Ordering::Relaxed);
+        if sent.is_power_of_two()
+            && config::get().reaches_across
+            && let Some(to) = to
+            && let Some(from) = source_of(socket, fd, to)
+        {
+            across::announce(from, to);
+        }
     }
     raw::set_errno(errno);
     answer
@@ -531,8 +613,7 @@ pub(crate) fn mind(socket: &Socket, fd: c_int) {
             let is_lost = |way: &Way| !way.mailbox.is_read(way.pushed_to) && way.mailbox.is_dead();
             if route.ways.iter().any(is_lost) {
                 route.ways.iter().filter(|way| is_lost(way)).for_each(|way| way.resend(fd, to));
-                route.ways.clear();
-                route.generation = 0;
+                route.forget();
             }
         }
     });
