@@ -36,7 +36,7 @@ fn one(base: *const c_void, len: usize) -> libc::iovec {
     libc::iovec { iov_base: base.cast_mut(), iov_len: len }
 }
 
-/// A list of buffers as a slice; `None` if there is none.
+/// A list of buffers as a slice; `None` if there is none, or one that the kernel refuses.
 ///
 /// # Safety
 ///
@@ -47,7 +47,8 @@ unsafe fn list<'a>(parts: *const libc::iovec, count: usize) -> Option<&'a [libc:
     }
     let is_there = parts.is_aligned() && copy::is_readable(parts.cast(), count * PART_BYTES);
     // SAFETY: the caller's promise; aligned, and not null, where nothing is readable.
-    is_there.then(|| unsafe { std::slice::from_raw_parts(parts, count) })
+    let list = is_there.then(|| unsafe { std::slice::from_raw_parts(parts, count) });
+    list.filter(|list| list.iter().all(|part| isize::try_from(part.iov_len).is_ok()))
 }
 
 const PART_BYTES: usize = size_of::<libc::iovec>();
@@ -123,7 +124,7 @@ fn arrival(
     control: (*mut c_void, usize),
     flags: c_int,
 ) -> Option<Result<Arrival, Errno>> {
-    if !is_letters(socket) || flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+    if !is_letters(socket) || flags & libc::MSG_ERRQUEUE != 0 {
         return None;
     }
     let (control, control_len) = control;
@@ -487,15 +488,16 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
         let list = unsafe { list(header.msg_iov, header.msg_iovlen) };
         let Some(list) = list else { return block() };
         if let Some(answer) = receive(&socket, fd, list, flags) {
+            let Ok(got) = answer else { return size(answer) };
             let mut control = Control::new(header.msg_control, header.msg_controllen);
-            if matches!(answer, Ok(1..)) {
+            if got > 0 {
                 control.stamp(socket.options.stamps.load(Ordering::Relaxed));
             }
             (header.msg_namelen, header.msg_controllen) = (0, control.len);
-            header.msg_flags = control.flags;
+            header.msg_flags = control.flags | flags & libc::MSG_CMSG_CLOEXEC;
             // SAFETY: the program's promise: a valid header.
             let is_there = unsafe { copy::write(message, header) };
-            return size(answer.and_then(|got| if is_there { Ok(got) } else { Err(Errno::FAULT) }));
+            return size(if is_there { Ok(got) } else { Err(Errno::FAULT) });
         }
     }
     if is_letters(&socket) && !message.is_null() {
@@ -589,26 +591,8 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     let block = || real!(recvmmsg(fd, messages, count, flags, limit));
     let Some(socket) = ours(fd) else { return block() };
     if is_bytes(&socket) {
-        let mut done = 0;
-        while done < count {
-            let now = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
-            // A thread that is cancelled takes no message with it.
-            let _stays = (done > 0).then(raw::Uncancelled::new);
-            let message = messages.wrapping_add(done as usize);
-            // SAFETY: the program's promise: `count` headers, each the first field of its structure.
-            let got = unsafe { recvmsg(fd, message.cast(), flags | now) };
-            if got < 0 {
-                return if done > 0 { done as c_int } else { -1 };
-            }
-            if !put_len(message, got) {
-                return if done > 0 { done as c_int } else { -1 };
-            }
-            done += 1;
-            if got == 0 {
-                break;
-            }
-        }
-        return done as c_int;
+        // SAFETY: the program's promise about the array and the time.
+        return unsafe { each(fd, messages, count, flags, limit) };
     }
     if is_letters(&socket) && flags & libc::MSG_ERRQUEUE == 0 {
         // Without a mailbox, the kernel's own call moves many at a time; but the senders have to be
@@ -669,16 +653,21 @@ unsafe fn each(
         raw::set_errno(Errno::FAULT);
         return -1;
     }
-    let limit_ns = given.map(|limit| {
+    let mut limit_ns = None;
+    if let Some(limit) = given {
         let (seconds, ns) = (u64::try_from(limit.tv_sec), u64::try_from(limit.tv_nsec));
-        seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(ns.unwrap_or(0))
-    });
+        let (Ok(seconds), Ok(ns @ 0..1_000_000_000)) = (seconds, ns) else {
+            raw::set_errno(Errno(libc::EINVAL));
+            return -1;
+        };
+        limit_ns = Some(seconds.saturating_mul(1_000_000_000).saturating_add(ns));
+    }
     let start = raw::now_ns();
     let mut done = 0;
     while done < count {
         let one = flags & libc::MSG_WAITFORONE != 0 && done > 0;
         let now = if one { libc::MSG_DONTWAIT } else { 0 };
-        // As above, where it does not wait.
+        // A thread that is cancelled takes no message with it.
         let _stays = one.then(raw::Uncancelled::new);
         let message = messages.wrapping_add(done as usize);
         let flags = flags & !libc::MSG_WAITFORONE | now;

@@ -8,6 +8,7 @@
 #![expect(clippy::as_conversions, reason = "C integers meet us here")]
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::atomic::Ordering;
 
 use super::extra;
@@ -253,6 +254,18 @@ unsafe fn interface(value: *const c_void, len: usize) -> u64 {
 /// A minimum that is the kernel's default anyway is no reason to change what a program asks for.
 const BUFFER_MIN_MAX: c_int = 65_536;
 
+/// Changes an option's value, as far as the program has room for it.
+///
+/// # Safety
+///
+/// The kernel has just written the value and its length.
+unsafe fn amend(value: *mut c_void, len: *const libc::socklen_t, bytes: &[u8]) {
+    // SAFETY: the caller's promise.
+    let count = unsafe { len.read_unaligned() } as usize;
+    // SAFETY: the caller's promise: there is room for so many bytes.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), count.min(bytes.len())) };
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
@@ -276,17 +289,14 @@ unsafe extern "C-unwind" fn getsockopt(
     let answer = real!(getsockopt(fd, level, name, value, len));
     let Some(socket) = table::socket(fd).filter(|_| answer == 0) else { return answer };
     if datagram::is_hidden(&socket, fd, level, name) {
-        // SAFETY: the kernel has just written a number there, of at least one byte.
-        unsafe { value.cast::<u8>().write(0) };
+        // SAFETY: the kernel has just written both.
+        unsafe { amend(value, len, &[0]) };
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && socket.mapped().is_some() {
         // Bells need it on; the program sees what it has set.
-        // SAFETY: the kernel has just written an integer there.
-        unsafe {
-            value
-                .cast::<c_int>()
-                .write_unaligned(c_int::from(socket.flags.nodelay.load(Ordering::Relaxed)))
-        };
+        let bytes = c_int::from(socket.flags.nodelay.load(Ordering::Relaxed)).to_ne_bytes();
+        // SAFETY: the kernel has just written both.
+        unsafe { amend(value, len, &bytes) };
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.kind() == Kind::Connecting {
         fallback::advance(&socket, fd);

@@ -120,6 +120,9 @@ pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
     fence(Ordering::SeqCst);
     bell::wake_at_end(outgoing);
     if how == libc::SHUT_RDWR {
+        // What the peer sends now the kernel answers with a reset.
+        let incoming = segment.incoming(socket.end()).direction;
+        incoming.consumer.sleep.gone.store(1, Ordering::SeqCst);
         return true;
     }
     if outgoing.consumer.sleep.armed.swap(0, Ordering::AcqRel) != 0 {

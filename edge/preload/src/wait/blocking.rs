@@ -200,6 +200,8 @@ pub(crate) fn receive(
                 match try_receive(socket, fd, &mut cursor, how) {
                     // The ring was found empty and then not: look again.
                     Step::Moved(0) if wanted > 0 => {}
+                    // The kernel waits for bytes, even where none are wanted.
+                    Step::Moved(0) if wanted == 0 && is_empty(socket) => return Step::Nothing,
                     step @ (Step::Moved(_) | Step::Ended | Step::Nothing | Step::Failed(_)) => {
                         return step;
                     }
@@ -224,6 +226,15 @@ pub(crate) fn receive(
             }
         }
     }
+}
+
+/// Whether there is nothing to receive, as far as memory says so.
+fn is_empty(socket: &Socket) -> bool {
+    socket.segment().is_some_and(|segment| {
+        !park::kernel_speaks(socket, segment).0
+            && !park::has_news(socket, segment)
+            && !socket.flags.is_read_shut.load(Ordering::Relaxed)
+    })
 }
 
 /// Looks that find a ring empty that has bytes just after.

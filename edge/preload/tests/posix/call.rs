@@ -300,6 +300,56 @@ pub(crate) fn read_into(fd: c_int, buffer: &mut [u8]) -> Answer {
     answer(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as i64)
 }
 
+/// What the kernel says of an option to programs with so much room, from none to more than it takes, and what of the
+/// room is as it was.
+pub(crate) fn option_in_rooms(fd: c_int, level: c_int, name: c_int) -> Vec<(Answer, u32, [u8; 8])> {
+    let rooms = 0..8;
+    rooms
+        .map(|room| {
+            let (mut value, mut len) = ([0xaa_u8; 8], room);
+            // SAFETY: a local buffer, which is longer than is said.
+            let done = unsafe {
+                libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len)
+            };
+            (answer(done.into()), len, value)
+        })
+        .collect()
+}
+
+/// Calls with lengths of which some are none, in parts and in messages, before anything has come and after.
+pub(crate) fn odd_lengths(from: c_int, to: c_int) -> Vec<Answer> {
+    let mut buffer = [0_u8; 16];
+    let part =
+        |len: usize| libc::iovec { iov_base: buffer.as_ptr().cast_mut().cast(), iov_len: len };
+    let (huge, mut some) = ([part(usize::MAX), part(4)], [part(4), part(0)]);
+    // SAFETY: all zeros is a legal value of these structures.
+    let mut messages: [libc::mmsghdr; 2] = unsafe { zeroed() };
+    for message in &mut messages {
+        (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (some.as_mut_ptr(), 2);
+    }
+    let mut never = libc::timespec { tv_sec: -1, tv_nsec: 0 };
+    let (now, first) = (libc::MSG_DONTWAIT, libc::MSG_WAITFORONE);
+    let mut answers = Vec::new();
+    let mut see = |value: i64| answers.push(answer(value));
+    // SAFETY: local buffers and headers; the kernel refuses what is longer than they are.
+    unsafe {
+        see(libc::recv(to, buffer.as_mut_ptr().cast(), 0, now) as i64);
+        see(libc::readv(to, huge.as_ptr(), 2) as i64);
+        see(libc::writev(from, huge.as_ptr(), 2) as i64);
+        see(libc::recvmmsg(to, messages.as_mut_ptr(), 2, now, &raw mut never).into());
+        see(libc::recvmmsg(to, messages.as_mut_ptr(), 2, now, std::ptr::null_mut()).into());
+        see(libc::send(from, c"12345678".as_ptr().cast(), 8, 0) as i64);
+        settle();
+        see(libc::recv(to, buffer.as_mut_ptr().cast(), 0, now) as i64);
+        let header = &raw mut messages[0].msg_hdr;
+        see(libc::recvmsg(to, header, libc::MSG_CMSG_CLOEXEC) as i64);
+        see(messages[0].msg_hdr.msg_flags.into());
+        see(libc::recvmmsg(to, messages.as_mut_ptr(), 2, first, std::ptr::null_mut()).into());
+        see(libc::recvmsg(to, header, now) as i64);
+    }
+    answers
+}
+
 pub(crate) fn readv(fd: c_int, lens: &[usize]) -> Result<Vec<String>, String> {
     let mut buffers: Vec<Vec<u8>> = lens.iter().map(|len| vec![b'?'; *len]).collect();
     let parts: Vec<libc::iovec> = buffers

@@ -113,6 +113,11 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("wrote", writev(p.c, &["ab", "", "cdef", "g"]));
         log.see("read", readv(p.s, &[1, 0, 3, 10]));
     }),
+    ("lengths that the kernel refuses, and none", |log, p| {
+        log.see("saw", odd_lengths(p.c, p.s));
+        log.see("delay", option_in_rooms(p.c, libc::IPPROTO_TCP, libc::TCP_NODELAY));
+        log.see("left", recv(p.s, 100, libc::MSG_DONTWAIT));
+    }),
     ("buffers that are not there", |log, p| {
         log.see("before", bad_buffers(p.c, p.s));
         recv(p.s, 4, 0).unwrap();
@@ -348,6 +353,13 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         settle();
         log.see("got", recv(p.s, 10, 0));
         log.see("end", recv(p.s, 10, 0));
+    }),
+    ("sending to an end that is shut both ways", |log, p| {
+        shutdown(p.c, libc::SHUT_RDWR).unwrap();
+        settle();
+        log.see("first", send(p.s, b"a", libc::MSG_NOSIGNAL));
+        settle();
+        log.see("next", send(p.s, b"b", libc::MSG_NOSIGNAL));
     }),
     ("shutting wakes a reader", |log, p| {
         let Pair { c, .. } = p;
