@@ -77,6 +77,11 @@ fn assemble(root: &Path, built: &Path, tree: &Path) -> Result<(), Failure> {
         "usr/include/mellanox/vma_extra.h",
         "644",
     )?;
+    put(
+        &root.join("packaging/adverb-sockets.service"),
+        "usr/lib/systemd/system/adverb-sockets.service",
+        "644",
+    )?;
     let generated = tree.with_file_name("generated");
     output(text(&built.join("adverb"))?, &["generate", text(&generated)?])?;
     for page in list(&generated.join("man"))? {

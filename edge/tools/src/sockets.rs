@@ -4,16 +4,18 @@
 //! `libadverb_sockets.so` does the rest, and `LD_PRELOAD` by hand does the same. `sockets/stat.rs`
 //! looks at programs that run so, and `parameters` lists what can be set.
 
+mod daemon;
+mod helper;
 mod source;
 pub(crate) mod stat;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use adverb_sockconf::Settings;
+use adverb_sockconf::{PARAMETERS, Settings};
 use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::json;
 
@@ -86,21 +88,32 @@ enum Action {
         /// Print JSON
         #[arg(long)]
         json: bool,
+
+        /// Print the table of the documentation
+        #[arg(long, hide = true, conflicts_with = "json")]
+        markdown: bool,
     },
     /// Show what accelerated programs count; the options are those of vma_stats
     Stat(stat::StatArgs),
+    /// Watch accelerated programs: tell peers of those that are killed, clean up, keep totals
+    Daemon(daemon::DaemonArgs),
 }
 
 pub(crate) fn run(args: &SocketsArgs) -> Result<(), Failure> {
     match &args.action {
-        Some(Action::Parameters { json }) => parameters(*json),
+        Some(Action::Parameters { markdown: true, .. }) => {
+            print!("{}", table());
+            Ok(())
+        }
+        Some(Action::Parameters { json, .. }) => parameters(*json),
         Some(Action::Stat(args)) => stat::run(args),
+        Some(Action::Daemon(args)) => daemon::run(args),
         None => become_program(args),
     }
 }
 
 fn become_program(args: &SocketsArgs) -> Result<(), Failure> {
-    let library = library(args)?;
+    let library = library_at(args.library.as_deref())?;
     let Some((program, arguments)) = args.command.split_first() else {
         return Err(Failure::Usage("a command to run is missing".to_owned()));
     };
@@ -145,9 +158,9 @@ fn become_program(args: &SocketsArgs) -> Result<(), Failure> {
 }
 
 /// Finds the library: where the user says, or beside this command, or where packages put it.
-fn library(args: &SocketsArgs) -> Result<PathBuf, Failure> {
+fn library_at(named: Option<&Path>) -> Result<PathBuf, Failure> {
     const NAME: &str = "libadverb_sockets.so";
-    if let Some(library) = &args.library {
+    if let Some(library) = named {
         return match library.canonicalize() {
             Ok(library) => Ok(library),
             Err(error) => Err(Failure::Failed(format!("{}: {error}", library.display()))),
@@ -159,6 +172,29 @@ fn library(args: &SocketsArgs) -> Result<PathBuf, Failure> {
              with --library"
         ))
     })
+}
+
+/// All parameters, as `docs/parameters.md` has them.
+fn table() -> String {
+    let mut table = "# Parameters of accelerated sockets\n\nMade by `adverb sockets parameters --markdown`: every \
+                     parameter of the manual, and ours. What each does here is its\neffect: `active` is what the \
+                     manual says, `approximated` something close to it, `none` nothing, for the reason given.\n\n\
+                     | parameter | default | values | effect |\n|---|---|---|---|\n"
+        .to_owned();
+    for parameter in PARAMETERS {
+        let note = match parameter.effect.note() {
+            "" => String::new(),
+            note => format!(": {note}"),
+        };
+        let default = match parameter.default().to_string() {
+            none if none.is_empty() => none,
+            default => format!("`{default}`"),
+        };
+        let (name, allowed, effect) =
+            (parameter.name, parameter.allowed(), parameter.effect.word());
+        table.push_str(&format!("| `{name}` | {default} | {allowed} | {effect}{note} |\n"));
+    }
+    table
 }
 
 fn parameters(json: bool) -> Result<(), Failure> {

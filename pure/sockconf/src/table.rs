@@ -28,7 +28,7 @@ pub const PARAMETERS: &[Parameter] = &[
     row("VMA_LOG_FILE", "Log File", Kind::Text, Text(""), Active),
     row("VMA_STATS_FILE", "Stats File", Kind::Text, Text(""), Active),
     row("VMA_STATS_SHMEM_DIR", "Stats shared memory directory", Kind::Text, Text("/tmp/"), Active),
-    row("VMA_VMAD_NOTIFY_DIR", "VMAD output directory", Kind::Text, Text("/tmp/vma"), None("there is no daemon to notify")),
+    row("VMA_VMAD_NOTIFY_DIR", "VMAD output directory", Kind::Text, Text("/tmp/vma"), None("the daemon finds programs by itself")),
     row("VMA_STATS_FD_NUM", "Stats FD Num (max)", Kind::Integer(0, 1024), Number(100), Active),
     row("VMA_CONFIG_FILE", "Conf File", Kind::Text, Text("/etc/libvma.conf"), Active),
     row("VMA_APPLICATION_ID", "Application ID", Kind::Text, Text("VMA_DEFAULT_APPLICATION_ID"), Active),

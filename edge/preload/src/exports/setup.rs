@@ -16,7 +16,7 @@ use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::{address, config, copy};
 use crate::exports::extra::xtreme;
-use crate::share::{closing, sockets};
+use crate::share::{closing, sockets, stats};
 use crate::socket::policy::{self, is_plain};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::{memberships, pacing, table};
@@ -266,6 +266,9 @@ unsafe fn amend(value: *mut c_void, len: *const libc::socklen_t, bytes: &[u8]) {
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), count.min(bytes.len())) };
 }
 
+/// By which the daemon has the dead cleaned up after.
+const CLEAN_UP: c_int = 2899;
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
@@ -277,6 +280,10 @@ unsafe extern "C-unwind" fn getsockopt(
     if (fd, level, name) == (-1, libc::SOL_SOCKET, extra::GET_API) {
         // SAFETY: the program's promise: room for a pointer, and a length.
         return unsafe { extra::get_api(value, len) };
+    }
+    if (fd, level, name) == (-1, libc::SOL_SOCKET, CLEAN_UP) {
+        stats::tidy_up(true);
+        return 0;
     }
     if level == libc::SOL_SOCKET
         && let Some(socket) = table::socket(fd)

@@ -82,7 +82,7 @@ pub(crate) fn remove() -> bool {
 
 fn file(len: usize) -> Option<Mapping> {
     let pid = raw::process_id();
-    tidy_up();
+    tidy_up(false);
     let path = path(pid)?;
     MAKER.store(pid, Ordering::Relaxed);
     raw::unlink(&path);
@@ -110,12 +110,12 @@ fn file(len: usize) -> Option<Mapping> {
     Some(mapping)
 }
 
-/// Removes what processes have left behind that were killed.
-fn tidy_up() {
+/// Removes what processes have left behind that were killed. `tells`: peers of those are told first.
+pub(crate) fn tidy_up(tells: bool) {
     for name in rendezvous::names() {
         let Some(name) = name.to_str() else { continue };
         datagram::tidy_up(name);
-        offer::tidy_up(name);
+        offer::tidy_up(name, tells);
         let maker = name.strip_prefix("stat.").and_then(|pid| pid.parse().ok());
         if maker.is_some_and(alive::has_ended) {
             rendezvous::path(name).iter().for_each(|path| raw::unlink(path));

@@ -13,7 +13,7 @@
 
 use std::ffi::{CStr, CString, c_int};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use adverb_shm::alive;
 use adverb_shm::file::Expect;
@@ -26,8 +26,8 @@ use crate::socket::parts::Rendezvous;
 use crate::socket::state::{End, Reason, Route, Socket};
 use crate::socket::{changes, history, policy};
 use crate::transport::rendezvous::{self, Name};
-use crate::transport::ring::{ACCEPTED, Leaver, OFFERED, Segment, WITHDRAWN};
-use crate::transport::{path_proof, ports};
+use crate::transport::ring::{ACCEPTED, Leaver, NEVER, OFFERED, Segment, WITHDRAWN};
+use crate::transport::{bell, path_proof, ports};
 
 /// A name for a connection: both addresses, and the namespaces they are addresses in.
 fn name(space: u64, client: SocketAddr, server: SocketAddr) -> [u64; 2] {
@@ -392,10 +392,36 @@ pub(crate) fn withdraw_of_dead(socket: &Socket, key: u64) {
     }
 }
 
+/// Where a process that had an end was killed: tells the other end, as the dead one would have if it had ended.
+/// What is on its way through the kernel the kernel tells of.
+fn tell_of_deaths(segment: &Segment) {
+    if segment.header().state.load(Ordering::Acquire) != ACCEPTED || segment.is_leaving() {
+        return;
+    }
+    for (dead, other) in [(End::Client, End::Server), (End::Server, End::Client)] {
+        let outgoing = segment.outgoing(dead).direction;
+        if !segment.is_abandoned(other)
+            || outgoing.producer.switched_at.load(Ordering::Acquire) == NEVER
+        {
+            continue;
+        }
+        let incoming = segment.incoming(dead);
+        // With bytes that it has not read, the kernel resets the connection.
+        if !incoming.has_bytes() {
+            outgoing.producer.fin.store(1, Ordering::Release);
+        }
+        incoming.direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        bell::wake_at_end(outgoing);
+    }
+}
+
 /// Removes the file of that name, if it is one of rings that processes have left behind that were killed.
-pub(crate) fn tidy_up(name: &str) {
+/// `tells`: ends that have lost their peer are told.
+pub(crate) fn tidy_up(name: &str, tells: bool) {
     let Some(path) = rendezvous::path(name).filter(|_| name.len() == NAME_LEN) else { return };
     let segment = open(&path);
+    segment.iter().filter(|_| tells).for_each(tell_of_deaths);
     let maker = segment.as_ref().map(|segment| segment.header().maker.load(Ordering::Relaxed));
     if maker.map_or_else(|| rendezvous::is_stillborn(&path), alive::has_ended) {
         raw::unlink(&path);

@@ -12,6 +12,7 @@ use adverb_sys::clock;
 use clap::Parser;
 use serde_json::json;
 
+use super::daemon;
 use super::source::{
     Dead, KernelLine, Row, SINCE, Source, WAITING_BYTES, WAITING_PACKETS, get, is_counter, is_flow,
     kernel_line, kind, sources_in, transport, why,
@@ -76,6 +77,10 @@ pub(crate) struct StatArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    /// What the daemon knows: programs that run, and totals of those that have ended
+    #[arg(long, conflicts_with_all = ["prometheus", "fd_dump", "view", "zero"])]
+    daemon: bool,
 
     /// Print the text format of Prometheus
     #[arg(long, conflicts_with_all = ["json", "fd_dump"])]
@@ -189,6 +194,9 @@ fn subject(args: &StatArgs) -> Result<Option<(u32, u32)>, Failure> {
 }
 
 pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
+    if args.daemon {
+        return daemon::ask(args.directory.as_deref(), args.json);
+    }
     let level = asked_level(args.log_level.as_deref())?;
     let subject = subject(args)?;
     let mut before: BTreeMap<(u32, u64), Row> = BTreeMap::new();

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod bench;
+mod daemon;
 mod devices;
 mod devinfo;
 mod hosts;

@@ -22,6 +22,15 @@ fn every_parameter_is_listed_with_its_effect() {
     assert_eq!(stdout(&text).lines().count(), all.len() + 1);
 }
 
+/// Goal: the documentation's table is the one of the code.
+#[test]
+fn the_table_of_parameters_is_the_documentations() {
+    let page = format!("{}/../../docs/parameters.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(page).expect("a page");
+    let output = adverb(&["sockets", "parameters", "--markdown"]);
+    assert_eq!(stdout(&output), page, "adverb sockets parameters --markdown > docs/parameters.md");
+}
+
 #[test]
 fn a_command_is_needed_and_so_is_a_library_that_exists() {
     assert_eq!(adverb(&["sockets"]).status.code(), Some(2));

@@ -1,0 +1,425 @@
+//! `adverb sockets daemon`: watches accelerated programs, though none of them needs that.
+//!
+//! A *helper* for each user's directory (`helper.rs`) sees when a program ends, tells the peers of one that was killed,
+//! and removes what it has left behind. It runs as that user: the daemon itself opens no file of another user's. The
+//! daemon keeps what programs had counted, in a file that survives it, and answers `adverb sockets stat --daemon`,
+//! where each user sees its own programs, and root all of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use adverb_sys::unix::{Listener, Stream};
+use adverb_sys::{poll, process};
+use clap::Parser;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::helper::{self, Ended, Report};
+use super::source::{self, Row};
+use crate::failure::{Doing, Failure};
+use crate::output::json_line;
+
+/// Options of `adverb sockets daemon`.
+#[derive(Debug, Parser)]
+pub(crate) struct DaemonArgs {
+    /// Where totals are kept; without it, below the home directory
+    #[arg(long, value_name = "DIRECTORY", env = "STATE_DIRECTORY")]
+    state: Option<PathBuf>,
+
+    /// Watch this directory of this user, rather than that of each user, or this user's default
+    #[arg(short = 'k', long, value_name = "DIRECTORY")]
+    directory: Option<PathBuf>,
+
+    /// The library, if it is not beside this command
+    #[arg(long, value_name = "FILE", env = "ADVERB_SOCKETS_LIBRARY")]
+    library: Option<PathBuf>,
+
+    /// Watch one directory, for a daemon that runs this
+    #[arg(long, hide = true, requires = "directory")]
+    helper: bool,
+}
+
+/// What programs of one name had counted that have ended.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Total {
+    processes: u64,
+    counters: Row,
+}
+
+/// The same of all users, by their numbers, and the names of commands.
+type Totals = BTreeMap<u32, BTreeMap<String, Total>>;
+
+/// Names of one user's programs that are told apart; all others are one.
+const COMMANDS_MAX: usize = 256;
+const OTHERS: &str = "(others)";
+/// Callers that have not asked yet, at most.
+const CALLERS_MAX: usize = 64;
+/// How long a helper may take to say what it has begun to say, or is asked for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// What one helper is heard of before the others are.
+const TURN: usize = 64;
+/// Between two looks for directories of users.
+const SCAN: Duration = Duration::from_millis(500);
+
+/// The name by which the daemon of a user is reached that watches a directory, or each user's.
+fn name(user: u32, directory: Option<&Path>) -> Vec<u8> {
+    let mut name = format!("adverb-sockets-daemon.{user}").into_bytes();
+    let directory = directory.map(|path| path.as_os_str().as_encoded_bytes()).unwrap_or_default();
+    name.extend(directory.iter().rev().take(60).rev());
+    name
+}
+
+pub(super) fn run(args: &DaemonArgs) -> Result<(), Failure> {
+    if let Some(directory) = args.directory.as_deref().filter(|_| args.helper) {
+        return helper::run(directory);
+    }
+    let me = process::user();
+    let listener = Listener::bind(&name(me, args.directory.as_deref())).map_err(|error| {
+        let is_taken = error.kind() == ErrorKind::AddrInUse;
+        let taken = "a daemon of this user watches that already".to_owned();
+        Failure::Failed(if is_taken { taken } else { format!("the daemon's address: {error}") })
+    })?;
+    let state = state_directory(args, me)?;
+    let totals = Totals::default();
+    let library = super::library_at(args.library.as_deref())?;
+    let mut daemon =
+        Daemon { file: state.join("totals.json"), totals, library, helpers: Vec::new() };
+    daemon.load()?;
+    eprintln!("adverb: the daemon watches; totals are in {}", daemon.file.display());
+    let mut callers: Vec<Stream> = Vec::new();
+    loop {
+        daemon.find_users(me, args.directory.as_deref());
+        daemon.wait(&listener, &callers);
+        while let Ok(caller) = listener.accept() {
+            callers.truncate(CALLERS_MAX - 1);
+            callers.insert(0, caller);
+        }
+        daemon.hear()?;
+        callers.retain(|caller| match caller.recv(&mut [0; 64], &mut Vec::new()) {
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+            Ok(0) => false,
+            Ok(_) => {
+                // A caller that does not read what it has asked for does without.
+                let _ = daemon.answer(caller);
+                false
+            }
+        });
+    }
+}
+
+/// Where totals are kept.
+fn state_directory(args: &DaemonArgs, me: u32) -> Result<PathBuf, Failure> {
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
+    let state = match (&args.state, me) {
+        (Some(state), _) => state.clone(),
+        (None, 0) => PathBuf::from("/var/lib/adverb-sockets"),
+        (None, _) => std::env::var_os("XDG_STATE_HOME")
+            .map(PathBuf::from)
+            .or_else(home)
+            .map(|above| above.join("adverb-sockets"))
+            .ok_or_else(|| Failure::Usage("no home directory: name one with --state".to_owned()))?,
+    };
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(&state).doing("the directory of totals")?;
+    Ok(state)
+}
+
+/// One directory's helper.
+#[derive(Debug)]
+struct Helper {
+    user: u32,
+    directory: PathBuf,
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Helper {
+    /// Starts one, as the user that the directory belongs to.
+    fn start(directory: &Path, library: &Path, me: u32) -> Option<Self> {
+        let about = fs::symlink_metadata(directory).ok().filter(fs::Metadata::is_dir)?;
+        let mut command = Command::new(std::env::current_exe().ok()?);
+        command.args(["sockets", "daemon", "--helper", "-k"]).arg(directory);
+        command.env_clear().env("LD_PRELOAD", library).env("ADVERB_SOCKETS_QUIET", "1");
+        command.env("ADVERB_SOCKETS_SHM_DIR", directory).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        if about.uid() != me {
+            command.uid(about.uid()).gid(about.gid());
+        }
+        let mut child = command.spawn().ok()?;
+        let (to, from) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
+        // One that does not listen is not waited for.
+        rustix::io::ioctl_fionbio(&to, true).ok()?;
+        Some(Self { user: about.uid(), directory: directory.to_owned(), child, to, from })
+    }
+
+    /// What it says next; `None` if it has ended, or says nothing that makes sense. Its user may have stopped it: it is
+    /// not waited for long.
+    fn hear(&mut self) -> Option<Report> {
+        let until = Instant::now() + PATIENCE;
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            let left = until.checked_duration_since(Instant::now())?;
+            let has_more = !self.from.buffer().is_empty()
+                || poll::readable(self.from.get_ref(), std::iter::empty(), Some(left)).ok()?;
+            if has_more {
+                let bytes = self.from.fill_buf().ok().filter(|bytes| !bytes.is_empty())?;
+                let part = bytes.split_inclusive(|byte| *byte == b'\n').next()?;
+                line.extend_from_slice(part);
+                let count = part.len();
+                self.from.consume(count);
+            }
+            if line.len() > helper::LINE_MAX {
+                return None;
+            }
+        }
+        serde_json::from_slice(&line).ok()
+    }
+
+    fn tell(&mut self, what: &str) -> Option<()> {
+        writeln!(self.to, "{what}").ok()
+    }
+
+    fn has_something(&self) -> bool {
+        let now = Some(Duration::ZERO);
+        !self.from.buffer().is_empty()
+            || poll::readable(self.from.get_ref(), std::iter::empty(), now).unwrap_or(false)
+    }
+}
+
+#[derive(Debug)]
+struct Daemon {
+    file: PathBuf,
+    totals: Totals,
+    library: PathBuf,
+    helpers: Vec<Helper>,
+}
+
+impl Daemon {
+    fn load(&mut self) -> Result<(), Failure> {
+        match fs::read(&self.file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(Failure::Failed(format!("{}: {error}", self.file.display()))),
+            Ok(bytes) => {
+                let broken = |error| {
+                    let file = self.file.display();
+                    Failure::Failed(format!("{file}: {error}: move it away to begin anew"))
+                };
+                self.totals = serde_json::from_slice(&bytes).map_err(broken)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Keeps the totals, whole or not at all.
+    fn keep(&self) -> Result<(), Failure> {
+        let new = self.file.with_extension("new");
+        let bytes =
+            serde_json::to_vec(&self.totals).map_err(|error| Failure::Failed(error.to_string()))?;
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let write = || {
+            options.open(&new)?.write_all(&bytes)?;
+            fs::rename(&new, &self.file)
+        };
+        write().doing("keeping totals")
+    }
+
+    /// Starts helpers for directories that have none.
+    fn find_users(&mut self, me: u32, directory: Option<&Path>) {
+        let directories = match directory {
+            Some(directory) => vec![directory.to_owned()],
+            None if me == 0 => users_directories(),
+            None => vec![source::meeting_of(me)],
+        };
+        for directory in directories {
+            if !self.helpers.iter().any(|helper| helper.directory == directory) {
+                self.helpers.extend(Helper::start(&directory, &self.library, me));
+            }
+        }
+    }
+
+    /// Waits until there is something to hear.
+    fn wait(&self, listener: &Listener, callers: &[Stream]) {
+        let all = std::iter::once(listener.as_fd()).chain(callers.iter().map(AsFd::as_fd));
+        let fds = all.chain(self.helpers.iter().map(|helper| helper.from.get_ref().as_fd()));
+        wait_for(fds, SCAN);
+    }
+
+    /// Takes what helpers say of programs that have ended, and lets those go that have ended themselves.
+    fn hear(&mut self) -> Result<(), Failure> {
+        let mut helpers = std::mem::take(&mut self.helpers);
+        let mut trouble = Ok(());
+        helpers.retain_mut(|helper| {
+            let mut turn = TURN;
+            while turn > 0 && helper.has_something() {
+                turn -= 1;
+                let is_heard = match helper.hear() {
+                    Some(Report::Ended(ended)) => {
+                        trouble = std::mem::replace(&mut trouble, Ok(()))
+                            .and(self.add(helper.user, &ended));
+                        helper.tell("kept").is_some()
+                    }
+                    Some(Report::Running(_)) => true,
+                    None => false,
+                };
+                if !is_heard {
+                    return false;
+                }
+            }
+            true
+        });
+        self.helpers = helpers;
+        trouble
+    }
+
+    fn add(&mut self, user: u32, ended: &Ended) -> Result<(), Failure> {
+        let commands = self.totals.entry(user).or_default();
+        let is_other = !commands.contains_key(&ended.command) && commands.len() >= COMMANDS_MAX
+            || ended.command.len() > COMMAND_BYTES_MAX;
+        let name = if is_other { OTHERS } else { &ended.command };
+        let total = commands.entry(name.to_owned()).or_default();
+        total.processes = total.processes.saturating_add(1);
+        for (name, count) in ended.counters.iter().filter(|(name, _)| name.len() <= NAME_MAX) {
+            if total.counters.len() >= COUNTERS_MAX && !total.counters.contains_key(name) {
+                continue;
+            }
+            let sum = total.counters.entry(name.clone()).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+        self.keep()
+    }
+
+    /// What runs, of one helper's directory.
+    fn running(&mut self, at: usize) -> Option<Vec<Ended>> {
+        self.helpers.get_mut(at)?.tell("stat")?;
+        loop {
+            let helper = self.helpers.get_mut(at)?;
+            let user = helper.user;
+            match helper.hear()? {
+                Report::Running(all) => return Some(all),
+                Report::Ended(ended) => {
+                    self.add(user, &ended).ok()?;
+                    self.helpers.get_mut(at)?.tell("kept")?;
+                }
+            }
+        }
+    }
+
+    /// Tells a caller of its own programs; root of all.
+    fn answer(&mut self, caller: &Stream) -> std::io::Result<()> {
+        let user = caller.peer()?.uid;
+        let may_see = |other: u32| user == 0 || user == other;
+        for at in 0..self.helpers.len() {
+            let Some(owner) =
+                self.helpers.get(at).map(|helper| helper.user).filter(|owner| may_see(*owner))
+            else {
+                continue;
+            };
+            for Ended { pid, command, counters } in self.running(at).unwrap_or_default() {
+                let what =
+                    json!({ "uid": owner, "pid": pid, "command": command, "counters": counters });
+                caller.send(what.to_string().as_bytes(), &[])?;
+            }
+        }
+        for (owner, commands) in self.totals.iter().filter(|(owner, _)| may_see(**owner)) {
+            for (command, total) in commands {
+                let Total { processes, counters } = total;
+                let what = json!({ "uid": owner, "ended": processes, "command": command, "counters": counters });
+                caller.send(what.to_string().as_bytes(), &[])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// More counters no program has.
+const COUNTERS_MAX: usize = 64;
+/// Nor longer names of them, or of itself, in bytes.
+const NAME_MAX: usize = 64;
+const COMMAND_BYTES_MAX: usize = 256;
+
+/// Directories in which programs meet, each of the user whose number it is named after.
+fn users_directories() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let mut found = Vec::new();
+    for path in entries.map(|entry| entry.path()) {
+        let Ok(about) = fs::symlink_metadata(&path) else { continue };
+        if about.is_dir() && path == source::meeting_of(about.uid()) && about.mode() & 0o077 == 0 {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Waits until one of many descriptors can be read, for so long at most.
+pub(super) fn wait_for<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, most: Duration) {
+    let mut polled: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    let most = Timespec::try_from(most).ok();
+    // A signal ends it early.
+    let _ = rustix::event::poll(&mut polled, most.as_ref());
+}
+
+/// Shows what the daemon knows: `adverb sockets stat --daemon`.
+pub(super) fn ask(directory: Option<&Path>, as_json: bool) -> Result<(), Failure> {
+    let me = process::user();
+    let mut users = vec![0, me];
+    users.dedup();
+    let none = || Failure::Failed("no daemon answers: adverb sockets daemon".to_owned());
+    // A name may be taken by any process.
+    let connect = |user: u32| {
+        let stream = Stream::connect(&name(user, directory)).ok()?;
+        stream.peer().is_ok_and(|peer| peer.uid == user).then_some(stream)
+    };
+    let stream = users.into_iter().find_map(connect).ok_or_else(none)?;
+    stream.send(b"stat", &[]).doing("asking the daemon")?;
+    if !as_json {
+        println!(
+            "{:<12} {:>14} {:>14} {:>14} {:>14}  command",
+            "", "Tx pkt", "Tx Kbyte", "Rx pkt", "Rx Kbyte"
+        );
+    }
+    let mut message = vec![0; 1 << 16];
+    loop {
+        wait_for(std::iter::once(stream.as_fd()), Duration::from_secs(5));
+        let got = stream.recv(&mut message, &mut Vec::new()).doing("hearing the daemon")?;
+        let Some(bytes) = message.get(..got).filter(|bytes| !bytes.is_empty()) else {
+            return Ok(());
+        };
+        let what: serde_json::Value = serde_json::from_slice(bytes).map_err(|_| none())?;
+        if as_json {
+            print!("{}", json_line(what)?);
+            continue;
+        }
+        let count =
+            |name: &str| what.pointer(&format!("/counters/{name}")).and_then(|n| n.as_u64());
+        let both = |one, other| count(one).unwrap_or(0).saturating_add(count(other).unwrap_or(0));
+        let label = match (what.get("pid"), what.get("ended")) {
+            (Some(pid), _) => format!("pid {pid}"),
+            (None, ended) => format!("{} ended", ended.and_then(|n| n.as_u64()).unwrap_or(0)),
+        };
+        println!(
+            "{label:<12} {:>14} {:>14} {:>14} {:>14}  {}",
+            both("tx_packets", "tx_os_packets"),
+            both("tx_bytes", "tx_os_bytes") / 1024,
+            both("rx_packets", "rx_os_packets"),
+            both("rx_bytes", "rx_os_bytes") / 1024,
+            what.get("command").and_then(|name| name.as_str()).unwrap_or_default()
+        );
+    }
+}

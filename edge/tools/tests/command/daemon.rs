@@ -1,0 +1,168 @@
+//! `adverb sockets daemon`: programs that end and are killed beside it, and its own end.
+
+#![expect(clippy::indexing_slicing, reason = "a test may panic")]
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::stat::{Talker, library};
+use super::{adverb, stderr, stdout};
+
+/// A daemon that watches one directory, and ends with the test.
+struct Daemon(Child);
+
+impl Daemon {
+    fn start(place: &Path, state: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+        command.args(["sockets", "daemon", "-k"]).arg(place).arg("--state").arg(state);
+        command.arg("--library").arg(library::library());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().expect("a daemon"))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Where one test's programs meet, and where its daemon keeps totals.
+struct Places {
+    place: PathBuf,
+    state: PathBuf,
+}
+
+impl Places {
+    fn new(name: &str) -> Self {
+        let place = format!("/dev/shm/adverb-daemon-{name}-{}", std::process::id());
+        let state =
+            std::env::temp_dir().join(format!("adverb-totals-{name}-{}", std::process::id()));
+        Self { place: PathBuf::from(place), state }
+    }
+
+    fn talker(&self) -> Talker {
+        Talker::start_in(self.place.to_str().expect("a path in Unicode").to_owned())
+    }
+
+    /// What the daemon says, once `is_it` is true of that.
+    fn await_stat(&self, what: &str, is_it: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        let since = Instant::now();
+        loop {
+            let place = self.place.to_str().expect("a path in Unicode");
+            let output = adverb(&["sockets", "stat", "--daemon", "--json", "-k", place]);
+            let text = stdout(&output);
+            let all = text.lines().map(|line| serde_json::from_str(line).expect("valid JSON"));
+            let all: Vec<Value> = all.collect();
+            if output.status.success() && is_it(&all) {
+                return all;
+            }
+            let waited = since.elapsed() < Duration::from_secs(60);
+            assert!(waited, "{what}: {text}{}", stderr(&output));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.place).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.place);
+        let _ = std::fs::remove_dir_all(&self.state);
+    }
+}
+
+fn counts(what: &Value) -> u64 {
+    let count = |name: &str| what["counters"][name].as_u64().unwrap_or(0);
+    count("tx_packets") + count("tx_os_packets")
+}
+
+fn of<'a>(all: &'a [Value], process: &Talker) -> Option<&'a Value> {
+    all.iter().find(|what| what["pid"] == process.0.id())
+}
+
+/// How many have ended, and what they had sent.
+fn ended(all: &[Value]) -> (u64, u64) {
+    let ended = all.iter().filter(|what| what["ended"].is_u64());
+    ended.fold((0, 0), |(number, sent), what| {
+        (number + what["ended"].as_u64().unwrap_or(0), sent + counts(what))
+    })
+}
+
+/// Goal: of programs that run the daemon knows what they count, of those that were killed or have ended what they
+/// had; peers of the killed learn of it, nothing of them is left; totals survive the daemon, which may be
+/// killed itself at any time, while programs go on.
+#[test]
+fn the_daemon_outlives_programs_and_programs_the_daemon() {
+    let places = Places::new("outlives");
+    let (mut server, mut client) = (places.talker(), places.talker());
+    let port = server.ask("listen");
+    client.ask(&format!("dial {port}"));
+    server.ask("accept");
+    let exchange = |server: &mut Talker, client: &mut Talker| {
+        client.ask("say");
+        server.ask("hear");
+        server.ask("say");
+        client.ask("hear");
+    };
+    (0..20).for_each(|_| exchange(&mut server, &mut client));
+    let daemon = Daemon::start(&places.place, &places.state);
+    places.await_stat("both run", |all| {
+        [&server, &client].iter().all(|one| of(all, one).map(counts) == Some(20))
+    });
+    drop(daemon);
+    (0..5).for_each(|_| exchange(&mut server, &mut client));
+    let daemon = Daemon::start(&places.place, &places.state);
+    places.await_stat("both run on", |all| of(all, &server).map(counts) == Some(25));
+    server.0.kill().expect("a process");
+    assert_eq!(client.ask("outlive"), "end");
+    let all = places.await_stat("one has ended", |all| ended(all).0 == 1);
+    assert_eq!(ended(&all), (1, 25));
+    assert!(of(&all, &client).is_some() && of(&all, &server).is_none());
+    let file = format!("stat.{}", server.0.id());
+    assert!(!places.names().contains(&file), "{:?}", places.names());
+    drop(daemon);
+    let _daemon = Daemon::start(&places.place, &places.state);
+    let all = places.await_stat("totals are there", |all| !all.is_empty());
+    assert_eq!(ended(&all), (1, 25));
+    // This one ends by itself.
+    drop(client.0.stdin.take());
+    places.await_stat("both have ended", |all| ended(all) == (2, 50));
+    let text =
+        adverb(&["sockets", "stat", "--daemon", "-k", places.place.to_str().expect("Unicode")]);
+    assert!(stdout(&text).contains("2 ended"), "{}", stdout(&text));
+}
+
+/// Goal: there is one daemon for a directory, and another user sees nothing of this one's programs.
+#[test]
+fn another_daemon_is_refused_and_another_user_sees_nothing() {
+    let places = Places::new("others");
+    let mut program = places.talker();
+    program.ask("connect");
+    let _daemon = Daemon::start(&places.place, &places.state);
+    places.await_stat("it runs", |all| of(all, &program).is_some());
+    let place = places.place.to_str().expect("a path in Unicode");
+    let state = places.state.to_str().expect("a path in Unicode");
+    let library = library::library();
+    let library = library.to_str().expect("a path in Unicode");
+    let words = ["sockets", "daemon", "-k", place, "--state", state, "--library", library];
+    let second = adverb(&words);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(stderr(&second).contains("watches that already"), "{}", stderr(&second));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+    command.args(["sockets", "stat", "--daemon", "--json", "-k", place]).uid(65_534).gid(65_534);
+    // Where this is another user's already, it cannot become one.
+    if let Ok(output) = command.output() {
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(stdout(&output), "");
+    }
+}
