@@ -221,7 +221,6 @@ fn receive_settled(
                     Err(Errno::AGAIN) if producer.switched_at.load(Ordering::Acquire) != NEVER => {
                         continue;
                     }
-                    Err(Errno::AGAIN) if into.remaining() == 0 => return Step::Moved(0),
                     Err(Errno::AGAIN) => return Step::Nothing,
                     Err(error) => return Step::Failed(error),
                 },

@@ -29,6 +29,15 @@ use crate::output::json_line;
 
 /// Options of `adverb sockets daemon`.
 #[derive(Debug, Parser)]
+#[command(after_help = "\
+Runs until it is ended by a signal. As root it watches the programs of all users.
+
+Examples:
+  adverb sockets daemon                             programs of this user
+  adverb sockets daemon --state /var/lib/adverb     totals are kept there
+  adverb sockets stat --daemon                      what it has seen
+
+Exit codes: 0 ok, 1 failure, 2 wrong usage, 77 this machine lacks what it takes.")]
 pub(crate) struct DaemonArgs {
     /// Where totals are kept; without it, below the home directory
     #[arg(long, value_name = "DIRECTORY", env = "STATE_DIRECTORY")]
