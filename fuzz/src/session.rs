@@ -1,11 +1,11 @@
-//! Targets of `adverb-session`.
+//! Targets of `adverb-messages`.
 
-use adverb_session::frame::{
-    Advertisement, BODY_BYTES_MAX, ChannelHello, Features, Frame, HEADER_BYTES, Hello, Name,
-    Reason, Refusal,
+use adverb_engine::Gid;
+use adverb_messages::frame::{
+    Access, Advertisement, BODY_BYTES_MAX, ChannelHello, Features, Frame, HEADER_BYTES, Hello,
+    Name, Reason, Refusal,
 };
-use adverb_session::{Access, Gid, PathMtu, Rkey};
-use adverb_verbs::{Psn, Qpn};
+use adverb_wire::{PathMtu, Psn, Qpn, Rkey};
 
 /// A frame that parses is one that we could have sent, byte for byte; one that does not is refused
 /// before more than a frame's bytes have been kept.

@@ -66,7 +66,6 @@ mod config;
 mod connector;
 mod endpoint;
 mod error;
-pub mod frame;
 #[cfg(feature = "tokio")]
 mod futures;
 mod handler;
@@ -84,6 +83,7 @@ mod source;
 mod worker;
 
 pub use adapter::Adapter;
+pub use adverb_messages::frame;
 pub use adverb_verbs::{
     Access, AckTimeout, AhAttr, DataPath, Gid, PathMtu, QpAttr, RetryCount, Rkey, RnrRetry,
     RnrTimer, WcStatus,

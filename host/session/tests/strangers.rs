@@ -5,11 +5,11 @@
 mod support;
 
 use adverb_session::frame::{
-    Advertisement, ChannelHello, Features, Frame, FrameError, Hello, Name, Reason, Refusal,
+    Access, Advertisement, ChannelHello, Features, Frame, FrameError, Hello, Name, Reason, Refusal,
 };
 use adverb_session::{
-    AcceptError, Access, ChannelError, ClientSession, Config, ConnectError, ConnectorError,
-    Departure, PathMtu, Rkey, ServerSession,
+    AcceptError, ChannelError, ClientSession, Config, ConnectError, ConnectorError, Departure,
+    PathMtu, Rkey, ServerSession,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,7 @@
-//! Flow control of messages over a queue pair, without queue pairs, memory or threads.
+//! What the two sides of a session say to each other, without sockets, queue pairs, memory or threads.
+//!
+//! [`frame`] has what connectors say over TCP or connection management; [`Flow`] is the flow control of messages over a
+//! queue pair:
 //!
 //! Both sides post as many receives as they told the other of, and a side sends no more than it has been granted: no
 //! message ever finds the peer without a receive. A receive is granted anew when the program has done with the message in
@@ -15,10 +18,12 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
 mod flow;
+pub mod frame;
 mod header;
 
 pub use self::flow::{

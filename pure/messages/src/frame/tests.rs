@@ -1,6 +1,8 @@
 //! Tests of the connectors' protocol.
 
 use super::*;
+use alloc::string::ToString;
+use alloc::{format, vec};
 use proptest::prelude::*;
 
 fn name() -> impl Strategy<Value = Name> {

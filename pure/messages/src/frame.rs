@@ -19,8 +19,13 @@
 //!
 //! Parsing forgives nothing: a frame with a byte too many is no frame.
 
-use adverb_verbs::{Access, Gid, PathMtu, Psn, Qpn, Rkey};
-use std::fmt;
+pub use adverb_engine::Access;
+use adverb_engine::Gid;
+use adverb_wire::{PathMtu, Psn, Qpn, Rkey};
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
 
 /// The version of the protocol that this file speaks. Sides of different versions part at once.
 pub const VERSION: u16 = 2;
@@ -95,12 +100,12 @@ impl fmt::Display for NameError {
     }
 }
 
-impl std::error::Error for NameError {}
+impl core::error::Error for NameError {}
 
 /// Something that one side says to the other.
 ///
 /// ```
-/// use adverb_session::frame::{Frame, FrameError, HEADER_BYTES};
+/// use adverb_messages::frame::{Frame, FrameError, HEADER_BYTES};
 ///
 /// let bytes = Frame::Ping.emit();
 /// assert_eq!(Frame::parse(&bytes)?, Some((Frame::Ping, bytes.len())));
@@ -350,7 +355,7 @@ impl fmt::Display for FrameError {
     }
 }
 
-impl std::error::Error for FrameError {}
+impl core::error::Error for FrameError {}
 
 impl Frame {
     /// Takes a frame off the front of `bytes` and says how many bytes it had; `None` if they are
@@ -628,7 +633,7 @@ impl<'a> Reader<'a> {
     fn text(&mut self, len: usize) -> Result<&'a str, FrameError> {
         let (text, rest) = self.0.split_at_checked(len).ok_or(FrameError::Truncated)?;
         self.0 = rest;
-        std::str::from_utf8(text).map_err(|_| FrameError::Field { what: "text" })
+        core::str::from_utf8(text).map_err(|_| FrameError::Field { what: "text" })
     }
 
     fn name(&mut self) -> Result<Name, FrameError> {
