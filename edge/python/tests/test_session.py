@@ -183,7 +183,12 @@ def test_a_peer_that_goes_ends_the_wait_with_an_exception_of_its_own(ends: Ends)
 
 
 def test_an_interrupt_ends_a_wait() -> None:
-    program = "from adverb.session import Server\ns = Server('127.0.0.1:0')\nprint('up', flush=True)\ns.accept()"
+    # What started the tests may ignore the signal, which children inherit.
+    program = (
+        "import signal\nfrom adverb.session import Server\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "s = Server('127.0.0.1:0')\nprint('up', flush=True)\ns.accept()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as child:
