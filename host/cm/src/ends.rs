@@ -8,9 +8,8 @@
 use crate::news::ip_of;
 use crate::service::{self, Core};
 use crate::state::gid_of;
-use adverb_cm::Orphan;
-use adverb_device::{Port, RemoteConnection};
-use adverb_wire::cm::CommId;
+use adverb_device::{Gid, Port};
+use adverb_wire::cm::{CommId, ConnectionRecord};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +21,7 @@ impl Core {
         let Some((port, remote)) = self.remote(connection) else {
             return;
         };
-        if let Some((peer, _)) = self.ports.of_gid(remote.peer) {
+        if let Some((peer, _)) = self.ports.of_gid(Gid(remote.peer)) {
             if let Some(owner) = peer.owner(remote.remote_id) {
                 self.peers.watch(connection, owner);
             }
@@ -34,16 +33,16 @@ impl Core {
     }
 
     /// A connection as its peer knows it, once that has said what it calls it; and the device that names it.
-    fn remote(&self, connection: CommId) -> Option<(Arc<Port>, RemoteConnection)> {
+    fn remote(&self, connection: CommId) -> Option<(Arc<Port>, ConnectionRecord)> {
         let state = self.ids.get(self.connections.get(&connection)?)?;
         let (remote_id, remote_qpn) = match (&state.request, &state.reply) {
             (Some(request), _) => (request.local_id, request.qpn),
             (None, Some(reply)) => (reply.local_id, reply.qpn),
             (None, None) => return None,
         };
-        let remote = RemoteConnection {
-            local: state.place.as_ref()?.gid,
-            peer: gid_of(state.peer?),
+        let remote = ConnectionRecord {
+            local: state.place.as_ref()?.gid.0,
+            peer: gid_of(state.peer?).0,
             id: connection,
             remote_id,
             remote_qpn,
@@ -87,17 +86,15 @@ impl Core {
 
 impl Core {
     /// Tells the peer of a connection that a killed process had, from the address that it had.
-    fn part_from(&mut self, of: &RemoteConnection) {
-        let RemoteConnection { local, peer, id, remote_id, remote_qpn, traffic_class } = *of;
+    fn part_from(&mut self, of: &ConnectionRecord) {
+        let local = Gid(of.local);
         let opened = self.ports.of_gid(local).map(|(port, index)| port.open_address(index).is_ok());
         let address = SocketAddr::new(ip_of(local), 0);
         if opened != Some(true) && self.ports.place(address).is_err() {
             return;
         }
-        let (local, peer) = (local.0, peer.0);
-        let orphan = Orphan { local, peer, id, remote_id, remote_qpn, traffic_class };
         if let Ok((manager, now)) = self.manager() {
-            let _ = manager.part_from(&orphan, now); // As if it was lost.
+            let _ = manager.part_from(of, now); // As if it was lost.
         }
     }
 }

@@ -76,7 +76,7 @@ pub use port::qp::Qp;
 pub use progress::Port;
 pub use progress::management::{BoundService, Owner};
 pub use registry::CONNECTION_PREFIX_BITS;
-pub use registry::connections::{Recorded, RemoteConnection};
+pub use registry::connections::Recorded;
 pub use registry::counters::{PortCounters, diag_counters, hw_counters};
 pub use registry::services::ServicePort;
 pub use registry::stats_page::{DeviceReport, QpRow, survey};

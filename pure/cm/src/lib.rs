@@ -32,4 +32,4 @@ mod request;
 
 pub use self::event::{Counters, Event};
 pub use self::manager::{Config, Manager, Transmit};
-pub use self::request::{Accept, Answer, Connect, Error, Gid, ListenerId, Orphan, Resolve};
+pub use self::request::{Accept, Answer, Connect, Error, Gid, ListenerId, Resolve};

@@ -6,9 +6,9 @@
 
 use crate::connection::{Connection, State};
 use crate::event::{Counters, Event};
-use crate::request::{Accept, Answer, Connect, Error, Gid, ListenerId, Orphan, Resolve};
-use adverb_wire::cm::{self, CommId, Dreq, Exponent, Message, Path, Reason, Rej, Rep, Req, Rtu};
-use adverb_wire::cm::{ServiceId, SidrRep, SidrReq, Small, Subject};
+use crate::request::{Accept, Answer, Connect, Error, Gid, ListenerId, Resolve};
+use adverb_wire::cm::{self, CommId, ConnectionRecord, Dreq, Exponent, Message, Path, Reason};
+use adverb_wire::cm::{Rej, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, Small, Subject};
 use adverb_wire::{Mad, Pkey, Qkey, Qpn};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::time::Duration;
@@ -383,8 +383,8 @@ impl Manager {
     /// # Errors
     ///
     /// [`Error::Full`]; [`Error::InUse`] if a connection of this manager has its name.
-    pub fn part_from(&mut self, orphan: &Orphan, now: Duration) -> Result<(), Error> {
-        let Orphan { local, peer, id, remote_id, remote_qpn, traffic_class } = *orphan;
+    pub fn part_from(&mut self, of: &ConnectionRecord, now: Duration) -> Result<(), Error> {
+        let ConnectionRecord { local, peer, id, remote_id, remote_qpn, traffic_class } = *of;
         let max = self.config.connections_max;
         if self.connections.len() >= max {
             return Err(Error::Full { max });

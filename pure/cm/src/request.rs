@@ -1,8 +1,6 @@
 //! Requests to a manager.
 
-use adverb_wire::cm::{
-    CommId, Exponent, Path, PortSpace, Req, Service, ServiceId, SidrStatus, Small,
-};
+use adverb_wire::cm::{Exponent, Path, PortSpace, Req, Service, ServiceId, SidrStatus, Small};
 use adverb_wire::{PathMtu, Psn, Qkey, Qpn};
 use core::fmt;
 
@@ -12,23 +10,6 @@ pub type Gid = [u8; 16];
 /// A listener of a manager.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ListenerId(pub(crate) u64);
-
-/// A connection of another manager of this host, which is no more.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Orphan {
-    /// Address of this side.
-    pub local: Gid,
-    /// Address of the other side.
-    pub peer: Gid,
-    /// How that manager called it.
-    pub id: CommId,
-    /// How the peer does.
-    pub remote_id: CommId,
-    /// The peer's queue pair.
-    pub remote_qpn: Qpn,
-    /// Traffic class of its messages.
-    pub traffic_class: u8,
-}
 
 /// A connection that is asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -2,8 +2,8 @@
 
 use adverb_cm::{Accept, Answer, Config, Connect, Error, Event, Gid, Manager, Resolve, Transmit};
 use adverb_wire::cm::{
-    CommId, Datagram, Dreq, Exponent, Message, PortSpace, Reason, Rej, ServiceId, SidrStatus,
-    Small, Subject,
+    CommId, ConnectionRecord, Datagram, Dreq, Exponent, Message, PortSpace, Reason, Rej, ServiceId,
+    SidrStatus, Small, Subject,
 };
 use adverb_wire::{Mad, Psn, Qkey, Qpn};
 use core::time::Duration;
@@ -492,4 +492,58 @@ fn an_end_that_was_announced_to_a_peer_that_is_no_more_comes_at_once() {
     sent(&mut a);
     a.lose(id, START).unwrap();
     assert_eq!(events(&mut a), [Event::Disconnected { id }]);
+}
+
+/// A connection between A, whose manager is no more, and B: what is written down of it, and its name at B.
+fn left_behind(b: &mut Manager) -> (ConnectionRecord, CommId) {
+    let mut gone = Manager::new(Config::default(), 1);
+    let (id, passive) = connected(&mut gone, b, 1);
+    let remote_qpn = Qpn::new(101);
+    let record = ConnectionRecord {
+        local: A,
+        peer: B,
+        id,
+        remote_id: passive,
+        remote_qpn,
+        traffic_class: 8,
+    };
+    (record, passive)
+}
+
+/// Goal: the manager of another process ends what a killed one had, as if it had said so itself, and has no events of it.
+#[test]
+fn the_connection_of_a_manager_that_is_no_more_is_ended_by_another() {
+    let (mut heir, mut b) = (Manager::new(Config::default(), 3), managers().1);
+    let (record, passive) = left_behind(&mut b);
+    heir.part_from(&record, START).unwrap();
+    assert_eq!(heir.part_from(&record, START), Err(Error::InUse), "its name is taken meanwhile");
+    let all = sent(&mut heir);
+    assert_eq!((all.len(), all[0].local, all[0].peer, all[0].traffic_class), (1, A, B, 8));
+    b.on_datagram(B, A, &all[0].datagram, START);
+    assert_eq!(events(&mut b), [Event::Disconnected { id: passive }]);
+    assert_eq!(carry(&mut b, &mut heir, START), 1);
+    heir.on_time(LATER);
+    assert_eq!((sent(&mut heir).len(), events(&mut heir), heir.connections()), (0, vec![], 0));
+}
+
+/// Goal: a peer that does not agree costs a few messages and no memory.
+#[test]
+fn the_end_of_a_connection_that_another_manager_had_is_announced_a_few_times() {
+    let (mut heir, mut b) = (Manager::new(Config::default(), 3), managers().1);
+    let (record, _) = left_behind(&mut b);
+    let other = ConnectionRecord { remote_qpn: Qpn::new(9), ..record };
+    heir.part_from(&other, START).unwrap();
+    let mut announced = carry(&mut heir, &mut b, START);
+    while let Some(at) = heir.next_deadline() {
+        heir.on_time(at);
+        announced += carry(&mut heir, &mut b, at);
+    }
+    assert_eq!((announced, b.counters().forged), (4, 4), "the queue pair is another one");
+    assert_eq!((events(&mut b), events(&mut heir), heir.connections()), (vec![], vec![], 0));
+
+    let mut full = Manager::new(Config { connections_max: 1, ..Config::default() }, 4);
+    full.connect(&request(5), START).unwrap();
+    sent(&mut full);
+    assert_eq!(full.part_from(&record, START), Err(Error::Full { max: 1 }));
+    assert_eq!(sent(&mut full), []);
 }

@@ -15,12 +15,12 @@ use crate::link::udp::burst::{Route, with_burst};
 use crate::link::udp::endpoint::gid_of;
 use crate::memory::local::{Local, Source};
 use crate::objects::inbox::{Inbox, ManagementDatagram};
-use crate::registry::connections::{Recorded, RemoteConnection};
+use crate::registry::connections::Recorded;
 use crate::registry::relay::Passed;
 use crate::registry::services::ServicePort;
 use crate::registry::{CONNECTION_PREFIX_BITS, DomainClaim, Member, SlotId};
 use adverb_engine::{Gid, accept};
-use adverb_wire::cm::{self, CommId, Message};
+use adverb_wire::cm::{self, CommId, ConnectionRecord, Message};
 use adverb_wire::{
     Bth, Deth, Extension, Flow, Headers, Mad, Marks, Opcode, Operation, Packet, Pad,
 };
@@ -87,7 +87,7 @@ impl Port {
 
     /// Writes a connection of this process down, so that another one announces its end if this one is killed; `None` if
     /// there is no room.
-    pub fn record(&self, connection: &RemoteConnection) -> Option<Recorded> {
+    pub fn record(&self, connection: &ConnectionRecord) -> Option<Recorded> {
         self.links.registry.record(connection)
     }
 
@@ -97,7 +97,7 @@ impl Port {
     }
 
     /// Takes the connections that processes of this host had which were killed.
-    pub fn take_orphans(&self) -> Vec<RemoteConnection> {
+    pub fn take_orphans(&self) -> Vec<ConnectionRecord> {
         self.links.registry.take_orphans()
     }
 

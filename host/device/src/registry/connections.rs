@@ -7,28 +7,10 @@
 
 use super::layout::{Record, index};
 use super::{Member, Registry, SlotId};
-use adverb_engine::Gid;
 use adverb_wire::Qpn;
-use adverb_wire::cm::CommId;
+use adverb_wire::cm::{CommId, ConnectionRecord};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// An established connection to another host.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct RemoteConnection {
-    /// Address of this host.
-    pub local: Gid,
-    /// Address of the other host.
-    pub peer: Gid,
-    /// How this host calls it.
-    pub id: CommId,
-    /// How the other one does.
-    pub remote_id: CommId,
-    /// The other one's queue pair.
-    pub remote_qpn: Qpn,
-    /// Traffic class of its messages.
-    pub traffic_class: u8,
-}
 
 /// The place where a connection is written down.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -36,7 +18,7 @@ pub struct Recorded(usize);
 
 impl Registry {
     /// Writes a connection of this device down; `None` if there is no room near the place where its name leads.
-    pub(crate) fn record(&self, connection: &RemoteConnection) -> Option<Recorded> {
+    pub(crate) fn record(&self, connection: &ConnectionRecord) -> Option<Recorded> {
         let records = &self.memory.records;
         let start = index(connection.id.0) % records.len();
         let places = (start..records.len()).chain(0..start).take(PLACES_MAX);
@@ -80,7 +62,7 @@ impl Registry {
     }
 
     /// Takes what devices that have gone had written down. Looks at the table only if one has gone that had some.
-    pub(crate) fn take_orphans(&self) -> Vec<RemoteConnection> {
+    pub(crate) fn take_orphans(&self) -> Vec<ConnectionRecord> {
         let mut any = self.memory.orphans.load(Ordering::Acquire) != 0
             && self.memory.orphans.swap(0, Ordering::AcqRel) != 0;
         for slot in Self::slots().filter(|slot| *slot != self.slot) {
@@ -109,8 +91,8 @@ impl Registry {
 }
 
 /// Takes a record of this name whose device has gone; `None` if another one was faster.
-fn take(record: &Record, id: u32) -> Option<RemoteConnection> {
-    let connection = RemoteConnection {
+fn take(record: &Record, id: u32) -> Option<ConnectionRecord> {
+    let connection = ConnectionRecord {
         local: load_gid(&record.local),
         peer: load_gid(&record.peer),
         id: CommId(id),
@@ -123,18 +105,18 @@ fn take(record: &Record, id: u32) -> Option<RemoteConnection> {
     Some(connection)
 }
 
-fn store_gid(words: &[AtomicU32; 4], Gid(bytes): Gid) {
+fn store_gid(words: &[AtomicU32; 4], bytes: [u8; 16]) {
     let (chunks, _) = bytes.as_chunks::<4>();
     for (word, bytes) in words.iter().zip(chunks) {
         word.store(u32::from_ne_bytes(*bytes), Ordering::Relaxed);
     }
 }
 
-fn load_gid(words: &[AtomicU32; 4]) -> Gid {
+fn load_gid(words: &[AtomicU32; 4]) -> [u8; 16] {
     let [a, b, c, d] = words.each_ref().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
     let mut gid = [0; 16];
     gid.iter_mut().zip([a, b, c, d].concat()).for_each(|(place, byte)| *place = byte);
-    Gid(gid)
+    gid
 }
 
 /// Places that are looked at for a free one.
@@ -145,10 +127,10 @@ mod tests {
     use super::super::tests::Scratch;
     use super::*;
 
-    fn connection(id: u32) -> RemoteConnection {
-        RemoteConnection {
-            local: Gid([1; 16]),
-            peer: Gid([2; 16]),
+    fn connection(id: u32) -> ConnectionRecord {
+        ConnectionRecord {
+            local: [1; 16],
+            peer: [2; 16],
             id: CommId(id),
             remote_id: CommId(id + 1),
             remote_qpn: Qpn::new(17),
