@@ -19,7 +19,7 @@ pub(crate) struct Line {
     stays: bool,
 }
 
-const fn line(name: &'static str, server: &'static str, client: &'static str) -> Line {
+pub(crate) const fn line(name: &'static str, server: &'static str, client: &'static str) -> Line {
     Line { name, server, client, stays: false }
 }
 
@@ -125,12 +125,22 @@ pub(crate) fn run_with(
     place: Place<'_>,
     set: &[(&str, &str)],
 ) -> Result<String, String> {
+    run_from("", line, place, set)
+}
+
+/// The same with programs of a directory, whose name ends with a slash.
+pub(crate) fn run_from(
+    directory: &str,
+    line: &Line,
+    place: Place<'_>,
+    set: &[(&str, &str)],
+) -> Result<String, String> {
     let port = support::port().to_string();
     let file = std::env::temp_dir().join(format!("adverb-cm-{}-{port}", std::process::id()));
     let file = file.to_str().expect("a path of letters");
     let filled = |text: &str, host: usize| {
         let text = text.replace("{h}", place.address(0)).replace("{p}", &port);
-        text.replace("{l}", place.address(host)).replace("{t}", file)
+        format!("{directory}{}", text.replace("{l}", place.address(host)).replace("{t}", file))
     };
     let end = if line.stays { Ended::Killed } else { Ended::Itself };
     // UCX would use the loopback interface's device, too, although no other host is behind it.
@@ -300,30 +310,66 @@ fn a_program_on_sockets_runs_over_rsockets() {
     }
 }
 
+/// A library of C with the name of librdmacm, so that its calls lead where that one's do, and the program that loads it;
+/// both are gone afterwards.
+struct Disguised(std::path::PathBuf);
+
+impl Disguised {
+    /// `None`, after it has said why, if this cannot be had here.
+    fn new(source: &str) -> Option<Self> {
+        let name = format!("adverb-cm-{source}-{}", std::process::id());
+        let base = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&base).expect("a place for files");
+        let compile = |source: &str, out: &str, flags: &[&str]| {
+            let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
+            let mut compiler = std::process::Command::new("cc");
+            compiler.arg(format!("{sources}/{source}.c")).arg("-o").arg(base.join(out));
+            let compiled = compiler.args(flags).arg("-ldl").output();
+            compiled.map(|output| assert!(output.status.success(), "{output:?}"))
+        };
+        if let Err(error) = compile(source, "librdmacm.so.disguised", &["-shared", "-fPIC"]) {
+            println!("skipped: no C compiler: {error}");
+            return None;
+        }
+        compile("hostile", "program", &[]).expect("it did so a moment ago");
+        Some(Self(base))
+    }
+
+    /// What the library prints that is run with two words.
+    fn run(&self, words: [&str; 2]) -> String {
+        let [program, library] =
+            ["program", "librdmacm.so.disguised"].map(|name| self.0.join(name));
+        let [program, library] =
+            [&program, &library].map(|path| path.to_str().expect("a path of letters"));
+        let [first, second] = words;
+        support::alone(program, &[library, first, second], &[("ADVERB_EXPLAIN", "")])
+    }
+}
+
+impl Drop for Disguised {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// Goal: whatever is written to the device is answered or refused. Method: a library with the name of librdmacm
 /// writes commands of random fields, lengths and addresses.
 #[test]
 fn no_command_makes_the_device_crash_or_hang() {
-    let base = std::env::temp_dir().join(format!("adverb-cm-hostile-{}", std::process::id()));
-    std::fs::create_dir_all(&base).expect("a place for files");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/hostile.c");
-    let (library, program) = (base.join("librdmacm.so.hostile"), base.join("hostile"));
-    let compile = |out: &std::path::Path, flags: &[&str]| {
-        let mut compiler = std::process::Command::new("cc");
-        compiler.arg(source).arg("-o").arg(out).args(flags).arg("-ldl");
-        compiler.output().map(|output| assert!(output.status.success(), "{output:?}"))
-    };
-    if let Err(error) = compile(&library, &["-shared", "-fPIC"]) {
-        println!("skipped: no C compiler: {error}");
+    let Some(library) = Disguised::new("hostile") else {
         return;
-    }
-    compile(&program, &[]).expect("it did so a moment ago");
+    };
     for seed in ["0x1", "0x2", "0x3", "0x4"] {
-        let program = program.to_str().expect("a path of letters");
-        let arguments = [library.to_str().expect("a path of letters"), seed, "20000"];
-        let said = support::alone(program, &arguments, &[("ADVERB_EXPLAIN", "")]);
+        let said = library.run([seed, "20000"]);
         let counts: Vec<u32> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
         assert!(counts[0] > 1000 && counts[1] > 10, "seed {seed}: {said}");
     }
-    let _ = std::fs::remove_dir_all(&base);
+}
+
+/// Goal: commands are those of each release of librdmacm, also of those that are not installed here.
+#[test]
+fn commands_of_other_releases_do_what_they_are_for() {
+    if let Some(library) = Disguised::new("commands") {
+        assert_eq!(library.run(["", ""]).trim(), "17");
+    }
 }

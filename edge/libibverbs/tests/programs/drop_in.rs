@@ -5,14 +5,14 @@ use super::compiled::Compiled;
 use super::support::{self, Place, is_installed, pair};
 use super::{must, perftest, pingpong};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A directory in which libibverbs is ours; it is gone afterwards.
-struct Directory(PathBuf);
+pub(crate) struct Directory(PathBuf);
 
 impl Directory {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let id = MADE.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("adverb-drop-in-{}-{id}", std::process::id());
@@ -24,8 +24,12 @@ impl Directory {
         Self(place)
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// The environment of a program that finds it.
-    fn set(&self) -> [(&str, &str); 2] {
+    pub(crate) fn set(&self) -> [(&str, &str); 2] {
         [("LD_PRELOAD", ""), ("LD_LIBRARY_PATH", self.0.to_str().unwrap())]
     }
 }

@@ -9,6 +9,7 @@ mod boundary;
 mod cm;
 mod compiled;
 mod drop_in;
+mod newer;
 mod others;
 #[path = "../../../../host/verbs/tests/verbs/stranger.rs"]
 mod stranger;
