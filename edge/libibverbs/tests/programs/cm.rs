@@ -2,6 +2,7 @@
 
 use crate::compiled::Compiled;
 use crate::support::{self, Ended, Hosts, PATHS, Place, is_installed};
+use crate::table::UCX_TRANSPORTS;
 use std::io::{BufRead, BufReader};
 use std::process::Child;
 use std::sync::mpsc;
@@ -277,6 +278,29 @@ fn libfabric_runs_where_localhost_is_the_address_of_an_interface() {
     if let Some(hosts) = Hosts::new() {
         hosts.name_them().expect("files in /etc/netns");
         all(&LIBFABRIC, Place::Apart(&hosts));
+    }
+}
+
+/// Goal: UCX's listener and endpoints are made by `rdma_cm`, and by nothing else, and messages go over them.
+#[test]
+fn two_programs_on_ucx_meet_by_its_listener() {
+    let Some(program) = Compiled::new("listener", &["-lucp", "-lucs"]) else {
+        return;
+    };
+    let hosts = Hosts::new();
+    for place in PATHS.map(Place::Here).into_iter().chain(hosts.as_ref().map(Place::Apart)) {
+        for transports in UCX_TRANSPORTS {
+            let (device, port) = (format!("{}:1", place.device()), support::port());
+            let set = [
+                ("UCX_SOCKADDR_TLS_PRIORITY", "rdmacm"),
+                ("UCX_TLS", transports),
+                ("UCX_NET_DEVICES", &device),
+            ];
+            let server = format!("{} server {port}", program.path());
+            let client = format!("{} client {} {port}", program.path(), place.address(0));
+            let said = support::meet(&server, &client, place, &set, Ended::Itself);
+            assert_eq!(said.as_deref().map(str::trim), Ok("5 messages came back"));
+        }
     }
 }
 

@@ -25,7 +25,15 @@ impl Compiled {
             Ok(output) if output.status.success() => Some(Self(program)),
             Ok(output) => {
                 let why = String::from_utf8_lossy(&output.stderr).into_owned();
-                let headers = ["infiniband/verbs.h", "-libverbs", "-lrdmacm", "rdma/", "mpi.h"];
+                let headers = [
+                    "infiniband/verbs.h",
+                    "-libverbs",
+                    "-lrdmacm",
+                    "rdma/",
+                    "mpi.h",
+                    "ucp/",
+                    "-lucp",
+                ];
                 assert!(headers.iter().any(|missing| why.contains(missing)), "{why}");
                 println!("skipped: no header of what the program is on");
                 None
