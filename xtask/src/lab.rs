@@ -39,6 +39,8 @@ struct Case {
 
 #[derive(Clone, Debug)]
 enum Talk {
+    /// `rping` in the machine, on a software device and on the kernel's at once, so many times.
+    Beside(u32),
     /// `rping`, so many times.
     Ping(Part, u32),
     /// `lab_peer`, with these words.
@@ -61,7 +63,7 @@ pub(crate) fn lab(root: &Path, only: &str, times: u64) -> Result<(), Failure> {
     let library = target.join("debug/libadverb_ibverbs.so");
     let dir = target.join("lab");
     let mut image = Command::new(root.join("xtask/lab/image"));
-    image.arg(&dir).arg(&program);
+    image.arg(&dir).arg(&program).arg(&library);
     run(image)?;
     let start = Instant::now();
     let machine = Machine::boot(&dir, &program, &library)?;
@@ -230,6 +232,7 @@ impl Machine {
     fn hold(&self, case: &Case) -> Result<String, Failure> {
         self.lose(case.loss_percent)?;
         let words = match &case.talk {
+            Talk::Beside(count) => return pings::beside(self, *count),
             Talk::Ping(part, count) => return pings::hold(self, case, *part, *count),
             Talk::Verbs(words) => words,
         };

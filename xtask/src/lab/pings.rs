@@ -30,7 +30,14 @@ pub(super) fn cases() -> impl Iterator<Item = Case> {
     let lossless = [Part::Client, Part::Server, Part::ClientOfNothing, Part::ServerOfNothing];
     let lossless = lossless.into_iter().flat_map(|part| [(part, 0, 0, 20), (part, 1, 0, 20)]);
     let lossy = [Part::Client, Part::Server].map(|part| (part, 0, 1, 100));
-    lossless.chain(lossy).map(|(part, family, loss_percent, count)| {
+    let beside = Case {
+        name: "rping, both sides there, on a software device and on the kernel's at once"
+            .to_owned(),
+        family: 0,
+        loss_percent: 0,
+        talk: Talk::Beside(200),
+    };
+    let with_the_kernel = lossless.chain(lossy).map(|(part, family, loss_percent, count)| {
         let ip = ["IPv4", "IPv6"].get(family).copied().unwrap_or_default();
         let what = match part {
             Part::Client => format!("client here, {count} pings"),
@@ -40,7 +47,39 @@ pub(super) fn cases() -> impl Iterator<Item = Case> {
         };
         let name = format!("rping, {what}, {ip}, {loss_percent} % loss");
         Case { name, family, loss_percent, talk: Talk::Ping(part, count) }
-    })
+    });
+    with_the_kernel.chain([beside])
+}
+
+/// Has the machine run programs on the kernel's device and on a software one at the same time, all with the library in
+/// front: `ADVERB_DEVICES` says whose connection manager a program has. In the machine's own network namespace port 4791
+/// is the kernel's, so the software device has one of its own.
+pub(super) fn beside(machine: &Machine, count: u32) -> Result<String, Failure> {
+    let on = |devices: &str, line: &str| {
+        format!("env LD_PRELOAD={LIBRARY} ADVERB_DEVICES={devices} {line}")
+    };
+    let meets = |devices, address| {
+        let server = on(devices, &format!("rping -s -P -a {address} -p {OWN_PORT}"));
+        let first = on(devices, &client(address, OWN_PORT, "-C 1"));
+        let all = on(devices, &client(address, OWN_PORT, &format!("-C {count}")));
+        // The last line of a client that has pinged as often as it should.
+        let last = format!("grep -q rdma-ping-{}", count - 1);
+        format!(
+            "{server} >/dev/null 2>&1 & server=$!; \
+             tries=0; until {first} >/dev/null 2>&1; do tries=$((tries + 1)); test $tries -lt 50; sleep 0.2; done; \
+             {all} | {last}; kill $server"
+        )
+    };
+    let software = meets("soft,hw", "127.0.0.1");
+    let kernels = meets("hw,soft", GUEST[0].1);
+    machine.shell(
+        SECONDS_MAX,
+        &format!(
+            "unshare -n sh -ec '/tools/ip link set lo up; {software}' & software=$!; \
+             sh -ec '{kernels}' && wait $software"
+        ),
+    )?;
+    Ok("right".to_owned())
 }
 
 /// Holds one of them.
@@ -129,9 +168,13 @@ impl Drop for Server {
     }
 }
 
+/// Where the machine has the library.
+const LIBRARY: &str = "/lib/libadverb_ibverbs.so";
 /// Port of the servers, here and there, and one that has none.
 const PORT: &str = "7174";
 const NO_PORT: &str = "7175";
+/// Port of the servers of a conversation within the machine.
+const OWN_PORT: &str = "7176";
 /// What a client says that was refused because nothing listens: IBTA Vol. 1 §12.6.7.2, reason 8.
 const REFUSAL: &str = "RDMA_CM_EVENT_REJECTED, error 8";
 /// Longest time until a server here serves.
