@@ -450,17 +450,17 @@ impl Duty {
 }
 
 /// Whether the program, given time, leaves what arrives: it computes, or polls its memory. `None` if nothing tells: it
-/// does not drive all the time, but nothing arrives either.
+/// does not call all the time, but nothing arrives either. The helper itself sends nothing meanwhile.
 fn is_left_waiting(port: &Port, looks: u32) -> Option<bool> {
     let mut steady = true;
     for _ in 0..looks {
-        let (drives, waits) = (port.drives(), port.has_arrivals());
+        let (calls, waits) = (port.calls(), port.has_arrivals());
         thread::sleep(LINGER);
-        let drove = port.drives() != drives;
-        if !drove && waits && port.has_arrivals() {
+        let called = port.calls() != calls;
+        if !called && waits && port.has_arrivals() {
             return Some(true);
         }
-        steady &= drove;
+        steady &= called;
     }
     steady.then_some(false)
 }

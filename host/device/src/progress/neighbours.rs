@@ -187,6 +187,14 @@ impl Port {
         poll::readable(first, sockets.map(AsFd::as_fd), Some(Duration::ZERO)).unwrap_or(false)
     }
 
+    /// A number that changes with each call that drives, and with each burst that leaves: a program that posts many
+    /// requests at once is at work, though it does not look for completions meanwhile.
+    pub(crate) fn calls(&self) -> u64 {
+        let endpoints = lock(&self.endpoints);
+        let bursts = endpoints.values().map(|endpoint| endpoint.bursts());
+        bursts.fold(self.drives(), u64::wrapping_add)
+    }
+
     /// A link has brought something that was not looked at. A thread that is about to sleep waits for one that
     /// looks right now, and may need this very processor for that.
     pub(crate) fn has_record_left(&self) -> bool {
@@ -722,12 +730,26 @@ const QUIET_STEPS: u32 = 1024;
 mod tests {
     use super::*;
     use crate::link::path::PortConfig;
+    use adverb_wire::{Mad, Marks};
+    use std::net::Ipv6Addr;
     use std::thread;
     use std::time::Instant;
 
     fn open(path: PathChoice) -> Arc<Port> {
         let config = PortConfig { path: Some(path), exclusive: true };
         Port::open_with("soft_lo", &config).unwrap()
+    }
+
+    /// Goal: a program that posts is at work, though it does not look for completions meanwhile.
+    #[test]
+    fn a_burst_that_leaves_is_a_call() {
+        let port = open(PathChoice::Udp);
+        let here = crate::link::udp::endpoint::gid_of(Ipv6Addr::LOCALHOST.into());
+        port.open_all().unwrap();
+        let (calls, drives) = (port.calls(), port.drives());
+        port.send_management(0, here, Marks::USUAL, &[0; Mad::DATAGRAM_LEN]).unwrap();
+        assert_ne!(port.calls(), calls);
+        assert_eq!(port.drives(), drives);
     }
 
     /// Goal: a thread that is about to sleep does not spin while another one looks after the links.

@@ -342,6 +342,7 @@ impl Burst<'_> {
     /// interface's queue has no room: otherwise that loses them without a word.
     fn send(&mut self) {
         let endpoint = self.route.endpoint;
+        endpoint.count_burst();
         let told = self.paced
             && endpoint.socket.unsent_bytes() > 0
             && endpoint.socket.tell_of_full_queues(true).is_ok();

@@ -7,7 +7,7 @@ use adverb_wire::{Flow, Marks, ROCE_PORT};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A socket on the RoCE port of one address.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Endpoint {
     pub(crate) capture: Option<Arc<Capture>>,
     /// Bursts leave in one call. Cleared for good when the route refuses one.
     gso: AtomicBool,
+    /// Bursts that have left.
+    bursts: AtomicU64,
     /// Packets of which nothing else is said may be marked by switches.
     ecn_capable: AtomicBool,
     /// Hop limit of packets of which nothing else is said.
@@ -40,7 +42,8 @@ impl Endpoint {
         // An interface that knows no groups says so when one is joined.
         let _ = socket.set_multicast_interface(interface);
         let ecn_capable = AtomicBool::new(false);
-        Ok(Self { socket, addr, interface, capture, gso, ecn_capable, hop_limit })
+        let bursts = AtomicU64::new(0);
+        Ok(Self { socket, addr, interface, capture, gso, bursts, ecn_capable, hop_limit })
     }
 
     /// The address of a multicast group on an interface, as one binds and sends to it.
@@ -57,6 +60,18 @@ impl Endpoint {
 
     pub(crate) fn give_up_gso(&self) {
         self.gso.store(false, Ordering::Relaxed);
+    }
+
+    /// One more burst leaves.
+    #[inline]
+    pub(crate) fn count_burst(&self) {
+        // Not a read-modify-write: what matters is that it changes, not by how much.
+        self.bursts.store(self.bursts().wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// A number that changes with each burst that leaves.
+    pub(crate) fn bursts(&self) -> u64 {
+        self.bursts.load(Ordering::Relaxed)
     }
 
     /// From now on packets of which nothing else is said may be marked by switches that they meet congestion at (ECT of
