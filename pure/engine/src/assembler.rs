@@ -102,7 +102,7 @@ impl Assembler {
 
     /// Changes where packets go.
     pub(crate) fn set_path(&mut self, path: Path) {
-        self.path = path;
+        self.path = Path { keeps_early: self.path.keeps_early, ..path };
     }
 
     /// What the peer may do to this queue pair at all.
@@ -122,22 +122,24 @@ impl Assembler {
 
     /// Checks that a packet has the length that its place asks for, and comes in the right place.
     pub(crate) fn check(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
-        let operation = packet.headers.bth.opcode.operation();
+        let bth = &packet.headers.bth;
+        let operation = bth.opcode.operation();
         let idle = matches!(self.message, Message::None);
-        if operation.is_start() == idle && self.fits(operation, packet.payload.len()) {
+        let ours = bth.keeps_early && self.path.keeps_early && operation.is_send();
+        if operation.is_start() == idle && self.fits(operation, packet.payload.len(), ours) {
             Ok(())
         } else {
             Err(INVALID)
         }
     }
 
-    /// FIRST and MIDDLE fill the path MTU, LAST is not empty, nothing exceeds it.
-    fn fits(&self, operation: Operation, len: usize) -> bool {
+    /// FIRST and MIDDLE fill the path MTU, or whole words of it in a SEND of `ours`; LAST is not empty, nothing exceeds it.
+    fn fits(&self, operation: Operation, len: usize, ours: bool) -> bool {
         let mtu = usize::try_from(self.path.mtu.bytes()).unwrap_or(0);
         if !operation.has_payload() {
             len == 0
         } else if !operation.is_end() {
-            len == mtu
+            len == mtu || (ours && (4..=mtu).contains(&len) && len.is_multiple_of(4))
         } else if !operation.is_start() {
             (1..=mtu).contains(&len)
         } else {

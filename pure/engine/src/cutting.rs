@@ -8,11 +8,14 @@
 //! far as the message's length allows: then trains run across messages, too.
 //!
 //! What makes the difference between a message and several is kept: a WRITE with immediate is one message,
-//! because its receive tells how long it was; a SEND always is.
+//! because its receive tells how long it was; a SEND always is. Its FIRST and MIDDLE packets fill the path MTU, and the
+//! last is shorter: a train for each message. A peer that is known to be of our kind ([`Bth::keeps_early`]) takes packets of
+//! one length that do not fill it.
 //!
 //! Read IBTA Vol. 1 §9.4.3 (WRITE), §9.4.4 (READ) and §9.7.2.2 (lengths) before changing this file.
 //!
 //! [`Capabilities::trains`]: crate::Capabilities::trains
+//! [`Bth::keeps_early`]: adverb_wire::Bth::keeps_early
 
 use crate::segment::Segment;
 use crate::work::{Request, RequestKind};
@@ -58,10 +61,19 @@ impl Cutting {
     }
 
     /// Of a request over a path with packets of `mtu`. `trains`: packets of one length travel together.
-    /// `reads_max`: READs under way at once.
-    pub(crate) fn of(request: &Request, mtu: Segment, trains: bool, reads_max: usize) -> Self {
+    /// `ours`: the peer takes FIRST and MIDDLE packets that do not fill the MTU. `reads_max`: READs under way at once.
+    pub(crate) fn of(
+        request: &Request,
+        mtu: Segment,
+        trains: bool,
+        ours: bool,
+        reads_max: usize,
+    ) -> Self {
         let len = request.len;
         match request.kind {
+            RequestKind::Send { .. } if trains && ours => {
+                Self { whole: false, ..Self::messages(len, mtu) }
+            }
             RequestKind::Write { imm: None, .. } if trains => Self::messages(len, mtu),
             RequestKind::Read { .. } if trains => {
                 let cutting = Self::messages(len, mtu);
@@ -141,14 +153,27 @@ mod tests {
     /// a SEND fills one receive; READs are cut only if enough of them may be under way.
     #[test]
     fn what_tells_a_message_from_several_is_not_cut_into_several() {
-        let whole = |kind, reads| Cutting::of(&request(kind, 4096), MTU, true, reads).whole;
+        let whole = |kind, reads| Cutting::of(&request(kind, 4096), MTU, true, true, reads).whole;
         assert!(whole(WRITE, 0));
         let RequestKind::Write { va, rkey, .. } = WRITE else { unreachable!() };
         assert!(!whole(RequestKind::Write { va, rkey, imm: Some(Imm(7)) }, 16));
         assert!(!whole(SEND, 16));
         assert!(!whole(READ, 15));
         assert!(whole(READ, 16));
-        assert_eq!(Cutting::of(&request(ATOMIC, 4096), MTU, true, 16).packets, 1);
-        assert!(!Cutting::of(&request(WRITE, 4096), MTU, false, 16).whole);
+        assert_eq!(Cutting::of(&request(ATOMIC, 4096), MTU, true, true, 16).packets, 1);
+        assert!(!Cutting::of(&request(WRITE, 4096), MTU, false, true, 16).whole);
+    }
+
+    /// Goal: packets of a SEND do not fill the MTU only where the peer is known to take that, and trains gain by it.
+    #[test]
+    fn a_send_is_packets_of_one_length_to_a_peer_of_our_kind() {
+        let cut = |trains, ours| {
+            let cutting = Cutting::of(&request(SEND, 6000), MTU, trains, ours, 16);
+            lens(cutting, 6000)
+        };
+        assert_eq!(cut(true, true), [1000; 6]);
+        for (trains, ours) in [(true, false), (false, true), (false, false)] {
+            assert_eq!(cut(trains, ours), [1024, 1024, 1024, 1024, 1024, 880]);
+        }
     }
 }

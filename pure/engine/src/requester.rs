@@ -90,7 +90,7 @@ impl Requester {
             next: 0,
             top: 0,
             cursor: 0,
-            reads: VecDeque::with_capacity(reads_max),
+            reads: VecDeque::with_capacity(reads_max.min(READS_USUAL)),
             reads_asked: 0,
             reads_max,
             ahead: Ahead::default(),
@@ -127,7 +127,7 @@ impl Requester {
     /// Changes how many READs and atomics may be under way.
     pub(crate) fn set_reads_max(&mut self, reads_max: u8) {
         self.reads_max = usize::from(reads_max);
-        self.reads.reserve(self.reads_max.saturating_sub(self.reads.len()));
+        self.reads.reserve(self.reads_max.min(READS_USUAL).saturating_sub(self.reads.len()));
     }
 
     pub(crate) fn psn(&self, sequence: u64) -> Psn {
@@ -307,7 +307,8 @@ impl Requester {
 
     /// How a request is cut that begins now.
     fn cutting(&self, request: &Request) -> Cutting {
-        Cutting::of(request, self.path.mtu, self.path.link.trains, self.reads_max)
+        let Path { mtu, link, keeps_early, .. } = self.path;
+        Cutting::of(request, mtu, link.trains, keeps_early, self.reads_max)
     }
 
     /// Carries out a one-sided request on the peer's memory, if the host can reach that.
@@ -706,6 +707,8 @@ impl Requester {
 /// Of the READs and atomics that may be under way at once, so many times as many may not be done with, because others
 /// before them are not.
 const READS_AHEAD: usize = 4;
+/// READs and atomics under way that there is memory for from the beginning.
+const READS_USUAL: usize = 16;
 /// Reports of missing packets that are remembered.
 const FILLS_MAX: usize = 64;
 

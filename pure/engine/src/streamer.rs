@@ -112,7 +112,7 @@ impl Streamer {
         if self.at == 0 {
             let trains = self.path.link.trains;
             entry.start = index;
-            entry.cutting = Cutting::of(&request, self.path.mtu, trains, 0);
+            entry.cutting = Cutting::of(&request, self.path.mtu, trains, false, 0);
         }
         let cut = self.path.cut(self.at, self.next, index, entry);
         let mut cut = cut.ok_or(WcStatus::General)?;

@@ -31,7 +31,7 @@ fn in_flight_with(attributes: &RtsAttributes, work: &[(RequestKind, u32)]) -> Fl
     let mut top = 0;
     for &(kind, len) in work {
         let request = request(kind, len);
-        let cutting = Cutting::of(&request, Segment::of(MTU), false, 0);
+        let cutting = Cutting::of(&request, Segment::of(MTU), false, false, 0);
         queue.push(Entry { start: top, cutting, ..Entry::new(request) }).unwrap();
         top += u64::from(cutting.packets);
     }

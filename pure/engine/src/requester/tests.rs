@@ -374,6 +374,27 @@ fn a_write_in_a_train_is_messages_of_one_length_and_asks_at_its_end() {
     assert_eq!(reths(&desk), [(200, 200), (400, 200)], "sent again as it was cut");
 }
 
+/// Goal: packets of a SEND are of one length as soon as the peer is known to take that, and what has begun stays as it is.
+#[test]
+fn a_send_in_a_train_does_not_fill_the_mtu_for_a_peer_of_our_kind() {
+    let (_, mut queue) = with_work(&[(SEND, 600), (SEND, 600)]);
+    let mut requester = over_trains(2);
+    let lens = |desk: &Desk| -> Vec<u32> {
+        let len = |payload: &Payload| match *payload {
+            Payload::Request { len, .. } => len,
+            Payload::None | Payload::Region { .. } => panic!("{payload:?}"),
+        };
+        desk.emitted.iter().map(|(_, payload)| len(payload)).collect()
+    };
+    let mut desk = Desk { room: 1, ..Desk::new() };
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    assert_eq!(lens(&desk), [256]);
+    requester.learn_of_keeping();
+    let mut desk = Desk::new();
+    let _ = requester.transmit(0, NOW, &mut queue, &mut desk);
+    assert_eq!(lens(&desk), [256, 88, 200, 200, 200]);
+}
+
 /// Goal: a short READ is asked for in pieces of one packet, no more of them at once than was agreed on.
 #[test]
 fn a_read_over_trains_is_pieces_that_keep_to_the_limit() {

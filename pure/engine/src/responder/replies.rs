@@ -48,13 +48,14 @@ struct Saved {
 }
 
 impl Replies {
+    /// Answers at once, of each kind, that there is memory for from the beginning.
+    const USUAL: usize = 16;
+
     pub(super) fn new(path: Path, each_max: usize) -> Self {
-        Self {
-            path,
-            each_max,
-            owed: VecDeque::with_capacity(each_max.saturating_mul(2)),
-            atomics: VecDeque::with_capacity(each_max),
-        }
+        let mut replies =
+            Self { path, each_max: 0, owed: VecDeque::new(), atomics: VecDeque::new() };
+        replies.set_max(each_max);
+        replies
     }
 
     /// Changes where packets go.
@@ -65,8 +66,10 @@ impl Replies {
     /// Changes how many answers there may be at once; what is owed already stays.
     pub(super) fn set_max(&mut self, each_max: usize) {
         self.each_max = each_max;
-        self.owed.reserve(each_max.saturating_mul(2).saturating_sub(self.owed.len()));
-        self.atomics.reserve(each_max.saturating_sub(self.atomics.len()));
+        // More memory is taken only by a peer that asks for so many at once.
+        let usual = each_max.min(Self::USUAL);
+        self.owed.reserve(usual.saturating_mul(2).saturating_sub(self.owed.len()));
+        self.atomics.reserve(usual.saturating_sub(self.atomics.len()));
     }
 
     pub(super) fn is_empty(&self) -> bool {

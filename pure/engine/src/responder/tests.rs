@@ -257,6 +257,28 @@ fn resources_are_for_new_requests() {
     assert_eq!(desk.atomics, 4);
 }
 
+/// Goal: FIRST and MIDDLE of a SEND need not fill the MTU if both sides are known to be of our kind, and only then.
+#[test]
+fn packets_of_a_send_are_as_long_as_a_peer_of_our_kind_likes() {
+    let sent = |ours, lens: [usize; 3]| {
+        let mut desk = Desk::with_receives(1, 4096);
+        let mut responder = Responder::new(Path { keeps_early: ours, ..PATH }, Access::ALL, &RTR);
+        let operations = [Operation::SendFirst, Operation::SendMiddle, Operation::SendLast];
+        let served = (0..).zip(operations).zip(lens).map(|((at, operation), len)| {
+            let mut packet = packet(operation, at, Extension::None, len);
+            packet.headers.bth.keeps_early = true;
+            serve(&mut responder, &packet, &mut desk)
+        });
+        let refused = served.filter(|served| *served != Served::Fine).count();
+        (refused, desk.received.len())
+    };
+    assert_eq!(sent(true, [200, 4, 100]), (0, 1));
+    assert_eq!(sent(false, [200, 4, 100]), (1, 0));
+    for lens in [[0, 4, 4], [6, 4, 4], [260, 4, 4]] {
+        assert_eq!(sent(true, lens), (1, 0), "{lens:?}");
+    }
+}
+
 /// Each line: packets of which the last makes no sense after the ones before.
 #[test]
 fn what_makes_no_sense_is_an_invalid_request() {
