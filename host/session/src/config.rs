@@ -5,7 +5,7 @@
 use crate::auth::Secret;
 use crate::frame;
 use crate::link::Departure;
-use adverb_verbs::{AckTimeout, PathMtu, RetryCount, RnrRetry, RnrTimer};
+use adverb_verbs::{AckTimeout, PathMtu, QpLimits, RetryCount, RnrRetry, RnrTimer};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
@@ -260,8 +260,8 @@ pub struct AdapterConfig {
     pub rnr_retry: RnrRetry,
     /// How long the peer is told to wait when no receive is posted here.
     pub min_rnr_timer: RnrTimer,
-    /// READs and atomics under way at once, each way; 16 unless set. The smaller one of both sides is
-    /// used.
+    /// READs and atomics under way at once, each way; 128 unless set. The smallest of this, the other side's and what
+    /// the devices allow is used.
     pub reads: u8,
 }
 
@@ -277,7 +277,7 @@ impl Default for AdapterConfig {
             retry_count: RetryCount::MAX,
             rnr_retry: RnrRetry::FOREVER,
             min_rnr_timer: RnrTimer::new(12),
-            reads: 16,
+            reads: QpLimits::RD_ATOMIC_MAX,
         }
     }
 }

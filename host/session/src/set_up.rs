@@ -89,13 +89,15 @@ pub(crate) fn hello(
             receive_depth: config.queues.receive_depth,
         })
     };
+    let device = adapter.context().query_device();
+    let reads_max = device.max_qp_rd_atom.min(device.max_qp_init_rd_atom);
     Ok(Hello {
         session: adapter.name().clone(),
         device: adapter.device_name().clone(),
-        node_guid: adapter.context().query_device().node_guid,
+        node_guid: device.node_guid,
         gid: place.gid,
         path_mtu,
-        reads: config.adapter.reads,
+        reads: config.adapter.reads.min(reads_max),
         features,
         nonce: auth::nonce()
             .map_err(|error| SetUpError::System { doing: "get random bytes", error })?,

@@ -3,7 +3,7 @@
 //! The client's end listens: the server hears of it by the control connection, with everything else, and asks.
 
 use adverb::verbs::cm::{EventKind, EventQueue, Id, IdTransport, Parameters, Space, prepare};
-use adverb::verbs::{AckTimeout, PathMtu, Qp, QpState, Rc};
+use adverb::verbs::{AckTimeout, PathMtu, Qp, QpLimits, QpState, Rc};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -128,5 +128,5 @@ const MEETING: &str = "connecting by connection management";
 const LOOK: Duration = Duration::from_millis(20);
 /// How long the other side may take for each of its parts.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// READs of one side on their way at once, at most.
-const READS: u8 = 16;
+/// READs of one side on their way at once, at most. Software devices alone have connection management here.
+const READS: u8 = QpLimits::RD_ATOMIC_MAX;

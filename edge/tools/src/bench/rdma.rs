@@ -39,9 +39,17 @@ pub(crate) struct Contact {
     pub(crate) addr: u64,
     /// Key of its memory.
     pub(crate) rkey: u32,
+    /// READs under way at once that its device allows.
+    #[serde(default = "usual_reads")]
+    pub(crate) reads: u8,
     /// Where it waits to be connected by connection management.
     #[serde(default)]
     pub(crate) listens: Option<SocketAddr>,
+}
+
+/// READs under way at once of a device of which nothing is known.
+const fn usual_reads() -> u8 {
+    16
 }
 
 impl Contact {
@@ -282,6 +290,7 @@ impl QueuePair {
             mtu: self.mtu.bytes(),
             addr: self.memory.addr(),
             rkey: self.memory.rkey().0,
+            reads: self.reads(),
             listens: None,
         })
     }
@@ -306,13 +315,22 @@ impl QueuePair {
             self.mtu = tie.mtu().unwrap_or(self.mtu);
             return Ok(());
         }
+        let reads = self.reads().min(contact.reads);
         let how = RcConnect::new(contact.remote())
+            .max_rd_atomic(reads)
+            .max_dest_rd_atomic(reads)
             .gid_index(self.gid_index)
             .traffic_class(self.marks.0)
             .hop_limit(self.marks.1)
             .path_mtu(self.mtu);
         let how = timeout.map_or(how, |timeout| how.timeout(timeout));
         self.qp.connect(how).doing("connecting the queue pair")
+    }
+
+    /// READs under way at once that the device allows, each way.
+    fn reads(&self) -> u8 {
+        let device = self.context.query_device();
+        device.max_qp_rd_atom.min(device.max_qp_init_rd_atom)
     }
 
     /// The path MTU that both sides keep to, in bytes.
