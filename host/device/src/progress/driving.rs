@@ -390,11 +390,13 @@ impl Port {
             return;
         };
         let passed = Passed { segment: None, bytes: datagram, ..arrival.passed };
-        if self.links.relay.pass(port, passed).is_ok() {
-            self.links.counters.forwarded.add(1);
-            self.misled.fetch_add(1, Ordering::Relaxed);
-            self.links.registry.note_relayed(owner);
+        if self.links.relay.pass(port, passed).is_err() {
+            self.links.counters.send_dropped.add(1);
+            return;
         }
+        self.links.counters.forwarded.add(1);
+        self.misled.fetch_add(1, Ordering::Relaxed);
+        self.links.registry.note_relayed(owner);
     }
 
     fn on_timer(&self, number: Qpn, now: Time) {
