@@ -210,10 +210,15 @@ impl QpInner {
             self.pacing.acks.on_message(eager.ack_request);
         }
         let Self { engine, own, pacing, .. } = self;
+        // The program waits for its requests alone: until those end, it does not look at the message.
+        let for_sends = caller.poll_buffer.as_deref().is_some_and(|poll_buffer| {
+            poll_buffer.takes(&own.send_cq) && !poll_buffer.takes(&own.recv_cq)
+        });
         let mut host = Surroundings::quiet(own, links.regions());
         (host.message, host.poll_buffer) = (Some(message), caller.poll_buffer);
         let served = engine.on_eager_message(eager, message.total(), &mut host);
-        let is_late = caller.can_wait && host.published > 0 && eager.acked.is_some();
+        let can_wait = caller.can_wait && !for_sends;
+        let is_late = can_wait && host.published > 0 && eager.acked.is_some();
         if is_late {
             pacing.late = Some(*eager);
         }
