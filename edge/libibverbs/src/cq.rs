@@ -402,7 +402,7 @@ fn for_c(wc: &Completion) -> layout::Wc {
 }
 
 /// Completions that the first look of a poll can take: most polls find no more.
-const FEW: usize = 4;
+const FEW: usize = 2;
 /// Those that further looks can take.
 const BATCH: usize = 16;
 /// Polls in turn that find nothing before a thread lets others run, and again after so many more: a message that is on its

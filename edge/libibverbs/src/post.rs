@@ -100,16 +100,16 @@ unsafe fn gather<'a>(sges: &[Sge], room: &'a mut [u8; INLINE_MAX]) -> Answer<&'a
 /// What a request does.
 #[inline(always)]
 fn kind(wr: &SendWr) -> Answer<SendKind> {
-    let imm = Some(Imm(u32::from_be(wr.imm_data)));
+    let imm = || Some(Imm(u32::from_be(wr.imm_data)));
     // SAFETY: numbers: any bytes are some.
     let rdma = unsafe { wr.wr.rdma };
     let (va, rkey) = (rdma.remote_addr, Rkey(rdma.rkey));
     Ok(match wr.opcode {
         value::WR_SEND => SendKind::Send { imm: None },
-        value::WR_SEND_WITH_IMM => SendKind::Send { imm },
+        value::WR_SEND_WITH_IMM => SendKind::Send { imm: imm() },
         value::WR_SEND_WITH_INV => SendKind::SendInvalidate { rkey: Rkey(wr.imm_data) },
         value::WR_RDMA_WRITE => SendKind::Write { va, rkey, imm: None },
-        value::WR_RDMA_WRITE_WITH_IMM => SendKind::Write { va, rkey, imm },
+        value::WR_RDMA_WRITE_WITH_IMM => SendKind::Write { va, rkey, imm: imm() },
         value::WR_RDMA_READ => SendKind::Read { va, rkey },
         value::WR_ATOMIC_WRITE => SendKind::AtomicWrite { va, rkey },
         value::WR_LOCAL_INV => SendKind::LocalInvalidate { rkey: Rkey(wr.imm_data) },
@@ -222,11 +222,8 @@ fn post_alone(pair: &adverb_device::Qp, qp: *mut layout::Qp, wr: &SendWr) -> Ans
 /// Where the bytes of a request are; `None` if it has to be posted alone.
 #[inline(always)]
 fn data<'a>(wr: &SendWr) -> Answer<Option<SendData<'a>>> {
-    if wr.opcode == value::WR_BIND_MW {
-        return Ok(None);
-    }
-    if wr.opcode == value::WR_LOCAL_INV {
-        return Ok(Some(SendData::Gather(&[])));
+    if let value::WR_BIND_MW | value::WR_LOCAL_INV = wr.opcode {
+        return Ok((wr.opcode == value::WR_LOCAL_INV).then_some(SendData::Gather(&[])));
     }
     // SAFETY: rule 1.
     let sges = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
@@ -242,7 +239,34 @@ fn data<'a>(wr: &SendWr) -> Answer<Option<SendData<'a>>> {
 }
 
 /// Posts a list; says at which request it has stopped, and why.
+#[inline(always)]
 fn post_list(
+    pair: &adverb_device::Qp,
+    qp: *mut layout::Qp,
+    first: *mut SendWr,
+) -> Result<(), (*mut SendWr, Errno)> {
+    // SAFETY: rule 1.
+    match unsafe { first.as_ref() } {
+        None => Ok(()),
+        // Most lists are of one request, which needs no copy in an array.
+        Some(wr) if wr.next.is_null() => post_one(pair, qp, wr).map_err(|error| (first, error)),
+        Some(_) => post_several(pair, qp, first),
+    }
+}
+
+/// Posts one request.
+#[inline(always)]
+fn post_one(pair: &adverb_device::Qp, qp: *mut layout::Qp, wr: &SendWr) -> Answer<()> {
+    let Some(local) = data(wr)? else {
+        return post_alone(pair, qp, wr);
+    };
+    let work = request(qp, wr, local)?;
+    Ok(pair.post_send(std::slice::from_ref(&work)).map_err(|(_, error)| error)?)
+}
+
+/// Posts a list of several requests, as [`post_list`] does.
+#[inline(never)]
+fn post_several(
     pair: &adverb_device::Qp,
     qp: *mut layout::Qp,
     first: *mut SendWr,
@@ -251,24 +275,21 @@ fn post_list(
     // SAFETY: rule 1.
     while let Some(wr) = unsafe { next.as_ref() } {
         let at = |error| (next, error);
-        let Some(local) = data(wr).map_err(at)? else {
-            post_alone(pair, qp, wr).map_err(at)?;
-            next = wr.next;
-            continue;
+        next = match data(wr).map_err(at)? {
+            None => {
+                post_alone(pair, qp, wr).map_err(at)?;
+                wr.next
+            }
+            Some(local) => {
+                let work = request(qp, wr, local).map_err(at)?;
+                post_some(pair, qp, next, work)?
+            }
         };
-        let work = request(qp, wr, local).map_err(at)?;
-        if wr.next.is_null() {
-            // By reference: an array of it would be a copy.
-            let alone = std::slice::from_ref(&work);
-            return pair.post_send(alone).map_err(|(_, error)| at(error.into()));
-        }
-        next = post_some(pair, qp, next, work)?;
     }
     Ok(())
 }
 
 /// Posts as many requests of a list as go to the device together, of which the first is known; says which is next.
-#[inline(never)]
 fn post_some(
     pair: &adverb_device::Qp,
     qp: *mut layout::Qp,
