@@ -1,0 +1,188 @@
+/* A ping-pong of SENDs between two processes, in one of two orders of calls; `benches/perftest/run` sets it beside what does the
+ * same: `as-bench` beside `adverb bench`, `as-perftest` beside ib_send_lat.
+ *
+ * `adverb bench` posts its answer at once, and the next receive after it; one queue takes all completions. ib_send_lat posts the
+ * next receive before it answers, and waits for the completion of each request, in a queue of its own, before it looks for the
+ * message.
+ *
+ * Prints the median of half a round trip in nanoseconds. Arguments: the order, bytes (at most 256: inline), round trips, and
+ * the two processors. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RECEIVES 256
+#define INLINE_MAX 256
+
+#define MUST(what) do { if (!(what)) { fprintf(stderr, "%d: %s: %s\n", __LINE__, #what, strerror(errno)); exit(1); } } while (0)
+
+static char memory[2][4096] __attribute__((aligned(4096)));
+static struct ibv_cq *sends, *receives;
+static struct ibv_qp *qp;
+static struct ibv_sge incoming, outgoing;
+static int other, unfinished;
+
+/* Both processes are here. */
+static void meet(void)
+{
+	char byte = 0;
+	MUST(write(other, &byte, 1) == 1 && read(other, &byte, 1) == 1);
+}
+
+static void open_device(int two_queues, uint32_t bytes)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	MUST(list && *list);
+	struct ibv_context *context = ibv_open_device(*list);
+	MUST(context);
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	MUST(pd && (receives = ibv_create_cq(context, 4 * RECEIVES, NULL, NULL, 0)));
+	MUST(sends = two_queues ? ibv_create_cq(context, 4 * RECEIVES, NULL, NULL, 0) : receives);
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
+	MUST(mr);
+	incoming = (struct ibv_sge){(uintptr_t)memory[0], bytes, mr->lkey};
+	outgoing = (struct ibv_sge){(uintptr_t)memory[1], bytes, mr->lkey};
+	struct ibv_qp_init_attr attr = {.send_cq = sends, .recv_cq = receives, .cap = {128, 2 * RECEIVES, 1, 1, INLINE_MAX},
+		.qp_type = IBV_QPT_RC};
+	MUST(qp = ibv_create_qp(pd, &attr));
+}
+
+static void connect_it(void)
+{
+	uint32_t number = qp->qp_num;
+	struct ibv_qp_attr to = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	MUST(write(other, &number, sizeof number) == sizeof number && read(other, &number, sizeof number) == sizeof number);
+	to = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = number, .min_rnr_timer = 12,
+		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 1, .hop_limit = 64}}};
+	MUST(!ibv_query_gid(qp->context, 1, 1, &to.ah_attr.grh.dgid));
+	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	to = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = 7, .rnr_retry = 7};
+	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+		IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+static void receive(void)
+{
+	struct ibv_recv_wr wr = {.sg_list = &incoming, .num_sge = 1}, *bad;
+	MUST(!ibv_post_recv(qp, &wr, &bad));
+}
+
+static void post(void)
+{
+	struct ibv_send_wr wr = {.sg_list = &outgoing, .num_sge = 1, .opcode = IBV_WR_SEND,
+		.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE}, *bad;
+	MUST(!ibv_post_send(qp, &wr, &bad));
+	unfinished++;
+}
+
+/* Takes completions; says how many messages there were. */
+static int poll_once(struct ibv_cq *cq, int most)
+{
+	struct ibv_wc wc[4];
+	int messages = 0, found = ibv_poll_cq(cq, most, wc);
+	MUST(found >= 0);
+	for (int i = 0; i < found; i++) {
+		MUST(wc[i].status == IBV_WC_SUCCESS);
+		messages += wc[i].opcode == IBV_WC_RECV;
+		unfinished -= wc[i].opcode == IBV_WC_SEND;
+	}
+	return messages;
+}
+
+static void send_as_bench(void)
+{
+	post();
+	receive();
+}
+
+static void wait_as_bench(void)
+{
+	while (!poll_once(receives, 4))
+		;
+}
+
+static void send_as_perftest(void)
+{
+	post();
+	while (unfinished)
+		poll_once(sends, 1);
+}
+
+static void wait_as_perftest(void)
+{
+	while (!poll_once(receives, 1))
+		;
+	receive();
+}
+
+static double now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1e9 + now.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	double one = *(const double *)a, two = *(const double *)b;
+	return (one > two) - (one < two);
+}
+
+int main(int argc, char **argv)
+{
+	MUST(argc == 6);
+	int as_perftest = !strcmp(argv[1], "as-perftest"), rounds = atoi(argv[3]), pair[2];
+	uint32_t bytes = atoi(argv[2]);
+	MUST(rounds > 0 && bytes <= INLINE_MAX && !socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	double *times = calloc(rounds + 1, sizeof *times);
+	MUST(times);
+	pid_t child = fork();
+	MUST(child >= 0);
+	int is_client = child > 0;
+	other = pair[is_client];
+	close(pair[!is_client]);
+	cpu_set_t cpu;
+	CPU_ZERO(&cpu);
+	CPU_SET(atoi(argv[is_client ? 4 : 5]), &cpu);
+	MUST(!sched_setaffinity(0, sizeof cpu, &cpu));
+	open_device(as_perftest, bytes);
+	connect_it();
+	for (int i = 0; i < RECEIVES; i++)
+		receive();
+	meet();
+	void (*send)(void) = as_perftest ? send_as_perftest : send_as_bench;
+	void (*wait_for_it)(void) = as_perftest ? wait_as_perftest : wait_as_bench;
+	for (int round = 0; round < rounds; round++) {
+		if (is_client) {
+			times[round] = now_ns();
+			send();
+		}
+		wait_for_it();
+		if (!is_client)
+			send();
+	}
+	times[rounds] = now_ns();
+	while (unfinished)
+		poll_once(sends, 4);
+	meet();
+	if (!is_client)
+		return 0;
+	for (int round = 0; round < rounds; round++)
+		times[round] = times[round + 1] - times[round];
+	qsort(times, rounds, sizeof *times, by_size);
+	printf("%.0f\n", times[rounds / 2] / 2);
+	int status;
+	MUST(waitpid(child, &status, 0) == child && status == 0);
+	return 0;
+}
