@@ -53,7 +53,7 @@ pub const PARAMETERS: &[Parameter] = &[
     row("VMA_RX_BUFS", "Rx Mem Bufs", Kind::Integer(1, 100_000_000), Number(200_000), None("rings are sized by ADVERB_SOCKETS_RING_BYTES")),
     row("VMA_RX_WRE", "Rx QP WRE", Kind::Integer(1, 1_000_000), Number(16_000), None("no hardware queue")),
     row("VMA_RX_WRE_BATCHING", "Rx QP WRE Batching", Kind::Integer(1, 1024), Number(64), None("no hardware queue")),
-    row("VMA_RX_BYTES_MIN", "Rx Byte Min Limit", Kind::Integer(0, 1_073_741_824), Number(65_536), Active),
+    row("VMA_RX_BYTES_MIN", "Rx Byte Min Limit", Kind::Integer(0, 1_073_741_824), Number(65_536), Approximated("where it is set: by default SO_RCVBUF is what the program says")),
     row("VMA_RX_POLL", "Rx Poll Loops", Kind::Integer(-1, 100_000_000), Number(100_000), Approximated("loops; unless set by name, the time is bounded by ADVERB_SOCKETS_SPIN_USEC")),
     row("VMA_RX_POLL_INIT", "Rx Poll Init Loops", Kind::Integer(-1, 100_000_000), Number(0), None("datagram sockets spin from the start")),
     row("VMA_RX_UDP_POLL_OS_RATIO", "Rx UDP Poll OS Ratio", Kind::Integer(0, 1_000_000), Number(100), None("the kernel's socket is the one polled")),

@@ -218,7 +218,10 @@ impl Config {
                 .unwrap_or(1)
                 * RINGS_FOR_QUEUE,
             kernel_skip: clamp("VMA_SELECT_SKIP_OS").max(1),
-            receive_buffer_min: i32::try_from(number("VMA_RX_BYTES_MIN")).unwrap_or(0),
+            receive_buffer_min: match is_default("VMA_RX_BYTES_MIN") {
+                true => 0,
+                false => i32::try_from(number("VMA_RX_BYTES_MIN")).unwrap_or(i32::MAX),
+            },
             nodelay: settings.is_on("VMA_TCP_NODELAY"),
             quickack: settings.is_on("VMA_TCP_QUICKACK"),
             multicast_loop: settings.is_on("VMA_TX_MC_LOOPBACK"),

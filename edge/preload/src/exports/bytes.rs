@@ -21,13 +21,13 @@ use crate::base::real::real;
 use crate::base::{address, copy};
 use crate::share::{exec_target, life};
 use crate::socket::pacing::MayWait;
-use crate::socket::policy::{is_plain, may_ring};
+use crate::socket::policy::{self, is_plain, may_ring};
 use crate::socket::stamps::Control;
 use crate::socket::state::Kind;
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::{self, Receive};
-use crate::transport::{kernel, streak};
+use crate::transport::{fallback, kernel, streak};
 use crate::wait::blocking::{self, Send};
 use crate::wait::filters;
 
@@ -73,8 +73,10 @@ fn receive(socket: &SocketRef, fd: c_int, parts: &[libc::iovec], flags: c_int) -
     if !may_ring(socket) && !is_filtered {
         return None;
     }
-    if flags & libc::MSG_OOB != 0 && socket.segment().is_some() {
-        return Some(Err(Errno(libc::EINVAL)));
+    if flags & libc::MSG_OOB != 0 {
+        // Rings have no urgent bytes: an end that sends one gives them up.
+        fallback::advance(socket, fd);
+        return socket.segment().is_some().then_some(Err(Errno(libc::EINVAL)));
     }
     let has_rings = socket.segment().is_some();
     if flags & libc::MSG_ERRQUEUE != 0 || (flags & !RECEIVE_FLAGS != 0 && !has_rings) {
@@ -103,9 +105,13 @@ fn send_parts(
     if !may_ring(socket) {
         return None;
     }
-    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
+    if flags & libc::MSG_FASTOPEN != 0 {
         let has_rings = socket.segment().is_some();
         return has_rings.then_some(Err(Errno(libc::EOPNOTSUPP)));
+    }
+    if flags & libc::MSG_OOB != 0 {
+        fallback::leave_now(socket, fd);
+        return None;
     }
     let how = Send {
         now: flags & libc::MSG_DONTWAIT != 0,
@@ -208,7 +214,7 @@ fn send_any(
     flags: c_int,
     call: impl FnOnce() -> libc::ssize_t,
 ) -> libc::ssize_t {
-    if flags & DUMMY != 0 {
+    if is_dummy(flags) {
         return size(dummy(fd, parts, to()));
     }
     let Some(socket) = table::socket(fd) else { return call() };
@@ -233,7 +239,12 @@ fn send_any(
     size(datagram::send(&socket, fd, parts, to.addr, is_special, || answer(call())))
 }
 
-/// `VMA_SND_FLAGS_DUMMY`: everything is made ready, and nothing is sent.
+/// `VMA_SND_FLAGS_DUMMY`: everything is made ready, and nothing is sent. To the kernel the flag means nothing, nor does
+/// it for a program that has not asked for the extra functions.
+fn is_dummy(flags: c_int) -> bool {
+    flags & DUMMY != 0 && policy::knows_extras()
+}
+
 const DUMMY: c_int = 0x400;
 
 /// Goes the way of a send as far as the memory that it would write to, so that what it takes is near the
@@ -764,7 +775,7 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     let socket = table::socket(fd);
     let is_ours =
         socket.as_ref().is_some_and(|socket| may_ring(socket) || datagram::may_use_mailbox(socket));
-    if !is_ours && flags & DUMMY != 0 {
+    if !is_ours && is_dummy(flags) {
         return size(Err(Errno(libc::EINVAL)));
     }
     if let Some(socket) = socket.as_ref().filter(|_| !is_ours) {
@@ -806,7 +817,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     let is_ours = |socket: &SocketRef| {
         may_ring(socket) || datagram::may_use_mailbox(socket) || socket.paced.is_on()
     };
-    if flags & DUMMY == 0 && !table::socket(fd).is_some_and(|socket| is_ours(&socket)) {
+    if !is_dummy(flags) && !table::socket(fd).is_some_and(|socket| is_ours(&socket)) {
         return real!(sendmmsg(fd, messages, count, flags));
     }
     let mut done = 0;
@@ -823,4 +834,61 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
         done += 1;
     }
     done as c_int
+}
+
+/// A position that says: where the descriptor is. Of a socket that is the only one.
+const AS_IT_IS: i64 = -1;
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn preadv2(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    at: i64,
+    flags: c_int,
+) -> libc::ssize_t {
+    if at == AS_IT_IS && flags == 0 && ours(fd).is_some() {
+        // SAFETY: the program's promise about the array.
+        return unsafe { readv(fd, parts, count) };
+    }
+    real!(preadv2(fd, parts, count, at, flags))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn preadv64v2(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    at: i64,
+    flags: c_int,
+) -> libc::ssize_t {
+    // SAFETY: the program's own arguments; both positions are 64 bits wide.
+    unsafe { preadv2(fd, parts, count, at, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pwritev2(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    at: i64,
+    flags: c_int,
+) -> libc::ssize_t {
+    if at == AS_IT_IS && flags == 0 && ours(fd).is_some() {
+        // SAFETY: the program's promise about the array.
+        return unsafe { writev(fd, parts, count) };
+    }
+    real!(pwritev2(fd, parts, count, at, flags))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pwritev64v2(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    at: i64,
+    flags: c_int,
+) -> libc::ssize_t {
+    // SAFETY: the program's own arguments; both positions are 64 bits wide.
+    unsafe { pwritev2(fd, parts, count, at, flags) }
 }

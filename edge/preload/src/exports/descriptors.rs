@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::{copy, signal};
-use crate::share::{closing, exec_target};
+use crate::share::{closing, exec_target, sockets};
 use crate::socket::table;
 use crate::transport::{datagram, doorbell};
 use crate::wait::epoll;
@@ -132,6 +132,14 @@ fn signals(fd: c_int) {
     }
 }
 
+/// `O_ASYNC`: the same, of connections too.
+fn signals_all(fd: c_int) {
+    signals(fd);
+    if let Some(socket) = table::socket(fd) {
+        sockets::give_back(&socket, fd);
+    }
+}
+
 const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
 
@@ -145,7 +153,7 @@ fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_
         libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => signals(fd),
         libc::F_SETFL => {
             if argument as c_int & libc::O_ASYNC != 0 {
-                signals(fd);
+                signals_all(fd);
             }
             if let Some(socket) = table::socket(fd) {
                 let on = argument as c_int & libc::O_NONBLOCK != 0;
@@ -193,7 +201,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
             answer
         }
         libc::FIOASYNC => {
-            signals(fd);
+            signals_all(fd);
             call()
         }
         libc::FIONREAD if datagram::may_use_mailbox(&socket) => {
@@ -207,6 +215,16 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
             let kernel = if reading { raw::waiting(fd).unwrap_or(0) } else { 0 };
             let count = c_int::try_from(ring.saturating_add(kernel)).unwrap_or(c_int::MAX);
             put(target, count)
+        }
+        libc::TIOCOUTQ if socket.segment().is_some() => {
+            let answer = call();
+            let Some(segment) = socket.segment().filter(|_| answer == 0) else { return answer };
+            // What the peer has room for it has, as far as the kernel's count goes.
+            let ring = segment.outgoing(socket.end());
+            match ring.has_much_room() {
+                true => answer,
+                false => put(target, c_int::try_from(ring.waiting()).unwrap_or(c_int::MAX)),
+            }
         }
         _ => call(),
     }

@@ -25,7 +25,7 @@ use super::lending;
 use crate::base::logic::Logic;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::{address, config, copy, log};
-use crate::socket::policy::{Wish, is_plain, wish};
+use crate::socket::policy::{self, Wish, is_plain, wish};
 use crate::socket::state::Socket;
 use crate::socket::table;
 use crate::wait::filters::{self, Callback};
@@ -433,5 +433,6 @@ pub(super) unsafe fn get_api(value: *mut c_void, len: *mut libc::socklen_t) -> c
     let api = if config::get().socketxtreme { &raw const API_XTREME } else { &raw const API };
     // SAFETY: the caller's promise: room for a pointer.
     unsafe { value.cast::<*const Api>().write_unaligned(api) };
+    policy::note_extras();
     0
 }

@@ -13,14 +13,14 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{has_rings, size};
+use super::{bytes, has_rings, size};
 use crate::base::forks::{self, Rank};
 use crate::base::lock::Guarded;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::real::real;
 use crate::share::sockets;
 use crate::socket::table;
-use crate::transport::stream;
+use crate::transport::{datagram, stream};
 use crate::wait::blocking;
 
 const CHUNK: usize = 65_536;
@@ -122,8 +122,8 @@ unsafe extern "C-unwind" fn sendfile64(
 }
 
 /// `splice(2)` where one side is a connection with rings, and the other a pipe.
-fn splice_rings(from: c_int, to: c_int, count: usize, flags: c_uint) -> Answer {
-    let now = flags & libc::SPLICE_F_NONBLOCK != 0;
+fn splice_rings(from: c_int, to: c_int, count: usize) -> Answer {
+    // That the pipe is not to be waited for says nothing of the socket.
     let mut chunk = vec![0_u8; CHUNK.min(count)];
     if has_rings(to) {
         // What a pipe has given cannot be put back: wait for room rather than lose it.
@@ -141,18 +141,30 @@ fn splice_rings(from: c_int, to: c_int, count: usize, flags: c_uint) -> Answer {
     }
     let Some(socket) = table::socket(from) else { return Err(Errno(libc::EBADF)) };
     let part = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: chunk.len() };
-    let how = stream::Receive { now, ..stream::Receive::default() };
-    let got = blocking::receive(&socket, from, &[part], how)?;
+    let got = blocking::receive(&socket, from, &[part], stream::Receive::default())?;
+    into_pipe(to, chunk.get(..got).unwrap_or(&[]))
+}
+
+/// Writes to a pipe what cannot be put back where it was: waits until there is room.
+fn into_pipe(to: c_int, bytes: &[u8]) -> Answer {
     let mut done = 0;
-    while done < got {
-        match raw::write(to, chunk.get(done..got).unwrap_or(&[])) {
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        match raw::write(to, rest) {
             Ok(written) => done += written,
-            // As above: wait until the pipe has room.
             Err(Errno::AGAIN | Errno::INTR) => raw::nap(50_000),
             Err(error) => return if done > 0 { Ok(done) } else { Err(error) },
         }
     }
     Ok(done)
+}
+
+/// The same from a mailbox.
+fn splice_datagram(from: c_int, to: c_int, count: usize) -> Answer {
+    let mut chunk = vec![0_u8; CHUNK.min(count)];
+    // SAFETY: the buffer is borrowed, and has room for so many bytes.
+    let got = unsafe { bytes::read(from, chunk.as_mut_ptr().cast(), chunk.len()) };
+    let got = super::answer(got)?;
+    into_pipe(to, chunk.get(..got).unwrap_or(&[]))
 }
 
 #[unsafe(no_mangle)]
@@ -165,7 +177,10 @@ unsafe extern "C-unwind" fn splice(
     flags: c_uint,
 ) -> libc::ssize_t {
     if has_rings(from) || has_rings(to) {
-        return size(splice_rings(from, to, count, flags));
+        return size(splice_rings(from, to, count));
+    }
+    if table::socket(from).is_some_and(|socket| datagram::next_len(&socket, from).is_some()) {
+        return size(splice_datagram(from, to, count));
     }
     sockets::keep_to_kernel(from);
     sockets::keep_to_kernel(to);

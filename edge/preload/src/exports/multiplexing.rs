@@ -9,6 +9,7 @@
 #![expect(clippy::as_conversions, reason = "C integers meet us here")]
 
 use std::ffi::c_int;
+use std::path::Path;
 
 use super::int;
 use crate::base::raw::{self, Errno};
@@ -238,7 +239,8 @@ unsafe fn select_copied(
     limit_ns: Option<u64>,
     mask: Option<&libc::sigset_t>,
 ) -> Option<Result<usize, Errno>> {
-    let Ok(number @ 1..=MANY) = usize::try_from(count) else { return None };
+    let Ok(number @ 1..=SETS_MAX) = usize::try_from(count) else { return None };
+    let number = within_table(number);
     // SAFETY: the caller's promise.
     let mut copied = unsafe { Copied::new(number, theirs) }.ok()?;
     if !multiplex::knows_any(number, &copied.sets()) {
@@ -247,6 +249,22 @@ unsafe fn select_copied(
     let answer = multiplex::select(number, copied.sets(), limit_ns, mask);
     Some(answer.and_then(|answer| copied.give_back().map(|()| answer)))
 }
+
+/// Numbers that `select` is asked about, as far as there are descriptors: programs give the most that there may ever be,
+/// and the kernel looks at no more of their sets than its table of descriptors is long.
+fn within_table(count: usize) -> usize {
+    let last = || c_int::try_from(count - 1).unwrap_or(c_int::MAX);
+    if count <= FEW_WORDS * 64 || raw::file_flags(last()).is_ok() {
+        return count;
+    }
+    let names = raw::names(Path::new("/proc/self/fd"), SETS_MAX).unwrap_or_default();
+    let numbers = names.iter().filter_map(|name| name.to_str()?.parse::<usize>().ok());
+    let end = numbers.max().map_or(0, |last| last + 1);
+    count.min(end.max(FEW_WORDS * 64))
+}
+
+/// More descriptors than there can be.
+const SETS_MAX: usize = c_int::MAX as usize;
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn select(

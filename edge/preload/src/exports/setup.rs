@@ -20,7 +20,7 @@ use crate::share::{closing, sockets, stats};
 use crate::socket::policy::{self, is_plain};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::{memberships, pacing, table};
-use crate::transport::{datagram, fallback, kernel};
+use crate::transport::{datagram, fallback, kernel, stream};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -45,12 +45,18 @@ unsafe extern "C-unwind" fn connect(
         let peer = unsafe { address::given(to, len) };
         sockets::connecting(socket, fd, peer);
     }
+    // SAFETY: an integer, of which any is legal.
+    let family = unsafe { copy::read(to.cast::<libc::sa_family_t>()) };
     let on_its_way = socket.as_deref().map(|socket| OnItsWay { socket, fd });
     let answer = real!(connect(fd, to, len));
     std::mem::forget(on_its_way);
     if let Some(socket) = socket {
         let errno = raw::errno();
         let ended = if answer == 0 { 0 } else { errno.0 };
+        let is_none = family.map(c_int::from) == Some(libc::AF_UNSPEC);
+        if is_none && answer == 0 && socket.kind() == Kind::Stream {
+            closing::disconnected(&socket);
+        }
         sockets::connected(&socket, fd, ended);
         xtreme::attach(&socket, fd);
         raw::set_errno(errno);
@@ -148,6 +154,9 @@ unsafe extern "C-unwind" fn accept4(
     flags: c_int,
 ) -> c_int {
     let call = || real!(accept4(fd, from, len, flags));
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return call();
+    }
     // SAFETY: the program's own promises.
     unsafe { accept_with(fd, flags, (from, len), call) }
 }
@@ -159,10 +168,28 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     datagram::keep_to_kernel(&socket, fd);
     fallback::advance(&socket, fd);
     let known = [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR].contains(&how);
+    if known && closing::state_of(&socket) == Some(closing::State::Close) {
+        raw::set_errno(Errno(libc::ENOTCONN));
+        return -1;
+    }
     if !known || socket.kind() != Kind::Stream || closing::shut(&socket, fd, how) {
         return kernel();
     }
     0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getpeername(
+    fd: c_int,
+    to: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    let state = table::socket(fd).and_then(|socket| closing::state_of(&socket));
+    if state == Some(closing::State::Close) {
+        raw::set_errno(Errno(libc::ENOTCONN));
+        return -1;
+    }
+    real!(getpeername(fd, to, len))
 }
 
 /// `SO_VMA_SHUTDOWN_RX`: as `shutdown(2)` in that direction.
@@ -189,9 +216,8 @@ unsafe extern "C-unwind" fn setsockopt(
         }
     }
     let needs_kernel = (level, name) == (libc::IPPROTO_TCP, libc::TCP_ULP);
-    if needs_kernel && socket.segment().is_some() {
-        raw::set_errno(Errno(libc::EOPNOTSUPP));
-        return -1;
+    if needs_kernel {
+        sockets::give_back(&socket, fd);
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) {
         let call = |value: *const c_void, len: libc::socklen_t| {
@@ -205,7 +231,7 @@ unsafe extern "C-unwind" fn setsockopt(
         // SAFETY: the program's promise: `len` bytes, which is at least an integer; any is legal.
         match unsafe { copy::read(value.cast::<c_int>()) } {
             Some(wanted) => {
-                let least = wanted.max(config::get().receive_buffer_min.min(BUFFER_MIN_MAX));
+                let least = wanted.max(config::get().receive_buffer_min);
                 call((&raw const least).cast())
             }
             None => call(value),
@@ -251,9 +277,6 @@ unsafe fn interface(value: *const c_void, len: usize) -> u64 {
     u64::from(addr) | u64::from(index) << 32
 }
 
-/// A minimum that is the kernel's default anyway is no reason to change what a program asks for.
-const BUFFER_MIN_MAX: c_int = 65_536;
-
 /// Changes an option's value, as far as the program has room for it.
 ///
 /// # Safety
@@ -266,6 +289,8 @@ unsafe fn amend(value: *mut c_void, len: *const libc::socklen_t, bytes: &[u8]) {
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), count.min(bytes.len())) };
 }
 
+/// `TCP_ESTABLISHED`: what the kernel says of a connection one of whose directions is shut in the rings.
+const ESTABLISHED: u8 = 1;
 /// By which the daemon has the dead cleaned up after.
 const CLEAN_UP: c_int = 2899;
 
@@ -304,6 +329,25 @@ unsafe extern "C-unwind" fn getsockopt(
         let bytes = c_int::from(socket.flags.nodelay.load(Ordering::Relaxed)).to_ne_bytes();
         // SAFETY: the kernel has just written both.
         unsafe { amend(value, len, &bytes) };
+    }
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
+        && let Some(state) = closing::state_of(&socket)
+    {
+        // SAFETY: the kernel has just written at least a byte, if the program has asked for one.
+        let kernels = unsafe { copy::read(value.cast::<u8>()) };
+        if kernels == Some(ESTABLISHED) || state == closing::State::Close {
+            // SAFETY: the kernel has just written both.
+            unsafe { amend(value, len, &[state as u8]) };
+        }
+    }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.segment().is_some() {
+        // SAFETY: the kernel has just written an integer there, or a part of one.
+        let error = unsafe { copy::read(value.cast::<c_int>()) }.filter(|error| *error > 0);
+        if let Some(error) = error {
+            let bytes = stream::told(&socket, Errno(error)).0.to_ne_bytes();
+            // SAFETY: the kernel has just written both.
+            unsafe { amend(value, len, &bytes) };
+        }
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.kind() == Kind::Connecting {
         fallback::advance(&socket, fd);

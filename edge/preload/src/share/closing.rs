@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::base::raw;
 use crate::share::{processes, stats};
 use crate::socket::counters::Counters;
-use crate::socket::state::Socket;
+use crate::socket::state::{Reason, Route, Socket};
 use crate::socket::{arena, history, table};
 use crate::transport::ring::{ACCEPTED, NEVER, Segment};
 use crate::transport::{bell, datagram, fallback, offer};
@@ -94,6 +94,49 @@ fn are_bells(segment: &Segment, socket: &Socket) -> bool {
     switched != NEVER && direction.consumer.taken.load(Ordering::Relaxed) >= switched
 }
 
+/// The state that `TCP_INFO` shows of a connection one of whose directions is shut in the rings alone.
+pub(crate) fn state_of(socket: &Socket) -> Option<State> {
+    let segment = socket.segment()?;
+    let has_fin =
+        segment.incoming(socket.end()).direction.producer.fin.load(Ordering::Relaxed) != 0;
+    match (socket.flags.is_write_shut.load(Ordering::Relaxed), has_fin) {
+        (false, false) => None,
+        (true, false) => Some(State::FinWait2),
+        (false, true) => Some(State::CloseWait),
+        (true, true) => Some(State::Close),
+    }
+}
+
+/// As the kernel numbers them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum State {
+    FinWait2 = 5,
+    Close = 7,
+    CloseWait = 8,
+}
+
+/// `connect(2)` to no address has ended a connection: the peer sees a reset, and the socket is the kernel's.
+#[cold]
+pub(crate) fn disconnected(socket: &Socket) {
+    let _receiving = socket.receiving.hold();
+    let _sending = socket.sending.hold();
+    if let Some(segment) = socket.segment() {
+        segment.incoming(socket.end()).direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        bell::wake_at_end(segment.outgoing(socket.end()).direction);
+        bell::wake_at_end(segment.incoming(socket.end()).direction);
+        socket.set_reason(Reason::Feature);
+        socket.set_route(Route::Kernel);
+        offer::withdraw(socket);
+    }
+    let flags = &socket.flags;
+    for flag in [&flags.is_read_shut, &flags.is_write_shut, &flags.is_peer_gone] {
+        flag.store(false, Ordering::Relaxed);
+    }
+    let _ = socket.take_error();
+}
+
 /// `shutdown(2)` on a connection. Returns whether the kernel is to be asked as well.
 ///
 /// One direction alone is closed in the rings: the kernel's stream has to go on carrying bells.
@@ -128,7 +171,8 @@ pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
     if outgoing.consumer.sleep.armed.swap(0, Ordering::AcqRel) != 0 {
         bell::notify(socket, segment, fd);
     }
-    false
+    // Where there is no peer any more, it is an error.
+    socket.flags.is_peer_gone.load(Ordering::Relaxed)
 }
 
 /// How long to wait for a bell that is being sent: to give way takes long where processors are busy.

@@ -13,7 +13,7 @@ use crate::share::processes;
 use crate::socket::state::{End, Kind, Reason, Route, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{policy, stamps};
-use crate::transport::{datagram, offer, path_proof, ports};
+use crate::transport::{datagram, fallback, offer, path_proof, ports};
 
 /// A socket has been made.
 pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
@@ -129,6 +129,8 @@ pub(crate) fn accepted(listener: &SocketRef, fd: c_int, flags: c_int, is_near: b
         .is_abortive
         .store(listener.flags.is_abortive.load(Ordering::Relaxed), Ordering::Relaxed);
     socket.options.stamps.store(listener.options.stamps.load(Ordering::Relaxed), Ordering::Relaxed);
+    let has_least = listener.flags.has_least.load(Ordering::Relaxed);
+    socket.flags.has_least.store(has_least, Ordering::Relaxed);
     socket.paced.inherit(&listener.paced);
     if is_near {
         // Where no offers are made to this port, there is nothing to look for.
@@ -141,6 +143,8 @@ pub(crate) fn accepted(listener: &SocketRef, fd: c_int, flags: c_int, is_near: b
     match allowed {
         policy::OS => socket.leave_to_kernel(Reason::Rule),
         policy::SPIN => socket.leave_to_kernel(Reason::Spin),
+        // It has the listener's options.
+        _ if listener.route() == Route::Kernel => socket.leave_to_kernel(Reason::Feature),
         // If the offer is not there yet, it is looked for with the first bytes in either direction.
         _ => _ = offer::take(socket, fd),
     }
@@ -162,9 +166,16 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
         {
             socket.options.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
         }
-        (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_RCVLOWAT | libc::SO_TIMESTAMPING)
-        | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => {
-            socket.leave_to_kernel(Reason::Feature);
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if socket.kind() != Kind::Datagram => {
+            let has_least = raw::option::<c_int>(fd, level, name).is_ok_and(|least| least > 1);
+            socket.flags.has_least.store(has_least, Ordering::Relaxed);
+            if has_least {
+                give_back(socket, fd);
+            }
+        }
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_TIMESTAMPING | libc::SO_PEEK_OFF)
+        | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ) => {
+            give_back(socket, fd)
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) if socket.mapped().is_some() => {
             let on = raw::option::<c_int>(fd, level, name).unwrap_or(1) != 0;
@@ -172,6 +183,13 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
             let _ = raw::set_option(fd, level, name, 1);
         }
         _ => {}
+    }
+}
+
+/// The program wants of a connection, or of those that a listener will accept, what only the kernel has.
+pub(crate) fn give_back(socket: &Socket, fd: c_int) {
+    if socket.kind() != Kind::Datagram {
+        fallback::leave_for_feature(socket, fd);
     }
 }
 

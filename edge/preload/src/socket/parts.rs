@@ -59,6 +59,10 @@ parts! {
         is_peer_gone: AtomicBool,
         /// Closing means a reset, by `SO_LINGER`.
         is_abortive: AtomicBool,
+        /// The program wants what only the kernel has, and the rings go as soon as nothing in them is unread.
+        wants_kernel: AtomicBool,
+        /// `SO_RCVLOWAT` asks for more than a byte: only the kernel's own call knows how long to wait.
+        has_least: AtomicBool,
         /// It came with its descriptor from another program, which may have it still.
         is_adopted: AtomicBool,
         /// What the program thinks `TCP_NODELAY` is.

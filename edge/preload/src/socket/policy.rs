@@ -60,6 +60,18 @@ pub(crate) fn leave_alone(socket: &Socket) {
     }
 }
 
+/// The program has asked for the extra functions.
+pub(crate) fn note_extras() {
+    KNOWS_EXTRAS.store(true, Ordering::Relaxed);
+}
+
+/// Whether it has.
+pub(crate) fn knows_extras() -> bool {
+    KNOWS_EXTRAS.load(Ordering::Relaxed)
+}
+
+static KNOWS_EXTRAS: AtomicBool = AtomicBool::new(false);
+
 pub(crate) fn is_wanted() -> bool {
     if is_over() {
         return false;
@@ -107,6 +119,7 @@ const SHARED: u8 = 3;
 #[inline]
 pub(crate) fn is_plain(socket: &Socket) -> bool {
     socket.flags.allowed.load(Ordering::Relaxed) == OS
+        || socket.flags.has_least.load(Ordering::Relaxed) && socket.route() == Route::Kernel
 }
 
 /// Whether what rules have said so far allows shared memory.

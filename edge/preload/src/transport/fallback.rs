@@ -56,6 +56,28 @@ pub(crate) fn leave(socket: &Socket, fd: c_int) {
     }
 }
 
+/// The program wants of a connection what only the kernel has: its rings go, as soon as it has read what it has been
+/// sent by them, since the other end would send that again with its next call only.
+#[cold]
+pub(crate) fn leave_for_feature(socket: &Socket, fd: c_int) {
+    advance(socket, fd);
+    socket.leave_to_kernel(Reason::Feature);
+    let has_unread = |segment: &Segment| segment.incoming(socket.end()).has_bytes();
+    let has_to_wait = socket.segment().is_some_and(has_unread);
+    socket.flags.wants_kernel.store(has_to_wait, Ordering::Relaxed);
+    if !has_to_wait {
+        leave_as(socket, fd, Reason::Feature);
+    }
+}
+
+/// The same at once, whatever has not been read.
+#[cold]
+pub(crate) fn leave_now(socket: &Socket, fd: c_int) {
+    advance(socket, fd);
+    socket.leave_to_kernel(Reason::Feature);
+    leave_as(socket, fd, Reason::Feature);
+}
+
 /// A connection that was on its way may have arrived: then it is time to offer rings. One whose other
 /// end has gone back to the kernel follows.
 pub(crate) fn advance(socket: &Socket, fd: c_int) {

@@ -252,6 +252,18 @@ pub(crate) fn readiness(socket: &Socket, segment: &Segment) -> i16 {
     events
 }
 
+/// Whether a connection with rings has come to an end that only the kernel tells from another one: the peer is gone, or
+/// this end is shut both ways.
+pub(crate) fn is_at_end(socket: &Socket, segment: &Segment) -> bool {
+    let flags = &socket.flags;
+    let is_shut =
+        flags.is_read_shut.load(Ordering::Relaxed) && flags.is_write_shut.load(Ordering::Relaxed);
+    let outgoing = segment.outgoing(socket.end()).direction;
+    is_shut
+        || flags.is_peer_gone.load(Ordering::Relaxed)
+        || outgoing.consumer.sleep.gone.load(Ordering::Relaxed) != 0
+}
+
 /// A sleeper has woken up: as long as it is awake, it need not be notified.
 pub(crate) fn disarm(socket: &Socket, segment: &Segment) {
     let armed = &segment.incoming(socket.end()).direction.consumer.sleep.armed;

@@ -280,7 +280,10 @@ fn receive_ring(
             ring.lend(loan.most.get(), pieces, loan.shows)
         };
         loan.lend(false, take).map_err(Trouble::from)
-    } else if how.discard && !how.peek {
+    } else if how.discard && how.peek {
+        let (waiting, wanted) = (ring.waiting(), into.remaining());
+        Ok(usize::try_from(waiting).unwrap_or(usize::MAX).min(wanted))
+    } else if how.discard {
         ring.discard(into.remaining()).map_err(Trouble::from)
     } else {
         ring.read(into, how.peek)
@@ -289,7 +292,10 @@ fn receive_ring(
         Err(Trouble::Broken) => broken(socket, fd),
         Err(Trouble::Fault | Trouble::NoMemory) => Step::Failed(Errno::FAULT),
         Ok(0) if into.remaining() == 0 => Step::Moved(0),
-        Ok(0) if socket.flags.is_read_shut.load(Ordering::Relaxed) => Step::Ended,
+        Ok(0) if socket.flags.is_read_shut.load(Ordering::Relaxed) => match socket.segment() {
+            Some(segment) if park::is_at_end(socket, segment) => last_word(socket, fd),
+            Some(_) | None => Step::Ended,
+        },
         Ok(0) if ring.direction.producer.fin.load(Ordering::Acquire) != 0 => {
             if ring.has_bytes() {
                 Step::Moved(0)
@@ -564,7 +570,8 @@ const STREAM_BYTES: u64 = 1 << 18;
 /// The peer has closed. A byte in the kernel's stream finds out what TCP says to that: the first is
 /// accepted and answered with a reset, the next one fails.
 fn into_the_void(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>) -> Step {
-    match raw::send(fd, &[0]) {
+    let byte: &[u8] = if from.remaining() > 0 { &[0] } else { &[] };
+    match raw::send(fd, byte) {
         Ok(_) | Err(Errno::AGAIN) => {
             let count = from.remaining();
             from.skip(count);
@@ -572,9 +579,19 @@ fn into_the_void(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>) -> Step {
         }
         Err(error) => {
             add(&socket.counters.tx_errors, 1);
-            Step::Failed(error)
+            Step::Failed(told(socket, error))
         }
     }
+}
+
+/// An error of the kernel's as TCP would have it: a reset from a peer that had shut its sending side before is a
+/// broken pipe, but of that the kernel's stream does not know.
+pub(crate) fn told(socket: &Socket, error: Errno) -> Errno {
+    let has_fin = socket.segment().is_some_and(|segment| {
+        segment.incoming(socket.end()).direction.producer.fin.load(Ordering::Relaxed) != 0
+    });
+    let is_open = !socket.flags.is_write_shut.load(Ordering::Relaxed);
+    if error == Errno::CONNRESET && has_fin && is_open { Errno::PIPE } else { error }
 }
 
 /// Answers through the kernel after which an offer is taken back.

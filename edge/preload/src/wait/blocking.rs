@@ -18,7 +18,7 @@ use crate::socket::state::{Route, Socket};
 use crate::socket::{pacing, table};
 use crate::transport::park::{self, Want};
 use crate::transport::stream::{NO_PARTS, Receive, Step, try_receive, try_send};
-use crate::transport::{bell, streak};
+use crate::transport::{bell, fallback, streak};
 
 /// Sleeps until the kernel has something for this connection, at most so long.
 fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
@@ -94,6 +94,9 @@ fn wait(
     match attempt() {
         Step::Nothing => {}
         step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => return step,
+    }
+    if socket.flags.wants_kernel.load(Ordering::Relaxed) {
+        fallback::leave_for_feature(socket, fd);
     }
     if now {
         return last_look(socket, fd, attempt);
@@ -196,6 +199,9 @@ pub(crate) fn receive(
     let mut done = 0;
     loop {
         let step = wait(socket, fd, Want::Read, now, || {
+            if how.all && how.peek && wanted > 0 {
+                return peek_all(socket, fd, parts, how, &mut done);
+            }
             for _ in 0..EMPTY_LOOKS_MAX {
                 match try_receive(socket, fd, &mut cursor, how) {
                     // The ring was found empty and then not: look again.
@@ -210,9 +216,10 @@ pub(crate) fn receive(
             Step::Nothing
         });
         match step {
+            Step::Moved(count) if how.peek => return Ok(count),
             Step::Moved(count) => {
                 done += count;
-                if !how.all || how.peek || done >= wanted {
+                if !how.all || done >= wanted {
                     return Ok(done);
                 }
             }
@@ -225,6 +232,33 @@ pub(crate) fn receive(
                 return Err(error);
             }
         }
+    }
+}
+
+/// `MSG_PEEK | MSG_WAITALL`: from the front, once all that is wanted is there, or nothing more can come. `seen` is how
+/// much there is until then.
+#[cold]
+fn peek_all(
+    socket: &Socket,
+    fd: c_int,
+    parts: &[libc::iovec],
+    how: Receive<'_>,
+    seen: &mut usize,
+) -> Step {
+    let mut cursor = IoCursor::new(parts);
+    let wanted = cursor.remaining();
+    park::look_at_kernel(socket, fd);
+    let is_last = match socket.segment() {
+        Some(segment) => park::readiness(socket, segment) & libc::POLLRDHUP != 0,
+        None => raw::poll_now(fd, libc::POLLRDHUP) != Ok(0),
+    };
+    match try_receive(socket, fd, &mut cursor, how) {
+        Step::Moved(count) if count < wanted && !is_last => {
+            *seen = count;
+            raw::nap(PEEK_NAP_NS);
+            Step::Nothing
+        }
+        step @ (Step::Moved(_) | Step::Ended | Step::Nothing | Step::Failed(_)) => step,
     }
 }
 
@@ -321,5 +355,7 @@ fn try_send_paced(
 
 /// Spinning waits look at the kernel once in so many rounds.
 const KERNEL_LOOK_ROUNDS: u32 = 4096;
+/// How long a reader sleeps for whom too little has come.
+const PEEK_NAP_NS: i64 = 50_000;
 /// How long a writer sleeps that cannot be woken.
 const WRITER_NAP_NS: i64 = 100_000;

@@ -535,6 +535,47 @@ pub(crate) fn select(
     }
 }
 
+/// `select` for bytes, without waiting, on a set that ends with its page; asks about `count` numbers.
+pub(crate) fn select_far(fd: c_int, count: c_int) -> (c_int, bool) {
+    let (page, none) = (4096, std::ptr::null_mut());
+    let (access, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: fresh pages, of which the second is taken away; the set is in the first, and has room for `fd`.
+    unsafe {
+        let at = libc::mmap(none, 2 * page, access, flags, -1, 0);
+        libc::munmap(at.wrapping_byte_add(page), page);
+        let set = at.wrapping_byte_add(page - size_of::<libc::fd_set>()).cast::<libc::fd_set>();
+        libc::FD_SET(fd, set);
+        let mut none = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let (null, limit) = (std::ptr::null_mut(), &raw mut none);
+        let found = libc::select(count, set, null, null, limit);
+        let is_set = libc::FD_ISSET(fd, set);
+        libc::munmap(at, page);
+        (found, is_set)
+    }
+}
+
+/// Writes and reads at the position where the descriptor is.
+pub(crate) fn at_no_position(from: c_int, to: c_int) -> (Answer, Answer) {
+    let mut bytes = *b"at";
+    let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 2 };
+    // SAFETY: a local array.
+    let wrote = answer(unsafe { libc::pwritev2(from, &raw const part, 1, -1, 0) } as i64);
+    settle();
+    // SAFETY: a local array.
+    let read = answer(unsafe { libc::preadv2(to, &raw const part, 1, -1, 0) } as i64);
+    (wrote, read)
+}
+
+/// A connection's state as `TCP_INFO` has it, the two that wait for the peer to end taken for one.
+pub(crate) fn tcp_state(fd: c_int) -> u8 {
+    let (mut info, mut len) = ([0_u8; 8], 8);
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    // SAFETY: locals, with their length.
+    unsafe { libc::getsockopt(fd, level, name, info.as_mut_ptr().cast(), &raw mut len) };
+    if info[0] == 4 { 5 } else { info[0] }
+}
+
 pub(crate) fn epoll_create() -> c_int {
     // SAFETY: no pointers.
     unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }

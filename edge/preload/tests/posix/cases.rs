@@ -7,8 +7,8 @@ use std::fmt::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Share;
 use super::call::*;
+use super::{Share, ends};
 
 /// What a case has seen so far.
 #[derive(Debug, Default)]
@@ -22,9 +22,9 @@ impl Log {
 
 /// Two ends of one TCP connection: the one that connected, and the one that accepted.
 #[derive(Clone, Copy, Debug)]
-struct Pair {
-    c: c_int,
-    s: c_int,
+pub(crate) struct Pair {
+    pub(crate) c: c_int,
+    pub(crate) s: c_int,
 }
 
 impl Pair {
@@ -43,7 +43,7 @@ impl Pair {
     }
 }
 
-fn listener(domain: c_int) -> c_int {
+pub(crate) fn listener(domain: c_int) -> c_int {
     let l = socket(domain, libc::SOCK_STREAM);
     bind(l, domain, 0).unwrap();
     listen(l).unwrap();
@@ -91,7 +91,7 @@ fn send_all(fd: c_int, bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-type Case = fn(&mut Log, Pair);
+pub(crate) type Case = fn(&mut Log, Pair);
 
 /// Cases on one connection, run over IPv4 and IPv6, in both directions.
 const ON_A_CONNECTION: &[(&str, Case)] = &[
@@ -1593,7 +1593,7 @@ const ON_NOTHING: &[(&str, Plain)] = &[
 /// Runs its share of the cases, and prints what they saw.
 pub(crate) fn run(share: &mut Share) {
     for (family, domain) in [("v4", libc::AF_INET), ("v6", libc::AF_INET6)] {
-        for (name, case) in ON_A_CONNECTION {
+        for (name, case) in ON_A_CONNECTION.iter().chain(ends::ON_A_CONNECTION) {
             for (way, swap) in [("", false), (" the other way", true)] {
                 if !share.has_next() {
                     continue;
@@ -1606,7 +1606,7 @@ pub(crate) fn run(share: &mut Share) {
                 println!("{family} {name}{way} => {}", log.0);
             }
         }
-        for (name, case) in ON_NOTHING {
+        for (name, case) in ON_NOTHING.iter().chain(ends::ON_NOTHING) {
             if !share.has_next() {
                 continue;
             }

@@ -7,6 +7,7 @@
 mod call;
 mod cases;
 mod datagrams;
+mod ends;
 mod groups;
 #[path = "../support/library.rs"]
 mod library;

@@ -56,7 +56,8 @@ pub(super) struct Item {
     pub(super) is_seen: bool,
     /// What has been reported.
     seen: Look,
-    seen_end: bool,
+    /// The ends and errors among it.
+    seen_ends: i16,
     /// What the kernel has said since.
     pub(super) notified: u32,
     /// Looks that found nothing.
@@ -77,11 +78,14 @@ pub(super) struct Look {
     tx_full_count: u32,
     /// Whether the kernel speaks for what is to be read, and for room.
     kernel: (bool, bool),
+    /// Ends and errors, as they are reported.
+    ends: i16,
 }
 
 impl Look {
     /// Before anything has been reported, and for items that report what there is again and again.
-    const NOTHING: Self = Self { head: u64::MAX, tx_full_count: u32::MAX, kernel: (false, false) };
+    const NOTHING: Self =
+        Self { head: u64::MAX, tx_full_count: u32::MAX, kernel: (false, false), ends: 0 };
 
     /// Whether there is something to read or room to write, respectively, that was not there when the item was last
     /// reported, which was as `seen` says. What comes through the kernel is new when the kernel says so (`notified`), and
@@ -117,7 +121,7 @@ impl Item {
             is_armed: false,
             is_seen: false,
             seen: Look::NOTHING,
-            seen_end: false,
+            seen_ends: 0,
             notified: 0,
             idle: 0,
             is_copied: false,
@@ -126,7 +130,7 @@ impl Item {
 
     pub(super) fn change(&mut self, events: u32, data: u64) {
         (self.events, self.data) = (events, data);
-        (self.seen, self.seen_end) = (Look::NOTHING, false);
+        (self.seen, self.seen_ends) = (Look::NOTHING, 0);
         (self.is_spent, self.notified) = (false, ALL_NOTIFIED);
         self.idle = 0;
     }
@@ -179,17 +183,18 @@ impl Item {
                 head: segment.incoming(socket.end()).head(),
                 tx_full_count: socket.traffic.tx_full_count.load(Ordering::Acquire),
                 kernel: park::kernel_speaks(socket, segment),
+                ends: 0,
             }),
         }
     }
 
     /// What is to be reported now. Nothing of it counts as reported yet.
     pub(super) fn due(&self) -> u32 {
-        self.due_since(self.look())
+        self.due_since(&mut self.look())
     }
 
     /// The same, of an item that has just been looked at.
-    pub(super) fn due_since(&self, look: Look) -> u32 {
+    pub(super) fn due_since(&self, look: &mut Look) -> u32 {
         if self.is_spent || self.ghost_of.is_some() {
             return 0;
         }
@@ -197,7 +202,7 @@ impl Item {
         let ready = match &self.target {
             Target::Inner(inner) if inner.is_ready() => libc::EPOLLIN as u32,
             Target::Inner(_) => 0,
-            Target::Datagram(socket) => self.due_datagram(socket, look),
+            Target::Datagram(socket) => self.due_datagram(socket, *look),
             Target::Socket(socket) => {
                 let Some(segment) = socket.segment() else {
                     if self.is_marked && self.is_orphan() {
@@ -216,7 +221,8 @@ impl Item {
                     return 0;
                 };
                 let ready = events_of(socket, segment, self.via);
-                if self.events & libc::EPOLLET as u32 != 0 && !self.is_edge(look, ready) {
+                look.ends = ready & ENDS;
+                if self.events & libc::EPOLLET as u32 != 0 && !self.is_edge(*look, ready) {
                     return 0;
                 }
                 u32::from(ready.cast_unsigned())
@@ -229,7 +235,13 @@ impl Item {
     fn due_datagram(&self, socket: &Socket, look: Look) -> u32 {
         let Some(mailbox) = datagram::mapped(socket) else { return 0 };
         let is_new = self.events & libc::EPOLLET as u32 == 0 || look.head != self.seen.head;
-        if !is_new || datagram::content(mailbox, self.via) != Content::Datagram {
+        let is_there = |is_edge| match datagram::content(mailbox, self.via) {
+            Content::Nothing => false,
+            Content::Datagram => true,
+            // It is news all the same, if what it waits for is there.
+            Content::Blocked => is_edge && raw::poll_now(self.via, libc::POLLIN) != Ok(0),
+        };
+        if !is_new || !is_there(self.events & libc::EPOLLET as u32 != 0) {
             return 0;
         }
         let out = libc::POLLOUT | libc::POLLWRNORM;
@@ -335,11 +347,14 @@ impl Item {
     /// Whether something is new since the last report.
     fn is_edge(&self, look: Look, ready: i16) -> bool {
         let readable = ready & libc::POLLIN != 0;
-        let ended = ready & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        let ended = look.ends & !self.seen_ends != 0;
         let writable = ready & libc::POLLOUT != 0;
         let (is_read, is_written) = look.news(self.seen, self.notified);
+        // An end that has been reported the kernel may tell of once more.
+        let is_told = || look.ends & self.seen_ends != 0 && raw::waiting(self.via) == Ok(0);
+        let is_read = is_read && !(look.kernel.0 && is_told());
         (readable && is_read)
-            || (ended && !self.seen_end)
+            || ended
             || (writable && is_written && self.events & libc::EPOLLOUT as u32 != 0)
     }
 
@@ -364,7 +379,7 @@ impl Item {
                 self.seen.tx_full_count
             };
             self.seen = Look { tx_full_count, ..look };
-            self.seen_end |= events & (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32 != 0;
+            self.seen_ends |= look.ends;
             add(&socket.counters.rx_poll_hit, 1);
         }
     }
@@ -437,29 +452,47 @@ pub(crate) fn events_of(
     segment: &crate::transport::ring::Segment,
     fd: c_int,
 ) -> i16 {
-    if segment.is_leaving() || segment.is_spoilt() {
-        fallback::advance(socket, fd);
+    let wants_kernel = socket.flags.wants_kernel.load(Ordering::Relaxed);
+    if wants_kernel || segment.is_leaving() || segment.is_spoilt() {
+        match wants_kernel {
+            true => fallback::leave_for_feature(socket, fd),
+            false => fallback::advance(socket, fd),
+        }
         if socket.segment().is_none() {
-            let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
-            return raw::poll_now(fd, all).unwrap_or(0);
+            return raw::poll_now(fd, ALL).unwrap_or(0);
         }
     }
     let mut ready = park::readiness(socket, segment);
     let (reading, writing) = park::kernel_speaks(socket, segment);
     if reading || writing {
-        let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
-        let events = raw::poll_now(fd, all).unwrap_or(0);
+        let events = raw::poll_now(fd, ALL).unwrap_or(0);
         park::apply_events(socket, events);
         if reading {
-            ready |= events & !(libc::POLLOUT | libc::POLLWRNORM);
+            ready |= events & !ROOM;
         }
         if writing {
-            let room = if park::has_to_resend(socket) { 0 } else { events & libc::POLLOUT };
-            ready = (ready & !(libc::POLLOUT | libc::POLLWRNORM)) | room;
+            let room = if park::has_to_resend(socket) { 0 } else { events & ROOM };
+            ready = (ready & !ROOM) | room;
         }
+    } else if park::is_at_end(socket, segment) {
+        // Whether it was a reset, and whether that has been told, the kernel knows.
+        let events = raw::poll_now(fd, libc::POLLIN | libc::POLLRDHUP).unwrap_or(0);
+        park::apply_events(socket, events);
+        ready = park::readiness(socket, segment) | events & (libc::POLLERR | libc::POLLHUP);
     }
     ready
 }
+
+/// What there is to ask the kernel of a connection.
+const ALL: i16 = libc::POLLIN
+    | libc::POLLOUT
+    | libc::POLLRDHUP
+    | libc::POLLPRI
+    | libc::POLLRDNORM
+    | libc::POLLWRNORM;
+const ROOM: i16 = libc::POLLOUT | libc::POLLWRNORM;
+/// Events that come once, and stay.
+const ENDS: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 
 /// How long a watcher sleeps that waits for what the kernel has not brought yet.
 const BLOCKED_NAP_NS: i64 = 50_000;
@@ -476,8 +509,8 @@ mod tests {
     /// Method: the first answer by the ring comes when room to write has been found, and nothing to read.
     #[test]
     fn what_arrives_during_a_report_is_news_after_it() {
-        let before = Look { head: 0, tx_full_count: 0, kernel: (true, false) };
-        let after = Look { head: 8, tx_full_count: 0, kernel: (false, false) };
+        let before = Look { head: 0, tx_full_count: 0, kernel: (true, false), ends: 0 };
+        let after = Look { head: 8, tx_full_count: 0, kernel: (false, false), ends: 0 };
         assert_eq!(before.news(Look::NOTHING, 0), (false, true));
         // It was reported as it was looked at, not as it is by then.
         assert_eq!(after.news(before, 0), (true, false));
@@ -488,7 +521,7 @@ mod tests {
 
     #[test]
     fn while_the_kernel_speaks_its_word_counts() {
-        let look = Look { head: 0, tx_full_count: 0, kernel: (true, true) };
+        let look = Look { head: 0, tx_full_count: 0, kernel: (true, true), ends: 0 };
         assert_eq!(look.news(Look::NOTHING, 0), (false, false));
         let notified = (libc::EPOLLIN | libc::EPOLLOUT).cast_unsigned();
         assert_eq!(look.news(look, notified), (true, true));

@@ -165,8 +165,8 @@ impl Epoll {
                     break;
                 }
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
-                let look = item.look();
-                let due = item.due_since(look);
+                let mut look = item.look();
+                let due = item.due_since(&mut look);
                 if due != 0
                     && let Some(place) = events.get_mut(count)
                 {
