@@ -18,11 +18,12 @@ use crate::errno::{Answer, INVALID};
 use crate::export::{export, guarded};
 use crate::real::Function;
 use crate::table;
+use adverb_device::locks::Mutex;
 use adverb_device::{Device, devices};
 use adverb_ibv::layout::{self, value};
 use libc::{c_char, c_int};
 use std::ffi::CStr;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// What is ours of a device, behind what vendors' libraries look for (rule 3).
 #[repr(C)]
@@ -39,22 +40,18 @@ pub(crate) type Dev = Boxed<layout::Device, Inner>;
 /// All that were ever listed, by address.
 static KNOWN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-fn known() -> MutexGuard<'static, Vec<usize>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The device is one of ours; null is, and is refused there.
 ///
 /// # Safety
 ///
 /// None: it is only compared.
 pub(crate) unsafe fn is_ours(device: *mut layout::Device) -> bool {
-    device.is_null() || known().contains(&device.addr())
+    device.is_null() || KNOWN.lock().contains(&device.addr())
 }
 
 /// The structure of a device.
 fn structure(device: &Device) -> *mut layout::Device {
-    let mut known = known();
+    let mut known = KNOWN.lock();
     for address in known.iter() {
         let pointer: *mut layout::Device = std::ptr::with_exposed_provenance_mut(*address);
         // SAFETY: one of those below, which stay.

@@ -13,6 +13,7 @@ use crate::context;
 use crate::errno::{Answer, BUSY, Errno, INVALID, UNSUPPORTED};
 use crate::export::{entry, export};
 use crate::query::DM_MAX;
+use adverb_device::locks::Mutex;
 use adverb_device::{
     Access, AccessError, Pages, Port, Region, Registration, Sge, Window, WindowKind, fault_in,
     is_mapped, page_bytes, prefer_huge_pages,
@@ -22,7 +23,7 @@ use libc::{c_int, c_uint, c_void};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Something that others refer to: it is in use while there is another handle.
 pub(crate) type Use = Arc<()>;
@@ -30,10 +31,6 @@ pub(crate) type Use = Arc<()>;
 /// No other object refers to it.
 pub(crate) fn free(used: &Use) -> Answer<()> {
     if Arc::strong_count(used) > 1 { Err(BUSY) } else { Ok(()) }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A protection domain.
@@ -95,7 +92,7 @@ export! {
         // SAFETY: one of ours.
         let inner = unsafe { context::of(context) }?;
         let domain = inner.port.new_domain();
-        lock(&SHARED).insert((Kind::Pd, domain), Shared::Pd);
+        SHARED.lock().insert((Kind::Pd, domain), Shared::Pd);
         Ok(give_pd(context, &inner.port, domain, Vec::new(), true))
     }
 }
@@ -107,7 +104,7 @@ export! {
         let inner = unsafe { pd_of(pd) }?;
         free(&inner.uses)?;
         if inner.original {
-            lock(&SHARED).remove(&(Kind::Pd, inner.domain));
+            SHARED.lock().remove(&(Kind::Pd, inner.domain));
         }
         // SAFETY: nothing uses it any more.
         drop(unsafe { Pd::take(pd) });
@@ -121,7 +118,7 @@ export! {
     of context is context::is_ours, {
         // SAFETY: one of ours.
         let inner = unsafe { context::of(context) }?;
-        if !lock(&SHARED).contains_key(&(Kind::Pd, handle)) {
+        if !SHARED.lock().contains_key(&(Kind::Pd, handle)) {
             return Err(Errno(libc::ENOENT));
         }
         Ok(give_pd(context, &inner.port, handle, Vec::new(), false))
@@ -279,7 +276,7 @@ fn give_mr(
     // SAFETY: one of ours.
     c.context = unsafe { (*pd).context };
     (c.pd, c.addr, c.length, c.handle, c.lkey, c.rkey) = (pd, addr, length, key, key, key);
-    lock(&SHARED).insert((Kind::Mr, key), Shared::Mr { length, lkey: key, rkey: key });
+    SHARED.lock().insert((Kind::Mr, key), Shared::Mr { length, lkey: key, rkey: key });
     let inner = MrInner {
         region: Some(region),
         _within: within,
@@ -410,7 +407,7 @@ fn rereg(
     unsafe { region.reregister(new) }?;
     let key = region.key().0;
     inner._pd = Arc::clone(&of.uses);
-    lock(&SHARED).insert((Kind::Mr, key), Shared::Mr { length, lkey: key, rkey: key });
+    SHARED.lock().insert((Kind::Mr, key), Shared::Mr { length, lkey: key, rkey: key });
     // SAFETY: as above.
     let c = unsafe { &mut *c };
     (c.pd, c.addr, c.length) = (pd, addr, length);
@@ -426,7 +423,7 @@ export! {
             if region.windows() > 0 {
                 return Err(BUSY);
             }
-            lock(&SHARED).remove(&(Kind::Mr, region.key().0));
+            SHARED.lock().remove(&(Kind::Mr, region.key().0));
         }
         // SAFETY: the program does not use it any more.
         drop(unsafe { Mr::take(mr) });
@@ -439,7 +436,7 @@ export! {
     fn ibv_import_mr(pd: *mut layout::Pd, handle: u32) -> *mut layout::Mr, of pd {
         // SAFETY: one of ours, or null.
         let of = unsafe { pd_of(pd) }?;
-        let shared = lock(&SHARED);
+        let shared = SHARED.lock();
         let Some(Shared::Mr { length, lkey, rkey }) = shared.get(&(Kind::Mr, handle)) else {
             return Err(Errno(libc::ENOENT));
         };
@@ -566,7 +563,7 @@ entry! {
         let region = unsafe { port.register(domain, pages.as_ptr(), attr.length, access) }?;
         let handle = region.key().0;
         let dm = Arc::new(Dm { region, pages, len: attr.length });
-        lock(&SHARED).insert((Kind::Dm, handle), Shared::Dm(Arc::clone(&dm)));
+        SHARED.lock().insert((Kind::Dm, handle), Shared::Dm(Arc::clone(&dm)));
         Ok(give_dm(context, dm, handle, false))
     }
 }
@@ -586,7 +583,7 @@ entry! {
             return Err(BUSY);
         }
         if !inner.imported {
-            lock(&SHARED).remove(&(Kind::Dm, inner.handle));
+            SHARED.lock().remove(&(Kind::Dm, inner.handle));
         }
         // SAFETY: the program does not use it any more.
         drop(unsafe { DmBox::take(dm) });
@@ -600,7 +597,7 @@ export! {
     of context is context::is_ours, {
         // SAFETY: one of ours, or null.
         unsafe { context::of(context) }?;
-        let shared = lock(&SHARED);
+        let shared = SHARED.lock();
         match shared.get(&(Kind::Dm, handle)) {
             Some(Shared::Dm(dm)) => Ok(give_dm(context, Arc::clone(dm), handle, true)),
             Some(Shared::Pd | Shared::Mr { .. }) | None => Err(Errno(libc::ENOENT)),

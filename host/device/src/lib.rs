@@ -30,7 +30,6 @@ mod registry;
 /// What `notify.rs` and `ring.rs` are built from; their models put in other ones.
 mod sync {
     pub(crate) use crate::locks::Mutex;
-    pub(crate) use std::sync::MutexGuard;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 

@@ -5,9 +5,10 @@
 //! looking at the counts. In other builds a [`Mutex`] is the standard library's and nothing more.
 
 use std::fmt;
-use std::sync::{LockResult, MutexGuard, TryLockResult};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
 
-/// [`std::sync::Mutex`], counted where debug assertions are on.
+/// [`std::sync::Mutex`], counted where debug assertions are on. What a thread has left that panicked while it held
+/// the lock is taken as it is.
 #[derive(Default)]
 pub struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -18,37 +19,27 @@ impl<T> Mutex<T> {
     }
 
     /// As [`std::sync::Mutex::lock`].
-    ///
-    /// # Errors
-    ///
-    /// A thread has panicked while it held the lock.
     #[inline]
-    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+    pub fn lock(&self) -> MutexGuard<'_, T> {
         tally::<T>();
-        self.0.lock()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// As [`std::sync::Mutex::try_lock`]; counts if it succeeds.
-    ///
-    /// # Errors
-    ///
-    /// Another thread holds it, or has panicked while it did.
     #[inline]
-    pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-        let guard = self.0.try_lock();
-        if guard.is_ok() {
-            tally::<T>();
-        }
-        guard
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let guard = match self.0.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        tally::<T>();
+        Some(guard)
     }
 
     /// As [`std::sync::Mutex::get_mut`].
-    ///
-    /// # Errors
-    ///
-    /// A thread has panicked while it held the lock.
-    pub fn get_mut(&mut self) -> LockResult<&mut T> {
-        self.0.get_mut()
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -122,7 +113,7 @@ mod tests {
             drop(one.lock());
         }
         let held = two.lock();
-        assert!(two.try_lock().is_err());
+        assert!(two.try_lock().is_none());
         drop(held);
         let other = std::thread::scope(|scope| {
             scope.spawn(|| drop(one.try_lock())).join().unwrap();

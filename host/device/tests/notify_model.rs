@@ -8,8 +8,21 @@
 
 /// What the file under test finds in its surroundings.
 mod sync {
+    use loom::sync::MutexGuard;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    pub(crate) use loom::sync::{Mutex, MutexGuard};
+
+    #[derive(Debug)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+    }
 }
 
 #[path = "../src/objects/notify.rs"]

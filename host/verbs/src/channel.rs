@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A completion channel, for any number of completion queues. `struct ibv_comp_channel`.
@@ -70,21 +70,17 @@ impl CompChannel {
         &self.inner
     }
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<u64, Weak<Inner>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn remember(&self, id: u64, queue: &Arc<Inner>) {
-        self.queues().insert(id, Arc::downgrade(queue));
+        self.queues.lock().insert(id, Arc::downgrade(queue));
     }
 
     pub(crate) fn forget(&self, id: u64) {
-        self.queues().remove(&id);
+        self.queues.lock().remove(&id);
     }
 
     /// The event that a wake-up stands for, unless its queue has gone.
     fn event(&self, wake: Wake) -> Option<CqEvent> {
-        let cq = self.queues().get(&wake.id).and_then(Cq::upgrade)?;
+        let cq = self.queues.lock().get(&wake.id).and_then(Cq::upgrade)?;
         Some(CqEvent { cq, notice: wake.notice })
     }
 

@@ -9,7 +9,7 @@ use crate::trace;
 use adverb_device::locks::Mutex;
 use adverb_device::{BufferNumber, ResizeError, Timestamps, WcStatus};
 use std::fmt;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A work completion. `struct ibv_wc`; IBTA Vol. 1 §11.4.2.1.
@@ -288,12 +288,12 @@ impl Cq {
     }
 
     pub(crate) fn reserve(&self, more: u32) {
-        self.lock().owned.reserve(usize::try_from(more).unwrap_or(0));
+        self.inner.owned.lock().owned.reserve(usize::try_from(more).unwrap_or(0));
     }
 
     /// Completions of receives from `srq` will come here.
     pub(crate) fn expect_from(&self, srq: &Srq) {
-        let mut tables = self.lock();
+        let mut tables = self.inner.owned.lock();
         tables.shared.retain(|(_, srq)| srq.strong_count() > 0);
         if !tables.shared.iter().any(|(number, _)| *number == srq.number()) {
             tables.shared.push((srq.number(), srq.downgrade()));
@@ -301,15 +301,11 @@ impl Cq {
     }
 
     pub(crate) fn put(&self, memory: Memory, before: Option<Link>) -> Link {
-        self.lock().owned.put(memory, before)
+        self.inner.owned.lock().owned.put(memory, before)
     }
 
     pub(crate) fn take_back(&self, number: u32) -> Option<Memory> {
-        self.lock().owned.take_back(number)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Tables> {
-        self.inner.owned.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.owned.lock().owned.take_back(number)
     }
 
     /// Completions that it can hold.
@@ -408,7 +404,7 @@ impl Cq {
 
     /// Releases the memory of requests that have ended, where they own some.
     fn release(&self, completions: &[WorkCompletion]) {
-        let mut tables = self.lock();
+        let mut tables = self.inner.owned.lock();
         for completion in completions {
             if let Some(number) = completion.buffer.map(BufferNumber::get) {
                 tables.table(completion, |owned| owned.complete(number));
@@ -419,7 +415,7 @@ impl Cq {
     /// Gives back the memory of work that has completed, once.
     pub fn take(&self, completion: &WorkCompletion) -> Option<Memory> {
         let number = completion.buffer?.get();
-        self.lock().table(completion, |owned| owned.take(number))?
+        self.inner.owned.lock().table(completion, |owned| owned.take(number))?
     }
 
     /// Takes one completion and the memory that comes back with it.

@@ -26,7 +26,7 @@ use adverb_ibv::{Affected, Context, Event};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The port that is used.
@@ -106,14 +106,10 @@ static OPEN: Mutex<Vec<Weak<Port>>> = Mutex::new(Vec::new());
 /// Numbers of protection domains, beyond those of the software device.
 static DOMAINS: AtomicU32 = AtomicU32::new(1 << 31);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Port {
     /// Opens the device with this name; `None` if the library knows none.
     pub(crate) fn open(name: &str) -> Result<Option<Arc<Self>>, OpenError> {
-        let mut open = lock(&OPEN);
+        let mut open = OPEN.lock();
         open.retain(|port| port.strong_count() > 0);
         let same = |port: &Arc<Self>| port.device.name == name;
         if let Some(port) = open.iter().filter_map(Weak::upgrade).find(same) {
@@ -177,16 +173,16 @@ impl Port {
     /// A name for a queue, and what its maker gave it.
     fn name(&self, context: u64) -> u32 {
         let name = self.names.fetch_add(1, Ordering::Relaxed);
-        lock(&self.contexts).push((name, context));
+        self.contexts.lock().push((name, context));
         name
     }
 
     fn forget(&self, name: u32) {
-        lock(&self.contexts).retain(|(known, _)| *known != name);
+        self.contexts.lock().retain(|(known, _)| *known != name);
     }
 
     fn context_of(&self, name: u64) -> Option<(u32, u64)> {
-        lock(&self.contexts).iter().copied().find(|(known, _)| u64::from(*known) == name)
+        self.contexts.lock().iter().copied().find(|(known, _)| u64::from(*known) == name)
     }
 
     /// Takes an event, if there is one that has a name here. Does not wait.

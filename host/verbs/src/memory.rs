@@ -21,7 +21,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Backing that keeps registered memory mapped.
 #[derive(Debug)]
@@ -732,13 +732,13 @@ impl Lent {
 
     /// Its protection domain, while it is lent.
     fn domain(&self) -> Result<u32, PostError> {
-        let region = self.inner.region.lock().unwrap_or_else(PoisonError::into_inner);
+        let region = self.inner.region.lock();
         region.as_ref().map(|_| self.inner.domain).ok_or(PostError::ScopeEnded)
     }
 
     /// The scope ends.
     pub(crate) fn end(&self) {
-        let mut region = self.inner.region.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut region = self.inner.region.lock();
         *region = None;
     }
 }

@@ -21,7 +21,6 @@ use adverb_device::{
     ReceiveWork, SendData, SendKind, SendWork,
 };
 use std::marker::PhantomData;
-use std::sync::PoisonError;
 
 mod batch;
 mod connect;
@@ -301,7 +300,7 @@ impl<T: Transport> Qp<T> {
     ) -> Result<(), Rejected> {
         let Work { memory, wr_id, signaled, solicited, fence, to, .. } = work;
         // Held until the request is posted, so that requests are in the chain in their order.
-        let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = self.chain.lock();
         let max = self.cap.max_send_wr;
         if !signaled && chain.len >= max {
             return Err(Rejected::new(0, PostError::TooManyUnsignaled { max }, [memory]));

@@ -20,7 +20,6 @@ use adverb_device::{Access, Sge};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::PoisonError;
 
 /// Lends slices of the program's own to work. See [`Pd::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
@@ -42,7 +41,7 @@ struct Registrations(Mutex<Vec<Lent>>);
 
 impl Drop for Registrations {
     fn drop(&mut self) {
-        let lent = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let lent = self.0.get_mut();
         lent.iter().for_each(Lent::end);
     }
 }
@@ -138,7 +137,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let region = unsafe { self.pd.register_region(start, len, access) }?;
         let sge = Sge { addr: region.addr(), len: short, lkey: region.lkey() };
         let lent = Lent::new(sge, self.pd.domain().number(), region);
-        self.lent.0.lock().unwrap_or_else(PoisonError::into_inner).push(lent.clone());
+        self.lent.0.lock().push(lent.clone());
         Ok(lent)
     }
 }

@@ -14,7 +14,7 @@ use crate::work::Work;
 use adverb_device::locks::Mutex;
 use adverb_device::{BufferNumber, ReceiveWork, SrqAttr, SrqError};
 use std::fmt;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 /// Parameters of a shared receive queue. `struct ibv_srq_init_attr`.
 ///
@@ -101,7 +101,7 @@ impl Drop for Inner {
 
 impl Inner {
     pub(crate) fn owned(&self) -> MutexGuard<'_, Owned> {
-        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+        self.owned.lock()
     }
 }
 

@@ -2,12 +2,13 @@
 
 use crate::descriptor::Descriptor;
 use crate::errno::{Answer, Errno};
+use adverb_device::locks::Mutex;
 use adverb_rdmacm::EventQueue;
 use libc::c_int;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// An open descriptor of the device: librdmacm's event channel.
 pub(super) struct Channel {
@@ -17,10 +18,6 @@ pub(super) struct Channel {
 
 static CHANNELS: Mutex<BTreeMap<c_int, Arc<Channel>>> = Mutex::new(BTreeMap::new());
 
-fn channels() -> MutexGuard<'static, BTreeMap<c_int, Arc<Channel>>> {
-    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Opens the device.
 pub(super) fn open(flags: c_int) -> Answer<c_int> {
     let queue = EventQueue::new()?;
@@ -29,18 +26,18 @@ pub(super) fn open(flags: c_int) -> Answer<c_int> {
         descriptor.set_non_blocking()?;
     }
     let number = descriptor.number();
-    channels().insert(number, Arc::new(Channel { descriptor, queue }));
+    CHANNELS.lock().insert(number, Arc::new(Channel { descriptor, queue }));
     Ok(number)
 }
 
 /// What is behind a descriptor, if it is one of ours.
 pub(super) fn find(fd: c_int) -> Option<Arc<Channel>> {
-    channels().get(&fd).cloned()
+    CHANNELS.lock().get(&fd).cloned()
 }
 
 /// Takes a descriptor out, if it is one of ours. It is closed once no call uses it any more.
 pub(super) fn remove(fd: c_int) -> Option<Arc<Channel>> {
-    channels().remove(&fd)
+    CHANNELS.lock().remove(&fd)
 }
 
 impl Channel {

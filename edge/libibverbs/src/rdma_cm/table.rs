@@ -2,10 +2,11 @@
 
 use super::channel::Channel;
 use crate::errno::{Answer, Errno, INVALID};
+use adverb_device::locks::Mutex;
 use adverb_rdmacm::{Id, Membership};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// An identifier, and what its program calls it.
 pub(super) struct Known {
@@ -40,10 +41,6 @@ struct Table {
 
 static TABLE: Mutex<Table> = Mutex::new(Table { entries: BTreeMap::new(), last: 0 });
 
-fn table() -> MutexGuard<'static, Table> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Table {
     /// A number that is free, and was not given for as long as possible. 0 is none.
     fn number(&mut self) -> Answer<u32> {
@@ -62,17 +59,13 @@ impl Table {
 impl Known {
     /// The channel that its events go to.
     pub(super) fn channel(&self) -> MutexGuard<'_, Arc<Channel>> {
-        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn groups(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+        self.channel.lock()
     }
 }
 
 /// Gives an identifier a number. Its events come to `channel`.
 pub(super) fn insert(channel: &Arc<Channel>, uid: u64, id: Id) -> Answer<Arc<Known>> {
-    let mut table = table();
+    let mut table = TABLE.lock();
     let number = table.number()?;
     id.set_user(number.into());
     let known = Arc::new(Known {
@@ -93,18 +86,18 @@ pub(super) fn insert_group(
     uid: u64,
     join: impl FnOnce(u64) -> Answer<Membership>,
 ) -> Answer<u32> {
-    let mut table = table();
+    let mut table = TABLE.lock();
     let number = table.number()?;
     let membership = join(number.into())?;
     let group = Group { uid, of: Arc::clone(of), membership, reported: AtomicU32::new(0) };
     table.entries.insert(number, Entry::Group(Arc::new(group)));
-    of.groups().push(number);
+    of.groups.lock().push(number);
     Ok(number)
 }
 
 /// The identifier with a number.
 pub(super) fn known(number: u32) -> Answer<Arc<Known>> {
-    match table().entries.get(&number) {
+    match TABLE.lock().entries.get(&number) {
         Some(Entry::Identifier(known)) => Ok(Arc::clone(known)),
         Some(Entry::Group(_)) | None => Err(Errno(libc::ENOENT)),
     }
@@ -119,7 +112,7 @@ pub(super) fn of_channel(number: u32, channel: &Arc<Channel>) -> Answer<Arc<Know
 
 /// The group with a number.
 pub(super) fn group(number: u32) -> Answer<Arc<Group>> {
-    match table().entries.get(&number) {
+    match TABLE.lock().entries.get(&number) {
         Some(Entry::Group(group)) => Ok(Arc::clone(group)),
         Some(Entry::Identifier(_)) | None => Err(Errno(libc::ENOENT)),
     }
@@ -127,17 +120,17 @@ pub(super) fn group(number: u32) -> Answer<Arc<Group>> {
 
 /// Takes an identifier and its groups out of the table.
 pub(super) fn remove(known: &Known) {
-    let mut table = table();
+    let mut table = TABLE.lock();
     table.entries.remove(&known.number);
-    for group in known.groups().drain(..) {
+    for group in known.groups.lock().drain(..) {
         table.entries.remove(&group);
     }
 }
 
 /// Takes a group out of the table.
 pub(super) fn remove_group(number: u32, group: &Group) {
-    table().entries.remove(&number);
-    group.of.groups().retain(|known| *known != number);
+    TABLE.lock().entries.remove(&number);
+    group.of.groups.lock().retain(|known| *known != number);
 }
 
 /// All identifiers whose events go to `channel`.
@@ -148,7 +141,7 @@ pub(super) fn all_of(channel: &Arc<Channel>) -> Vec<Arc<Known>> {
         }
         Entry::Group(_) | Entry::Identifier(_) => None,
     };
-    table().entries.values().filter_map(its).collect()
+    TABLE.lock().entries.values().filter_map(its).collect()
 }
 
 /// How many identifiers and groups a process may have.

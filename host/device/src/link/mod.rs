@@ -26,7 +26,7 @@ use adverb_engine::{EarlyBudget, Gid, Paths, Time};
 use adverb_sys::clock;
 use adverb_wire::{Marks, Qpn};
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Parts of a device that its queue pairs share: its memory, its place in the registry, and its links to others.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Links {
 
     /// What the queue pairs have found out about the ways to their peers.
     pub(crate) fn paths<R>(&self, run: impl FnOnce(&mut Paths) -> R) -> R {
-        run(&mut self.paths.lock().unwrap_or_else(PoisonError::into_inner))
+        run(&mut self.paths.lock())
     }
 
     #[inline]
@@ -127,7 +127,7 @@ impl Links {
 
     /// There is a link to this device.
     pub(crate) fn has_shm_link(&self, peer: PeerId) -> bool {
-        let shm_links = self.shm_links.lock().unwrap_or_else(PoisonError::into_inner);
+        let shm_links = self.shm_links.lock();
         shm_links
             .get(&peer.slot)
             .is_some_and(|shm_link| shm_link.peer() == peer && !shm_link.is_cut())

@@ -22,7 +22,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file with room for many buffers.
@@ -98,7 +97,7 @@ impl Arena {
         if self.is_retired() {
             return None;
         }
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         let (&start, &room) = free.iter().find(|(_, room)| **room >= len)?;
         free.remove(&start);
         self.is_free.store(false, Ordering::Relaxed);
@@ -136,7 +135,7 @@ impl Arena {
             return false;
         }
         let Run { mut start, mut len } = run;
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         if let Some((&before, &room)) = free.range(..start).next_back()
             && before + room == start
         {

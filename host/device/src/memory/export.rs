@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Class of rights of a file: what neighbours that were given it can do.
@@ -253,13 +253,13 @@ impl Exports {
 
     /// It may use what is published here.
     pub(crate) fn add_neighbour(&self, neighbour: Weak<dyn Neighbour>) {
-        let mut neighbours = lock(&self.neighbours);
+        let mut neighbours = self.neighbours.lock();
         neighbours.retain(|known| known.strong_count() > 0);
         neighbours.push(neighbour);
     }
 
     fn neighbours(&self) -> Vec<Arc<dyn Neighbour>> {
-        lock(&self.neighbours).iter().filter_map(Weak::upgrade).collect()
+        self.neighbours.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     fn allocate(exports: &Arc<Self>, len: usize, home: Home) -> io::Result<Pages> {
@@ -280,7 +280,7 @@ impl Exports {
 
     /// A file of its own for a buffer.
     fn take_file(&self, len: usize, home: Home) -> Option<(Mapping, u64)> {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         let own = files.values().filter(|file| file.arena.is_none()).count();
         if own >= self.files_max / 2 {
             return None;
@@ -294,7 +294,7 @@ impl Exports {
 
     /// A part of a file that holds many buffers.
     fn take_run(&self, len: usize, home: Home) -> Option<(Arc<Arena>, Run)> {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         let arenas = files.values().filter_map(|file| file.arena.as_ref());
         let mut of_home = arenas.clone().filter(|arena| arena.home() == home);
         let found = of_home.find_map(|arena| Some((Arc::clone(arena), arena.take(len)?)));
@@ -312,7 +312,7 @@ impl Exports {
 
     /// Takes a part of a file back. Some files without buffers stay, for programs that take and give back in turn.
     fn give_back(&self, arena: &Arena, run: Run) {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         if !arena.give_back(run) {
             return;
         }
@@ -339,13 +339,13 @@ impl Exports {
     }
 
     fn close(&self, number: u64, base: NonNull<u8>) {
-        lock(&self.files).remove(&base.addr().get());
+        self.files.lock().remove(&base.addr().get());
         self.neighbours().iter().for_each(|neighbour| neighbour.file_is_gone(number));
     }
 
     /// Which file for regions of this kind these bytes lie in, and where.
     fn find(&self, base: usize, len: usize, home: Option<Home>) -> Option<(u64, u64)> {
-        let files = lock(&self.files);
+        let files = self.files.lock();
         let (start, file) = files.range(..=base).next_back()?;
         let offset = base - start;
         let inside = offset.checked_add(len).is_some_and(|end| end <= file.len);
@@ -355,7 +355,7 @@ impl Exports {
 
     /// Whose regions a file is for, and a copy of its descriptor.
     pub(crate) fn descriptor(&self, number: u64) -> Option<(Home, OwnedFd)> {
-        let files = lock(&self.files);
+        let files = self.files.lock();
         let file = files.values().find(|file| file.number == number)?;
         Some((file.home, file.file.as_fd().try_clone_to_owned().ok()?))
     }
@@ -422,11 +422,11 @@ impl Exports {
         if neighbours.is_empty() {
             return true;
         }
-        let _waiting = lock(&self.waiting);
+        let _waiting = self.waiting.lock();
         // Each is waited for, whatever became of those before.
         let stalled = neighbours.iter().filter(|neighbour| !neighbour.wait(timeout)).count();
         if stalled > 0 {
-            let files = lock(&self.files);
+            let files = self.files.lock();
             files.values().filter_map(|file| file.arena.as_ref()).for_each(|arena| arena.retire());
         }
         stalled == 0
@@ -453,10 +453,6 @@ pub(crate) const LAST_ACCESS_MAX: Duration = match cfg!(test) {
     true => Duration::from_millis(100),
     false => Duration::from_secs(10),
 };
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 #[cfg(test)]
 mod tests {
@@ -537,10 +533,10 @@ mod tests {
         places.sort_unstable();
         places.dedup();
         assert_eq!(places.len(), all.len());
-        let files = lock(&exports.files).len();
+        let files = exports.files.lock().len();
         assert!(files <= 5000 * 8192 / Arena::BYTES + 1, "{files}");
         drop(all);
-        assert!(lock(&exports.files).len() <= EMPTY_MAX, "some stay");
+        assert!(exports.files.lock().len() <= EMPTY_MAX, "some stay");
     }
 
     #[test]
@@ -552,7 +548,7 @@ mod tests {
         let shared = all.iter().filter(|pages| file_of(&exports, pages).is_some()).count();
         assert_eq!(shared, most);
         drop(all);
-        assert_eq!(lock(&exports.files).len(), 0);
+        assert_eq!(exports.files.lock().len(), 0);
         let again = allocate(&exports, len);
         assert!(file_of(&exports, &again).is_some());
     }
@@ -562,13 +558,13 @@ mod tests {
         let exports = exports();
         let before = allocate(&exports, 1);
         let (old, _) = file_of(&exports, &before).unwrap();
-        lock(&exports.files).values().filter_map(|file| file.arena.as_ref()).for_each(|arena| {
+        exports.files.lock().values().filter_map(|file| file.arena.as_ref()).for_each(|arena| {
             arena.retire();
         });
         let after = allocate(&exports, 1);
         assert_ne!(file_of(&exports, &after).unwrap().0, old);
         drop(before);
         assert!(exports.descriptor(old).is_none());
-        assert_eq!(lock(&exports.files).len(), 1);
+        assert_eq!(exports.files.lock().len(), 1);
     }
 }

@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Message between handshake threads about a file, named by its owner's number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -175,7 +175,7 @@ impl Imports {
 
     /// A file of the other's, if it is mapped here; else it is asked for, once.
     pub(crate) fn file(&self, number: u64) -> Option<Arc<ImportedFile>> {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         if let Some(known) = files.get(&number) {
             return known.clone();
         }
@@ -188,7 +188,7 @@ impl Imports {
     /// A queue pair on this link allows its peer this, in this domain; until [`Imports::revoke`]. What the peer has got
     /// by then it keeps.
     pub(crate) fn grant(&self, qp: Qpn, domain: u32, access: Access) {
-        let mut given = lock(&self.given);
+        let mut given = self.given.lock();
         given.grants.insert(qp, (domain, access));
         given.files.retain(|_, offer| *offer != Offer::Withheld);
         for number in std::mem::take(&mut given.refused) {
@@ -198,7 +198,7 @@ impl Imports {
 
     /// The queue pair allows nothing any more.
     pub(crate) fn revoke(&self, qp: Qpn) {
-        lock(&self.given).grants.remove(&qp);
+        self.given.lock().grants.remove(&qp);
     }
 
     /// The other has this file of ours, and can fetch what is in it. `find` finds it, for an offer that was
@@ -211,7 +211,7 @@ impl Imports {
         if number == 0 {
             return self.is_read.load(Ordering::Acquire);
         }
-        let mut given = lock(&self.given);
+        let mut given = self.given.lock();
         match given.files.get(&number) {
             Some(offer) => *offer == Offer::Has,
             None => {
@@ -232,7 +232,7 @@ impl Imports {
 
     /// A file of ours is gone.
     pub(crate) fn on_own_gone(&self, number: u64) {
-        let mut given = lock(&self.given);
+        let mut given = self.given.lock();
         given.files.remove(&number);
         given.refused.remove(&number);
         drop(given);
@@ -251,7 +251,7 @@ impl Imports {
                 let Some((home, file)) = find(number) else {
                     return;
                 };
-                let mut given = lock(&self.given);
+                let mut given = self.given.lock();
                 if given.may_have(home) {
                     let _ = self.say(Message::File(number), &[file.as_fd()]);
                 } else {
@@ -262,20 +262,20 @@ impl Imports {
                 let Some(imported) = file.and_then(|file| map(&file).ok()) else {
                     return;
                 };
-                let mut files = lock(&self.files);
+                let mut files = self.files.lock();
                 if files.len() < FILES_MAX || files.contains_key(&number) {
                     files.insert(number, Some(Arc::new(imported)));
                     let _ = self.say(Message::Mapped(number), &[]);
                 }
             }
             Message::Mapped(number) => {
-                let mut given = lock(&self.given);
+                let mut given = self.given.lock();
                 if let Some(offer @ Offer::Offered) = given.files.get_mut(&number) {
                     *offer = Offer::Has;
                 }
             }
             Message::Gone(number) => {
-                lock(&self.files).remove(&number);
+                self.files.lock().remove(&number);
                 self.version.store(new_version(), Ordering::Release);
             }
             Message::Reads => self.is_read.store(true, Ordering::Release),
@@ -294,10 +294,6 @@ fn map(file: &OwnedFd) -> io::Result<ImportedFile> {
         Err(_) => (Mapping::shared_for_reading(file, len)?, false),
     };
     Ok(ImportedFile { pages, is_writable })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

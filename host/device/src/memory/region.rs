@@ -365,7 +365,7 @@ impl Regions {
     }
 
     pub(crate) fn take_index(&self) -> Option<u32> {
-        let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut free = self.free.lock();
         let (used, fresh) = &mut *free;
         let index = *fresh;
         if used.len() > Self::RESTING || index >= Self::COUNT_MAX {
@@ -378,13 +378,13 @@ impl Regions {
     /// Neighbours see no region any more.
     pub(crate) fn withdraw_all(&self) {
         if let Some(exports) = &self.exports {
-            let end = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1;
+            let end = self.free.lock().1;
             exports.withdraw_all(end);
         }
     }
 
     pub(crate) fn give_back(&self, index: u32) {
-        let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut free = self.free.lock();
         free.0.push_back(index);
     }
 

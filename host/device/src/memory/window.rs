@@ -22,7 +22,7 @@ use crate::memory::region::{Key, ON_DEMAND, Region, RegionError, Regions, Serial
 use adverb_engine::{AccessError, Invalidator};
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// Type of a window: how it is bound and unbound. `enum ibv_mw_type`; IBTA Vol. 1 §10.6.7.2.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -431,7 +431,7 @@ impl Regions {
 }
 
 fn lock(slot: &Slot) -> MutexGuard<'_, Option<State>> {
-    slot.window.lock().unwrap_or_else(PoisonError::into_inner)
+    slot.window.lock()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Kind of an event. `enum ibv_event_type`; IBTA Vol. 1 §11.6.3.
@@ -265,14 +265,14 @@ impl Affiliation {
         if let Some(queue) = &self.queue {
             queue.post(kind, self.element, Some(Arc::clone(self)));
         }
-        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let listeners = self.listeners.lock();
         listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.raise(kind));
     }
 
     /// Has this queue hear of the object, too, by another name.
     pub(crate) fn listen(&self, queue: &Arc<EventQueue>, element: Element) -> Listener {
         let listener = Self::new(Some(Arc::clone(queue)), element);
-        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.lock();
         listeners.retain(|known| known.strong_count() > 0);
         listeners.push(Arc::downgrade(&listener));
         Listener(listener)
@@ -319,7 +319,7 @@ impl Audience {
     /// Makes a queue that hears what happens to the port.
     pub(crate) fn join(&self) -> io::Result<Arc<EventQueue>> {
         let queue = Arc::new(EventQueue::counting_in(Arc::clone(&self.counters))?);
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&queue));
         Ok(queue)
@@ -330,7 +330,7 @@ impl Audience {
         if kind == EventKind::PortErr {
             self.counters.link_downed.add(1);
         }
-        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = self.queues.lock();
         for queue in queues.iter().filter_map(Weak::upgrade) {
             queue.post(kind, element, None);
         }

@@ -9,7 +9,6 @@ use adverb_wire::Mad;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::PoisonError;
 
 /// A management datagram that has arrived.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -45,7 +44,7 @@ impl Inbox {
     /// Takes all that wait, in the order in which they came.
     pub fn take(&self) -> VecDeque<ManagementDatagram> {
         let _ = self.doorbell.drain(); // Before the queue is looked at: what comes later rings again.
-        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.waiting.lock())
     }
 
     /// Wakes whatever waits for the descriptor.
@@ -55,7 +54,7 @@ impl Inbox {
 
     /// False if there is no room.
     pub(crate) fn put(&self, datagram: ManagementDatagram) -> bool {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         if waiting.len() >= Self::WAITING_MAX {
             return false;
         }

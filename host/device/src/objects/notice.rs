@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 /// Notice of a channel that a completion queue has fired.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl ChannelShared {
     }
 
     pub(crate) fn interest(&self) -> MutexGuard<'_, Interest> {
-        self.interest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.interest.lock()
     }
 
     /// One more queue: its notice always finds room.
@@ -281,7 +281,7 @@ fn next(mail: &mut VecDeque<Arc<Notice>>) -> Option<Arc<Notice>> {
 impl Drop for ChannelShared {
     fn drop(&mut self) {
         CHANNELS.fetch_sub(1, Ordering::Relaxed);
-        let interest = self.interest.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let interest = self.interest.get_mut();
         if interest.watched {
             self.standby.disengage(interest.armed);
         }

@@ -10,9 +10,8 @@
 //! The primitives come from the module's surroundings (`super::sync`), so that a test can put in
 //! those of a model checker and try every interleaving: `tests/notify_model.rs`.
 
-use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
+use super::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
 use std::collections::VecDeque;
-use std::sync::PoisonError;
 
 /// For which items the owner of a queue wants to be woken. Ordered: a later one includes an
 /// earlier one.
@@ -64,14 +63,10 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds an item.
     #[inline(always)]
     pub(crate) fn publish(&self, item: T, urgent: bool) -> Published {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let stored = state.items.len() < state.capacity;
         let mut first_overrun = false;
         if stored {
@@ -107,7 +102,7 @@ impl<T: Copy> Queue<T> {
     }
 
     fn take_some(&self, out: &mut [T]) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut taken = 0;
         for place in out {
             let Some(item) = state.items.pop_front() else {
@@ -122,7 +117,7 @@ impl<T: Copy> Queue<T> {
 
     /// Keeps the items that pass.
     pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.items.retain(keep);
         self.len.store(state.items.len(), Ordering::Release);
     }
@@ -130,7 +125,7 @@ impl<T: Copy> Queue<T> {
     /// Asks to be woken for the next item; says whether nothing had been asked before. Asking for
     /// less than before changes nothing. IBTA Vol. 1 §11.4.2.2.
     pub(crate) fn arm(&self, arm: Arm) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let first = state.arm == Arm::Off;
         state.arm = state.arm.max(arm);
         first && arm != Arm::Off
@@ -138,7 +133,7 @@ impl<T: Copy> Queue<T> {
 
     /// Asks for nothing any more; says whether something had been asked.
     pub(crate) fn disarm(&self) -> bool {
-        std::mem::take(&mut self.lock().arm) != Arm::Off
+        std::mem::take(&mut self.state.lock().arm) != Arm::Off
     }
 
     /// Some item found no room.
@@ -148,7 +143,7 @@ impl<T: Copy> Queue<T> {
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.lock().capacity
+        self.state.lock().capacity
     }
 
     /// Makes room for `capacity` items.
@@ -157,7 +152,7 @@ impl<T: Copy> Queue<T> {
     ///
     /// As many items as there are now do not fit; nothing has changed.
     pub(crate) fn resize(&self, capacity: usize) -> Result<(), usize> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let used = state.items.len();
         if used > capacity {
             return Err(used);
@@ -211,15 +206,11 @@ impl<E> Mailbox<E> {
         Self { state: Mutex::new(mail) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Mail<E>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds mail by way of `add`; true if the doorbell has to be rung. Then, and as soon as no lock is
     /// held that the woken thread will want, ring it, and call [`Mailbox::rang`].
     #[must_use]
     pub(crate) fn post(&self, add: impl FnOnce(&mut VecDeque<E>)) -> bool {
-        let mut mail = self.lock();
+        let mut mail = self.state.lock();
         add(&mut mail.events);
         // Once is enough for sleepers, for the doorbell rings on until the last event is taken; watchers
         // from outside may count rings, but a looker takes all there is, or rings for it.
@@ -235,7 +226,7 @@ impl<E> Mailbox<E> {
     /// The doorbell was rung as [`Mailbox::post`] has asked. Silences it if all mail was taken before, and
     /// the ring came too late.
     pub(crate) fn rang(&self, silence: impl FnOnce()) {
-        let mut mail = self.lock();
+        let mut mail = self.state.lock();
         mail.ringers -= 1;
         if mail.ringers == 0 && std::mem::take(&mut mail.hasty) && mail.events.is_empty() {
             mail.rung = false;
@@ -249,7 +240,7 @@ impl<E> Mailbox<E> {
         take: impl FnOnce(&mut VecDeque<E>) -> R,
         silence: impl FnOnce(),
     ) -> R {
-        let mut mail = self.lock();
+        let mut mail = self.state.lock();
         let result = take(&mut mail.events);
         mail.quiet(silence);
         result
@@ -257,7 +248,7 @@ impl<E> Mailbox<E> {
 
     /// Registers a looker; [`Mailbox::end_look`] has to follow.
     pub(crate) fn begin_look(&self) {
-        self.lock().lookers += 1;
+        self.state.lock().lookers += 1;
     }
 
     /// Takes mail as [`Mailbox::take`] does. True if the doorbell has to be rung for what is left, as
@@ -268,7 +259,7 @@ impl<E> Mailbox<E> {
         take: impl FnOnce(&mut VecDeque<E>) -> R,
         silence: impl FnOnce(),
     ) -> (R, bool) {
-        let mut mail = self.lock();
+        let mut mail = self.state.lock();
         mail.lookers -= 1;
         let result = take(&mut mail.events);
         mail.quiet(silence);
@@ -283,7 +274,7 @@ impl<E> Mailbox<E> {
     /// Registers a sleeper; false if there is mail, so that there is nothing to sleep for. After
     /// true, [`Mailbox::end_sleep`] has to follow.
     pub(crate) fn begin_sleep(&self) -> bool {
-        let mut mail = self.lock();
+        let mut mail = self.state.lock();
         if !mail.events.is_empty() {
             return false;
         }
@@ -292,12 +283,12 @@ impl<E> Mailbox<E> {
     }
 
     pub(crate) fn end_sleep(&self) {
-        self.lock().sleepers -= 1;
+        self.state.lock().sleepers -= 1;
     }
 
     /// From now on the doorbell is watched from outside; says whether it was not before.
     pub(crate) fn watch(&self, ring: impl FnOnce()) -> bool {
-        let mut mail = self.lock();
+        let mut mail = self.state.lock();
         let first = !mail.watched;
         mail.watched = true;
         if first && !mail.events.is_empty() && !mail.rung {

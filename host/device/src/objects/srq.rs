@@ -19,7 +19,7 @@ use adverb_engine::Receive;
 use adverb_wire::Qpn;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// Parameters of a shared receive queue.
 #[derive(Clone, Debug)]
@@ -150,13 +150,9 @@ impl SrqShared {
         self.domain
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Lends the oldest receive to `copy`, and takes it if that says so.
     fn draw(&self, into: &mut Drawn) -> Option<Receive> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let receive = state.ring.take()?;
         let sges = state.ring.sges(receive.token);
         into.used = sges.len();
@@ -179,7 +175,7 @@ impl SrqShared {
     fn give_back(&self, drawn: &Drawn) {
         let sges = drawn.sges.get(..drawn.used).unwrap_or_default();
         let work = ReceiveWork { wr_id: drawn.wr_id, sges, buffer: drawn.buffer };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         debug_assert!(state.ring.room() > 0, "it has kept its place");
         state.ring.push_front(&work, drawn.len);
         self.drawn.fetch_sub(1, Ordering::Relaxed);
@@ -246,7 +242,7 @@ impl Srq {
 
     /// What it is like now.
     pub fn query(&self) -> SrqAttr {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         SrqAttr {
             max_wr: state.max_wr,
             max_sge: self.shared.max_sge,
@@ -262,7 +258,7 @@ impl Srq {
     ///
     /// [`SrqError::Limit`].
     pub fn arm_limit(&self, limit: u32) -> Result<(), SrqError> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if limit > state.max_wr {
             return Err(SrqError::Limit { asked: limit, max: state.max_wr });
         }
@@ -286,7 +282,7 @@ impl Srq {
             return Err(SrqError::OutOfRange { asked, max });
         }
         let mut ring = ReceiveRing::new(max_wr, self.shared.max_sge);
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let used = self.shared.used(&state);
         if used > max_wr {
             return Err(SrqError::InUse { asked, used });
@@ -309,7 +305,7 @@ impl Srq {
     /// The first mistake and the receive it is in; those before it are posted, those from it on
     /// are not.
     pub fn post_receive(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         for (at, work) in batch.iter().enumerate() {
             let (count, max) = (work.sges.len(), state.ring.sges_max());
             if count > max {

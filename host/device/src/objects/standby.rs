@@ -19,7 +19,7 @@ use adverb_sys::poll;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// State that the helper and sleeping threads share.
@@ -68,10 +68,6 @@ impl Standby {
         })
     }
 
-    fn sets(&self) -> MutexGuard<'_, Vec<Weak<Epoll>>> {
-        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What other devices of this host ring.
     pub(crate) fn doorbell(&self) -> &Arc<Doorbell> {
         &self.doorbell
@@ -85,7 +81,7 @@ impl Standby {
     /// Sleepers wait for this socket too, from their next sleep on.
     pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<()> {
         let copy = KeptFd::new(socket.as_fd().try_clone_to_owned()?)?;
-        let mut sets = self.sets();
+        let mut sets = self.sets.lock();
         let at = self.used.fetch_add(1, Ordering::SeqCst);
         if let Some(place) = self.sockets.get(at) {
             let socket = place.get_or_init(|| copy);
@@ -100,7 +96,7 @@ impl Standby {
     /// A set that can be read when `doorbell` rings or a packet arrives: a thread that sleeps on it drives
     /// when it wakes. `None` if there are too many of them.
     pub(crate) fn new_set(&self, doorbell: &EventFd) -> io::Result<Option<Arc<Epoll>>> {
-        let mut sets = self.sets();
+        let mut sets = self.sets.lock();
         sets.retain(|set| set.strong_count() > 0);
         if sets.len() >= SETS_MAX {
             return Ok(None);

@@ -26,7 +26,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// Shared receive queues of one domain, at most.
 pub const XRC_SRQS_MAX: usize = 4096;
@@ -114,7 +114,7 @@ impl Xrcd {
             ));
         }
         let name = DomainName::new(port.links().device.index, &metadata);
-        let mut open = lock(OPEN.get());
+        let mut open = OPEN.get().lock();
         open.retain(|domain| domain.strong_count() > 0);
         if let Some(shared) = find(&open, name, port) {
             return how.allow(true).map(|()| Self { shared });
@@ -127,7 +127,7 @@ impl Xrcd {
 
     /// This port's part of a domain that another process knows by this name.
     pub(crate) fn known(name: DomainName, port: &Arc<dyn Progress>) -> Option<Self> {
-        find(&lock(OPEN.get()), name, port).map(|shared| Self { shared })
+        find(&OPEN.get().lock(), name, port).map(|shared| Self { shared })
     }
 
     fn of(port: &Arc<dyn Progress>, claim: Option<Claim>) -> Self {
@@ -190,7 +190,7 @@ impl XrcdShared {
 
     /// A queue has come; false if there are too many.
     pub(crate) fn enter(&self, srq: &Arc<SrqShared>) -> bool {
-        let mut srqs = lock(&self.srqs);
+        let mut srqs = self.srqs.lock();
         srqs.retain(|srq| srq.strong_count() > 0);
         if srqs.len() >= XRC_SRQS_MAX {
             return false;
@@ -202,7 +202,7 @@ impl XrcdShared {
 
     /// A queue goes: nothing is found in it any more.
     pub(crate) fn leave(&self, number: u32) {
-        let mut srqs = lock(&self.srqs);
+        let mut srqs = self.srqs.lock();
         srqs.retain(|srq| srq.upgrade().is_some_and(|srq| srq.number() != number));
         self.version.fetch_add(1, Ordering::Release);
         let last = srqs.is_empty();
@@ -221,13 +221,13 @@ impl XrcdShared {
     }
 
     fn find(&self, number: u32) -> Option<Srq> {
-        let srqs = lock(&self.srqs);
+        let srqs = self.srqs.lock();
         let shared = srqs.iter().filter_map(Weak::upgrade).find(|srq| srq.number() == number)?;
         Some(Srq { shared })
     }
 
     fn has(&self, number: u32) -> bool {
-        let srqs = lock(&self.srqs);
+        let srqs = self.srqs.lock();
         srqs.iter().filter_map(Weak::upgrade).any(|srq| srq.number() == number)
     }
 }
@@ -332,8 +332,4 @@ impl Targets {
     pub(crate) fn domains(&self) -> impl Iterator<Item = u32> + '_ {
         self.met.iter().map(Drawn::domain)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -39,7 +39,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// A port that others of this process can have too: openers that ask for the same.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Port {
         if exclusive {
             return Self::start(name, path);
         }
-        let mut open = lock(OPEN.get());
+        let mut open = OPEN.get().lock();
         open.retain(|known| known.port.strong_count() > 0);
         let known = open.iter().find(|known| known.name == name && known.path == path);
         if let Some(port) = known.and_then(|known| known.port.upgrade()) {
@@ -99,7 +99,7 @@ impl Port {
 
     /// What all queue pairs have counted, those that have gone included.
     pub fn qp_counters(&self) -> QpCounters {
-        let gone = lock(&self.gone);
+        let gone = self.gone.lock();
         let mut total = *gone;
         self.table.each().flat_map(|slot| slot.as_ref().map(|qp| qp.counters())).for_each(|qp| {
             total += qp;
@@ -243,7 +243,7 @@ impl Port {
     ///
     /// No descriptors or threads left.
     pub fn monitor(&self) -> io::Result<()> {
-        let mut monitor = lock(&self.monitor);
+        let mut monitor = self.monitor.lock();
         if monitor.is_none() {
             *monitor = Some(Monitor::start(&self.links.device, Arc::clone(&self.audience))?);
         }
@@ -354,8 +354,4 @@ impl Port {
         };
         Ok(Ah::new(Arc::new(address_vector), self.progress(), domain, attr))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

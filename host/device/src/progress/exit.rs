@@ -9,7 +9,7 @@
 //! handler, in the midst of a call whose locks nothing will let go.
 
 use super::seats::Table;
-use super::{Clock, Port, lock};
+use super::{Clock, Port};
 use crate::sync::Mutex;
 use adverb_engine::Look;
 use adverb_sys::fork::PerProcess;
@@ -35,7 +35,7 @@ const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 /// This port sends what its peers wait for when the process ends.
 pub(super) fn register(port: &Arc<Port>) {
     static HANDLER: PerProcess<OnceLock<()>> = PerProcess::new();
-    let mut open = lock(OPEN.get());
+    let mut open = OPEN.get().lock();
     open.retain(|known| known.strong_count() > 0);
     open.push(Arc::downgrade(port));
     drop(open);
@@ -46,7 +46,7 @@ pub(super) fn register(port: &Arc<Port>) {
 
 /// Has all ports finish, and waits for that, for a second at most.
 extern "C" fn on_exit() {
-    let Some(open) = look(LOOKS_MAX, || OPEN.get().try_lock().ok()) else {
+    let Some(open) = look(LOOKS_MAX, || OPEN.get().try_lock()) else {
         return;
     };
     // The last handle of a port may go meanwhile: threads are not waited for here.

@@ -30,7 +30,7 @@ use adverb_sys::scheduler::{self, Load};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ impl Helper {
     pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<()> {
         self.shared.standby.watch(&socket)?;
         let socket = KeptFd::new(socket.as_fd().try_clone_to_owned()?)?;
-        lock(&self.shared.sockets).push(socket);
+        self.shared.sockets.lock().push(socket);
         self.shared.standby.wake().signal()
     }
 
@@ -119,13 +119,13 @@ impl Helper {
         let weak = Arc::downgrade(port);
         let run = move || shared.run(&weak);
         let thread = thread::Builder::new().name("adverb-helper".to_owned()).spawn(run)?;
-        *lock(&self.thread) = Some(thread);
+        *self.thread.lock() = Some(thread);
         Ok(())
     }
 
     /// Closes what it holds of the sockets; it must have been stopped.
     pub(crate) fn forget_sockets(&self) {
-        lock(&self.shared.sockets).clear();
+        self.shared.sockets.lock().clear();
     }
 
     /// Something is due at `at`: the helper must not sleep longer.
@@ -153,7 +153,7 @@ impl Helper {
     pub(crate) fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         let _ = self.shared.standby.wake().signal();
-        let thread = lock(&self.thread).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
         {
             let _ = thread.join();
@@ -297,7 +297,7 @@ impl Shared {
 
     /// The helper's set has all sockets from now on.
     fn watch_sockets(&self, duty: &mut Duty) {
-        let sockets = lock(&self.sockets);
+        let sockets = self.sockets.lock();
         for socket in sockets.iter().skip(duty.watched) {
             let _ = self.epoll.add(socket, SOCKET, Interest::Readable);
         }
@@ -306,7 +306,7 @@ impl Shared {
 
     /// The helper's set has no sockets from now on: no packet wakes it, or costs a call-back.
     fn leave_sockets(&self, duty: &mut Duty) {
-        for socket in lock(&self.sockets).iter().take(duty.watched) {
+        for socket in self.sockets.lock().iter().take(duty.watched) {
             let _ = self.epoll.remove(socket);
         }
         duty.watched = 0;
@@ -463,10 +463,6 @@ fn is_left_waiting(port: &Port, looks: u32) -> Option<bool> {
         steady &= called;
     }
     steady.then_some(false)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -58,8 +58,8 @@ use adverb_wire::{Marks, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
 use xrc_proxies::XrcProxies;
 
 /// A socket, and what is known of its traffic.
@@ -332,7 +332,7 @@ impl Port {
         if let Some(stats_page) =
             self.stats_page.as_ref().filter(|stats_page| !stats_page.has_answered(asked))
         {
-            let gone = lock(&self.gone);
+            let gone = self.gone.lock();
             let rows = self.table.each().filter_map(|slot| slot.as_ref().map(|qp| qp.row()));
             stats_page.answer(asked, self.counters(), *gone, rows);
         }
@@ -341,7 +341,7 @@ impl Port {
     pub(crate) fn take_number(&self) -> io::Result<Qpn> {
         self.mend_registry(); // By which others find what has the number.
         let now = self.links.now();
-        let mut numbers = lock(&self.numbers);
+        let mut numbers = self.numbers.lock();
         if let Some(number) = numbers.take(now) {
             return Ok(number);
         }
@@ -364,7 +364,7 @@ impl Port {
             return;
         };
         let deferred = DeferredWakeups::begin();
-        let mut counted = lock(&self.gone);
+        let mut counted = self.gone.lock();
         let mut guard = slot.lock();
         if let Some(inner) = guard.as_mut() {
             inner.transmit(self.links.now(), Acks::Now, &self.links);
@@ -382,7 +382,7 @@ impl Port {
         // A neighbour may be stopped: a thread that waits for it holds up no other.
         self.wait_for_neighbours();
         drop(gone);
-        lock(&self.numbers).rest(number, self.links.now());
+        self.numbers.lock().rest(number, self.links.now());
     }
 
     /// How often the program has driven.
@@ -428,7 +428,7 @@ impl Progress for Port {
     }
 
     fn give_number_back(&self, number: Qpn) {
-        lock(&self.numbers).give_back(number);
+        self.numbers.lock().give_back(number);
     }
 
     fn end_proxies_in(&self, domain: DomainName) {
@@ -448,8 +448,7 @@ impl Drop for Port {
         self.helper.forget_sockets();
         let receiver = self.receiver.get_mut();
         receiver.rx_sockets.clear();
-        let endpoints =
-            std::mem::take(self.endpoints.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let endpoints = std::mem::take(self.endpoints.get_mut());
         for endpoint in endpoints.into_values() {
             let addr = endpoint.addr;
             // The group's last socket takes the place of the one that goes, in the kernel as here.
@@ -493,8 +492,4 @@ struct Arrival<'a> {
     driver: Driver,
     /// They came by way of another process.
     relayed: bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,7 @@
 
 use super::driving::SHM_CLOCK_STEPS;
 use super::seats::{Seated, Table};
-use super::{Clock, Held, Listeners, Port, Receiver, RxSocket, ShmReceiver, lock};
+use super::{Clock, Held, Listeners, Port, Receiver, RxSocket, ShmReceiver};
 use crate::link::address_vector::AddressVector;
 use crate::link::errors::ConnectError;
 use crate::link::gid::Device;
@@ -26,6 +26,7 @@ use crate::objects::notice::DeferredWakeups;
 use crate::objects::qp::{Caller, Change, QpInner, Took};
 use crate::objects::standby::Standby;
 use crate::registry::Registry;
+use crate::sync::Mutex;
 use adverb_engine::{Driver, EagerHeader, Gid, Given, Look, Time, Waiting};
 use adverb_sys::{poll, random};
 use adverb_wire::{Headers, Marks, Packet, Qpn};
@@ -125,8 +126,8 @@ impl Port {
         in_vain: impl Fn() -> bool,
     ) -> io::Result<Arc<ShmLink>> {
         let place = usize::try_from(peer.slot.number()).unwrap_or(0) % MEETINGS;
-        let _meeting = self.meetings.get(place).map(lock);
-        let known = lock(&self.links.shm_links).get(&peer.slot).cloned();
+        let _meeting = self.meetings.get(place).map(Mutex::lock);
+        let known = self.links.shm_links.lock().get(&peer.slot).cloned();
         if let Some(shm_link) =
             known.filter(|shm_link| shm_link.peer() == peer && !shm_link.is_given_up())
         {
@@ -179,7 +180,7 @@ impl Port {
             Some(_) => {}
         }
         // Without the lock: a thread that loses its processor in a system call would keep the program from receiving.
-        let endpoints: Vec<_> = lock(&self.endpoints).values().cloned().collect();
+        let endpoints: Vec<_> = self.endpoints.lock().values().cloned().collect();
         let mut sockets = endpoints.iter().map(|endpoint| &endpoint.socket);
         let Some(first) = sockets.next() else {
             return false;
@@ -190,7 +191,7 @@ impl Port {
     /// A number that changes with each call that drives, and with each burst that leaves: a program that posts many
     /// requests at once is at work, though it does not look for completions meanwhile.
     pub(crate) fn calls(&self) -> u64 {
-        let endpoints = lock(&self.endpoints);
+        let endpoints = self.endpoints.lock();
         let bursts = endpoints.values().map(|endpoint| endpoint.bursts());
         bursts.fold(self.drives(), u64::wrapping_add)
     }
@@ -580,7 +581,7 @@ impl Meeting for Port {
     }
 
     fn remember_shm_link(&self, shm_link: &Arc<ShmLink>) {
-        let mut shm_links = lock(&self.links.shm_links);
+        let mut shm_links = self.links.shm_links.lock();
         let known = shm_links.get(&shm_link.peer().slot);
         if known.is_none_or(|known| known.is_given_up() || known.peer() != shm_link.peer()) {
             shm_links.insert(shm_link.peer().slot, Arc::clone(shm_link));
@@ -588,7 +589,7 @@ impl Meeting for Port {
     }
 
     fn forget_shm_link(&self, shm_link: &Arc<ShmLink>) {
-        lock(&self.links.shm_links).retain(|_, known| !Arc::ptr_eq(known, shm_link));
+        self.links.shm_links.lock().retain(|_, known| !Arc::ptr_eq(known, shm_link));
         // A sleeper may be waiting for what it has left behind.
         let _ = self.standby.doorbell().fd().signal();
         self.standby.doorbell().suspect();

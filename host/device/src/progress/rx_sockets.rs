@@ -1,7 +1,7 @@
 //! Receive sockets of a port: one for each address and multicast group, shared with the
 //! other processes that have the same address, and steered to the process that has a packet's queue pair.
 
-use super::{Port, RxSocket, lock};
+use super::{Port, RxSocket};
 use crate::link::errors::ConnectError;
 use crate::link::udp::endpoint::{Endpoint, gid_of};
 use crate::link::udp::multicast::{Group, GroupError, GroupLimits};
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 impl Port {
     /// The socket of the address at `gid_index`, opened when first asked for.
     pub(crate) fn endpoint(&self, gid_index: u8) -> Result<Arc<Endpoint>, ConnectError> {
-        let mut endpoints = lock(&self.endpoints);
+        let mut endpoints = self.endpoints.lock();
         if let Some(endpoint) = endpoints.get(&gid_index) {
             return Ok(Arc::clone(endpoint));
         }
@@ -167,7 +167,7 @@ impl Port {
 
     /// Tells the kernel which numbers are whose, on every address of this port.
     pub(super) fn steer_again(&self) -> io::Result<()> {
-        let endpoints: Vec<_> = lock(&self.endpoints).values().cloned().collect();
+        let endpoints: Vec<_> = self.endpoints.lock().values().cloned().collect();
         for endpoint in endpoints {
             let addr = endpoint.addr;
             self.links.registry.with_group(
@@ -201,7 +201,7 @@ impl Port {
             return;
         }
         self.listed.store(now, Ordering::Relaxed);
-        let addrs: Vec<_> = lock(&self.endpoints).values().map(|endpoint| endpoint.addr).collect();
+        let addrs: Vec<_> = self.endpoints.lock().values().map(|endpoint| endpoint.addr).collect();
         if addrs.into_iter().any(|addr| !registry.is_in_group(gid_of(addr.ip()).0, scope(addr))) {
             self.misled.store(MISLED_MAX, Ordering::Relaxed);
         }
@@ -219,7 +219,7 @@ impl Port {
             self.misled.store(0, Ordering::Relaxed); // Late, then, for another reason.
             return;
         }
-        let endpoints: Vec<_> = lock(&self.endpoints).values().cloned().collect();
+        let endpoints: Vec<_> = self.endpoints.lock().values().cloned().collect();
         for endpoint in endpoints {
             // If the answers make no sense, things stay as they are: slower, but correct.
             let _ = self.mend_steering_of(&endpoint);

@@ -3,7 +3,6 @@
 use crate::sync::Mutex;
 use adverb_engine::{Hints, Schedule, Time};
 use adverb_wire::Qpn;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A schedule for all threads, and what can be said of it without its lock.
@@ -70,7 +69,7 @@ impl SharedSchedule {
     }
 
     pub(super) fn with<R>(&self, run: impl FnOnce(&mut Schedule) -> R) -> R {
-        let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut schedule = self.schedule.lock();
         let result = run(&mut schedule);
         let Hints { deadline, ready } = schedule.hints();
         self.deadline.store(deadline.map_or(u64::MAX, Time::nanos), Ordering::Release);

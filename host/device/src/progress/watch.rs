@@ -8,7 +8,6 @@
 //! be asked for once more.
 
 use super::rx_sockets::{MISLED_MAX, send_to};
-use super::{Port, lock};
 use crate::link::udp::endpoint::{Endpoint, gid_of};
 use crate::link::udp::steering::{scope, steer};
 use crate::registry::probe;
@@ -61,7 +60,7 @@ impl Port {
     /// they are not. For a program that waits for some: every [`Port::REQUESTS_LOOK_MS`].
     pub fn look_after_requests(&self) {
         // While a socket is opened they are looked at another time: that may take long.
-        let Ok(endpoints) = self.endpoints.try_lock() else { return };
+        let Some(endpoints) = self.endpoints.try_lock() else { return };
         let endpoints: Vec<_> = endpoints.values().cloned().collect();
         for endpoint in endpoints {
             // What fails now may be done at the next look.
@@ -76,7 +75,7 @@ impl Port {
         let (addr, registry) = (endpoint.addr, &self.links.registry);
         let (address, scope) = (gid_of(addr.ip()).0, scope(addr));
         let seen = registry.seen(address, scope);
-        let mut watch = lock(&self.desk.watch.0);
+        let mut watch = self.desk.watch.0.lock();
         let watched = watch.entry(addr.ip()).or_default();
         if !registry.has_company(address, scope) {
             watched.asked = false;
@@ -86,7 +85,7 @@ impl Port {
         drop(watch);
         if is_silent && self.serve(endpoint)?.is_some() {
             let Seen { takeovers, .. } = registry.seen(address, scope);
-            let mut watch = lock(&self.desk.watch.0);
+            let mut watch = self.desk.watch.0.lock();
             let watched = watch.entry(addr.ip()).or_default();
             (watched.seen.takeovers, watched.unanswered) = (takeovers, 0);
         }
@@ -111,7 +110,7 @@ impl Port {
     /// The watch of an address that was opened begins.
     pub(super) fn begin_watch(&self, addr: SocketAddr) {
         let seen = self.links.registry.seen(gid_of(addr.ip()).0, scope(addr));
-        lock(&self.desk.watch.0).insert(addr.ip(), Watched { seen, ..Watched::default() });
+        self.desk.watch.0.lock().insert(addr.ip(), Watched { seen, ..Watched::default() });
     }
 
     /// Requests to this address that come to this process now may have waited while it was stopped, and another one took
@@ -122,7 +121,7 @@ impl Port {
             return false;
         };
         let seen = self.links.registry.seen(gid_of(address).0, scope(entry.addr));
-        let mut watch = lock(&self.desk.watch.0);
+        let mut watch = self.desk.watch.0.lock();
         watch.entry(address).or_default().has_waited(seen.takeovers, clock::now_ns())
     }
 }

@@ -3,7 +3,7 @@
 //! Control messages are taken under the receive lock, as packets are. What is delegated to which process is decided in
 //! `xrc_home.rs`, and what a proxy is in `xrc_proxy.rs`.
 
-use super::{Arrival, Clock, Port, Receiver, RxSocket, lock};
+use super::{Arrival, Clock, Port, Receiver, RxSocket};
 use crate::futex_mutex::FutexGuard;
 use crate::objects::host::{Came, Origin};
 use crate::objects::notice::DeferredWakeups;
@@ -84,7 +84,7 @@ impl Port {
             ControlMessage::Report(report) => self.on_report(report),
             ControlMessage::Dismissal(dismissal) => {
                 let key = (writer.slot, subject.target);
-                let mut places = lock(&self.proxies.places);
+                let mut places = self.proxies.places.lock();
                 if let Some(place) = places.get(&key).filter(|place| place.is_of(&subject)) {
                     let number = place.number;
                     places.remove(&key);
@@ -168,7 +168,7 @@ impl Port {
 
     /// The proxy of a target, if there is one for this life of it.
     fn proxy(&self, subject: &Subject) -> Option<Qpn> {
-        let mut places = lock(&self.proxies.places);
+        let mut places = self.proxies.places.lock();
         let place = places.get_mut(&(subject.from.slot, subject.target))?;
         place.delegated = self.proxies.delegations.fetch_add(1, Ordering::Relaxed);
         place.is_of(subject).then_some(place.number)
@@ -193,7 +193,7 @@ impl Port {
         let subject = delegation.subject;
         let port = self.proxies.port.get()?.upgrade()?;
         let key = (subject.from.slot, subject.target);
-        let mut places = lock(&self.proxies.places);
+        let mut places = self.proxies.places.lock();
         if places
             .get(&key)
             .is_some_and(|place| place.from == subject.from && place.life > subject.life)
@@ -259,7 +259,7 @@ impl Port {
     /// The last queue of a domain has gone from this process, and so do its proxies.
     pub(crate) fn end_proxies_in(&self, domain: DomainName) {
         let mut ended = Vec::new();
-        lock(&self.proxies.places).retain(|_, place| {
+        self.proxies.places.lock().retain(|_, place| {
             let known = place.domain.upgrade().and_then(|known| known.name());
             let stays = known != Some(domain);
             if !stays {
@@ -276,7 +276,7 @@ impl Port {
             return;
         };
         let _deferred = DeferredWakeups::begin();
-        let mut counted = lock(&self.gone);
+        let mut counted = self.gone.lock();
         let gone = slot.lock().take();
         if let Some(inner) = &gone {
             *counted += inner.counters();
@@ -284,7 +284,7 @@ impl Port {
         drop(counted);
         self.schedule.with(|schedule| schedule.forget(number));
         drop(gone);
-        lock(&self.numbers).rest(number, self.links.now());
+        self.numbers.lock().rest(number, self.links.now());
     }
 
     fn give_to_proxy(
@@ -336,7 +336,7 @@ impl Port {
             return;
         }
         drop(guard);
-        lock(&self.proxies.places).retain(|_, place| place.number != number);
+        self.proxies.places.lock().retain(|_, place| place.number != number);
         self.end_proxy(number);
     }
 

@@ -8,7 +8,6 @@
 use super::layout::{Layout, MAGIC, Slot, VERSION};
 use super::{Block, DomainName, Registry, SlotId};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{MutexGuard, PoisonError};
 
 /// Entries of a device in the registry.
 #[derive(Debug, Default)]
@@ -42,40 +41,36 @@ const FIELDS: [fn(&Slot) -> &AtomicU32; 11] = [
 const CONTESTS_MAX: u32 = 1 << 16;
 
 impl Registry {
-    fn own(&self) -> MutexGuard<'_, Own> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes a word of `slot`, which is this device's.
     pub(super) fn set_field(&self, slot: SlotId, field: fn(&Slot) -> &AtomicU32, value: u32) {
-        field(&self.own().slot).store(value, Ordering::Relaxed);
+        field(&self.own.lock().slot).store(value, Ordering::Relaxed);
         field(self.slot_at(slot)).store(value, Ordering::Release);
     }
 
     pub(super) fn remember_secret(&self, secret: u64) {
-        self.own().secret = secret;
+        self.own.lock().secret = secret;
     }
 
     pub(super) fn remember_block(&self, block: Block) {
-        self.own().blocks.push(block);
+        self.own.lock().blocks.push(block);
     }
 
     pub(super) fn remember_claim(&self, place: usize, name: DomainName) {
-        self.own().claims.push((place, name));
+        self.own.lock().claims.push((place, name));
     }
 
     pub(super) fn forget_claim(&self, place: usize) {
-        self.own().claims.retain(|(known, _)| *known != place);
+        self.own.lock().claims.retain(|(known, _)| *known != place);
     }
 
     /// What devices of this registry know and other users do not.
     pub(crate) fn secret(&self) -> u64 {
-        self.own().secret
+        self.own.lock().secret
     }
 
     /// Puts right what others have written over of this device's part; says how many places that were.
     pub(crate) fn mend(&self) -> u64 {
-        let mut own = self.own();
+        let mut own = self.own.lock();
         let Own { slot, blocks, claims, contests, .. } = &mut *own;
         let mut mended = 0;
         for field in FIELDS {

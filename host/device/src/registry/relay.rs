@@ -12,7 +12,6 @@ use adverb_sys::udp::{BURST_BYTES_MAX, BindOptions, Destination, GatherBuffer, S
 use adverb_wire::Marks;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::sync::PoisonError;
 
 /// Packets that were passed on, and what is known of them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -97,7 +96,7 @@ impl Relay {
         let most = (BURST_BYTES_MAX - SECRET_BYTES - HEADER_BYTES) / step * step;
         for bytes in passed.bytes.chunks(most.max(1)) {
             let header = Passed { bytes, ..passed }.header();
-            let mut buffer = self.gather.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut buffer = self.gather.lock();
             let mut gather = buffer.begin();
             // Three places always fit.
             let _ = gather.push(&self.secret);
@@ -118,7 +117,7 @@ impl Relay {
         let destination = self.at(port);
         let control = control.emit();
         let header = passed.map(|passed| passed.header());
-        let mut buffer = self.gather.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffer = self.gather.lock();
         let mut gather = buffer.begin();
         // Four places always fit.
         let _ = gather.push(&self.secret);

@@ -4,7 +4,7 @@
 //! and that of the memory which the request owns, so each queue keeps a book of what was posted to it,
 //! and C's number is the book's name and a place in it.
 
-use super::{Port, lock};
+use super::Port;
 use adverb_device::locks::Mutex;
 use adverb_device::{
     BufferNumber, Completion, Imm, Overrun, Qpn, ResizeError, Rkey, WcOpcode, WcStatus,
@@ -161,8 +161,8 @@ impl Book {
     #[inline]
     fn end(&self, number: u32) -> Option<Entry> {
         match self {
-            Self::Sends(ring) | Self::Receives(ring) => lock(ring).end(number),
-            Self::Shared(_, stock) => lock(stock).end(number),
+            Self::Sends(ring) | Self::Receives(ring) => ring.lock().end(number),
+            Self::Shared(_, stock) => stock.lock().end(number),
         }
     }
 }
@@ -219,7 +219,7 @@ impl Cq {
 
     /// Requests of this book complete here from now on.
     pub(crate) fn enter(&self, name: u32, book: &Arc<Book>) {
-        let mut books = lock(&self.books);
+        let mut books = self.books.lock();
         books.retain(|(_, book)| Arc::strong_count(book) > 1); // Those of shared queues that have gone.
         if let Err(at) = books.binary_search_by_key(&name, |(name, _)| *name) {
             books.insert(at, (name, Arc::clone(book)));
@@ -228,7 +228,7 @@ impl Cq {
 
     /// No requests of this book complete here any more.
     pub(crate) fn leave(&self, name: u32) {
-        lock(&self.books).retain(|(known, _)| *known != name);
+        self.books.lock().retain(|(known, _)| *known != name);
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -265,7 +265,7 @@ impl Cq {
                 Err(_) if taken > 0 => break,
                 Err(_) => return Err(Overrun),
             };
-            let books = lock(&self.books);
+            let books = self.books.lock();
             let mut places = room.iter_mut();
             for wc in raw.iter().take(got) {
                 let number = |bits: u64| u32::try_from(bits).unwrap_or(0);

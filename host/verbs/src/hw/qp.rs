@@ -8,7 +8,7 @@
 
 use super::cq::{Book, Cq, Entry, Ring, wr_id};
 use super::srq::Srq;
-use super::{Domain, PORT, Port, lock, way};
+use super::{Domain, PORT, Port, way};
 use crate::attr::QpCap;
 use adverb_device::locks::Mutex;
 use adverb_device::{
@@ -139,7 +139,7 @@ impl Qp {
 
     /// The peer's address and queue pair, once connected.
     pub(crate) fn remote(&self) -> Option<(Gid, Qpn)> {
-        lock(&self.way).map(|(gid, qpn, _)| (gid, qpn))
+        self.way.lock().map(|(gid, qpn, _)| (gid, qpn))
     }
 
     fn ring(book: &Book) -> Option<&Mutex<Ring>> {
@@ -150,7 +150,7 @@ impl Qp {
     }
 
     pub(crate) fn outstanding(&self) -> u64 {
-        Self::ring(&self.sends.1).map_or(0, |ring| lock(ring).outstanding())
+        Self::ring(&self.sends.1).map_or(0, |ring| ring.lock().outstanding())
     }
 
     /// Goes to another state, or stays and changes attributes. `forgotten` is told the memory of work
@@ -182,10 +182,10 @@ impl Qp {
         self.raw.modify(attr, mask).map_err(|error| self.port.refused(taking(to), error))?;
         self.remember(to);
         if let (Some(gid), Some(qpn)) = (given.remote_gid, given.remote) {
-            *lock(&self.way) = Some((gid, qpn, *change));
+            *self.way.lock() = Some((gid, qpn, *change));
         }
         if to == QpState::Reset {
-            *lock(&self.way) = None;
+            *self.way.lock() = None;
             self.clear(&mut forgotten);
         }
         Ok(())
@@ -194,10 +194,10 @@ impl Qp {
     /// Forgets all work.
     fn clear(&self, forgotten: &mut impl FnMut(Side, u32)) {
         if let Some(ring) = Self::ring(&self.sends.1) {
-            lock(ring).clear(|buffer| forgotten(Side::Send, buffer));
+            ring.lock().clear(|buffer| forgotten(Side::Send, buffer));
         }
         if let Some(ring) = Self::ring(&self.receives.1) {
-            lock(ring).clear(|buffer| forgotten(Side::Receive, buffer));
+            ring.lock().clear(|buffer| forgotten(Side::Receive, buffer));
         }
     }
 
@@ -214,7 +214,7 @@ impl Qp {
     pub(crate) fn query(&self) -> QpQuery {
         let attr = self.raw.query(EVERYTHING).unwrap_or_default();
         self.remember(state_of(attr.qp_state));
-        let change = lock(&self.way).map(|(_, _, change)| change).unwrap_or_default();
+        let change = self.way.lock().map(|(_, _, change)| change).unwrap_or_default();
         QpQuery {
             state: self.known_state(),
             draining: attr.sq_draining != 0,
@@ -246,7 +246,7 @@ impl Qp {
         let Some(ring) = Self::ring(&self.sends.1) else {
             return Ok(());
         };
-        let mut ring = lock(ring);
+        let mut ring = ring.lock();
         let mut posted = 0;
         for part in batch.chunks(BATCH) {
             self.post_part(&mut ring, part, to).map_err(|(at, error)| (posted + at, error))?;
@@ -408,7 +408,7 @@ impl Qp {
         let Some(ring) = Self::ring(&self.receives.1) else {
             return Ok(());
         };
-        let mut ring = lock(ring);
+        let mut ring = ring.lock();
         batch.iter().enumerate().try_for_each(|(at, work)| {
             self.post_one_receive(&mut ring, work).map_err(|error| (at, error))
         })

@@ -7,7 +7,7 @@
 
 use super::cq::{Book, Entry, Stock, wr_id};
 use super::qp::{as_c, refusal, total_len};
-use super::{Domain, Port, lock};
+use super::{Domain, Port};
 use adverb_device::locks::Mutex;
 use adverb_device::{PostError, ReceiveWork, SrqAttr, SrqError, WcOpcode};
 use adverb_ibv::layout::{self, value};
@@ -68,17 +68,17 @@ impl Srq {
     }
 
     pub(crate) fn query(&self) -> SrqAttr {
-        let (max_wr, max_sge) = *lock(&self.max);
+        let (max_wr, max_sge) = *self.max.lock();
         SrqAttr {
             max_wr,
             max_sge,
             srq_limit: self.raw.query().map_or(0, |attr| attr.srq_limit),
-            posted: self.stock().map_or(0, |stock| lock(stock).used()),
+            posted: self.stock().map_or(0, |stock| stock.lock().used()),
         }
     }
 
     pub(crate) fn arm_limit(&self, limit: u32) -> Result<(), SrqError> {
-        let (max, _) = *lock(&self.max);
+        let (max, _) = *self.max.lock();
         let attr = layout::SrqAttr { srq_limit: limit, ..layout::SrqAttr::default() };
         let error = SrqError::Limit { asked: limit, max };
         if limit > max || self.raw.modify(attr, value::SRQ_LIMIT).is_err() {
@@ -92,15 +92,15 @@ impl Srq {
         if !(1..=max).contains(&max_wr) {
             return Err(SrqError::OutOfRange { asked, max });
         }
-        let mut known = lock(&self.max);
-        let used = self.stock().map_or(0, |stock| lock(stock).used());
+        let mut known = self.max.lock();
+        let used = self.stock().map_or(0, |stock| stock.lock().used());
         let attr = layout::SrqAttr { max_wr, ..layout::SrqAttr::default() };
         if used > max_wr || self.raw.modify(attr, value::SRQ_MAX_WR).is_err() {
             return Err(SrqError::InUse { asked, used });
         }
         known.0 = max_wr;
         if let Some(stock) = self.stock() {
-            lock(stock).grow(max_wr);
+            stock.lock().grow(max_wr);
         }
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Srq {
     /// Posts receives, in order.
     #[inline(never)] // Keeps the software device's way short, which shares a match with it.
     pub(crate) fn post_receive(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
-        let (capacity, max) = *lock(&self.max);
+        let (capacity, max) = *self.max.lock();
         let max = usize::try_from(max).unwrap_or(0);
         let capacity = u64::from(capacity);
         for (at, work) in batch.iter().enumerate() {
@@ -123,7 +123,7 @@ impl Srq {
             let (wr, buffer, opcode) = (work.wr_id, work.buffer, WcOpcode::Receive);
             let entry = Entry { wr_id: wr, buffer, opcode, len, ah: None };
             let full = PostError::QueueFull { capacity };
-            let Some(mut stock) = self.stock().map(lock) else {
+            let Some(mut stock) = self.stock().map(Mutex::lock) else {
                 return failed(full);
             };
             let room = u64::from(stock.used()) < capacity;

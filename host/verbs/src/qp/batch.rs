@@ -8,7 +8,6 @@ use crate::provider;
 use crate::transport::{Supports, Transport};
 use crate::work::{Kind, Work};
 use adverb_device::{BufferNumber, PostError, SendData, SendKind, SendTo, SendWork, Sge};
-use std::sync::PoisonError;
 
 /// Requests that go to the device at once. As many as it sends in one burst of short packets.
 const BATCH: usize = 32;
@@ -101,7 +100,7 @@ impl<T: Transport> Qp<T> {
         run: &mut [Option<Work>],
     ) -> Result<(), (usize, PostError)> {
         // Held until the requests are posted, so that they are in the chain in their order.
-        let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = self.chain.lock();
         let mut sges = [[Sge { addr: 0, len: 0, lkey: 0 }; 1]; BATCH];
         let mut links: [Option<Link>; BATCH] = [None; BATCH];
         // How the chain is once so many are posted.

@@ -9,7 +9,6 @@ use adverb_device::{
     Access, AckTimeout, AhAttr, Attributes, Change, ConnectError, Gid, Partition, PathMtu, Psn,
     Qkey, QpQuery, QpState, QpType, Qpn, RetryCount, RnrRetry, RnrTimer, Settings, Side,
 };
-use std::sync::PoisonError;
 
 /// Changes to a queue pair: the attributes that are `Some`. `struct ibv_qp_attr` with
 /// `enum ibv_qp_attr_mask`; IBTA Vol. 1 §11.2.5.2.
@@ -181,7 +180,7 @@ impl<T: Transport> Qp<T> {
 
     pub(super) fn change(&self, to: QpState, change: &Change) -> Result<(), ConnectError> {
         // Held so that nothing is posted between forgetting what was.
-        let mut chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = self.chain.lock();
         let mut forgotten = Vec::new();
         let from = self.state();
         self.inner.modify(to, change, |side, buffer| forgotten.push((side, buffer)))?;

@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -181,7 +181,7 @@ impl Handshake {
         let shared = Arc::clone(&self.shared);
         let run = move || shared.run(&port);
         let thread = thread::Builder::new().name("adverb-meet".to_owned()).spawn(run)?;
-        *lock(&self.thread) = Some(thread);
+        *self.thread.lock() = Some(thread);
         Ok(())
     }
 
@@ -194,12 +194,12 @@ impl Handshake {
     pub(crate) fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         let _ = self.shared.wake.signal();
-        let thread = lock(&self.thread).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
         {
             let _ = thread.join();
         }
-        lock(&self.shared.guests).clear();
+        self.shared.guests.lock().clear();
     }
 
     /// Makes a link to another device, which answers within [`ANSWER_TIMEOUT`] unless it is stopped, or until
@@ -324,7 +324,7 @@ impl Shared {
         }
         let pid = stream.peer()?.pid;
         let guest = Guest { stream: Arc::clone(&stream), pid, shm_link, since: Instant::now() };
-        lock(&self.guests).insert(token, guest);
+        self.guests.lock().insert(token, guest);
         self.epoll.add(&*stream, token, Interest::Readable)?;
         Ok(token)
     }
@@ -353,7 +353,7 @@ impl Shared {
     /// If too many connections have not said hello, the oldest of the process with most of them goes: the others may
     /// be about to.
     fn show_out_nameless(&self) {
-        let mut guests = lock(&self.guests);
+        let mut guests = self.guests.lock();
         let nameless = guests.iter().filter(|(_, guest)| guest.shm_link.is_none());
         if nameless.clone().count() >= NAMELESS_MAX {
             let mut crowds = HashMap::new();
@@ -368,7 +368,7 @@ impl Shared {
     }
 
     fn attend(&self, token: u64, port: &Weak<dyn Meeting>) {
-        let Some(guest) = lock(&self.guests).get(&token).cloned() else {
+        let Some(guest) = self.guests.lock().get(&token).cloned() else {
             return;
         };
         let Some(port) = port.upgrade() else {
@@ -376,7 +376,7 @@ impl Shared {
         };
         let result = match &guest.shm_link {
             None => self.welcome(&guest.stream, &*port).map(|shm_link| {
-                if let Some(guest) = lock(&self.guests).get_mut(&token) {
+                if let Some(guest) = self.guests.lock().get_mut(&token) {
                     guest.shm_link = Some(shm_link);
                 }
             }),
@@ -394,7 +394,7 @@ impl Shared {
 
     /// Ends a connection, and what it was about. The other side is no more if `hung_up`.
     fn show_out(&self, token: u64, port: &dyn Meeting, hung_up: bool) {
-        let Some(guest) = lock(&self.guests).remove(&token) else {
+        let Some(guest) = self.guests.lock().remove(&token) else {
             return;
         };
         let _ = self.epoll.remove(&*guest.stream);
@@ -445,7 +445,7 @@ impl Shared {
     /// There may be one more link to this device. Those that it has given up go, but for one by which it accesses our
     /// memory still.
     fn makes_room(&self, peer: PeerId, port: &dyn Meeting) -> bool {
-        let guests = lock(&self.guests);
+        let guests = self.guests.lock();
         let shm_links =
             guests.iter().filter_map(|(token, guest)| Some((*token, guest.shm_link.as_ref()?)));
         let (gone, there): (Vec<_>, Vec<_>) = shm_links
@@ -482,10 +482,6 @@ impl Shared {
         shm_link.probe(stream.peer()?.pid);
         Ok(shm_link)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

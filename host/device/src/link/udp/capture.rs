@@ -13,7 +13,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
 /// The environment variable that names the file.
 pub(crate) const VARIABLE: &str = "ADVERB_PCAP";
@@ -67,7 +66,7 @@ impl Capture {
             return;
         };
         let headers = ip::emit_udp_headers(&flow, id, marks, len);
-        let mut writer = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.file.lock();
         let Writer { lock, block } = &mut *writer;
         block.clear();
         pcap::enhanced_packet(0, clock::unix_ns(), &[headers.as_slice(), datagram], block);
