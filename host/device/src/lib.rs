@@ -39,7 +39,7 @@ pub use adverb_engine::{
     RtsAttributes, Settings, TransitionRule, WcOpcode, WcStatus, allowed, check_modify, transition,
 };
 #[doc(hidden)]
-pub use adverb_sys::debug_as_display;
+pub use adverb_sys::{caused, debug_as_display, wraps};
 pub use adverb_sys::fork::Generation;
 pub use adverb_sys::memory::{
     Mapping, fault_in, file_len, is_mapped, is_sealed, page_bytes, prefer_huge_pages,

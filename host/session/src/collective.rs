@@ -139,14 +139,7 @@ impl fmt::Display for GroupError {
     }
 }
 
-impl std::error::Error for GroupError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Member { error, .. } => Some(error),
-            Self::Disagreement { .. } | Self::NoSuchMember { .. } | Self::Uneven { .. } => None,
-        }
-    }
-}
+adverb_sys::caused!(GroupError: error in Self::Member { error, .. });
 
 impl Group {
     /// The group in which this member is number `rank`: `peers` has a messenger to each member, and

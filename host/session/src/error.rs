@@ -151,33 +151,14 @@ impl fmt::Display for AdapterError {
     }
 }
 
-impl Error for AdapterError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::List { error } => Some(error),
-            Self::Name(error) => Some(error),
-            Self::Open(error) => Some(error),
-            Self::ChannelTwice { .. }
-            | Self::NoDevice { .. }
-            | Self::NoLoopback
-            | Self::NoSuchGid { .. }
-            | Self::NotOne
-            | Self::OutOfRange { .. } => None,
-        }
-    }
+adverb_sys::caused! {
+    AdapterError: error in
+    Self::List { error },
+    Self::Name(error),
+    Self::Open(error),
 }
 
-impl From<NameError> for AdapterError {
-    fn from(error: NameError) -> Self {
-        Self::Name(error)
-    }
-}
-
-impl From<OpenError> for AdapterError {
-    fn from(error: OpenError) -> Self {
-        Self::Open(error)
-    }
-}
+adverb_sys::wraps!(AdapterError: Name(NameError), Open(OpenError));
 
 /// Why a buffer was not allocated.
 #[derive(Debug)]
@@ -220,11 +201,7 @@ impl fmt::Display for BufferError {
 
 impl Error for BufferError {}
 
-impl From<AllocateError> for BufferError {
-    fn from(error: AllocateError) -> Self {
-        Self::Allocate(error)
-    }
-}
+adverb_sys::wraps!(BufferError: Allocate(AllocateError));
 
 /// A claim on a buffer that it cannot meet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -278,11 +255,7 @@ impl fmt::Display for BlockError {
 
 impl Error for BlockError {}
 
-impl From<RangeError> for BlockError {
-    fn from(error: RangeError) -> Self {
-        Self::Memory(error)
-    }
-}
+adverb_sys::wraps!(BlockError: Memory(RangeError));
 
 /// Why two connectors did not come to terms, or stopped.
 #[derive(Debug)]
@@ -337,24 +310,14 @@ impl fmt::Display for ConnectorError {
     }
 }
 
-impl Error for ConnectorError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Frame(error) => Some(error),
-            Self::Secret(error) => Some(error),
-            Self::System { error, .. } => Some(error),
-            Self::Closed | Self::Refused(_) | Self::Timeout { .. } | Self::Unexpected { .. } => {
-                None
-            }
-        }
-    }
+adverb_sys::caused! {
+    ConnectorError: error in
+    Self::Frame(error),
+    Self::Secret(error),
+    Self::System { error, .. },
 }
 
-impl From<FrameError> for ConnectorError {
-    fn from(error: FrameError) -> Self {
-        Self::Frame(error)
-    }
-}
+adverb_sys::wraps!(ConnectorError: Frame(FrameError));
 
 /// How two sides can fail to have the same secret.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -458,38 +421,19 @@ impl fmt::Display for SetUpError {
     }
 }
 
-impl Error for SetUpError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Adapter(error) => Some(error),
-            Self::Connect(error) => Some(error),
-            Self::Create(error) => Some(error),
-            Self::System { error, .. } => Some(error),
-            Self::Channels
-            | Self::CqFull { .. }
-            | Self::Family { .. }
-            | Self::Loopback { .. }
-            | Self::Unanswered(_) => None,
-        }
-    }
+adverb_sys::caused! {
+    SetUpError: error in
+    Self::Adapter(error),
+    Self::Connect(error),
+    Self::Create(error),
+    Self::System { error, .. },
 }
 
-impl From<AdapterError> for SetUpError {
-    fn from(error: AdapterError) -> Self {
-        Self::Adapter(error)
-    }
-}
-
-impl From<CreateError> for SetUpError {
-    fn from(error: CreateError) -> Self {
-        Self::Create(error)
-    }
-}
-
-impl From<adverb_verbs::ConnectError> for SetUpError {
-    fn from(error: adverb_verbs::ConnectError) -> Self {
-        Self::Connect(error)
-    }
+adverb_sys::wraps! {
+    SetUpError:
+    Adapter(AdapterError),
+    Create(CreateError),
+    Connect(adverb_verbs::ConnectError),
 }
 
 /// Why a server does not listen.
@@ -522,20 +466,9 @@ impl fmt::Display for BindError {
     }
 }
 
-impl Error for BindError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Adapter(error) => Some(error),
-            Self::Listen { error, .. } => Some(error),
-        }
-    }
-}
+adverb_sys::caused!(BindError: error in Self::Adapter(error), Self::Listen { error, .. });
 
-impl From<AdapterError> for BindError {
-    fn from(error: AdapterError) -> Self {
-        Self::Adapter(error)
-    }
-}
+adverb_sys::wraps!(BindError: Adapter(AdapterError));
 
 /// Why no peer was accepted. The server goes on: call again.
 #[derive(Debug)]
@@ -583,15 +516,11 @@ impl fmt::Display for AcceptError {
     }
 }
 
-impl Error for AcceptError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Listen { error } => Some(error),
-            Self::SetUp { error, .. } => Some(error),
-            Self::Stranger { error, .. } => Some(error),
-            Self::Timeout { .. } => None,
-        }
-    }
+adverb_sys::caused! {
+    AcceptError: error in
+    Self::Listen { error },
+    Self::SetUp { error, .. },
+    Self::Stranger { error, .. },
 }
 
 /// Why a client is not connected.
@@ -658,16 +587,13 @@ impl fmt::Display for ConnectError {
     }
 }
 
-impl Error for ConnectError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Address { error } | Self::Unreachable { error, .. } => Some(error),
-            Self::Exchange { error, .. } => Some(error),
-            Self::NotAClient => None,
-            Self::Handshake { error, .. } => Some(error),
-            Self::SetUp { error, .. } => Some(error),
-        }
-    }
+adverb_sys::caused! {
+    ConnectError: error in
+    Self::Address { error },
+    Self::Unreachable { error, .. },
+    Self::Exchange { error, .. },
+    Self::Handshake { error, .. },
+    Self::SetUp { error, .. },
 }
 
 /// Why a buffer was not advertised, or the peer's not found.
@@ -734,26 +660,9 @@ impl fmt::Display for ExchangeError {
     }
 }
 
-impl Error for ExchangeError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Connector(error) => Some(error),
-            Self::Name(error) => Some(error),
-            Self::ForeignBuffer
-            | Self::NameTaken { .. }
-            | Self::NotShared
-            | Self::PeerGone(_)
-            | Self::Timeout { .. }
-            | Self::TooMany { .. } => None,
-        }
-    }
-}
+adverb_sys::caused!(ExchangeError: error in Self::Connector(error), Self::Name(error));
 
-impl From<NameError> for ExchangeError {
-    fn from(error: NameError) -> Self {
-        Self::Name(error)
-    }
-}
+adverb_sys::wraps!(ExchangeError: Name(NameError));
 
 /// An endpoint has no channel of this name.
 ///
@@ -912,33 +821,9 @@ fn write_status(f: &mut fmt::Formatter<'_>, status: WcStatus) -> fmt::Result {
     write!(f, "{status}{hint}")
 }
 
-impl Error for ChannelError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Poll(error) => Some(error),
-            Self::Post(error) => Some(error),
-            Self::Broken { .. }
-            | Self::ForeignBuffer
-            | Self::Full { .. }
-            | Self::NotAWord
-            | Self::NothingPosted
-            | Self::OldBuffer
-            | Self::PeerGone(_)
-            | Self::Sleep(_)
-            | Self::Taken(_)
-            | Self::Timeout { .. }
-            | Self::TooLong { .. }
-            | Self::Unanswered { .. }
-            | Self::Work { .. } => None,
-        }
-    }
-}
+adverb_sys::caused!(ChannelError: error in Self::Poll(error), Self::Post(error));
 
-impl From<PollError> for ChannelError {
-    fn from(error: PollError) -> Self {
-        Self::Poll(error)
-    }
-}
+adverb_sys::wraps!(ChannelError: Poll(PollError));
 
 /// Why a message was not sent or not received.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -1030,35 +915,9 @@ impl fmt::Display for MessageError {
     }
 }
 
-impl Error for MessageError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Channel(error) => Some(error),
-            Self::Claim(error) => Some(error),
-            Self::Block { .. }
-            | Self::Memory { .. }
-            | Self::NotReadable
-            | Self::NotWritable
-            | Self::Open { .. }
-            | Self::Shallow { .. }
-            | Self::Timeout { .. }
-            | Self::TooLong { .. }
-            | Self::Unruly { .. } => None,
-        }
-    }
-}
+adverb_sys::caused!(MessageError: error in Self::Channel(error), Self::Claim(error));
 
-impl From<ChannelError> for MessageError {
-    fn from(error: ChannelError) -> Self {
-        Self::Channel(error)
-    }
-}
-
-impl From<BlockError> for MessageError {
-    fn from(error: BlockError) -> Self {
-        Self::Claim(error)
-    }
-}
+adverb_sys::wraps!(MessageError: Channel(ChannelError), Claim(BlockError));
 
 impl From<BufferError> for MessageError {
     fn from(_: BufferError) -> Self {

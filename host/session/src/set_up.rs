@@ -30,17 +30,7 @@ pub(crate) enum Failure {
     SetUp(SetUpError),
 }
 
-impl From<ConnectorError> for Failure {
-    fn from(error: ConnectorError) -> Self {
-        Self::Connector(error)
-    }
-}
-
-impl From<SetUpError> for Failure {
-    fn from(error: SetUpError) -> Self {
-        Self::SetUp(error)
-    }
-}
+adverb_sys::wraps!(Failure: Connector(ConnectorError), SetUp(SetUpError));
 
 /// Makes a queue pair for each name.
 pub(crate) fn make(adapter: &Adapter, names: &[Name]) -> Result<Vec<Unlinked>, SetUpError> {

@@ -42,3 +42,30 @@ macro_rules! debug_as_display {
         }
     )+};
 }
+
+/// Makes an error of each of those that its variants wrap.
+#[macro_export]
+macro_rules! wraps {
+    ($error:ty: $($variant:ident($inner:ty)),+ $(,)?) => {$(
+        impl ::std::convert::From<$inner> for $error {
+            fn from(error: $inner) -> Self {
+                Self::$variant(error)
+            }
+        }
+    )+};
+}
+
+/// Implements `Error` for an enum whose source is what these patterns call `$cause`; other variants have none.
+#[macro_export]
+macro_rules! caused {
+    ($error:ty: $cause:ident in $($variant:pat),+ $(,)?) => {
+        impl ::std::error::Error for $error {
+            fn source(&self) -> Option<&(dyn ::std::error::Error + 'static)> {
+                match self {
+                    $($variant => Some($cause),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}

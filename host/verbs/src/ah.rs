@@ -133,19 +133,8 @@ impl fmt::Display for AhError {
     }
 }
 
-impl std::error::Error for AhError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Connect(error) => Some(error),
-            Self::Multicast { .. } | Self::NoHeader | Self::NotOurs { .. } => None,
-        }
-    }
-}
+adverb_device::caused!(AhError: error in Self::Connect(error));
 
-impl From<ConnectError> for AhError {
-    fn from(error: ConnectError) -> Self {
-        Self::Connect(error)
-    }
-}
+adverb_device::wraps!(AhError: Connect(ConnectError));
 
 adverb_device::debug_as_display!(AhError);

@@ -509,23 +509,15 @@ impl fmt::Display for MeetError {
     }
 }
 
-impl std::error::Error for MeetError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Command(error) => Some(error),
-            Self::Device(error) => Some(error),
-            Self::QueuePair(error) => Some(error),
-            Self::System(error) => Some(error),
-            Self::Rejected { .. } | Self::Unreachable { .. } => None,
-        }
-    }
+adverb_device::caused! {
+    MeetError: error in
+    Self::Command(error),
+    Self::Device(error),
+    Self::QueuePair(error),
+    Self::System(error),
 }
 
-impl From<Error> for MeetError {
-    fn from(error: Error) -> Self {
-        Self::Command(error)
-    }
-}
+adverb_device::wraps!(MeetError: Command(Error));
 
 /// READs and atomics under way at once, each way.
 const ATOMICS: u8 = 16;

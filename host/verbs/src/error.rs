@@ -103,17 +103,7 @@ impl fmt::Display for AllocateError {
 
 impl std::error::Error for AllocateError {}
 
-impl From<Lacks> for AllocateError {
-    fn from(lacks: Lacks) -> Self {
-        Self::Lacks(lacks)
-    }
-}
-
-impl From<RegionError> for AllocateError {
-    fn from(error: RegionError) -> Self {
-        Self::Region(error)
-    }
-}
+adverb_device::wraps!(AllocateError: Lacks(Lacks), Region(RegionError));
 
 /// A range that does not lie in its memory, or an operation that the memory does not allow.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -226,11 +216,7 @@ impl fmt::Display for CreateError {
 
 impl std::error::Error for CreateError {}
 
-impl From<Lacks> for CreateError {
-    fn from(lacks: Lacks) -> Self {
-        Self::Lacks(lacks)
-    }
-}
+adverb_device::wraps!(CreateError: Lacks(Lacks));
 
 /// Error of polling: the queue overran, and completions were lost.
 #[derive(Clone, Copy, Eq, PartialEq)]

@@ -794,23 +794,7 @@ impl Memory {
     }
 }
 
-impl From<Buf> for Memory {
-    fn from(buf: Buf) -> Self {
-        Self::Buf(buf)
-    }
-}
-
-impl From<Lent> for Memory {
-    fn from(lent: Lent) -> Self {
-        Self::Lent(lent)
-    }
-}
-
-impl From<MrSlice> for Memory {
-    fn from(slice: MrSlice) -> Self {
-        Self::Slice(slice)
-    }
-}
+adverb_device::wraps!(Memory: Buf(Buf), Lent(Lent), Slice(MrSlice));
 
 fn pages(domain: &Domain, len: usize, access: Access) -> Result<Pages, AllocateError> {
     domain.pages(len, access).map_err(|error| AllocateError::Memory { len, error })

@@ -102,26 +102,15 @@ impl fmt::Display for ConnectError {
     }
 }
 
-impl std::error::Error for ConnectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Refused { error, .. } | Self::Socket { error, .. } | Self::System(error) => {
-                Some(error)
-            }
-            Self::State(error) => Some(error),
-            Self::Attribute { .. }
-            | Self::NoSharedMemory { .. }
-            | Self::NoSuchGid { .. }
-            | Self::OtherFamily { .. } => None,
-        }
-    }
+adverb_sys::caused! {
+    ConnectError: error in
+    Self::Refused { error, .. },
+    Self::Socket { error, .. },
+    Self::System(error),
+    Self::State(error),
 }
 
-impl From<ModifyError> for ConnectError {
-    fn from(error: ModifyError) -> Self {
-        Self::State(error)
-    }
-}
+adverb_sys::wraps!(ConnectError: State(ModifyError));
 
 /// Error of opening a device.
 #[non_exhaustive]
@@ -157,13 +146,6 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl std::error::Error for OpenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::NotFound { .. } => None,
-            Self::System { error, .. } => Some(error),
-        }
-    }
-}
+adverb_sys::caused!(OpenError: error in Self::System { error, .. });
 
 adverb_sys::debug_as_display!(ConnectError, OpenError);

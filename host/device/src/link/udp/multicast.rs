@@ -97,18 +97,7 @@ impl fmt::Display for GroupError {
     }
 }
 
-impl std::error::Error for GroupError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System { error, .. } => Some(error),
-            Self::Loopback { .. }
-            | Self::NotAGroup { .. }
-            | Self::NotAttached { .. }
-            | Self::TooManyGroups { .. }
-            | Self::TooManyMembers { .. } => None,
-        }
-    }
-}
+adverb_sys::caused!(GroupError: error in Self::System { error, .. });
 
 /// The queue pairs that are attached to a group.
 #[derive(Debug)]
