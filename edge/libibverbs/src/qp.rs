@@ -421,7 +421,7 @@ fn change(attr: &layout::QpAttr, mask: c_int) -> Answer<Change> {
         window_first: None,
         partition: some!(QP_PKEY_INDEX, Partition { index: attr.pkey_index, ..Partition::DEFAULT }),
         port: some!(QP_PORT, attr.port_num),
-        access: some!(QP_ACCESS_FLAGS, Access::from_bits(attr.qp_access_flags).into()),
+        access: some!(QP_ACCESS_FLAGS, Access::from_bits(attr.qp_access_flags).transport()),
         qkey: some!(QP_QKEY, Qkey(attr.qkey)),
         remote_gid: way.map(|way| way.gid),
         remote: some!(QP_DEST_QPN, Qpn::new(attr.dest_qp_num)),

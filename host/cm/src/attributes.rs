@@ -50,7 +50,6 @@ impl State {
             Transport::Ud => (None, Some(Qkey(USUAL_QKEY))),
         };
         let partition = Some(Partition::DEFAULT);
-        let access = access.map(Into::into);
         Attributes { partition, port: Some(1), access, qkey, ..Attributes::default() }
     }
 

@@ -34,16 +34,17 @@ mod sync {
 }
 
 pub use adverb_engine::{
-    AccessError, AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, InitAttributes, ModifyError,
-    Partition, QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, RtrAttributes,
-    RtsAttributes, Settings, TransitionRule, WcOpcode, WcStatus, allowed, check_modify, transition,
+    Access, AccessError, AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, InitAttributes,
+    ModifyError, Partition, QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry,
+    RtrAttributes, RtsAttributes, Settings, TransitionRule, WcOpcode, WcStatus, allowed,
+    check_modify, transition,
 };
-#[doc(hidden)]
-pub use adverb_sys::{caused, debug_as_display, wraps};
 pub use adverb_sys::fork::Generation;
 pub use adverb_sys::memory::{
     Mapping, fault_in, file_len, is_mapped, is_sealed, page_bytes, prefer_huge_pages,
 };
+#[doc(hidden)]
+pub use adverb_sys::{caused, debug_as_display, wraps};
 pub use adverb_wire::{Feth, Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use data_path::DataPath;
 pub use link::errors::{ConnectError, OpenError};
@@ -52,7 +53,6 @@ pub use link::gid::{
 };
 pub use link::path::{PathChoice, PortConfig, neighbours_path};
 pub use link::udp::multicast::{GroupError, GroupLimits};
-pub use memory::access::Access;
 pub use memory::export::Pages;
 pub use memory::local::{BufferNumber, Sge};
 pub use memory::region::{Key, Region, RegionError, Registration};

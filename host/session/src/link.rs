@@ -7,7 +7,7 @@
 use crate::buffer::Buffer;
 use crate::connector::{self, Connector, Deadline, PEER_PATIENCE};
 use crate::error::{ConnectorError, ExchangeError};
-use crate::frame::{self, Advertisement, ChannelHello, Features, Frame, Name};
+use crate::frame::{Advertisement, ChannelHello, Features, Frame, Name};
 use crate::line::Line;
 use crate::pipe::Pipe;
 use crate::remote::RemoteBuffer;
@@ -405,7 +405,7 @@ impl Link {
             name: title,
             addr: buffer.addr(),
             rkey: buffer.rkey(),
-            access: frame::Access::from_bits(buffer.access().bits()),
+            access: buffer.access().transport(),
             block_bytes: u64::try_from(buffer.block_bytes()).unwrap_or(u64::MAX),
             blocks: u64::try_from(buffer.blocks()).unwrap_or(u64::MAX),
         });

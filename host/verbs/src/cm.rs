@@ -49,7 +49,7 @@ use crate::context::Context;
 use crate::error::OpenError;
 use crate::qp::{Modify, Qp};
 use crate::transport::{Connected, Transport};
-use adverb_device::{Access, Attributes, ConnectError, QpState, QpType};
+use adverb_device::{Attributes, ConnectError, QpState, QpType};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -156,7 +156,7 @@ pub fn prepare<T: Transport>(id: &Id, qp: &Qp<T>, to: QpState) -> Result<(), Mee
     let modify = Modify {
         pkey_index: partition.map(|partition| partition.index),
         port,
-        access: access.map(|access| Access::from_bits(access.bits())),
+        access,
         qkey,
         ah,
         path_mtu,

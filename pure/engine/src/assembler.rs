@@ -5,7 +5,7 @@
 //!
 //! Read IBTA Vol. 1 §9.7.4 and §9.8.2 (responder checks) before changing this file.
 
-use crate::attributes::Access;
+use crate::access::Access;
 use crate::counters::QpCounters;
 use crate::eager::EagerHeader;
 use crate::host::{

@@ -1,5 +1,6 @@
 //! Attributes that the verbs set on a queue pair before it can work.
 
+use crate::access::Access;
 use crate::status::QpState;
 use crate::time::AckTimeout;
 use crate::transition::AttributeSet;
@@ -65,54 +66,6 @@ impl FromStr for Gid {
 impl fmt::Debug for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-/// Rights to memory, as `enum ibv_access_flags` numbers them.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Access(u32);
-
-impl Access {
-    /// Read by the owner only.
-    pub const NONE: Self = Self(0);
-    /// The owner's receives, READs and atomics may write.
-    pub const LOCAL_WRITE: Self = Self(1);
-    /// Peers may WRITE.
-    pub const REMOTE_WRITE: Self = Self(1 << 1);
-    /// Peers may READ.
-    pub const REMOTE_READ: Self = Self(1 << 2);
-    /// Peers may run atomics.
-    pub const REMOTE_ATOMIC: Self = Self(1 << 3);
-    /// All rights that peers can have, and local writing.
-    pub const ALL: Self = Self(0b1111);
-
-    /// The rights with these bits; unknown ones are kept out.
-    pub const fn from_bits(bits: u32) -> Self {
-        Self(bits & Self::ALL.0)
-    }
-
-    /// The bits.
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// These rights and those.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Every right in `other` is among these.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl core::ops::BitOr for Access {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        self.with(other)
     }
 }
 
@@ -439,13 +392,5 @@ mod tests {
         assert_eq!(RetryCount::new(8), None);
         assert_eq!(RnrRetry::new(7), Some(RnrRetry::FOREVER));
         assert_eq!(RnrRetry::new(8), None);
-    }
-
-    #[test]
-    fn rights_contain_their_parts() {
-        let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        assert!(both.contains(Access::REMOTE_READ) && both.contains(Access::NONE));
-        assert!(!both.contains(Access::ALL));
-        assert_eq!(Access::from_bits(u32::MAX), Access::ALL);
     }
 }

@@ -7,8 +7,9 @@
 //!
 //! Read IBTA Vol. 1 §9.8.2 (unreliable connections) before changing this file.
 
+use crate::access::Access;
 use crate::assembler::{Assembler, Refusal};
-use crate::attributes::{Access, RtrAttributes};
+use crate::attributes::RtrAttributes;
 use crate::counters::QpCounters;
 use crate::host::Host;
 use crate::packetizer::Path;

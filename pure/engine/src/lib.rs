@@ -29,6 +29,7 @@
 
 extern crate alloc;
 
+mod access;
 mod arrived;
 mod assembler;
 mod attributes;
@@ -61,9 +62,10 @@ mod transport;
 mod window;
 mod work;
 
+pub use access::Access;
 pub use attributes::{
-    Access, Attributes, Gid, InitAttributes, Partition, RetryCount, RnrRetry, RtrAttributes,
-    RtsAttributes, Settings,
+    Attributes, Gid, InitAttributes, Partition, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
+    Settings,
 };
 pub use counters::QpCounters;
 pub use eager::EagerHeader;

@@ -10,8 +10,9 @@
 
 mod replies;
 
+use crate::access::Access;
 use crate::assembler::{Assembler, INVALID, Refusal, check_remote, range_of};
-use crate::attributes::{Access, RtrAttributes};
+use crate::attributes::RtrAttributes;
 use crate::counters::QpCounters;
 use crate::eager::EagerHeader;
 use crate::early::{Early, EarlyBudget, Keeping};

@@ -1,8 +1,7 @@
 //! Surroundings for the tests of the roles: a host that writes everything down.
 
-use crate::attributes::{
-    Access, Gid, InitAttributes, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
-};
+use crate::access::Access;
+use crate::attributes::{Gid, InitAttributes, RetryCount, RnrRetry, RtrAttributes, RtsAttributes};
 use crate::host::{
     AccessError, AtomicOp, EmitError, FetchError, Host, Invalidator, Landing, LocalError,
     NoReceive, Payload, Range, Reach, Receive, ReceiveDone, SendDone, Target,

@@ -9,11 +9,11 @@
 //!
 //! [`Pages`] lends the address of its mapping, whose rules are those of `adverb_sys::memory`.
 
-use crate::memory::access::Access;
 use crate::memory::arena::{Arena, Run};
 use crate::memory::copying::copy_long;
 use crate::memory::peer_page::PeerPage;
 use crate::sync::Mutex;
+use adverb_engine::Access;
 use adverb_sys::memory::Mapping;
 use adverb_sys::process::descriptors_max;
 use std::collections::BTreeMap;
@@ -53,14 +53,13 @@ impl Class {
     }
 
     /// The peer of a queue pair that allows this may be given such files when it asks.
-    pub(crate) fn allows(self, peer: adverb_engine::Access) -> bool {
-        use adverb_engine::Access as Rights;
+    pub(crate) fn allows(self, peer: Access) -> bool {
         let has = |right| peer.contains(right);
         match self {
             Self::Local => false,
-            Self::Readable => has(Rights::REMOTE_READ),
+            Self::Readable => has(Access::REMOTE_READ),
             Self::Open => {
-                has(Rights::REMOTE_ATOMIC) || has(Rights::REMOTE_READ) && has(Rights::REMOTE_WRITE)
+                has(Access::REMOTE_ATOMIC) || has(Access::REMOTE_READ) && has(Access::REMOTE_WRITE)
             }
         }
     }

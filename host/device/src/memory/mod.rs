@@ -1,6 +1,5 @@
 //! Registered memory: regions, windows, their keys, and what neighbours can map of it.
 
-pub(crate) mod access;
 pub(crate) mod arena;
 pub(crate) mod copying;
 pub(crate) mod export;

@@ -28,7 +28,6 @@
 //! 6. A thread that waits for a region's count to become 0 holds no pin, and one that waits for a window's
 //!    holds none but of the region that it is to be bound to. So no thread waits for ever.
 
-use crate::memory::access::Access as Rights;
 use crate::memory::copying::copy_short;
 use crate::memory::export::{ACCESS_MAX, Exports, LAST_ACCESS_MAX, Published};
 use crate::memory::window;
@@ -90,7 +89,7 @@ pub struct Registration {
     /// Length in bytes.
     pub len: usize,
     /// The rights.
-    pub access: Rights,
+    pub access: Access,
     /// The address by which work requests and peers know the first byte.
     pub va: u64,
     /// Pages of it need not be there: each access looks first, and is refused where nothing is mapped.
@@ -100,7 +99,7 @@ pub struct Registration {
 impl Registration {
     /// All memory that the process has or will have, each byte under its own address.
     /// `ibv_reg_mr(3)`, implicit on-demand paging.
-    pub fn all(domain: u32, access: Rights) -> Self {
+    pub fn all(domain: u32, access: Access) -> Self {
         // No page has the address 0.
         let base = NonNull::with_exposed_provenance(std::num::NonZero::<usize>::MIN);
         Self { domain, base, len: usize::MAX - 1, access, va: 1, on_demand: true }
@@ -114,10 +113,10 @@ impl Registration {
 }
 
 /// What accesses are checked against, if these rights go together.
-fn rights_of(access: Rights) -> Result<u32, RegionError> {
-    let remote_writing = Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
+fn rights_of(access: Access) -> Result<u32, RegionError> {
+    let remote_writing = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let writes = access.bits() & remote_writing.bits() != 0;
-    match writes && !access.contains(Rights::LOCAL_WRITE) {
+    match writes && !access.contains(Access::LOCAL_WRITE) {
         true => Err(RegionError::AccessWithoutLocalWrite),
         false => Ok(access.transport().bits()),
     }
@@ -286,9 +285,9 @@ impl Regions {
         domain: u32,
         base: NonNull<u8>,
         len: usize,
-        access: Rights,
+        access: Access,
     ) -> Result<Region, RegionError> {
-        let va = match access.contains(Rights::ZERO_BASED) {
+        let va = match access.contains(Access::ZERO_BASED) {
             true => 0,
             false => u64::try_from(base.as_ptr().addr()).unwrap_or(u64::MAX),
         };
@@ -306,7 +305,7 @@ impl Regions {
         domain: u32,
         base: NonNull<u8>,
         len: usize,
-        access: Rights,
+        access: Access,
         va: u64,
     ) -> Result<Region, RegionError> {
         // SAFETY: the caller's promise is the one asked for.
@@ -333,10 +332,10 @@ impl Regions {
     /// are read: local work only.
     pub(crate) fn register_null(self: &Arc<Self>, domain: u32) -> Result<Region, RegionError> {
         let base = NonNull::from(&ZEROS).cast::<u8>();
-        let rights = Rights::LOCAL_WRITE.bits() | NULL;
+        let rights = Access::LOCAL_WRITE.bits() | NULL;
         // SAFETY: the zeros are there for ever, and a region that is marked so is never written to
         // (`Pin::write`), nor read beyond them (`Pin::range`).
-        unsafe { self.enter(domain, base, ZEROS.len(), (Rights::NONE, rights), 0) }
+        unsafe { self.enter(domain, base, ZEROS.len(), (Access::NONE, rights), 0) }
     }
 
     /// Enters a region into the table.
@@ -349,7 +348,7 @@ impl Regions {
         domain: u32,
         base: NonNull<u8>,
         len: usize,
-        (access, rights): (Rights, u32),
+        (access, rights): (Access, u32),
         va: u64,
     ) -> Result<Region, RegionError> {
         if len == 0 {
@@ -482,7 +481,7 @@ pub struct Region {
     base: NonNull<u8>,
     len: usize,
     va: u64,
-    access: Rights,
+    access: Access,
     domain: u32,
     /// It is in the table no more.
     ended: bool,
@@ -509,7 +508,7 @@ impl Region {
         domain: u32,
         base: NonNull<u8>,
         len: usize,
-        access: Rights,
+        access: Access,
     ) -> Result<Self, RegionError> {
         static ELSEWHERE: OnceLock<Arc<Regions>> = OnceLock::new();
         let table = ELSEWHERE.get_or_init(|| Arc::new(Regions::new()));
@@ -551,7 +550,7 @@ impl Region {
     }
 
     /// The rights it was registered with.
-    pub fn access(&self) -> Rights {
+    pub fn access(&self) -> Access {
         self.access
     }
 
@@ -697,7 +696,7 @@ impl Region {
 
     /// The memory was registered with local write access.
     pub fn is_writable(&self) -> bool {
-        self.access.contains(Rights::LOCAL_WRITE)
+        self.access.contains(Access::LOCAL_WRITE)
     }
 
     /// The 8 bytes at `offset` as an atomic, if they lie in the region and are aligned to 8.
@@ -759,7 +758,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let may_write = Rights::REMOTE_WRITE.bits() | Rights::REMOTE_ATOMIC.bits();
+        let may_write = Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
         let is_written = self.access.bits() & may_write != 0;
         let timeout = if is_written { LAST_ACCESS_MAX } else { ACCESS_MAX };
         if !self.ended && !self.withdraw(timeout) && is_written {

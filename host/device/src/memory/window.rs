@@ -17,9 +17,8 @@
 //!
 //! [`Regions::bind`] forms one address, within the region that it holds.
 
-use crate::memory::access::Access as Rights;
 use crate::memory::region::{Key, ON_DEMAND, Region, RegionError, Regions, Serial, Slot};
-use adverb_engine::{AccessError, Invalidator};
+use adverb_engine::{Access, AccessError, Invalidator};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -47,10 +46,10 @@ pub struct BindTo<'a> {
     pub offset: usize,
     /// Length of the window in bytes.
     pub len: usize,
-    /// What peers may do: of [`Access::REMOTE_WRITE`](crate::Access::REMOTE_WRITE), `REMOTE_READ` and
+    /// What peers may do: of [`Access::REMOTE_WRITE`], `REMOTE_READ` and
     /// `REMOTE_ATOMIC`, whether or not the region gives these rights; with `ZERO_BASED` the window's
     /// first byte has address 0.
-    pub access: Rights,
+    pub access: Access,
 }
 
 /// Error of a binding. The caller's mistake.
@@ -73,7 +72,7 @@ pub enum BindError {
         /// That of the window.
         kind: WindowKind,
     },
-    /// The region was registered without [`Access::MW_BIND`](crate::Access::MW_BIND).
+    /// The region was registered without [`Access::MW_BIND`].
     NoBindAccess,
     /// Some byte lies outside the region.
     OutOfBounds {
@@ -87,7 +86,7 @@ pub enum BindError {
     /// A right that windows do not have.
     Rights {
         /// What was asked.
-        access: Rights,
+        access: Access,
     },
     /// The region is zero-based, and so has no addresses for a window.
     ZeroBasedRegion,
@@ -165,7 +164,7 @@ struct View {
     offset: usize,
     len: usize,
     va: u64,
-    access: Rights,
+    access: Access,
 }
 
 /// State of a window, bound or not.
@@ -262,21 +261,21 @@ impl Window {
         if !Arc::ptr_eq(&self.table, region.table()) || self.domain != region.domain() {
             return Err(BindError::ForeignRegion);
         }
-        if !has.contains(Rights::MW_BIND) {
+        if !has.contains(Access::MW_BIND) {
             return Err(BindError::NoBindAccess);
         }
         if !RIGHTS.contains(access) {
             return Err(BindError::Rights { access });
         }
-        if has.contains(Rights::ZERO_BASED) {
+        if has.contains(Access::ZERO_BASED) {
             return Err(BindError::ZeroBasedRegion);
         }
-        let zero_based = access.contains(Rights::ZERO_BASED);
+        let zero_based = access.contains(Access::ZERO_BASED);
         if zero_based && self.kind == WindowKind::Type1 {
             return Err(BindError::ZeroBasedType1);
         }
-        let writing = Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
-        if access.bits() & writing.bits() != 0 && !has.contains(Rights::LOCAL_WRITE) {
+        let writing = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access.bits() & writing.bits() != 0 && !has.contains(Access::LOCAL_WRITE) {
             return Err(BindError::AccessWithoutLocalWrite);
         }
         if len == 0 {
@@ -297,10 +296,10 @@ impl Window {
 }
 
 /// What a window can be bound with.
-const RIGHTS: Rights = Rights::REMOTE_WRITE
-    .with(Rights::REMOTE_READ)
-    .with(Rights::REMOTE_ATOMIC)
-    .with(Rights::ZERO_BASED);
+const RIGHTS: Access = Access::REMOTE_WRITE
+    .with(Access::REMOTE_READ)
+    .with(Access::REMOTE_ATOMIC)
+    .with(Access::ZERO_BASED);
 
 impl Drop for Window {
     fn drop(&mut self) {

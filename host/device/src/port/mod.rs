@@ -15,7 +15,6 @@ use crate::link::errors::{ConnectError, OpenError};
 use crate::link::gid::{Device, look};
 use crate::link::path::{PathChoice, PortConfig};
 use crate::link::udp::endpoint::{gid_of, ip_of};
-use crate::memory::access::Access;
 use crate::memory::export::Pages;
 use crate::memory::local::Sge;
 use crate::memory::peer_page::QpWord;
@@ -33,7 +32,7 @@ use crate::progress::Port;
 use crate::progress::monitor::Monitor;
 use crate::registry::counters::PortCounters;
 use crate::sync::Mutex;
-use adverb_engine::{Access as Rights, AccessError, QpCounters};
+use adverb_engine::{Access, AccessError, QpCounters};
 use adverb_sys::fork::PerProcess;
 use std::io;
 use std::os::fd::AsFd;
@@ -179,7 +178,7 @@ impl Port {
     ///
     /// [`AccessError`]: no such region in this domain, out of its bounds, not mapped, or not to be written to.
     pub fn prefetch(&self, domain: u32, piece: &Sge, writing: bool) -> Result<(), AccessError> {
-        let access = if writing { Rights::LOCAL_WRITE } else { Rights::NONE };
+        let access = if writing { Access::LOCAL_WRITE } else { Access::NONE };
         let pin = self.links.regions.pin_local(piece.lkey, domain)?;
         let len = usize::try_from(piece.len).map_err(|_| AccessError::OutOfBounds)?;
         pin.range(piece.addr, len, access).map(|_| ())

@@ -7,6 +7,7 @@
 //! socket of the stopped process its senders repeat: when it goes on, it passes none of that on, lest a connection that is over
 //! be asked for once more.
 
+use super::Port;
 use super::rx_sockets::{MISLED_MAX, send_to};
 use crate::link::udp::endpoint::{Endpoint, gid_of};
 use crate::link::udp::steering::{scope, steer};

@@ -230,7 +230,7 @@ impl ControlMessage {
                     peer: Qpn::new(r6),
                     path_mtu: PathMtu::from_code(mtu)?,
                     pkey: Pkey(u16::from_be_bytes([p0, p1])),
-                    access: Access::from_bits(r8),
+                    access: Access::from_bits(r8).transport(),
                     min_rnr_timer: RnrTimer::new(timer),
                     max_dest_rd_atomic: reads.min(crate::QpLimits::RD_ATOMIC_MAX),
                     marks: Marks { traffic_class, hop_limit, flow_label },

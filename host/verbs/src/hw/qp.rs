@@ -517,7 +517,7 @@ fn settings(attr: &layout::QpAttr, mtu: PathMtu) -> Settings {
     Settings {
         partition: Partition { index: attr.pkey_index, ..Partition::DEFAULT },
         port: if attr.port_num == 0 { PORT } else { attr.port_num },
-        access: Access::from_bits(attr.qp_access_flags).into(),
+        access: Access::from_bits(attr.qp_access_flags).transport(),
         qkey: Qkey(attr.qkey),
         remote_gid: Gid(attr.ah_attr.grh.dgid.0),
         remote: Qpn::new(attr.dest_qp_num),

@@ -223,7 +223,7 @@ impl UcConnect {
         let init = Attributes {
             partition: Some(partition),
             port: Some(1),
-            access: Some(self.access.into()),
+            access: Some(self.access.transport()),
             ..Attributes::default()
         };
         let rtr = Attributes {
@@ -331,7 +331,7 @@ impl<T: Connected> Qp<T> {
         let attributes = Attributes {
             partition: Some(Partition { index: 0, pkey: Pkey::DEFAULT }),
             port: Some(1),
-            access: Some(crate::Access::NONE.into()),
+            access: Some(crate::Access::NONE),
             ..Attributes::default()
         };
         self.change(QpState::Init, &Change { attributes, ..Change::default() })

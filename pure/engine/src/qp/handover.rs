@@ -9,7 +9,7 @@
 //! Read IBTA Vol. 1 Annex A14 (extended reliable connection) before changing this file.
 
 use super::Qp;
-use crate::attributes::Access;
+use crate::access::Access;
 use crate::host::Host;
 use crate::responder::{Responder, Served, Standing};
 use crate::status::QpEvent;

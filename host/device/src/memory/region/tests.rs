@@ -11,7 +11,7 @@ use super::*;
 fn a_zero_based_region_starts_at_0_and_ends_at_its_length() {
     let table = table();
     let mut memory = [0_u64; 4];
-    let region = region(&table, &mut memory, Rights::ALL | Rights::ZERO_BASED);
+    let region = region(&table, &mut memory, Access::ALL | Access::ZERO_BASED);
     assert_eq!(region.addr(), 0);
     let pin = table.pin_local(region.key().0, 7).unwrap();
     pin.write(24, &[5; 8], Access::REMOTE_WRITE).unwrap();
@@ -29,7 +29,7 @@ fn an_atomic_needs_memory_that_is_aligned_and_not_only_an_address() {
     // SAFETY: one byte into four words.
     let base = unsafe { base.add(1) };
     // SAFETY: the memory outlives the region, and no other code looks at it meanwhile.
-    let region = unsafe { table.register(7, base, 24, Rights::ALL | Rights::ZERO_BASED) };
+    let region = unsafe { table.register(7, base, 24, Access::ALL | Access::ZERO_BASED) };
     let region = region.unwrap();
     let pin = table.pin_local(region.key().0, 7).unwrap();
     let add = AtomicOp::FetchAdd { add: 1 };
@@ -40,7 +40,7 @@ fn an_atomic_needs_memory_that_is_aligned_and_not_only_an_address() {
 fn an_atomic_write_needs_the_right_to_write_and_an_aligned_word() {
     let table = table();
     let mut memory = [0_u64; 2];
-    let writable = region(&table, &mut memory, Rights::LOCAL_WRITE | Rights::REMOTE_WRITE);
+    let writable = region(&table, &mut memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
     let pin = table.pin_local(writable.key().0, 7).unwrap();
     let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
     assert_eq!(pin.atomic_write(writable.addr() + 8, bytes), Ok(()));
@@ -50,7 +50,7 @@ fn an_atomic_write_needs_the_right_to_write_and_an_aligned_word() {
     assert_eq!(pin.atomic_write(writable.addr() + 4, bytes), Err(AccessError::Misaligned));
     assert_eq!(pin.atomic_write(writable.addr() + 16, bytes), Err(AccessError::OutOfBounds));
     let mut memory = [0_u64; 1];
-    let readable = region(&table, &mut memory, Rights::LOCAL_WRITE | Rights::REMOTE_ATOMIC);
+    let readable = region(&table, &mut memory, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC);
     let pin = table.pin_local(readable.key().0, 7).unwrap();
     assert_eq!(pin.atomic_write(readable.addr(), bytes), Err(AccessError::Denied));
 }
@@ -59,7 +59,7 @@ fn an_atomic_write_needs_the_right_to_write_and_an_aligned_word() {
 fn a_reader_sees_an_atomic_write_whole_or_not_at_all() {
     let table = table();
     let mut memory = [0_u64; 1];
-    let region = region(&table, &mut memory, Rights::ALL);
+    let region = region(&table, &mut memory, Access::ALL);
     let pin = table.pin_local(region.key().0, 7).unwrap();
     let rounds = if cfg!(miri) { 50 } else { 2_000_000 };
     std::thread::scope(|scope| {
@@ -95,7 +95,7 @@ fn table() -> Arc<Regions> {
     Arc::new(Regions::new())
 }
 
-fn region(table: &Arc<Regions>, memory: &mut [u64], access: Rights) -> Region {
+fn region(table: &Arc<Regions>, memory: &mut [u64], access: Access) -> Region {
     let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
     // SAFETY: the tests keep `memory` until the region is gone and look at it only afterwards.
     unsafe { table.register(7, base, size_of_val(memory), access) }.unwrap()
@@ -105,7 +105,7 @@ fn region(table: &Arc<Regions>, memory: &mut [u64], access: Rights) -> Region {
 fn a_claim_is_checked_for_key_domain_rights_and_bounds() {
     let table = table();
     let mut memory = [0_u64; 4];
-    let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let region = region(&table, &mut memory, access);
     let (key, va) = (region.key().0, region.addr());
 
@@ -126,11 +126,11 @@ fn a_claim_is_checked_for_key_domain_rights_and_bounds() {
 fn a_dropped_region_has_no_key_and_its_slot_gets_another() {
     let table = table();
     let mut memory = [0_u64; 1];
-    let first = region(&table, &mut memory, Rights::NONE);
+    let first = region(&table, &mut memory, Access::NONE);
     let key = first.key();
     drop(first);
     assert_eq!(table.pin_local(key.0, 7).unwrap_err(), AccessError::UnknownKey);
-    let second = region(&table, &mut memory, Rights::NONE);
+    let second = region(&table, &mut memory, Access::NONE);
     assert_ne!(second.key(), key);
 }
 
@@ -138,7 +138,7 @@ fn a_dropped_region_has_no_key_and_its_slot_gets_another() {
 fn dropping_a_region_waits_for_accesses_under_way() {
     let table = table();
     let mut memory = [0_u64; 1];
-    let region = region(&table, &mut memory, Rights::NONE);
+    let region = region(&table, &mut memory, Access::NONE);
     let key = region.key().0;
     let pin = table.pin_local(key, 7).unwrap();
     std::thread::scope(|scope| {
@@ -155,7 +155,7 @@ fn a_grip_holds_the_region_that_was_asked_for_last_and_no_other() {
     let table = table();
     let mut memory = [[0_u64; 1]; 2];
     let [one, other] = &mut memory;
-    let regions = [region(&table, one, Rights::NONE), region(&table, other, Rights::NONE)];
+    let regions = [region(&table, one, Access::NONE), region(&table, other, Access::NONE)];
     let keys = regions.each_ref().map(|region| region.key().0);
     let users = |grip: &mut Grip<'_>, key| {
         grip.pin_local(key, 7).map(|pin| pin.slot.users.load(Ordering::SeqCst))
@@ -181,7 +181,7 @@ fn remote_writing_needs_local_writing() {
     let mut memory = [0_u64; 1];
     let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
     // SAFETY: nothing is registered: the call fails.
-    let result = unsafe { table.register(7, base, 8, Rights::REMOTE_WRITE) };
+    let result = unsafe { table.register(7, base, 8, Access::REMOTE_WRITE) };
     assert_eq!(result.unwrap_err(), RegionError::AccessWithoutLocalWrite);
 }
 
@@ -189,7 +189,7 @@ fn remote_writing_needs_local_writing() {
 fn atomics_change_aligned_words_and_return_what_was_there() {
     let table = table();
     let mut memory = [5_u64, 0];
-    let region = region(&table, &mut memory, Rights::ALL);
+    let region = region(&table, &mut memory, Access::ALL);
     let pin = table.pin_local(region.key().0, 7).unwrap();
     let va = region.addr();
     assert_eq!(pin.atomic(va, AtomicOp::FetchAdd { add: 2 }), Ok(5));
@@ -206,14 +206,14 @@ fn atomics_change_aligned_words_and_return_what_was_there() {
 fn keys_start_at_random_and_come_back_late() {
     let first = || {
         let (table, mut memory) = (table(), [0_u64; 1]);
-        region(&table, &mut memory, Rights::NONE).key().0
+        region(&table, &mut memory, Access::NONE).key().0
     };
     let firsts: std::collections::BTreeSet<u32> = (0..32).map(|_| first()).collect();
     assert!(firsts.len() > 8, "{firsts:x?}");
     let (table, mut memory) = (table(), [0_u64; 1]);
     let mut seen = std::collections::BTreeSet::new();
     for n in 0..16 << Regions::TAG_BITS {
-        let key = region(&table, &mut memory, Rights::NONE).key().0;
+        let key = region(&table, &mut memory, Access::NONE).key().0;
         assert!(seen.insert(key), "{key:#x} again after {n} others");
     }
 }
@@ -222,11 +222,11 @@ fn keys_start_at_random_and_come_back_late() {
 fn a_region_that_is_registered_anew_keeps_its_key_and_nothing_else() {
     let table = table();
     let (mut memory, mut other) = ([0_u64; 1], [0_u64; 2]);
-    let mut region = region(&table, &mut memory, Rights::NONE);
+    let mut region = region(&table, &mut memory, Access::NONE);
     let (key, before) = (region.key(), region.serial());
     let base = NonNull::new(other.as_mut_ptr().cast::<u8>()).unwrap();
     let new =
-        Registration { domain: 8, base, len: 16, access: Rights::ALL, va: 100, on_demand: false };
+        Registration { domain: 8, base, len: 16, access: Access::ALL, va: 100, on_demand: false };
     // SAFETY: the memory outlives the region, and no other code looks at it meanwhile.
     unsafe { region.reregister(new) }.unwrap();
     assert_eq!((region.key(), region.addr(), region.len()), (key, 100, 16));
@@ -242,13 +242,13 @@ fn a_region_that_is_registered_anew_keeps_its_key_and_nothing_else() {
 fn a_region_is_as_before_if_it_cannot_be_registered_anew() {
     let table = table();
     let mut memory = [0_u64; 1];
-    let mut region = region(&table, &mut memory, Rights::NONE);
+    let mut region = region(&table, &mut memory, Access::NONE);
     let (key, base) = (region.key(), region.start());
     let new = Registration {
         domain: 8,
         base,
         len: 8,
-        access: Rights::REMOTE_WRITE,
+        access: Access::REMOTE_WRITE,
         va: 0,
         on_demand: false,
     };
@@ -256,7 +256,7 @@ fn a_region_is_as_before_if_it_cannot_be_registered_anew() {
     let result = unsafe { region.reregister(new) };
     assert_eq!(result, Err(RegionError::AccessWithoutLocalWrite));
     // SAFETY: as above.
-    let result = unsafe { region.reregister(Registration { len: 0, access: Rights::ALL, ..new }) };
+    let result = unsafe { region.reregister(Registration { len: 0, access: Access::ALL, ..new }) };
     assert_eq!(result, Err(RegionError::Empty));
     assert!(table.pin_local(key.0, 7).is_ok());
 }
@@ -265,13 +265,13 @@ fn a_region_is_as_before_if_it_cannot_be_registered_anew() {
 fn registering_anew_waits_for_accesses_under_way() {
     let table = table();
     let mut memory = [0_u64; 1];
-    let mut region = region(&table, &mut memory, Rights::NONE);
+    let mut region = region(&table, &mut memory, Access::NONE);
     let key = region.key().0;
     let pin = table.pin_local(key, 7).unwrap();
     std::thread::scope(|scope| {
         let again = scope.spawn(move || {
             let base = region.start();
-            let (access, va) = (Rights::ALL, 0);
+            let (access, va) = (Access::ALL, 0);
             let new = Registration { domain: 7, base, len: 8, access, va, on_demand: false };
             // SAFETY: the memory outlives the region, and no other code looks at it meanwhile.
             unsafe { region.reregister(new) }.map(|()| region)
@@ -288,7 +288,7 @@ fn registering_anew_waits_for_accesses_under_way() {
 fn all_memory_can_be_registered_and_what_is_not_mapped_is_refused() {
     let table = table();
     // SAFETY: no other code looks at memory that is written to here, nor unmaps any meanwhile.
-    let all = unsafe { table.register_as(Registration::all(7, Rights::ALL)) }.unwrap();
+    let all = unsafe { table.register_as(Registration::all(7, Access::ALL)) }.unwrap();
     let pin = table.pin_local(all.key().0, 7).unwrap();
     let mapping = adverb_sys::memory::Mapping::anonymous(8192).unwrap();
     let va = u64::try_from(mapping.as_ptr().as_ptr().expose_provenance()).unwrap();

@@ -107,7 +107,7 @@ impl World {
     fn run(&mut self, step: &Step) {
         match *step {
             Step::Register { domain, start, len, bits } => {
-                let (len, access) = (len.min(BYTES - start), Rights::from_bits(bits));
+                let (len, access) = (len.min(BYTES - start), Access::from_bits(bits));
                 // SAFETY: `start` lies in the memory.
                 let base = unsafe { self.base.add(start) };
                 let domain = domain_of(domain);
@@ -182,7 +182,7 @@ impl World {
         let Some(at) = pick(window, self.windows.len()) else { return };
         let Some(under) = pick(region, self.regions.len()) else { return };
         let (known, (region, whole)) = (&mut self.windows[at], &self.regions[under]);
-        let (kind, access) = (known.window.kind(), Rights::from_bits(bits));
+        let (kind, access) = (known.window.kind(), Access::from_bits(bits));
         let key = known.key & !0xff | known.key.wrapping_add(tag % 4) & 0xff;
         let target = BindTo { region, offset, len, access };
         let zero_based = bits & 0b10_0000 != 0;

@@ -24,7 +24,7 @@ impl Bench {
         Self { table: Arc::new(Regions::new()), qp: Serial::new() }
     }
 
-    fn region(&self, memory: &mut [u64], access: Rights) -> Region {
+    fn region(&self, memory: &mut [u64], access: Access) -> Region {
         let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
         // SAFETY: the tests keep `memory` until the region is gone and look at it only afterwards.
         unsafe { self.table.register(DOMAIN, base, size_of_val(memory), access) }.unwrap()
@@ -50,7 +50,7 @@ impl Bench {
 }
 
 fn to(region: &Region, offset: usize, len: usize) -> BindTo<'_> {
-    BindTo { region, offset, len, access: Rights::REMOTE_WRITE | Rights::REMOTE_READ }
+    BindTo { region, offset, len, access: Access::REMOTE_WRITE | Access::REMOTE_READ }
 }
 
 /// The key that the owner chooses, where it does.
@@ -62,7 +62,7 @@ fn next(key: Key) -> Key {
     Key(key.0 & !0xff | key.0.wrapping_add(1) & 0xff)
 }
 
-const BINDABLE: Rights = Rights::LOCAL_WRITE.with(Rights::MW_BIND);
+const BINDABLE: Access = Access::LOCAL_WRITE.with(Access::MW_BIND);
 const DENIED: Result<(), AccessError> = Err(AccessError::Denied);
 const UNKNOWN: Result<(), AccessError> = Err(AccessError::UnknownKey);
 const OUT: Result<(), AccessError> = Err(AccessError::OutOfBounds);
@@ -110,7 +110,7 @@ fn what_is_written_through_a_window_is_where_it_looks() {
         let mut target = to(&region, 9, 7);
         let mut va = region.addr() + 9;
         if zero_based {
-            (target.access, va) = (target.access | Rights::ZERO_BASED, 0);
+            (target.access, va) = (target.access | Access::ZERO_BASED, 0);
         }
         let bind = window.bind(target, choice(&window)).unwrap();
         let key = bind.key();
@@ -214,25 +214,25 @@ fn a_window_is_refused_what_makes_no_sense_before_anything_is_posted() {
     assert_eq!(refusal, BindError::Kind { kind: WindowKind::Type1 });
     let refusal = two.bind(to(&region, 0, 8), None).unwrap_err();
     assert_eq!(refusal, BindError::Kind { kind: WindowKind::Type2 });
-    for access in [Rights::LOCAL_WRITE, Rights::MW_BIND, Rights::RELAXED_ORDERING] {
+    for access in [Access::LOCAL_WRITE, Access::MW_BIND, Access::RELAXED_ORDERING] {
         let refusal = refused(&two, BindTo { access, ..to(&region, 0, 8) });
         assert_eq!(refusal, BindError::Rights { access });
     }
-    let zero_based = BindTo { access: Rights::ZERO_BASED, ..to(&region, 0, 8) };
+    let zero_based = BindTo { access: Access::ZERO_BASED, ..to(&region, 0, 8) };
     assert_eq!(refused(&one, zero_based), BindError::ZeroBasedType1);
 
     for (access, why) in [
-        (Rights::ALL, BindError::NoBindAccess),
-        (Rights::MW_BIND, BindError::AccessWithoutLocalWrite),
-        (BINDABLE | Rights::ZERO_BASED, BindError::ZeroBasedRegion),
+        (Access::ALL, BindError::NoBindAccess),
+        (Access::MW_BIND, BindError::AccessWithoutLocalWrite),
+        (BINDABLE | Access::ZERO_BASED, BindError::ZeroBasedRegion),
     ] {
         let mut memory = [0_u64; 8];
         let other = bench.region(&mut memory, access);
         assert_eq!(refused(&one, to(&other, 0, 8)), why);
     }
     let mut memory = [0_u64; 8];
-    let readable = bench.region(&mut memory, Rights::MW_BIND);
-    let reading = BindTo { access: Rights::REMOTE_READ, ..to(&readable, 0, 8) };
+    let readable = bench.region(&mut memory, Access::MW_BIND);
+    let reading = BindTo { access: Access::REMOTE_READ, ..to(&readable, 0, 8) };
     assert!(two.bind(reading, choice(&two)).is_ok(), "a window to read needs no local write");
     let mut memory = [0_u64; 8];
     let elsewhere = Bench::new();

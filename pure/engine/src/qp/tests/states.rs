@@ -1,7 +1,8 @@
 //! States, types and attributes: what each state does, and what modifying does.
 
 use super::*;
-use crate::attributes::{Access, Partition};
+use crate::access::Access;
+use crate::attributes::Partition;
 use crate::testing::{PATH, SRQ, headers, kind_of};
 use crate::transition::{AttributeSet, ModifyError};
 use crate::transport::RequestOp;
