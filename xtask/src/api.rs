@@ -15,7 +15,7 @@ use std::process::Command;
 use public_api::{Builder, PublicApi};
 
 use crate::program::run;
-use crate::{Failure, examples};
+use crate::{Failure, examples, files};
 
 /// Where the lists are, from the root of the tree.
 const PLACE: &str = "docs/api";
@@ -34,8 +34,7 @@ pub(crate) fn compare(root: &Path) -> Result<(), Failure> {
     let mut differences = String::new();
     for (name, now) in lists(root)? {
         let path = place(root, &name);
-        let text = std::fs::read_to_string(&path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let text = files::read(&path)?;
         let before: BTreeSet<&str> = text.lines().collect();
         let now: BTreeSet<&str> = now.iter().map(String::as_str).collect();
         for (sign, line) in changes(&before, &now) {
@@ -63,9 +62,7 @@ pub(crate) fn write(root: &Path) -> Result<(), Failure> {
     for (name, lines) in lists(root)? {
         let path = place(root, &name);
         let text = lines.iter().fold(String::new(), |text, line| text + line + "\n");
-        std::fs::create_dir_all(root.join(PLACE))
-            .and_then(|()| std::fs::write(&path, text))
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        files::write(&path, &text)?;
     }
     Ok(())
 }
@@ -148,8 +145,7 @@ fn json(root: &Path, package: &str) -> PathBuf {
 
 fn document(root: &Path, package: &str) -> Result<serde_json::Value, Failure> {
     let path = json(root, package);
-    let text = std::fs::read_to_string(&path)
-        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let text = files::read(&path)?;
     serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
 }
 

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::files::{self, read, write};
 use crate::program::{run, target};
 use crate::source::Source;
 use crate::tidy::links;
@@ -17,8 +18,7 @@ use crate::{Failure, html, picture};
 
 /// Writes the book to `target/book` and makes it HTML: by `mdbook` if there is one, else by `rustdoc`.
 pub(crate) fn book(root: &Path) -> Result<(), Failure> {
-    let settings = fs::read_to_string(root.join("docs/book/book.toml"))
-        .map_err(|error| format!("book.toml: {error}"))?;
+    let settings = read(&root.join("docs/book/book.toml"))?;
     let has_mdbook = Command::new("mdbook").arg("--version").output().is_ok();
     let place = target(root).join("book");
     let _ = fs::remove_dir_all(&place);
@@ -48,13 +48,10 @@ fn pages(place: &Path) -> Result<(), Failure> {
     let mut due = vec![from.clone()];
     while let Some(path) = due.pop() {
         if path.is_dir() {
-            let entries =
-                fs::read_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-            due.extend(entries.flatten().map(|entry| entry.path()));
+            due.extend(files::list(&path)?);
             continue;
         }
-        let text =
-            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = read(&path)?;
         let text = links::links(&text).into_iter().fold(text.clone(), |text, (_, target)| {
             let page = target.replace(".md", ".html");
             text.replace(&format!("]({target})"), &format!("]({page})"))
@@ -80,10 +77,7 @@ pub(crate) fn broken(root: &Path) -> Result<Vec<String>, Failure> {
 
 /// Every page, by its place in the book.
 fn staged(root: &Path) -> Result<BTreeMap<String, String>, Failure> {
-    let read = |path: &str| {
-        fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"))
-    };
-    let summary = read(SUMMARY)?;
+    let summary = read(&root.join(SUMMARY))?;
     let mut due = vec![SUMMARY.to_owned()];
     let mut pages = BTreeMap::new();
     let mut seen = BTreeSet::new();
@@ -91,7 +85,7 @@ fn staged(root: &Path) -> Result<BTreeMap<String, String>, Failure> {
         if !seen.insert(path.clone()) {
             continue;
         }
-        let text = read(&path)?;
+        let text = read(&root.join(&path))?;
         let mut moved = text.clone();
         for (_, target) in links::links(&text) {
             let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
@@ -172,12 +166,6 @@ fn with_pictures(text: &str) -> String {
         }
     }
     whole
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let parent = path.parent().unwrap_or(path);
-    fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
-    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// How pages look that `rustdoc` has made.

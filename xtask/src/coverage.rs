@@ -4,9 +4,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::Failure;
+use crate::program::watch;
+use crate::{Failure, files};
 
 /// What the fuzzer needs to see of the program: counters of blocks, their addresses, and what is compared.
 const FLAGS: &str = "-Zsanitizer=address -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -21,7 +22,7 @@ pub(crate) fn fuzz(root: &Path, seconds: u64) -> Result<(), Failure> {
     cargo.current_dir(root.join("fuzz/coverage"));
     cargo.args(["build", "--release", "--locked", "--target", TARGET, "--target-dir"]).arg(&place);
     cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS);
-    run(cargo)?;
+    watch(cargo)?;
     let program = place.join(TARGET).join("release/target");
     let list = Command::new(&program).env("ADVERB_FUZZ_TARGET", "list").output();
     let list = list.map_err(|error| format!("cannot run {}: {error}", program.display()))?;
@@ -30,7 +31,7 @@ pub(crate) fn fuzz(root: &Path, seconds: u64) -> Result<(), Failure> {
     let share = seconds / u64::try_from(names.len()).unwrap_or(1).max(1);
     for name in names {
         let corpus = place.join("corpus").join(name);
-        fs::create_dir_all(&corpus).map_err(|e| format!("{}: {e}", corpus.display()))?;
+        files::make(&corpus)?;
         let start = || {
             let mut fuzzer = Command::new(&program);
             fuzzer.current_dir(root).env("ADVERB_FUZZ_TARGET", name);
@@ -38,22 +39,15 @@ pub(crate) fn fuzz(root: &Path, seconds: u64) -> Result<(), Failure> {
         };
         let mut seed = start();
         seed.env("ADVERB_FUZZ_CORPUS", &corpus);
-        run(seed)?;
+        watch(seed)?;
         let mut fuzzer = start();
         fuzzer.args(["-verbosity=0", "-timeout=5", "-rss_limit_mb=2048", "-max_len=9000"]);
         fuzzer.arg(format!("-max_total_time={}", share.max(1)));
         fuzzer.arg(format!("-artifact_prefix={}/{name}-", place.display()));
         fuzzer.arg(&corpus);
-        run(fuzzer).map_err(|failure| format!("{name}: {failure}; the input is above"))?;
+        watch(fuzzer).map_err(|failure| format!("{name}: {failure}; the input is above"))?;
         let inputs = fs::read_dir(&corpus).map_or(0, Iterator::count);
         eprintln!("xtask: {name}: {inputs} inputs that reach code of their own, no failure");
     }
     Ok(())
-}
-
-fn run(mut command: Command) -> Result<(), Failure> {
-    let line = format!("{command:?}");
-    let status = command.stdin(Stdio::null()).status();
-    let status = status.map_err(|error| format!("cannot run {line}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{line} failed: {status}")) }
 }

@@ -3,14 +3,13 @@
 //! `cargo metadata` says what the manifests have; `packaging/README.md` lists the order for a person. Nothing here speaks to a
 //! registry.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::Failure;
 use crate::program::run;
+use crate::{Failure, files};
 
 /// What keeps crates from being published, one sentence each.
 pub(crate) fn broken(root: &Path) -> Result<Vec<String>, Failure> {
@@ -18,7 +17,7 @@ pub(crate) fn broken(root: &Path) -> Result<Vec<String>, Failure> {
     cargo.current_dir(root).args(["metadata", "--format-version=1", "--no-deps", "--offline"]);
     let metadata: Value =
         serde_json::from_slice(&run(cargo)?.stdout).map_err(|error| error.to_string())?;
-    let page = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
+    let page = files::read(&root.join(PAGE))?;
     Ok(faults(&metadata, &page))
 }
 

@@ -8,10 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Failure;
 use crate::program::{run, target};
-use crate::python;
-use crate::readme;
+use crate::{Failure, files, python, readme};
 
 /// Builds with this profile, and packs to `target/dist`.
 pub(crate) fn dist(root: &Path, profile: &str) -> Result<(), Failure> {
@@ -124,10 +122,9 @@ fn control(tree: &Path, version: &str, architecture: &str) -> Result<(), Failure
          and libadverb_sockets.so accelerates sockets of programs on one host.\n"
     );
     let place = tree.join("DEBIAN");
-    fs::create_dir_all(&place).map_err(failed("making DEBIAN"))?;
-    fs::write(place.join("control"), text).map_err(failed("writing control"))?;
+    files::write(&place.join("control"), &text)?;
     let after = place.join("postrm");
-    fs::write(&after, POSTRM).map_err(failed("writing postrm"))?;
+    files::write(&after, POSTRM)?;
     fs::set_permissions(&after, Permissions::from_mode(0o755)).map_err(failed("marking postrm"))
 }
 
@@ -157,7 +154,7 @@ pub(crate) fn check(root: &Path, origin: Origin) -> Result<(), Failure> {
             return Ok(());
         }
     }
-    let page = fs::read_to_string(root.join("README.md")).map_err(failed("reading README.md"))?;
+    let page = files::read(&root.join("README.md"))?;
     let dist = target(root).join("dist");
     let fresh = target(root).join("dist-root");
     let _ = fs::remove_dir_all(&fresh);
@@ -167,9 +164,8 @@ pub(crate) fn check(root: &Path, origin: Origin) -> Result<(), Failure> {
         Origin::Source => (format!("{PROGRAMS},gcc,libc6-dev"), SOURCE_CHECK),
     };
     output("mmdebstrap", &["--variant=minbase", &programs, &suite, text(&fresh)?])?;
-    fs::write(fresh.join("readme"), readme::script(&page, origin)?)
-        .map_err(failed("writing the script"))?;
-    fs::write(fresh.join("check"), check).map_err(failed("writing the check"))?;
+    files::write(&fresh.join("readme"), &readme::script(&page, origin)?)?;
+    files::write(&fresh.join("check"), check)?;
     let words = ["--net", "--pid", "--fork", "--mount", "--kill-child", "sh", "-c", ENTER, "sh"];
     let mut alone = Command::new("unshare");
     alone.args(words).arg(&fresh);
@@ -206,11 +202,9 @@ fn clone(root: &Path, fresh: &Path) -> Result<String, Failure> {
     let (manifest, vendor) = (sources.join("Cargo.toml"), fresh.join("vendor"));
     let words = ["vendor", "--locked", "--manifest-path", text(&manifest)?];
     let settings = output("cargo", &[&words[..], &[text(&vendor)?]].concat())?;
-    fs::create_dir_all(fresh.join("cargo"))
-        .and_then(|()| fs::create_dir_all(fresh.join("compiler")))
-        .map_err(failed("making directories"))?;
+    files::make(&fresh.join("compiler"))?;
     let settings = settings.replace(text(&vendor)?, "/vendor");
-    fs::write(fresh.join("cargo/config.toml"), settings).map_err(failed("writing settings"))?;
+    files::write(&fresh.join("cargo/config.toml"), &settings)?;
     output("rustc", &["--print", "sysroot"])
 }
 
@@ -267,16 +261,14 @@ sh /readme
 "#;
 
 fn list(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let entries =
-        fs::read_dir(directory).map_err(failed(&format!("listing {}", directory.display())))?;
-    let mut files: Vec<_> =
-        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
-    files.sort();
-    Ok(files)
+    let mut all = files::list(directory)?;
+    all.retain(|path| path.is_file());
+    all.sort();
+    Ok(all)
 }
 
 fn version(root: &Path) -> Result<String, Failure> {
-    let text = fs::read_to_string(root.join("Cargo.toml")).map_err(failed("reading Cargo.toml"))?;
+    let text = files::read(&root.join("Cargo.toml"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("version = \""));
     line.and_then(|rest| rest.strip_suffix('"'))
         .map(str::to_owned)

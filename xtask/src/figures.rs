@@ -4,25 +4,24 @@
 //! `<!-- figures NAME -->` and `<!-- end -->`; what stands around it is written by hand. A test compares the pages
 //! with the run.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::Failure;
+use crate::{Failure, files};
 
 /// Makes the tables anew, from the run in the tree, or from that in `file`, which takes its place.
 pub(crate) fn figures(root: &Path, file: Option<&str>) -> Result<(), Failure> {
     if let Some(file) = file {
-        let text = fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+        let text = files::read(Path::new(file))?;
         let kept = keep(&serde_json::from_str(&text).map_err(|error| format!("{file}: {error}"))?)?;
-        write(&root.join(RUN), &kept)?;
+        files::write(&root.join(RUN), &kept)?;
     }
     let run = read(root)?;
     for page in PAGES {
         let path = root.join(page);
-        let text = fs::read_to_string(&path).map_err(|error| format!("{page}: {error}"))?;
-        write(&path, &filled(&text, &run).map_err(|failure| format!("{page}: {failure}"))?)?;
+        let text = files::read(&path)?;
+        files::write(&path, &filled(&text, &run).map_err(|failure| format!("{page}: {failure}"))?)?;
     }
     Ok(())
 }
@@ -32,8 +31,7 @@ pub(crate) fn stale(root: &Path) -> Result<Vec<String>, Failure> {
     let run = read(root)?;
     let mut stale = Vec::new();
     for page in PAGES {
-        let text =
-            fs::read_to_string(root.join(page)).map_err(|error| format!("{page}: {error}"))?;
+        let text = files::read(&root.join(page))?;
         if filled(&text, &run)? != text {
             stale
                 .push(format!("{page}: its figures are not those of {RUN}: `cargo xtask figures`"));
@@ -43,12 +41,8 @@ pub(crate) fn stale(root: &Path) -> Result<Vec<String>, Failure> {
 }
 
 fn read(root: &Path) -> Result<Value, Failure> {
-    let text = fs::read_to_string(root.join(RUN)).map_err(|error| format!("{RUN}: {error}"))?;
+    let text = files::read(&root.join(RUN))?;
     serde_json::from_str(&text).map_err(|error| format!("{RUN}: {error}"))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// The run, one result a line; of the kernel the version alone, as its release may name a machine.

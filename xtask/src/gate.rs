@@ -5,10 +5,10 @@
 //! in `tidy`, seeds in the simulated network's own tests.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
-use crate::program::target;
+use crate::program::{target, watch};
 use crate::{DEFAULT_SECONDS, Failure, api, book, html, suite, tidy};
 
 /// One step of the gate.
@@ -115,9 +115,8 @@ fn cargo(root: &Path, args: &[&str], environment: &[(&str, &str)]) -> Result<(),
     let line = format!("{set}cargo {}", args.join(" "));
     eprintln!("$ {line}");
     let mut command = Command::new("cargo");
-    command.current_dir(root).args(args).envs(environment.iter().copied()).stdin(Stdio::null());
-    let status = command.status().map_err(|error| format!("cannot run {line}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{line} failed: {status}")) }
+    command.current_dir(root).args(args).envs(environment.iter().copied());
+    watch(command)
 }
 
 const SEEDS: [&str; 9] =

@@ -4,10 +4,10 @@
 //! looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use crate::Failure;
+use crate::files::{self, read};
 
 /// Links that lead nowhere, of all pages below `place` whose path from there `is_ours`.
 pub(crate) fn dead(place: &Path, is_ours: impl Fn(&Path) -> bool) -> Result<Vec<String>, Failure> {
@@ -57,9 +57,7 @@ fn pages(place: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut due = vec![place.to_path_buf()];
     let mut pages = Vec::new();
     while let Some(directory) = due.pop() {
-        let entries = fs::read_dir(&directory)
-            .map_err(|error| format!("{}: {error}", directory.display()))?;
-        for path in entries.flatten().map(|entry| entry.path()) {
+        for path in files::list(&directory)? {
             if path.is_dir() {
                 due.push(path);
             } else if path.extension().is_some_and(|end| end == "html") {
@@ -102,16 +100,13 @@ fn moved(page: &Path) -> Result<String, Failure> {
     }
 }
 
-fn read(page: &Path) -> Result<String, Failure> {
-    fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))
-}
-
 /// In the documentation of a trait of `tracing` that every type has.
 const FOREIGN: &str = "dispatcher#setting-the-default-subscriber";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn files_and_places_that_links_lead_to_are_looked_for() {

@@ -10,6 +10,7 @@ mod crates;
 mod dist;
 mod examples;
 mod figures;
+mod files;
 mod gate;
 mod html;
 mod lab;

@@ -9,7 +9,7 @@
 //! threads wait is a data race to it. Its source, to compile it anew, is in no registry.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::Failure;
 use crate::program;
@@ -49,7 +49,7 @@ pub(crate) fn memcheck(root: &Path, tool: Tool, seeds: &[u64]) -> Result<(), Fai
         }
         words.extend([&program, "--nocapture"]);
         let prepared = |mut command: Command| {
-            command.current_dir(root).stdin(Stdio::null());
+            command.current_dir(root);
             command.env("ADVERB_STRESS_SEED", &seed).env("ADVERB_STRESS_STEPS", tool.steps());
             command.env("ASAN_OPTIONS", LEAKS_ALLOWED);
             command
@@ -59,11 +59,8 @@ pub(crate) fn memcheck(root: &Path, tool: Tool, seeds: &[u64]) -> Result<(), Fai
             true => program::alone(&words),
             false => program::among_others(&words),
         };
-        let status = prepared(command).status();
-        let status = status.map_err(|error| format!("cannot run the stress test: {error}"))?;
-        if !status.success() {
-            return Err(format!("the stress test with seed {seed}: {status}"));
-        }
+        let failed = |failure| format!("the stress test with seed {seed}: {failure}");
+        program::watch(prepared(command)).map_err(failed)?;
     }
     Ok(())
 }
@@ -91,12 +88,8 @@ pub(crate) fn processes(root: &Path) -> Result<(), Failure> {
         build_test(root, Tool::AddressSanitizer, &["-p", "adverb-verbs", "--test", "verbs"])?;
     let mut command = Command::new("timeout");
     command.args([PROCESSES_SECONDS_MAX, &program]).args(OF_PROCESSES).current_dir(root);
-    command.stdin(Stdio::null()).env("ASAN_OPTIONS", LITTLE_KEPT);
-    let status = command.status().map_err(|error| format!("cannot run {program}: {error}"))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(format!("tests of several processes: {status}")),
-    }
+    command.env("ASAN_OPTIONS", LITTLE_KEPT);
+    program::watch(command)
 }
 
 fn build(root: &Path, tool: Tool) -> Result<String, Failure> {

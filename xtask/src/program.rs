@@ -1,5 +1,6 @@
 //! Programs of the tree that the commands build and run.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -35,6 +36,19 @@ pub(crate) fn among_others(words: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments);
     command
+}
+
+/// Runs a command to its end, which writes where we do.
+pub(crate) fn watch(mut command: Command) -> Result<(), Failure> {
+    let words: Vec<_> = [command.get_program()]
+        .into_iter()
+        .chain(command.get_args())
+        .map(OsStr::to_string_lossy)
+        .collect();
+    let line = words.join(" ");
+    let status = command.stdin(Stdio::null()).status();
+    let status = status.map_err(|error| format!("cannot run {line}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{line}: {status}")) }
 }
 
 /// Runs a command to its end; what it wrote, if it succeeded.

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::Failure;
-use crate::program::target;
+use crate::program::{target, watch};
+use crate::{Failure, files};
 
 /// Lints the package, builds it as a developer does, and runs its tests. Where there is no Python it says so; on the
 /// build machine (`CI` is set) that is a failure.
@@ -40,25 +40,22 @@ pub(crate) fn wheel(root: &Path, dist: &Path, profile: &str) -> Result<bool, Fai
 /// Installs the wheel in `dist` in a fresh environment, from nowhere else, and runs there what the book shows; says
 /// whether there is one.
 pub(crate) fn try_wheel(root: &Path, dist: &Path) -> Result<bool, Failure> {
-    let files = fs::read_dir(dist).map_err(|error| format!("{}: {error}", dist.display()))?;
-    let mut files = files.flatten().map(|entry| entry.path());
-    let Some(wheel) = files.find(|file| file.extension().is_some_and(|end| end == "whl")) else {
+    let mut all = files::list(dist)?.into_iter();
+    let Some(wheel) = all.find(|file| file.extension().is_some_and(|end| end == "whl")) else {
         return Ok(false);
     };
     let package = dist.join("fresh");
     let environment = package.join("venv");
     let place = Place { target: package.clone(), environment, package };
     let _ = fs::remove_dir_all(&place.package);
-    fs::create_dir_all(&place.package).map_err(|error| format!("{}: {error}", dist.display()))?;
+    files::make(&place.package)?;
     place.run("python3", &["-m", "venv", "venv"])?;
     let wheel = wheel.to_str().ok_or("the wheel's name is not UTF-8")?;
     place.run("pip", &["install", "--quiet", "--no-index", "--no-deps", wheel])?;
-    let chapter = fs::read_to_string(root.join(CHAPTER))
-        .map_err(|error| format!("reading {CHAPTER}: {error}"))?;
+    let chapter = files::read(&root.join(CHAPTER))?;
     let mut count = 0;
     for listing in listings(&chapter) {
-        fs::write(place.package.join("listing.py"), listing)
-            .map_err(|error| format!("writing a listing: {error}"))?;
+        files::write(&place.package.join("listing.py"), listing)?;
         // Apart from the environment of the program that calls, and from this directory.
         place.run("python", &["-I", "listing.py"])?;
         count += 1;
@@ -94,8 +91,7 @@ impl Place {
         let target = target(root).join("python");
         let place = Self { package, environment: target.join("venv"), target };
         let wanted = place.package.join("requirements.txt");
-        let wanted = fs::read_to_string(&wanted)
-            .map_err(|error| format!("reading {}: {error}", wanted.display()))?;
+        let wanted = files::read(&wanted)?;
         let done = place.environment.join("requirements.txt");
         if fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
             return Ok(Some(place));
@@ -111,7 +107,7 @@ impl Place {
             "pip",
             &["install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS],
         )?;
-        fs::write(&done, wanted).map_err(|error| format!("writing {}: {error}", done.display()))?;
+        files::write(&done, &wanted)?;
         Ok(Some(place))
     }
 
@@ -121,10 +117,9 @@ impl Place {
         eprintln!("$ {line}");
         let own = self.environment.join("bin").join(program);
         let mut command = Command::new(if own.exists() { own } else { PathBuf::from(program) });
-        command.args(words).current_dir(&self.package).stdin(Stdio::null());
+        command.args(words).current_dir(&self.package);
         command.env("VIRTUAL_ENV", &self.environment).env("CARGO_TARGET_DIR", &self.target);
-        let status = command.status().map_err(|error| format!("cannot run {line}: {error}"))?;
-        if status.success() { Ok(()) } else { Err(format!("{line} failed: {status}")) }
+        watch(command)
     }
 }
 

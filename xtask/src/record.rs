@@ -13,8 +13,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use crate::Failure;
 use crate::program::{self, run, target};
+use crate::{Failure, files};
 
 /// Where the record is, from the root of the tree.
 const PLACE: &str = "benches/record";
@@ -44,8 +44,7 @@ struct Record {
 
 /// Counts, and compares with the record; fails if an operation has become dearer.
 pub(crate) fn compare(root: &Path) -> Result<(), Failure> {
-    let text = std::fs::read_to_string(root.join(PLACE))
-        .map_err(|error| format!("cannot read {PLACE}: {error}; `--write` makes it"))?;
+    let text = files::read(&root.join(PLACE))?;
     let (old, new) = (Record::parse(&text)?, count(root)?);
     if old.compiler != new.compiler {
         eprintln!("recorded with {}, counted with {}", old.compiler, new.compiler);
@@ -84,7 +83,7 @@ pub(crate) fn compare_interfaces(root: &Path) -> Result<(), Failure> {
 pub(crate) fn write(root: &Path) -> Result<(), Failure> {
     let text = count(root)?.to_string();
     print!("{text}");
-    std::fs::write(root.join(PLACE), text).map_err(|error| format!("cannot write {PLACE}: {error}"))
+    files::write(&root.join(PLACE), &text)
 }
 
 impl Record {
