@@ -239,7 +239,7 @@ impl Messenger {
         let state = self.inner.lock();
         Window {
             granted: state.flow.credit(),
-            offered: state.offers.len(),
+            offered: usize::try_from(state.flow.offers()).unwrap_or(usize::MAX),
             waiting: state.inbox.len(),
         }
     }
@@ -399,7 +399,7 @@ impl Messenger {
     pub fn flush(&self) -> Result<(), MessageError> {
         self.until(|inner, state| {
             inner.channel.nudge()?;
-            let done = state.offers.is_empty() && inner.channel.in_flight().sends == 0;
+            let done = state.flow.offers() == 0 && inner.channel.in_flight().sends == 0;
             Ok(done.then_some(()))
         })
     }
@@ -434,7 +434,7 @@ impl Messenger {
         self.inner.progress()?;
         self.inner.channel.nudge()?;
         let state = &*self.inner.lock();
-        let done = state.offers.is_empty() && self.inner.channel.in_flight().sends == 0;
+        let done = state.flow.offers() == 0 && self.inner.channel.in_flight().sends == 0;
         match (done, state.failure) {
             (true, _) => Ok(true),
             (false, None) => Ok(false),
