@@ -186,16 +186,6 @@ impl Mapping {
         Some(unsafe { AtomicU64::from_ptr(word) })
     }
 
-    /// As many 64-bit words from `offset` on, like [`Mapping::atomic_u64`].
-    #[inline]
-    #[must_use]
-    pub fn atomic_u64s<const N: usize>(&self, offset: usize) -> Option<&[AtomicU64; N]> {
-        let words = self.place::<[AtomicU64; N]>(offset)?;
-        // SAFETY: inside, aligned and mapped for as long as the borrow of `self` (rule 1); only
-        // atomic accesses, which users of the pointer answer for (rule 2).
-        Some(unsafe { &*words })
-    }
-
     /// Where the `T` at `offset` bytes would be, if it is aligned and inside.
     #[inline]
     fn place<T>(&self, offset: usize) -> Option<*mut T> {
