@@ -140,7 +140,6 @@ impl ControlMessage {
 
     fn words(&self) -> [u32; WORDS] {
         let Subject { from, target, life } = *self.subject();
-        let [life_high, life_low] = halves(life);
         let (kind, epoch, standing, rest) = match *self {
             Self::Delegation(Delegation { epoch, task, known, domain, attributes, .. }) => {
                 let [d0, d1, d2, d3, d4] = domain.words();
@@ -175,45 +174,22 @@ impl ControlMessage {
                 (DISMISSAL, 0, None, [flush.into(), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
             }
         };
-        let [term_high, term_low] = halves(epoch);
         let (expected, msn) =
             standing.map_or((0, 0), |standing| (standing.expected.get(), standing.msn.get()));
-        let [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10] = rest;
+        let [l0, l1] = halves(life);
+        let [e0, e1] = halves(epoch);
         let (slot, serial, target) = (from.slot.number(), from.serial, target.get());
-        [
-            kind, slot, serial, target, life_high, life_low, term_high, term_low, expected, msn,
-            r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10,
-        ]
+        let head = [kind, slot, serial, target, l0, l1, e0, e1, expected, msn];
+        let mut words = head.into_iter().chain(rest);
+        std::array::from_fn(|_| words.next().unwrap_or(0))
     }
 
     fn from_words(words: [u32; WORDS]) -> Option<Self> {
-        let [
-            kind,
-            slot,
-            serial,
-            target,
-            life_high,
-            life_low,
-            term_high,
-            term_low,
-            expected,
-            msn,
-            r0,
-            r1,
-            r2,
-            r3,
-            r4,
-            r5,
-            r6,
-            r7,
-            r8,
-            r9,
-            r10,
-        ] = words;
+        let [kind, slot, serial, target, l0, l1, e0, e1, expected, msn, rest @ ..] = words;
+        let [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10] = rest;
         let from = Member { slot: SlotId::new(slot)?, serial };
-        let life = whole(life_high, life_low);
-        let subject = Subject { from, target: Qpn::new(target), life };
-        let epoch = whole(term_high, term_low);
+        let subject = Subject { from, target: Qpn::new(target), life: whole(l0, l1) };
+        let epoch = whole(e0, e1);
         let standing = Standing { expected: Psn::new(expected), msn: Msn::new(msn) };
         Some(match kind {
             DELEGATION => {
