@@ -17,7 +17,7 @@ use crate::work::{self, Builder};
 use crate::xrc::{self, xrcd_of};
 use adverb_device::{
     Access, AckTimeout, AhAttr, Attributes, Change, CompletionQueue, Gid, Partition, PathMtu, Psn,
-    Qkey, QpConfig, QpLimits, QpQuery, QpState, QpType, Qpn, RetryCount, RnrRetry, RnrTimer,
+    Qkey, QpCap, QpConfig, QpLimits, QpQuery, QpState, QpType, Qpn, RetryCount, RnrRetry, RnrTimer,
 };
 use adverb_ibv::layout::{self, value};
 use libc::c_int;
@@ -207,11 +207,13 @@ fn create(
         xrcd,
         events: Some(Arc::clone(&inner.events)),
         context: name_of(made),
-        max_send_wr: cap.max_send_wr.max(1),
-        max_recv_wr: cap.max_recv_wr,
-        max_send_sge: cap.max_send_sge.max(1),
-        max_recv_sge: cap.max_recv_sge.max(1),
-        max_inline: cap.max_inline_data,
+        cap: QpCap {
+            max_send_wr: cap.max_send_wr.max(1),
+            max_recv_wr: cap.max_recv_wr,
+            max_send_sge: cap.max_send_sge.max(1),
+            max_recv_sge: cap.max_recv_sge.max(1),
+            max_inline: cap.max_inline_data,
+        },
         signal_all,
         block_self_multicast: extra.block_self_multicast,
     });

@@ -66,7 +66,7 @@ pub use objects::inbox::{Inbox, ManagementDatagram};
 pub use objects::limits::QpLimits;
 pub use objects::notice::Notice;
 pub use objects::notify::Arm;
-pub use objects::qp::{Change, PostError, QpConfig, QpQuery, Side};
+pub use objects::qp::{Change, PostError, QpCap, QpConfig, QpQuery, Side};
 pub use objects::srq::{Srq, SrqAttr, SrqConfig, SrqError};
 pub use objects::work::{ReceiveWork, SendData, SendKind, SendWork};
 pub use objects::xrc::{OpenXrcd, XRC_SRQS_MAX, Xrcd};

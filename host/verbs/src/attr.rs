@@ -101,21 +101,3 @@ impl PortAttr {
         }
     }
 }
-
-/// Capacities of a queue pair. `struct ibv_qp_cap`.
-///
-/// [`Qp`](crate::Qp) has an example.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[doc(alias = "ibv_qp_cap")]
-pub struct QpCap {
-    /// Send requests outstanding at once.
-    pub max_send_wr: u32,
-    /// Receives outstanding at once; 0 with a shared receive queue.
-    pub max_recv_wr: u32,
-    /// Pieces of a send request's buffer.
-    pub max_send_sge: u32,
-    /// Pieces of a receive's buffer.
-    pub max_recv_sge: u32,
-    /// Bytes inline.
-    pub max_inline: u32,
-}

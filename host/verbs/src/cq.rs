@@ -230,15 +230,10 @@ impl CqConfig<'_> {
 
     fn check(&self, port: &Port) -> Result<(), CreateError> {
         let attr = port.attr();
-        let bounds = [
+        CreateError::check([
             ("cqe", self.cqe, (1, attr.max_cqe)),
             ("comp_vector", self.comp_vector, (0, attr.num_comp_vectors - 1)),
-        ];
-        for (what, asked, allowed) in bounds {
-            if asked < allowed.0 || asked > allowed.1 {
-                return Err(CreateError::OutOfRange { what, asked, allowed });
-            }
-        }
+        ])?;
         match self.channel {
             Some(channel) if !channel.belongs_to(port) => Err(CreateError::ForeignChannel),
             Some(_) | None => Ok(()),

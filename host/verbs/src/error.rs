@@ -190,6 +190,20 @@ pub enum CreateError {
     System(io::Error),
 }
 
+impl CreateError {
+    /// Whether each of these, by its name, is from the least that is allowed to the most.
+    pub(crate) fn check<const N: usize>(
+        bounds: [(&'static str, u32, (u32, u32)); N],
+    ) -> Result<(), Self> {
+        let outside =
+            |(_, asked, (least, most)): &(_, u32, (u32, u32))| asked < least || asked > most;
+        match bounds.into_iter().find(outside) {
+            Some((what, asked, allowed)) => Err(Self::OutOfRange { what, asked, allowed }),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for CreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

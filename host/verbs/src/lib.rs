@@ -119,13 +119,13 @@ pub use adverb_device::{
     Access, AckTimeout, AhAttr, AsyncEvent, Bind, BindError, BufferNumber, ConnectError, DataPath,
     Device, DeviceReport, Element, EventKind, Gid, GidEntry, GidKind, GroupError, GroupLimits, Imm,
     Marks, ModifyError, Nature, NodeType, OpenXrcd, PathChoice, PathMtu, Pkey,
-    PortConfig as ContextConfig, PortCounters, PostError, Provider, Psn, Qkey, QpCounters,
+    PortConfig as ContextConfig, PortCounters, PostError, Provider, Psn, Qkey, QpCap, QpCounters,
     QpLimits, QpRow, QpState, QpType, Qpn, ReceiveWork, ResizeError, RetryCount, Rkey, RnrRetry,
     RnrTimer, SendData, SendKind, SendTo, SendWork, Sge, SrqAttr, SrqError, Timestamps, WcOpcode,
     WcStatus, WindowKind as MwKind, diag_counters, hw_counters, neighbours_path, survey,
 };
 pub use ah::{Ah, AhError, GlobalRoute};
-pub use attr::{DeviceAttr, PortAttr, QpCap};
+pub use attr::{DeviceAttr, PortAttr};
 pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, Pd, devices};
 pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};

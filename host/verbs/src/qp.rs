@@ -6,7 +6,7 @@
 //! against its table of regions, so that a wrong one is a failed request and not a wild access; what
 //! it cannot know is whether the program holds a reference to the bytes. That is the caller's promise.
 
-use crate::attr::{DeviceAttr, QpCap};
+use crate::attr::DeviceAttr;
 use crate::cq::{Cq, Link};
 use crate::error::{CreateError, Rejected};
 use crate::provider::{self, Domain, Events, Port};
@@ -17,7 +17,7 @@ use crate::transport::{Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
 use adverb_device::locks::Mutex;
 use adverb_device::{
-    BufferNumber, ConnectError, DataPath, PostError, Psn, QpCounters, QpState, QpType, Qpn,
+    BufferNumber, ConnectError, DataPath, PostError, Psn, QpCap, QpCounters, QpState, QpType, Qpn,
     ReceiveWork, SendData, SendKind, SendWork,
 };
 use std::marker::PhantomData;
@@ -81,19 +81,24 @@ impl<'a> QpConfig<'a> {
     }
 
     fn check(&self, attr: &DeviceAttr) -> Result<(), CreateError> {
-        let bounds = [
+        CreateError::check([
             ("max_send_wr", self.max_send_wr, (1, attr.max_qp_wr)),
             ("max_recv_wr", self.max_recv_wr, (0, attr.max_qp_wr)),
             ("max_send_sge", self.max_send_sge, (1, attr.max_sge)),
             ("max_recv_sge", self.max_recv_sge, (1, attr.max_sge)),
             ("max_inline", self.max_inline, (0, attr.max_inline)),
-        ];
-        for (what, asked, allowed) in bounds {
-            if asked < allowed.0 || asked > allowed.1 {
-                return Err(CreateError::OutOfRange { what, asked, allowed });
-            }
+        ])
+    }
+
+    /// What the queue pair itself has of it: its receives are the shared queue's, if there is one.
+    pub(crate) fn cap(&self) -> QpCap {
+        QpCap {
+            max_send_wr: self.max_send_wr,
+            max_recv_wr: if self.srq.is_some() { 0 } else { self.max_recv_wr },
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline: self.max_inline,
         }
-        Ok(())
     }
 }
 
@@ -199,13 +204,10 @@ impl<T: Transport> Qp<T> {
             Some(srq) => config.recv_cq.expect_from(srq),
             None => config.recv_cq.reserve(config.max_recv_wr),
         }
-        let cap = QpCap {
-            max_send_wr: config.max_send_wr,
-            max_recv_wr: if config.srq.is_some() { 0 } else { config.max_recv_wr },
-            max_send_sge: config.max_send_sge,
-            max_recv_sge: config.srq.map_or(config.max_recv_sge, |srq| srq.query().max_sge),
-            max_inline: config.max_inline,
-        };
+        let mut cap = config.cap();
+        if let Some(srq) = config.srq {
+            cap.max_recv_sge = srq.query().max_sge;
+        }
         trace::pair_made(inner.number(), T::KIND, cap);
         Ok(Self {
             inner,

@@ -43,16 +43,10 @@ impl SrqConfig {
     }
 
     fn check(&self, attr: &DeviceAttr) -> Result<(), CreateError> {
-        let bounds = [
+        CreateError::check([
             ("max_wr", self.max_wr, (1, attr.max_qp_wr)),
             ("max_sge", self.max_sge, (1, attr.max_sge)),
-        ];
-        for (what, asked, allowed) in bounds {
-            if asked < allowed.0 || asked > allowed.1 {
-                return Err(CreateError::OutOfRange { what, asked, allowed });
-            }
-        }
-        Ok(())
+        ])
     }
 }
 

@@ -3,10 +3,10 @@
 //! Nothing here is called on the data path, and none of it costs more than a look at a number while
 //! no subscriber listens. The program chooses the subscriber: everything goes to `tracing`.
 
-use crate::attr::QpCap;
 use crate::context::Context;
 use crate::cq::CqConfig;
 use crate::memory::Mr;
+use adverb_device::QpCap;
 use adverb_device::{Attributes, Gid, QpState, QpType, Qpn};
 use std::fmt;
 use tracing::{debug, info};

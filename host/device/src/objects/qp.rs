@@ -59,9 +59,21 @@ pub struct QpConfig {
     pub events: Option<Arc<EventQueue>>,
     /// Names the queue pair in its events.
     pub context: u64,
+    /// Its capacities.
+    pub cap: QpCap,
+    /// Every send request completes visibly.
+    pub signal_all: bool,
+    /// What it sends to a multicast group does not come back to it.
+    pub block_self_multicast: bool,
+}
+
+/// Capacities of a queue pair. `struct ibv_qp_cap`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[doc(alias = "ibv_qp_cap")]
+pub struct QpCap {
     /// Send requests outstanding at once, 1 to [`crate::QpLimits::WR_MAX`].
     pub max_send_wr: u32,
-    /// Receives outstanding at once, 0 to [`crate::QpLimits::WR_MAX`].
+    /// Receives outstanding at once, to [`crate::QpLimits::WR_MAX`]; 0 with a shared receive queue.
     pub max_recv_wr: u32,
     /// Pieces of a send request's buffer, 1 to [`crate::QpLimits::SGE_MAX`].
     pub max_send_sge: u32,
@@ -69,10 +81,6 @@ pub struct QpConfig {
     pub max_recv_sge: u32,
     /// Bytes that a send request can carry inline, 0 to [`crate::QpLimits::INLINE_MAX`].
     pub max_inline: u32,
-    /// Every send request completes visibly.
-    pub signal_all: bool,
-    /// What it sends to a multicast group does not come back to it.
-    pub block_self_multicast: bool,
 }
 
 /// A queue pair as the port holds it.
@@ -113,13 +121,14 @@ const EMIT_BUDGET: usize = 128;
 
 impl QpInner {
     pub(crate) fn new(number: Qpn, config: &QpConfig, port_mtu: PathMtu) -> Self {
-        let sends = SendRing::new(config.max_send_wr, config.max_send_sge, config.max_inline);
+        let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline } = config.cap;
+        let sends = SendRing::new(max_send_wr, max_send_sge, max_inline);
         let sends = if config.kind == QpType::Ud { sends.with_legs() } else { sends };
         Self {
             engine: adverb_engine::Qp::new(QpOptions {
                 shared_receives: config.srq.is_some(),
                 port_mtu,
-                ..QpOptions::of(config.kind, number, config.max_send_wr)
+                ..QpOptions::of(config.kind, number, max_send_wr)
             }),
             own: Own {
                 number,
@@ -131,9 +140,7 @@ impl QpInner {
                 receives: match (&config.srq, &config.xrcd) {
                     (_, Some(xrcd)) => Receives::Xrc(Targets::new(xrcd)),
                     (Some(srq), None) => Receives::Shared(Drawn::new(srq)),
-                    (None, None) => {
-                        Receives::Own(ReceiveRing::new(config.max_recv_wr, config.max_recv_sge))
-                    }
+                    (None, None) => Receives::Own(ReceiveRing::new(max_recv_wr, max_recv_sge)),
                 },
                 send_cq: Arc::clone(&config.send_cq.shared),
                 recv_cq: Arc::clone(&config.recv_cq.shared),

@@ -9,7 +9,7 @@
 use super::cq::{Book, Cq, Entry, Ring, wr_id};
 use super::srq::Srq;
 use super::{Domain, PORT, Port, way};
-use crate::attr::QpCap;
+use adverb_device::QpCap;
 use adverb_device::locks::Mutex;
 use adverb_device::{
     Access, AckTimeout, AhAttr, Attributes, Change, ConnectError, Gid, GroupError, Partition,

@@ -10,7 +10,6 @@
 use super::cq::{Cq, Events};
 use super::qp::{Qp, Srq};
 use crate::ah::AhError;
-use crate::attr::QpCap;
 use crate::error::{AllocateError, CreateError, Lacks};
 use crate::hw;
 use crate::qp::QpConfig;
@@ -172,11 +171,7 @@ impl Domain {
                     xrcd: xrcd.cloned(),
                     events: events.soft().cloned(),
                     context: config.context,
-                    max_send_wr: config.max_send_wr,
-                    max_recv_wr: config.max_recv_wr,
-                    max_send_sge: config.max_send_sge,
-                    max_recv_sge: config.max_recv_sge,
-                    max_inline: config.max_inline,
+                    cap: config.cap(),
                     signal_all: config.signal_all,
                     block_self_multicast: config.block_self_multicast,
                 });
@@ -198,13 +193,7 @@ impl Domain {
                         send_cq,
                         recv_cq,
                         srq: config.srq.and_then(|srq| srq.device().hw()),
-                        cap: QpCap {
-                            max_send_wr: config.max_send_wr,
-                            max_recv_wr: if config.srq.is_some() { 0 } else { config.max_recv_wr },
-                            max_send_sge: config.max_send_sge,
-                            max_recv_sge: config.max_recv_sge,
-                            max_inline: config.max_inline,
-                        },
+                        cap: config.cap(),
                         signal_all: config.signal_all,
                         context: config.context,
                     },

@@ -1,10 +1,10 @@
 //! Modify and query of queue pairs: every state and attribute by itself, as C has them.
 
 use super::{Chain, Qp};
-use crate::attr::QpCap;
 use crate::srq::Srq;
 use crate::trace;
 use crate::transport::Transport;
+use adverb_device::QpCap;
 use adverb_device::{
     Access, AckTimeout, AhAttr, Attributes, Change, ConnectError, Gid, Partition, PathMtu, Psn,
     Qkey, QpQuery, QpState, QpType, Qpn, RetryCount, RnrRetry, RnrTimer, Settings, Side,

@@ -3,7 +3,7 @@
 //! `xrc_home.rs` decides, `control_message.rs` says how it is written, and `progress/xrc_proxies.rs` carries it from
 //! and to the relay socket.
 
-use super::{QpConfig, QpInner};
+use super::{QpCap, QpConfig, QpInner};
 use crate::link::Links;
 use crate::link::address_vector::AddressVector;
 use crate::link::errors::ConnectError;
@@ -292,11 +292,13 @@ impl QpInner {
             xrcd: Some(domain.clone()),
             events: None,
             context: 0,
-            max_send_wr: 1,
-            max_recv_wr: 0,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: 0,
+            cap: QpCap {
+                max_send_wr: 1,
+                max_recv_wr: 0,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline: 0,
+            },
             signal_all: false,
             block_self_multicast: false,
         };
