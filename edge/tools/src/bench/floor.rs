@@ -103,17 +103,7 @@ impl FloorSpec {
 
     /// Whether it is a stream, not a ping-pong.
     pub(crate) const fn is_stream(self) -> bool {
-        match self {
-            Self::UdpStream { .. }
-            | Self::TcpStream
-            | Self::UnixStream
-            | Self::Memcpy { .. }
-            | Self::Ring { .. } => true,
-            Self::UdpPingpong(_)
-            | Self::TcpPingpong(_)
-            | Self::UnixPingpong(_)
-            | Self::ShmPingpong { .. } => false,
-        }
+        self.reply_bytes().is_none()
     }
 
     /// The length that the result belongs to: of a message, a packet or, for a stream of TCP, one
@@ -150,33 +140,14 @@ impl FloorSpec {
 
     /// Of copies: where they lie.
     pub(crate) const fn buffers(self) -> Option<Buffers> {
-        match self {
-            Self::Memcpy { places: 0 | 1, .. } => Some(Buffers::One),
-            Self::Memcpy { .. } => Some(Buffers::RoundRobin),
-            Self::UdpPingpong(_)
-            | Self::UdpStream { .. }
-            | Self::TcpPingpong(_)
-            | Self::TcpStream
-            | Self::UnixPingpong(_)
-            | Self::UnixStream
-            | Self::ShmPingpong { .. }
-            | Self::Ring { .. } => None,
-        }
+        let Self::Memcpy { places, .. } = self else { return None };
+        Some(if places > 1 { Buffers::RoundRobin } else { Buffers::One })
     }
 
     /// Of a ring: messages at a time.
     pub(crate) const fn post_list(self) -> Option<u32> {
-        match self {
-            Self::Ring { list } => Some(list),
-            Self::UdpPingpong(_)
-            | Self::UdpStream { .. }
-            | Self::TcpPingpong(_)
-            | Self::TcpStream
-            | Self::UnixPingpong(_)
-            | Self::UnixStream
-            | Self::ShmPingpong { .. }
-            | Self::Memcpy { .. } => None,
-        }
+        let Self::Ring { list } = self else { return None };
+        Some(list)
     }
 
     /// Whether a passive side can run it. Specifications come over the network.

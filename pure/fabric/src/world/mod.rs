@@ -30,7 +30,7 @@ mod wires;
 
 use self::connection::Connection;
 use self::desk::Peer;
-use self::process::Process;
+use self::process::{Outside, Process};
 pub use self::tally::Tally;
 use self::wires::Wires;
 pub use self::wires::{Medium, Weather};
@@ -66,11 +66,9 @@ pub struct Plan {
 pub struct World {
     plan: Plan,
     now: Time,
-    random: RefCell<Random>,
     processes: Vec<Process>,
     connections: Vec<Connection>,
-    wires: RefCell<Wires>,
-    tally: Tally,
+    outside: Outside,
 }
 
 /// Steps that one run may take: enough for any, few enough to end.
@@ -90,24 +88,26 @@ impl World {
             now: Time::from_nanos(1_000),
             processes,
             connections: Vec::new(),
-            wires: RefCell::new(wires),
-            tally: Tally::default(),
-            random: RefCell::new(random),
+            outside: Outside {
+                wires: RefCell::new(wires),
+                random: RefCell::new(random),
+                tally: RefCell::default(),
+            },
             plan,
         };
         for at in 0..world.plan.connections {
             let medium =
                 *world.plan.media.get(at % world.plan.media.len().max(1)).expect("a medium");
             let (a, b) = {
-                let mut random = world.random.borrow_mut();
+                let mut random = world.outside.random.borrow_mut();
                 (random.index(world.plan.processes), random.index(world.plan.processes))
             };
             // A process has one kind of way to another one, and memory to itself.
-            let medium = match (a == b, world.wires.borrow().medium(a, b)) {
+            let medium = match (a == b, world.outside.wires.borrow().medium(a, b)) {
                 (true, _) => Medium::Memory,
                 (false, known) => known.unwrap_or(medium),
             };
-            world.wires.borrow_mut().connect(a, b, medium);
+            world.outside.wires.borrow_mut().connect(a, b, medium);
             world.connections.push(Connection::new(at, [a, b], medium, world.plan.requests));
         }
         for at in 0..world.plan.connections {
@@ -124,21 +124,24 @@ impl World {
     pub fn run(&mut self) -> Tally {
         let end = self.now.plus_nanos(PATIENCE_NANOS);
         while let Some((at, next)) = self.next() {
-            assert!(self.tally.steps < STEPS_MAX, "no rest after {STEPS_MAX} steps");
+            assert!(
+                self.outside.tally.borrow().steps < STEPS_MAX,
+                "no rest after {STEPS_MAX} steps"
+            );
             assert!(next < end, "no rest after an hour");
             self.now = next;
-            self.tally.steps += 1;
+            self.outside.tally.borrow_mut().steps += 1;
             self.step(at);
         }
         self.judge_rest();
-        let mut tally = self.tally;
-        self.wires.borrow().count(&mut tally);
+        let mut tally = *self.outside.tally.borrow();
+        self.outside.wires.borrow().count(&mut tally);
         tally
     }
 
     /// The process that takes the next step, and when.
     fn next(&self) -> Option<(usize, Time)> {
-        let wires = self.wires.borrow();
+        let wires = self.outside.wires.borrow();
         let wake = |process: &Process| process.wakes(wires.next_arrival(process.id), self.now);
         let times = self.processes.iter().filter_map(|process| Some((process.id, wake(process)?)));
         times.min_by_key(|(_, at)| *at)
@@ -146,20 +149,20 @@ impl World {
 
     fn step(&mut self, at: usize) {
         let (now, accidents) = (self.now, self.plan.accidents);
-        let lot = if accidents { self.random.borrow_mut().below(20_000) } else { u64::MAX };
+        let lot = if accidents { self.outside.random.borrow_mut().below(20_000) } else { u64::MAX };
         if lot < 7 {
             return self.suffer(at, lot);
         }
-        if self.plan.deregisters && self.random.borrow_mut().below(20_000) == 0 {
-            let Self { processes, random, tally, .. } = self;
+        if self.plan.deregisters && self.outside.random.borrow_mut().below(20_000) == 0 {
+            let Self { processes, outside, .. } = self;
             let process = processes.get_mut(at).expect("the process exists");
-            let gone = process.deregister_something(&mut random.borrow_mut());
-            tally.deregistered += u64::from(gone);
+            let gone = process.deregister_something(&mut outside.random.borrow_mut());
+            outside.tally.borrow_mut().deregistered += u64::from(gone);
         }
         self.drive(at, PHASES);
-        let Self { processes, connections, wires, random, tally, .. } = self;
+        let Self { processes, connections, outside, .. } = self;
         let process = processes.get_mut(at).expect("the process exists");
-        process.act(now, connections, wires, random, tally);
+        process.act(now, connections, outside);
         process.judge();
         for at in 0..self.connections.len() {
             self.look_after(at);
@@ -172,27 +175,27 @@ impl World {
 
     /// So many phases of a process's step.
     fn drive(&mut self, at: usize, phases: u64) {
-        let Self { processes, wires, random, tally, now, .. } = self;
+        let Self { processes, outside, now, .. } = self;
         let process = processes.get_mut(at).expect("the process exists");
-        process.step((*now, phases), wires, random, tally);
+        process.step((*now, phases), outside);
     }
 
     /// An accident befalls a process, after a part of its step.
     fn suffer(&mut self, at: usize, lot: u64) {
         let (phases, pause) = {
-            let mut random = self.random.borrow_mut();
+            let mut random = self.outside.random.borrow_mut();
             let most = if lot == 2 { 200_000_000 } else { 2_000_000 };
             (random.below(PHASES + 1), random.below(most))
         };
         let until = self.now.plus_nanos(pause);
         self.drive(at, phases);
-        let Self { processes, connections, wires, random, tally, now, .. } = self;
+        let Self { processes, connections, outside, now, .. } = self;
         let process = processes.get_mut(at).expect("the process exists");
-        process.take_stock(*now, connections, wires, random, tally);
+        process.take_stock(*now, connections, outside);
         match lot {
             0..2 => self.kill(at, until),
             2..6 => {
-                self.tally.stopped += 1;
+                self.outside.tally.borrow_mut().stopped += 1;
                 let process = self.process_mut(at);
                 process.pause(until);
                 process.judge();
@@ -203,21 +206,22 @@ impl World {
 
     /// A process ends without a word, and starts again a little later.
     fn kill(&mut self, at: usize, until: Time) {
-        self.tally.killed += 1;
+        self.outside.tally.borrow_mut().killed += 1;
         let stations = self.process_mut(at).die(until);
-        self.tally.torn += self.wires.borrow_mut().forget(at, Some(self.now));
+        self.outside.tally.borrow_mut().torn +=
+            self.outside.wires.borrow_mut().forget(at, Some(self.now));
         for connection in &mut self.connections {
-            connection.on_death(at, &stations, &mut self.tally);
+            connection.on_death(at, &stations, &mut self.outside.tally.borrow_mut());
         }
     }
 
     /// A device is closed, with all that it has, and opened again a little later.
     fn reopen(&mut self, at: usize, until: Time) {
-        let Self { processes, connections, wires, random, tally, now, .. } = self;
-        tally.reopened += 1;
+        let Self { processes, connections, outside, now, .. } = self;
+        outside.tally.borrow_mut().reopened += 1;
         let process = processes.get_mut(at).expect("the process exists");
-        process.close((*now, until), connections, wires, random, tally);
-        let nothing = wires.borrow_mut().forget(at, None);
+        process.close((*now, until), connections, outside);
+        let nothing = outside.wires.borrow_mut().forget(at, None);
         debug_assert_eq!(nothing, 0, "what was written is complete");
     }
 
@@ -238,17 +242,17 @@ impl World {
             self.processes.get(process).is_some_and(|process| process.is_up(self.now))
         };
         if ready(0) && ready(1) {
-            self.tally.again += 1;
+            self.outside.tally.borrow_mut().again += 1;
             self.establish(at);
         }
     }
 
     fn establish(&mut self, at: usize) {
-        let Self { processes, connections, wires, random, now, plan, .. } = self;
+        let Self { processes, connections, outside, now, plan, .. } = self;
         let connection = connections.get_mut(at).expect("the connection exists");
-        connection.begin(&mut random.borrow_mut());
+        connection.begin(&mut outside.random.borrow_mut());
         connection.exact = !(plan.nonsense && connection.medium.is_memory());
-        wires.borrow_mut().mend(connection.processes);
+        outside.wires.borrow_mut().mend(connection.processes);
         let [a, b] = connection.processes;
         let [a_open, b_open] = [0, 1].map(|_| Rc::new(Cell::new(false)));
         let memory = |at: usize| processes.get(at).expect("the process exists").memory();
@@ -258,7 +262,7 @@ impl World {
         let peer_of_b = Peer { process: a, medium, memory: a_memory, open: Rc::clone(&a_open) };
         for (side, at, peer, open) in [(0, a, peer_of_a, a_open), (1, b, peer_of_b, b_open)] {
             let process = processes.get_mut(at).expect("the process exists");
-            process.open(connection, side, peer, open, (*now, wires, random));
+            process.open(connection, side, peer, open, *now, outside);
         }
     }
 
@@ -266,7 +270,8 @@ impl World {
     fn judge_rest(&self) {
         let Plan { weather, accidents, deregisters, nonsense, .. } = self.plan;
         let calm = !accidents && !deregisters && !nonsense;
-        let lossless = calm && weather == Weather::default() && self.wires.borrow().lost() == 0;
+        let lossless =
+            calm && weather == Weather::default() && self.outside.wires.borrow().lost() == 0;
         for process in &self.processes {
             process.judge_rest(lossless);
         }

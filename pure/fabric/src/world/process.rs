@@ -70,6 +70,14 @@ struct Station {
     capacity: u64,
 }
 
+/// What all processes share.
+#[derive(Debug)]
+pub(super) struct Outside {
+    pub(super) wires: RefCell<Wires>,
+    pub(super) random: RefCell<Random>,
+    pub(super) tally: RefCell<Tally>,
+}
+
 /// Surroundings that every call borrows.
 #[derive(Clone, Copy)]
 struct Around<'a> {
@@ -77,20 +85,16 @@ struct Around<'a> {
     now: Time,
     board: &'a Board,
     memory: &'a RefCell<Memory>,
-    wires: &'a RefCell<Wires>,
-    random: &'a RefCell<Random>,
-    tally: &'a Cell<Tally>,
+    outside: &'a Outside,
 }
 
 impl Around<'_> {
     fn below(&self, bound: u64) -> u64 {
-        self.random.borrow_mut().below(bound)
+        self.outside.random.borrow_mut().below(bound)
     }
 
     fn count(&self, what: impl FnOnce(&mut Tally)) {
-        let mut tally = self.tally.get();
-        what(&mut tally);
-        self.tally.set(tally);
+        what(&mut self.outside.tally.borrow_mut());
     }
 }
 
@@ -107,7 +111,7 @@ impl Station {
         by_reference: Option<ByReference>,
         run: impl FnOnce(&mut Qp, &mut Desk<'_>) -> R,
     ) -> (R, u64, u32) {
-        let Around { me, now, memory, wires, random, .. } = around;
+        let Around { me, now, memory, outside: Outside { wires, random, .. }, .. } = around;
         let Self { qp, own, peer, .. } = self;
         let (emitted, published, direct, fetched) = (0, 0, 0, 0);
         let mut desk = Desk {
@@ -195,7 +199,7 @@ impl<'a> Seat for Seated<'a> {
         let Self { around, station, .. } = self;
         let (me, peer) = (around.me, station.peer.process);
         if station.is_memory()
-            && around.wires.borrow().has_room(me, peer)
+            && around.outside.wires.borrow().has_room(me, peer)
             && let Some(eager) = station.qp.acknowledge_eagerly()
         {
             station.pacing.acks.on_sent();
@@ -348,7 +352,8 @@ impl Process {
         side: usize,
         peer: Peer,
         open: Rc<Cell<bool>>,
-        (now, wires, random): (Time, &RefCell<Wires>, &RefCell<Random>),
+        now: Time,
+        outside: &Outside,
     ) {
         self.register(connection, side);
         let number = connection.side(side).number;
@@ -356,7 +361,7 @@ impl Process {
         let [first, second] = connection.first_psns;
         let (first, expected) = if side == 0 { (first, second) } else { (second, first) };
         let medium = connection.medium;
-        let capacity = u32::try_from(random.borrow_mut().between(2, 24)).unwrap_or(2);
+        let capacity = u32::try_from(outside.random.borrow_mut().between(2, 24)).unwrap_or(2);
         let mut qp = Qp::new(QpOptions {
             port_mtu: PathMtu::B256,
             ..QpOptions::of(QpType::Rc, number, capacity)
@@ -372,7 +377,7 @@ impl Process {
             keeps_early: false,
         };
         let memory = medium.is_memory();
-        let [trains, keeps_early] = [(); 2].map(|()| random.borrow_mut().below(2) == 0);
+        let [trains, keeps_early] = [(); 2].map(|()| outside.random.borrow_mut().below(2) == 0);
         let packets = Capabilities { trains, keeps_early, ..Capabilities::PACKETS };
         qp.set_link(if memory { link } else { packets });
         let mut pacing = Pacing::default();
@@ -413,16 +418,8 @@ impl Process {
             window_packets: Some(32),
             ..Attributes::default()
         };
-        let tally = Cell::new(Tally::default());
-        let around = Around {
-            me: self.id,
-            now,
-            board: &self.board,
-            memory: &self.memory,
-            wires,
-            random,
-            tally: &tally,
-        };
+        let Self { id, board, memory, .. } = &*self;
+        let around = Around { me: *id, now, board, memory, outside };
         for (to, attributes) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
             let (result, _, _) =
                 station.lend(around, 0, None, |qp, desk| qp.modify(to, &attributes, desk));
@@ -463,13 +460,7 @@ impl Process {
     }
 
     /// A step of the program or of its helper, or its first few phases.
-    pub(super) fn step(
-        &mut self,
-        (now, phases): (Time, u64),
-        wires: &RefCell<Wires>,
-        random: &RefCell<Random>,
-        tally: &mut Tally,
-    ) {
+    pub(super) fn step(&mut self, (now, phases): (Time, u64), outside: &Outside) {
         if let Some(down) = self.down {
             if down <= now {
                 self.down = None;
@@ -481,9 +472,9 @@ impl Process {
         }
         self.stopped = None;
         // A program that polls keeps the helper off; one that sleeps is woken by what arrives, or is not.
-        let program = self.polls > 0 || (self.busy && random.borrow_mut().below(2) == 0);
+        let program = self.polls > 0 || (self.busy && outside.random.borrow_mut().below(2) == 0);
         let driver = if program { Driver::Program } else { Driver::Helper };
-        let mut lot = random.borrow_mut();
+        let mut lot = outside.random.borrow_mut();
         let pause = match (program, self.polls) {
             (true, 0) => {
                 self.polls = lot.below(100);
@@ -503,9 +494,8 @@ impl Process {
         };
         drop(lot);
         self.next_poll = now.plus_nanos(1 + pause);
-        let counted = Cell::new(*tally);
         let Self { id, board, waiting, stations, memory, steps, .. } = self;
-        let around = Around { me: *id, now, board, memory, wires, random, tally: &counted };
+        let around = Around { me: *id, now, board, memory, outside };
         let mut table = Table { around, stations };
         board.notice.set(None);
         *steps += 1;
@@ -523,7 +513,8 @@ impl Process {
                     waiting.acknowledge(&mut table, Look::Usual);
                 }
                 1 => {
-                    let records = take_all(most, || wires.borrow_mut().take_record(*id, now));
+                    let records =
+                        take_all(most, || outside.wires.borrow_mut().take_record(*id, now));
                     let quiet = records.is_empty();
                     receive(&mut table, waiting, records, driver);
                     if quiet && !waiting.is_empty() {
@@ -531,7 +522,8 @@ impl Process {
                     }
                 }
                 2 => {
-                    let packets = take_all(most, || wires.borrow_mut().take_packet(*id, now));
+                    let packets =
+                        take_all(most, || outside.wires.borrow_mut().take_packet(*id, now));
                     receive(&mut table, waiting, packets, driver);
                 }
                 3 if clock => serve_timers(&mut table),
@@ -541,7 +533,6 @@ impl Process {
                 _ => {}
             }
         }
-        *tally = counted.get();
     }
 
     /// What has arrived has, even if the program does not live to see it.
@@ -549,18 +540,14 @@ impl Process {
         &mut self,
         now: Time,
         connections: &mut [Connection],
-        wires: &RefCell<Wires>,
-        random: &RefCell<Random>,
-        tally: &mut Tally,
+        outside: &Outside,
     ) {
-        let counted = Cell::new(*tally);
         let Self { id, board, stations, memory, .. } = self;
-        let around = Around { me: *id, now, board, memory, wires, random, tally: &counted };
+        let around = Around { me: *id, now, board, memory, outside };
         for (number, station) in stations.iter_mut() {
             let connection = connections.get_mut(station.connection).expect("it exists");
             reap_received(&mut Seated { around, number: *number, station }, connection);
         }
-        *tally = counted.get();
     }
 
     /// Destroys all queue pairs, which ends what they were at, and forgets all that the device had.
@@ -568,43 +555,33 @@ impl Process {
         &mut self,
         (now, until): (Time, Time),
         connections: &mut [Connection],
-        wires: &RefCell<Wires>,
-        random: &RefCell<Random>,
-        tally: &mut Tally,
+        outside: &Outside,
     ) {
-        let counted = Cell::new(*tally);
         let Self { id, board, stations, memory, .. } = self;
-        let around = Around { me: *id, now, board, memory, wires, random, tally: &counted };
+        let around = Around { me: *id, now, board, memory, outside };
         for (number, station) in stations.iter_mut() {
             let connection = connections.get_mut(station.connection).expect("it exists");
             connection.broken = true;
             destroy(&mut Seated { around, number: *number, station }, connection);
         }
-        *tally = counted.get();
         self.judge();
         self.judge_buried();
         self.die(until);
     }
 
     /// The program looks at what has ended, and asks for more.
-    pub(super) fn act(
-        &mut self,
-        now: Time,
-        connections: &mut [Connection],
-        wires: &RefCell<Wires>,
-        random: &RefCell<Random>,
-        tally: &mut Tally,
-    ) {
+    pub(super) fn act(&mut self, now: Time, connections: &mut [Connection], outside: &Outside) {
         if self.down.is_some() || self.stopped.is_some() {
             return;
         }
-        let counted = Cell::new(*tally);
         let Self { id, board, stations, memory, .. } = self;
-        let around = Around { me: *id, now, board, memory, wires, random, tally: &counted };
+        let around = Around { me: *id, now, board, memory, outside };
         let mut busy = false;
         stations.retain(|number, station| {
             let connection = connections.get_mut(station.connection).expect("it exists");
-            if !connection.medium.is_memory() || !wires.borrow().is_cut(*id, station.peer.process) {
+            if !connection.medium.is_memory()
+                || !outside.wires.borrow().is_cut(*id, station.peer.process)
+            {
                 // All is as it should be.
             } else if around.below(4) == 0 {
                 connection.broken = true;
@@ -625,7 +602,6 @@ impl Process {
             true
         });
         self.busy = busy;
-        *tally = counted.get();
     }
 
     /// What holds after every step.
@@ -714,7 +690,7 @@ fn receive(
         let number = first.dest();
         let me = table.around.me;
         let Some(number) = number else {
-            table.around.wires.borrow_mut().cut(from, me); // That was nonsense.
+            table.around.outside.wires.borrow_mut().cut(from, me); // That was nonsense.
             continue;
         };
         let Some(mut seat) = table.seat(number) else {
@@ -899,11 +875,11 @@ fn post(seat: &mut Seated<'_>, connection: &mut Connection) {
             break;
         }
         let (asked, kind, bytes, lands) = {
-            let mut random = around.random.borrow_mut();
+            let mut random = around.outside.random.borrow_mut();
             if seat.station.own.requests.len() >= 2 && random.below(4) == 0 {
                 break;
             }
-            let forbidden = connection.exact && around.wires.borrow().allows_mistakes();
+            let forbidden = connection.exact && around.outside.wires.borrow().allows_mistakes();
             if seat.station.is_full() {
                 break;
             }
@@ -970,7 +946,7 @@ fn send(seat: &mut Seated<'_>, request: Request, posted: Posted) -> u64 {
     let bytes = Rc::clone(&posted.bytes);
     seat.station.own.requests.insert(index, posted);
     let short = around.below(4) != 0;
-    let room = around.wires.borrow().has_room(around.me, seat.station.peer.process);
+    let room = around.outside.wires.borrow().has_room(around.me, seat.station.peer.process);
     if short && seat.station.pacing.late.is_some() {
         seat.settle();
     }
