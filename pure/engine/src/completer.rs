@@ -242,6 +242,13 @@ impl Completer {
         }
     }
 
+    /// The sequence number that `psn` stands for; `None` if it is a duplicate from before the window, or a forgery
+    /// from beyond.
+    fn in_window(&self, psn: Psn, sent: Sent) -> Option<u64> {
+        let sequence = self.sequence(psn, sent.unacked_psn)?;
+        (self.unacked..sent.top).contains(&sequence).then_some(sequence)
+    }
+
     /// The sequence number that `psn` stands for, given that it is near the window.
     fn sequence(&self, psn: Psn, unacked_psn: Psn) -> Option<u64> {
         self.unacked.checked_add_signed(i64::from(psn.since(unacked_psn)))
@@ -257,12 +264,9 @@ impl Completer {
         queue: &mut SendQueue,
         host: &mut impl Host,
     ) -> Verdict {
-        let Some(sequence) = self.sequence(psn, sent.unacked_psn) else {
+        let Some(sequence) = self.in_window(psn, sent) else {
             return Verdict::Ignore;
         };
-        if sequence < self.unacked || sequence >= sent.top {
-            return Verdict::Ignore; // A duplicate from before the window, or a forgery from beyond.
-        }
         // A positive acknowledgement covers its own packet; a refusal only the ones before it.
         let hole = match syndrome {
             Syndrome::Ack { .. } => sequence + 1,
@@ -296,12 +300,9 @@ impl Completer {
         queue: &mut SendQueue,
         host: &mut impl Host,
     ) -> Verdict {
-        let Some(sequence) = self.sequence(psn, sent.unacked_psn) else {
+        let Some(sequence) = self.in_window(psn, sent) else {
             return Verdict::Ignore;
         };
-        if sequence < self.unacked || sequence >= sent.top {
-            return Verdict::Ignore;
-        }
         if self.retire_before(sequence, queue, host) == Retired::DataMissing {
             return self.resend_around_known(sent.now);
         }

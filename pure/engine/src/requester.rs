@@ -323,19 +323,9 @@ impl Requester {
 
     /// A host that reaches the peer's memory may carry it out.
     pub(crate) fn is_one_sided(&self, kind: &RequestKind) -> bool {
-        match kind {
-            RequestKind::Write { imm: None, .. } | RequestKind::AtomicWrite { .. } => true,
-            // Without resources they fail, and not here.
-            RequestKind::Read { .. }
-            | RequestKind::CompareSwap { .. }
-            | RequestKind::FetchAdd { .. } => self.reads_max > 0,
-            RequestKind::Send { .. }
-            | RequestKind::SendInvalidate { .. }
-            | RequestKind::Write { imm: Some(_), .. }
-            | RequestKind::Flush { .. }
-            | RequestKind::LocalInvalidate { .. }
-            | RequestKind::BindWindow => false,
-        }
+        // What awaits data fails without resources, and not here.
+        matches!(kind, RequestKind::Write { imm: None, .. } | RequestKind::AtomicWrite { .. })
+            || kind.awaits_data() && self.reads_max > 0
     }
 
     /// The longest payload of a packet, in bytes.

@@ -158,20 +158,15 @@ impl fmt::Display for RequestOp {
 pub const fn allowed(kind: QpType, operation: RequestOp) -> bool {
     match kind {
         QpType::Rc | QpType::XrcInitiator => true,
-        QpType::Uc => match operation {
+        QpType::Uc => matches!(
+            operation,
             RequestOp::Send
-            | RequestOp::SendImm
-            | RequestOp::Write
-            | RequestOp::WriteImm
-            | RequestOp::LocalInvalidate
-            | RequestOp::BindWindow => true,
-            RequestOp::SendInvalidate
-            | RequestOp::Read
-            | RequestOp::CompareSwap
-            | RequestOp::FetchAdd
-            | RequestOp::AtomicWrite
-            | RequestOp::Flush => false,
-        },
+                | RequestOp::SendImm
+                | RequestOp::Write
+                | RequestOp::WriteImm
+                | RequestOp::LocalInvalidate
+                | RequestOp::BindWindow
+        ),
         QpType::Ud => matches!(operation, RequestOp::Send | RequestOp::SendImm),
         QpType::XrcTarget => false,
     }

@@ -187,16 +187,7 @@ impl RequestKind {
 
     /// The request is answered with data, so an acknowledgement alone does not complete it.
     pub const fn awaits_data(&self) -> bool {
-        match self {
-            Self::Read { .. } | Self::CompareSwap { .. } | Self::FetchAdd { .. } => true,
-            Self::Send { .. }
-            | Self::SendInvalidate { .. }
-            | Self::Write { .. }
-            | Self::AtomicWrite { .. }
-            | Self::Flush { .. }
-            | Self::LocalInvalidate { .. }
-            | Self::BindWindow => false,
-        }
+        matches!(self, Self::Read { .. } | Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
     /// The request is acknowledged by the answer to a READ of nothing.
