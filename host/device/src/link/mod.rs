@@ -149,6 +149,11 @@ impl Links {
         self.device.gids.iter().any(|entry| entry.gid == gid)
     }
 
+    /// Sends a control message by itself, which may get lost.
+    pub(crate) fn tell(&self, to: Member, control: ControlMessage) {
+        self.send_control_message(to, &control, None);
+    }
+
     /// Sends a control message, which may get lost.
     pub(crate) fn send_control_message(
         &self,

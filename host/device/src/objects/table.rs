@@ -81,6 +81,12 @@ impl QpTable {
         locked(self.slot(qp)?)
     }
 
+    /// Runs this on the queue pair with this number, if there is one.
+    #[inline]
+    pub(crate) fn with<R>(&self, qp: Qpn, run: impl FnOnce(&mut QpInner) -> R) -> Option<R> {
+        Some(run(self.lock(qp)?.as_mut()?))
+    }
+
     /// Where the queue pair with this number lives, if this process has claimed that.
     pub(crate) fn place_of(&self, qp: Qpn) -> Option<Place> {
         let (group, chunk, at) = Self::place(qp);

@@ -10,6 +10,7 @@ use crate::objects::notice::DeferredWakeups;
 use crate::objects::progress::Progress;
 use crate::objects::qp::{QpInner, Waiters};
 use crate::objects::xrc::{Xrcd, XrcdShared};
+use crate::objects::xrc_home::XrcHome;
 use crate::registry::control_message::{
     Condition, ControlMessage, Delegation, Dismissal, Report, Subject,
 };
@@ -89,11 +90,8 @@ impl Port {
                     let number = place.number;
                     places.remove(&key);
                     drop(places);
-                    if let Some(mut guard) = self.table.lock(number)
-                        && let Some(inner) = guard.as_mut()
-                    {
-                        inner.on_dismissal(dismissal.flush, &self.links);
-                    }
+                    self.table
+                        .with(number, |inner| inner.on_dismissal(dismissal.flush, &self.links));
                     self.end_proxy(number);
                 }
             }
@@ -102,21 +100,13 @@ impl Port {
 
     fn on_report(&self, report: &Report) {
         let Report { subject, .. } = report;
-        let mut guard = self.table.lock(subject.target);
-        let dismissal = match guard.as_mut().and_then(|guard| guard.as_mut()) {
-            Some(inner) => inner.on_report(report, &self.links),
-            None => {
-                let subject = Subject { from: self.links.registry.me(), ..*subject };
-                Some(Dismissal { subject, flush: false })
-            }
-        };
-        drop(guard);
+        let taken = self.table.with(subject.target, |inner| inner.on_report(report, &self.links));
+        let dismissal = taken.unwrap_or_else(|| {
+            let subject = Subject { from: self.links.registry.me(), ..*subject };
+            Some(Dismissal { subject, flush: false })
+        });
         if let Some(dismissal) = dismissal.filter(|_| report.condition != Condition::Gone) {
-            self.links.send_control_message(
-                subject.from,
-                &ControlMessage::Dismissal(dismissal),
-                None,
-            );
+            self.links.tell(subject.from, ControlMessage::Dismissal(dismissal));
         }
     }
 
@@ -178,11 +168,7 @@ impl Port {
         let subject = Subject { from: self.links.registry.me(), ..delegation.subject };
         let (epoch, standing) = (delegation.epoch, delegation.known);
         let report = Report { subject, epoch, standing, condition: Condition::Gone };
-        self.links.send_control_message(
-            delegation.subject.from,
-            &ControlMessage::Report(report),
-            None,
-        );
+        self.links.tell(delegation.subject.from, ControlMessage::Report(report));
     }
 
     fn add_proxy(
@@ -242,9 +228,7 @@ impl Port {
             lives
         });
         let idle = |place: &&Place| {
-            let mut guard = self.table.lock(place.number);
-            let inner = guard.as_mut().and_then(|guard| guard.as_mut());
-            inner.is_none_or(|inner| inner.is_idle_proxy())
+            self.table.with(place.number, |inner| inner.is_idle_proxy()).unwrap_or(true)
         };
         if victims.is_empty()
             && let Some(idlest) = places.values().filter(idle).min_by_key(|place| place.delegated)
@@ -295,25 +279,22 @@ impl Port {
         now: Time,
     ) {
         let _deferred = DeferredWakeups::begin();
-        let Some(mut guard) = self.table.lock(number) else {
-            return;
-        };
-        let Some(inner) = guard.as_mut() else {
-            return;
-        };
-        if inner.proxy_of() != Some(delegation.subject) {
-            return;
-        }
-        inner.on_delegation(delegation, packet, now, &self.links);
-        let aftermath = inner.transmit(now, Acks::Now, &self.links);
-        self.follow_up(number, inner, aftermath);
-        if inner.is_to_be_watched() {
-            self.arm_watch(number, now);
-        }
+        self.table.with(number, |inner| {
+            if inner.proxy_of() != Some(delegation.subject) {
+                return;
+            }
+            inner.on_delegation(delegation, packet, now, &self.links);
+            let aftermath = inner.transmit(now, Acks::Now, &self.links);
+            self.follow_up(number, inner, aftermath);
+            if inner.is_to_be_watched() {
+                self.arm(number, now, WATCH_NANOS);
+            }
+        });
     }
 
-    fn arm_watch(&self, number: Qpn, now: Time) {
-        let at = Time::from_nanos(now.nanos().saturating_add(WATCH_NANOS));
+    /// Has a queue pair looked at after so many nanoseconds.
+    fn arm(&self, number: Qpn, now: Time, nanos: u64) {
+        let at = Time::from_nanos(now.nanos().saturating_add(nanos));
         self.schedule.with(|schedule| schedule.arm(number, at));
         self.helper.notice(at);
     }
@@ -331,7 +312,7 @@ impl Port {
         if let Some(aftermath) = inner.watch(now, &self.links) {
             self.follow_up(number, inner, aftermath);
             if inner.is_to_be_watched() {
-                self.arm_watch(number, now);
+                self.arm(number, now, WATCH_NANOS);
             }
             return;
         }
@@ -344,15 +325,8 @@ impl Port {
     pub(super) fn note_parked(&self, number: Qpn, now: Time, parked: &mut Vec<Qpn>) {
         if !parked.contains(&number) {
             parked.push(number);
-            self.arm_parked(number, now);
+            self.arm(number, now, XrcHome::ASK_NANOS);
         }
-    }
-
-    fn arm_parked(&self, number: Qpn, now: Time) {
-        let at = now.nanos().saturating_add(crate::objects::xrc_home::XrcHome::ASK_NANOS);
-        let at = Time::from_nanos(at);
-        self.schedule.with(|schedule| schedule.arm(number, at));
-        self.helper.notice(at);
     }
 
     /// Takes packets that were parked and whose turn has come; says whether there were any.
@@ -367,17 +341,12 @@ impl Port {
         let mut busy = false;
         for _ in 0..all.len() {
             let number = all.remove(0);
-            let mut guard = self.table.lock(number);
-            let waiters = guard
-                .as_mut()
-                .and_then(|guard| guard.as_mut())
-                .map_or(Waiters::None, |inner| inner.look_after_parked(now, &self.links));
-            drop(guard);
-            match waiters {
+            let look = |inner: &mut QpInner| inner.look_after_parked(now, &self.links);
+            match self.table.with(number, look).unwrap_or(Waiters::None) {
                 Waiters::None => {}
                 Waiters::Waiting => {
                     all.push(number);
-                    self.arm_parked(number, now);
+                    self.arm(number, now, XrcHome::ASK_NANOS);
                 }
                 Waiters::Ready(parked) => {
                     busy = true;
@@ -392,11 +361,7 @@ impl Port {
                             self.take(&arrival, flows, waiting, all);
                         }
                     }
-                    if let Some(mut guard) = self.table.lock(number)
-                        && let Some(inner) = guard.as_mut()
-                    {
-                        inner.take_back(parked);
-                    }
+                    self.table.with(number, |inner| inner.take_back(parked));
                 }
             }
         }

@@ -260,11 +260,7 @@ impl QpInner {
             home.begin();
             if let Some(proxy) = proxy {
                 let subject = Subject { from: links.registry.me(), target, life };
-                links.send_control_message(
-                    proxy,
-                    &ControlMessage::Dismissal(Dismissal { subject, flush }),
-                    None,
-                );
+                links.tell(proxy, ControlMessage::Dismissal(Dismissal { subject, flush }));
             }
         }
     }
@@ -396,7 +392,7 @@ impl QpInner {
             && let Some(proxy) = targets.proxy_mut()
             && let Some(report) = proxy.report(&self.engine, links.registry.me())
         {
-            links.send_control_message(proxy.subject().from, &ControlMessage::Report(report), None);
+            links.tell(proxy.subject().from, ControlMessage::Report(report));
         }
     }
 
