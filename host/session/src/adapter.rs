@@ -8,13 +8,14 @@ use crate::frame::Name;
 use crate::keeper::Keeper;
 use crate::link::Link;
 use crate::source::Source;
+use adverb_verbs::locks::Mutex;
 use adverb_verbs::{Access, Context, Device, Gid, GidEntry, PathMtu, Pd, QpLimits};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tracing::{debug, info};
 
 /// An open device with the settings of a session.
@@ -211,7 +212,7 @@ impl Adapter {
 
     /// Has a link looked after.
     pub(crate) fn keep(&self, link: &Arc<Link>) -> io::Result<()> {
-        let mut keeper = self.inner.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keeper = self.inner.keeper.lock();
         if keeper.is_none() {
             *keeper = Some(Keeper::start(self.config().timeouts.silence)?);
         }
@@ -220,7 +221,7 @@ impl Adapter {
 
     /// The wait set of all channels that share one completion channel.
     pub(crate) fn bed(&self) -> io::Result<Arc<Bed>> {
-        let mut bed = self.inner.bed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bed = self.inner.bed.lock();
         match &*bed {
             Some(bed) => Ok(Arc::clone(bed)),
             None => {
@@ -238,7 +239,7 @@ impl Adapter {
                 let keys = &self.config().queues.cq_keys;
                 let key = keys.iter().find(|(channel, _)| channel == name.as_str());
                 let key = key.map_or("", |(_, key)| key.as_str());
-                let mut sources = self.inner.sources.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut sources = self.inner.sources.lock();
                 if let Some(source) = sources.get(key).and_then(Weak::upgrade) {
                     debug!(channel = %name, key, "shared completion queue found");
                     return Ok(source);
@@ -304,7 +305,7 @@ impl Adapters {
             return Ok(only.clone());
         }
         let is_active = |adapter: &Adapter| adapter.context().query_port().active;
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let known = open.iter().find(|known| known.context().device().entry_at(local).is_some());
         if let Some(known) = known.filter(|known| is_active(known)) {
             return Ok(known.clone());

@@ -12,6 +12,7 @@ use crate::source::Source;
 use adverb_sys::eventfd::EventFd;
 use adverb_sys::poll;
 use adverb_verbs::CompChannel;
+use adverb_verbs::locks::Mutex;
 #[cfg(feature = "tokio")]
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +21,7 @@ use std::sync::Weak;
 #[cfg(feature = "tokio")]
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
@@ -110,7 +111,7 @@ impl Bed {
     /// None in practice: those of `poll(2)` and `epoll_wait(2)`.
     pub(crate) fn sleep(&self, epoch: u64, most: Duration) -> io::Result<()> {
         let most = most.min(SLEEP_MAX);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if self.epoch() != epoch {
             return Ok(());
         }
@@ -125,7 +126,7 @@ impl Bed {
         let watched = self.watch(most);
         #[cfg(feature = "tokio")]
         self.taken.store(true, Ordering::Release);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.watched = false;
         self.wake(state);
         watched
@@ -149,7 +150,7 @@ impl Bed {
 
     /// Wakes all sleepers that can be woken.
     pub(crate) fn kick(&self) {
-        let state = self.lock();
+        let state = self.state.lock();
         let watched = state.watched;
         self.wake(state);
         let bell = match &self.alarm {
@@ -180,7 +181,7 @@ impl Bed {
     /// Has `waker` woken once, at the next wake-up.
     #[cfg(feature = "tokio")]
     pub(crate) fn register(&self, waker: &Waker) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.wakers.iter().any(|known| known.will_wake(waker)) {
             state.wakers.push(waker.clone());
         }
@@ -196,10 +197,6 @@ impl Bed {
         if sleepers > 0 {
             self.woken.notify_all();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

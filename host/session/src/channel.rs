@@ -5,8 +5,8 @@
 
 mod shared;
 
-use self::shared::{AWAITED, Failure, POSTED, State};
-pub(crate) use self::shared::{Shared, post_probe};
+pub(crate) use self::shared::{AWAITED, Request, Shared, post_probe};
+use self::shared::{Failure, POSTED, State};
 use crate::adapter::Adapter;
 use crate::buffer::Block;
 use crate::connector::Deadline;
@@ -14,7 +14,7 @@ use crate::error::{ChannelError, Route};
 use crate::handler::Handler;
 use crate::line::Line;
 use crate::remote::RemoteBlock;
-use crate::ring::{Claim, Event, Fate, Queue, Ticket};
+use crate::ring::{Claim, Event, Queue, Ticket};
 use crate::set_up::Unlinked;
 use crate::worker;
 use adverb_verbs::{QpAttr, QpCounters, Qpn};
@@ -188,7 +188,7 @@ impl Channel {
     /// [`ChannelError`]; nothing was posted then.
     #[inline]
     pub fn post_send(&self, block: Block) -> Result<Ticket, ChannelError> {
-        self.shared.post_send(block, None, POSTED)
+        self.shared.post(block, Request::Send { imm: None }, POSTED)
     }
 
     /// Posts a message with immediate data.
@@ -197,7 +197,7 @@ impl Channel {
     ///
     /// [`ChannelError`]; nothing was posted then.
     pub fn post_send_with_imm(&self, block: Block, imm: u32) -> Result<Ticket, ChannelError> {
-        self.shared.post_send(block, Some(imm), POSTED)
+        self.shared.post(block, Request::Send { imm: Some(imm) }, POSTED)
     }
 
     /// Posts a WRITE of `block` to the start of `to`.
@@ -207,7 +207,7 @@ impl Channel {
     /// [`ChannelError`]; nothing was posted then.
     #[inline]
     pub fn post_write(&self, block: Block, to: RemoteBlock) -> Result<Ticket, ChannelError> {
-        self.shared.post_write(block, to, None, POSTED)
+        self.shared.post(block, Request::Write { to, imm: None }, POSTED)
     }
 
     /// Posts a WRITE of `block` to the start of `to` that uses up one of the peer's receives to tell
@@ -222,7 +222,7 @@ impl Channel {
         to: RemoteBlock,
         imm: u32,
     ) -> Result<Ticket, ChannelError> {
-        self.shared.post_write(block, to, Some(imm), POSTED)
+        self.shared.post(block, Request::Write { to, imm: Some(imm) }, POSTED)
     }
 
     /// Posts a READ of the start of `from` into `block`.
@@ -231,7 +231,7 @@ impl Channel {
     ///
     /// [`ChannelError`]; nothing was posted then.
     pub fn post_read(&self, block: Block, from: RemoteBlock) -> Result<Ticket, ChannelError> {
-        self.shared.post_read(block, from, POSTED)
+        self.shared.post(block, Request::Read { from }, POSTED)
     }
 
     /// Posts an addition to the peer's 8 bytes at the start of `at`; `block`, of 8 bytes, takes what
@@ -246,7 +246,7 @@ impl Channel {
         at: RemoteBlock,
         add: u64,
     ) -> Result<Ticket, ChannelError> {
-        self.shared.post_fetch_add(block, at, add, POSTED)
+        self.shared.post(block, Request::FetchAdd { at, add }, POSTED)
     }
 
     /// Posts a comparison of the peer's 8 bytes at the start of `at` with `compare`, which puts
@@ -262,8 +262,7 @@ impl Channel {
         compare: u64,
         swap: u64,
     ) -> Result<Ticket, ChannelError> {
-        let words = (compare, swap);
-        self.shared.post_compare_swap(block, at, words, POSTED)
+        self.shared.post(block, Request::CompareSwap { at, compare, swap }, POSTED)
     }
 
     /// Sends a message and waits until the peer has it.
@@ -272,7 +271,7 @@ impl Channel {
     ///
     /// [`ChannelError`]. After [`ChannelError::Timeout`] the work goes on.
     pub fn send(&self, block: Block) -> Result<(), ChannelError> {
-        self.awaited(|shared| shared.post_send(block.clone(), None, AWAITED)).map(drop)
+        self.awaited(&block, Request::Send { imm: None }).map(drop)
     }
 
     /// Sends a message with immediate data and waits until the peer has it.
@@ -281,7 +280,7 @@ impl Channel {
     ///
     /// As [`Channel::send`].
     pub fn send_with_imm(&self, block: Block, imm: u32) -> Result<(), ChannelError> {
-        self.awaited(|shared| shared.post_send(block.clone(), Some(imm), AWAITED)).map(drop)
+        self.awaited(&block, Request::Send { imm: Some(imm) }).map(drop)
     }
 
     /// Writes `block` to the start of `to` and waits until it is there.
@@ -290,7 +289,7 @@ impl Channel {
     ///
     /// As [`Channel::send`].
     pub fn write(&self, block: Block, to: RemoteBlock) -> Result<(), ChannelError> {
-        self.awaited(|shared| shared.post_write(block.clone(), to, None, AWAITED)).map(drop)
+        self.awaited(&block, Request::Write { to, imm: None }).map(drop)
     }
 
     /// Writes `block` to the start of `to`, tells the peer `imm`, and waits until both are there.
@@ -304,7 +303,7 @@ impl Channel {
         to: RemoteBlock,
         imm: u32,
     ) -> Result<(), ChannelError> {
-        self.awaited(|shared| shared.post_write(block.clone(), to, Some(imm), AWAITED)).map(drop)
+        self.awaited(&block, Request::Write { to, imm: Some(imm) }).map(drop)
     }
 
     /// Reads the start of `from` into `block`.
@@ -313,7 +312,7 @@ impl Channel {
     ///
     /// As [`Channel::send`].
     pub fn read(&self, block: Block, from: RemoteBlock) -> Result<(), ChannelError> {
-        self.awaited(|shared| shared.post_read(block.clone(), from, AWAITED)).map(drop)
+        self.awaited(&block, Request::Read { from }).map(drop)
     }
 
     /// Adds to the peer's 8 bytes at the start of `at`, wrapping, and returns what was there, which
@@ -323,7 +322,7 @@ impl Channel {
     ///
     /// As [`Channel::send`].
     pub fn fetch_add(&self, block: Block, at: RemoteBlock, add: u64) -> Result<u64, ChannelError> {
-        word(&self.awaited(|shared| shared.post_fetch_add(block.clone(), at, add, AWAITED))?)
+        word(&self.awaited(&block, Request::FetchAdd { at, add })?)
     }
 
     /// Puts `swap` in the place of the peer's 8 bytes at the start of `at` if they equal `compare`,
@@ -339,8 +338,7 @@ impl Channel {
         compare: u64,
         swap: u64,
     ) -> Result<u64, ChannelError> {
-        let words = (compare, swap);
-        word(&self.awaited(|shared| shared.post_compare_swap(block.clone(), at, words, AWAITED))?)
+        word(&self.awaited(&block, Request::CompareSwap { at, compare, swap })?)
     }
 
     /// Waits for something to arrive in the oldest of the posted receives.
@@ -492,12 +490,9 @@ impl Channel {
 
     /// Posts work that is claimed, and waits for its end.
     #[inline]
-    fn awaited(
-        &self,
-        post: impl Fn(&Shared) -> Result<Ticket, ChannelError>,
-    ) -> Result<Event, ChannelError> {
+    fn awaited(&self, block: &Block, request: Request) -> Result<Event, ChannelError> {
         loop {
-            match post(&self.shared) {
+            match self.shared.post(block.clone(), request, AWAITED) {
                 Ok(ticket) => return self.finish(ticket),
                 // Places held by other threads that wait will be free soon.
                 Err(full @ ChannelError::Full { .. }) => {
@@ -515,11 +510,7 @@ impl Channel {
     /// Waits for the end of work that is claimed.
     #[inline]
     fn finish(&self, ticket: Ticket) -> Result<Event, ChannelError> {
-        let event = self.until(|state| match state.ring(ticket.queue).take(ticket.number) {
-            Fate::Pending => Ok(None),
-            Fate::Done(event) => Ok(Some(event)),
-            Fate::Taken => Err(ChannelError::Taken(ticket)),
-        });
+        let event = self.until(|state| state.take_claimed(ticket));
         if matches!(event, Err(ChannelError::Timeout { .. })) {
             let mut state = self.shared.lock();
             state.ring(ticket.queue).claim(ticket.number, Claim::Poll);
@@ -621,56 +612,9 @@ impl Channel {
         &self.shared
     }
 
-    pub(crate) fn claim_send(
-        &self,
-        block: &Block,
-        imm: Option<u32>,
-    ) -> Result<Ticket, ChannelError> {
-        self.shared.post_send(block.clone(), imm, AWAITED)
-    }
-
-    pub(crate) fn claim_write(
-        &self,
-        block: &Block,
-        to: RemoteBlock,
-        imm: Option<u32>,
-    ) -> Result<Ticket, ChannelError> {
-        self.shared.post_write(block.clone(), to, imm, AWAITED)
-    }
-
-    pub(crate) fn claim_read(
-        &self,
-        block: &Block,
-        from: RemoteBlock,
-    ) -> Result<Ticket, ChannelError> {
-        self.shared.post_read(block.clone(), from, AWAITED)
-    }
-
-    pub(crate) fn claim_fetch_add(
-        &self,
-        block: &Block,
-        at: RemoteBlock,
-        add: u64,
-    ) -> Result<Ticket, ChannelError> {
-        self.shared.post_fetch_add(block.clone(), at, add, AWAITED)
-    }
-
-    pub(crate) fn claim_compare_swap(
-        &self,
-        block: &Block,
-        at: RemoteBlock,
-        words: (u64, u64),
-    ) -> Result<Ticket, ChannelError> {
-        self.shared.post_compare_swap(block.clone(), at, words, AWAITED)
-    }
-
     /// The event of work that is claimed, if it has ended.
     pub(crate) fn take_claimed(&self, ticket: Ticket) -> Result<Option<Event>, ChannelError> {
-        match self.shared.lock().ring(ticket.queue).take(ticket.number) {
-            Fate::Pending => Ok(None),
-            Fate::Done(event) => Ok(Some(event)),
-            Fate::Taken => Err(ChannelError::Taken(ticket)),
-        }
+        self.shared.lock().take_claimed(ticket)
     }
 
     /// The work has no waiter any more, and its event is dropped.

@@ -15,19 +15,18 @@ pub use sessions::{AsyncClientSession, AsyncEndpoint, AsyncServerSession};
 
 use crate::bed::Bed;
 use crate::buffer::Block;
-use crate::channel::{Channel, Shared, word};
+use crate::channel::{AWAITED, Channel, Request, Shared, word};
 use crate::error::{ChannelError, MessageError};
 use crate::messenger::{Message, Messenger};
 use crate::remote::RemoteBlock;
 use crate::ring::Event;
 use crate::source::Source;
 use adverb_verbs::AsyncCompChannel;
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
-use std::task::Poll;
+use std::sync::{Arc, Weak};
+use std::task::{Poll, Waker};
 
 /// A channel that tasks wait on.
 ///
@@ -88,7 +87,7 @@ impl AsyncChannel {
     ///
     /// As [`Channel::send`], but it waits for as long as it takes.
     pub async fn send(&self, block: Block) -> Result<(), ChannelError> {
-        self.awaited(|channel| channel.claim_send(&block, None)).await.map(drop)
+        self.awaited(&block, Request::Send { imm: None }).await.map(drop)
     }
 
     /// Sends a message with immediate data and waits until the peer has it.
@@ -97,7 +96,7 @@ impl AsyncChannel {
     ///
     /// As [`AsyncChannel::send`].
     pub async fn send_with_imm(&self, block: Block, imm: u32) -> Result<(), ChannelError> {
-        self.awaited(|channel| channel.claim_send(&block, Some(imm))).await.map(drop)
+        self.awaited(&block, Request::Send { imm: Some(imm) }).await.map(drop)
     }
 
     /// Writes `block` to the start of `to` and waits until it is there.
@@ -106,7 +105,7 @@ impl AsyncChannel {
     ///
     /// As [`AsyncChannel::send`].
     pub async fn write(&self, block: Block, to: RemoteBlock) -> Result<(), ChannelError> {
-        self.awaited(|channel| channel.claim_write(&block, to, None)).await.map(drop)
+        self.awaited(&block, Request::Write { to, imm: None }).await.map(drop)
     }
 
     /// Writes `block` to the start of `to`, tells the peer `imm`, and waits until both are there.
@@ -120,7 +119,7 @@ impl AsyncChannel {
         to: RemoteBlock,
         imm: u32,
     ) -> Result<(), ChannelError> {
-        self.awaited(|channel| channel.claim_write(&block, to, Some(imm))).await.map(drop)
+        self.awaited(&block, Request::Write { to, imm: Some(imm) }).await.map(drop)
     }
 
     /// Reads the start of `from` into `block`.
@@ -129,7 +128,7 @@ impl AsyncChannel {
     ///
     /// As [`AsyncChannel::send`].
     pub async fn read(&self, block: Block, from: RemoteBlock) -> Result<(), ChannelError> {
-        self.awaited(|channel| channel.claim_read(&block, from)).await.map(drop)
+        self.awaited(&block, Request::Read { from }).await.map(drop)
     }
 
     /// Adds to the peer's 8 bytes at the start of `at`, wrapping, and returns what was there, which
@@ -144,7 +143,7 @@ impl AsyncChannel {
         at: RemoteBlock,
         add: u64,
     ) -> Result<u64, ChannelError> {
-        word(&self.awaited(|channel| channel.claim_fetch_add(&block, at, add)).await?)
+        word(&self.awaited(&block, Request::FetchAdd { at, add }).await?)
     }
 
     /// Puts `swap` in the place of the peer's 8 bytes at the start of `at` if they equal `compare`,
@@ -160,8 +159,7 @@ impl AsyncChannel {
         compare: u64,
         swap: u64,
     ) -> Result<u64, ChannelError> {
-        let words = (compare, swap);
-        word(&self.awaited(|channel| channel.claim_compare_swap(&block, at, words)).await?)
+        word(&self.awaited(&block, Request::CompareSwap { at, compare, swap }).await?)
     }
 
     /// Waits for something to arrive in the oldest of the posted receives. Cancel-safe.
@@ -218,12 +216,9 @@ impl AsyncChannel {
     }
 
     /// Posts work that is claimed, and waits for its end.
-    async fn awaited(
-        &self,
-        post: impl Fn(&Channel) -> Result<crate::Ticket, ChannelError>,
-    ) -> Result<Event, ChannelError> {
+    async fn awaited(&self, block: &Block, request: Request) -> Result<Event, ChannelError> {
         let ticket = self
-            .until(|channel| match post(channel) {
+            .until(|channel| match channel.shared().post(block.clone(), request, AWAITED) {
                 Ok(ticket) => Ok(Some(ticket)),
                 // Places that others hold will be free soon, unless they wait for us.
                 Err(full @ ChannelError::Full { .. }) if channel.is_held_up() => Err(full),
@@ -242,23 +237,7 @@ impl AsyncChannel {
         &self,
         mut done: impl FnMut(&Channel) -> Result<Option<T>, ChannelError>,
     ) -> Result<T, ChannelError> {
-        poll_fn(|context| {
-            let channel = &self.channel;
-            if let Some(answer) = done(channel)? {
-                return Poll::Ready(Ok(answer));
-            }
-            // Registered before the last look, so that nothing is missed in between.
-            channel.register(context.waker());
-            channel.reap()?;
-            if let Some(answer) = done(channel)? {
-                return Poll::Ready(Ok(answer));
-            }
-            if channel.shared().source().is_polled() {
-                context.waker().wake_by_ref();
-            }
-            Poll::Pending
-        })
-        .await
+        until(&self.channel, |_| (), || done(&self.channel)).await
     }
 }
 
@@ -340,23 +319,9 @@ impl AsyncMessenger {
         &self,
         mut done: impl FnMut(&Messenger) -> Result<Option<T>, MessageError>,
     ) -> Result<T, MessageError> {
-        poll_fn(|context| {
-            if let Some(answer) = done(&self.messenger)? {
-                return Poll::Ready(Ok(answer));
-            }
-            let channel = self.channel.channel();
-            channel.register(context.waker());
-            self.messenger.register(context.waker());
-            channel.reap()?;
-            if let Some(answer) = done(&self.messenger)? {
-                return Poll::Ready(Ok(answer));
-            }
-            if channel.shared().source().is_polled() {
-                context.waker().wake_by_ref();
-            }
-            Poll::Pending
-        })
-        .await
+        let messenger = &self.messenger;
+        let register = |waker: &Waker| messenger.register(waker);
+        until(self.channel.channel(), register, || done(messenger)).await
     }
 }
 
@@ -385,6 +350,32 @@ impl Messages<'_> {
     }
 }
 
+/// Waits until `done` has an answer, which is asked again whenever something has happened on the channel, or, if
+/// wakers are left with `register`, elsewhere.
+async fn until<T, E: From<ChannelError>>(
+    channel: &Channel,
+    register: impl Fn(&Waker),
+    mut done: impl FnMut() -> Result<Option<T>, E>,
+) -> Result<T, E> {
+    poll_fn(|context| {
+        if let Some(answer) = done()? {
+            return Poll::Ready(Ok(answer));
+        }
+        // Registered before the last look, so that nothing is missed in between.
+        channel.register(context.waker());
+        register(context.waker());
+        channel.reap()?;
+        if let Some(answer) = done()? {
+            return Poll::Ready(Ok(answer));
+        }
+        if channel.shared().source().is_polled() {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await
+}
+
 /// Starts the task that takes completions, unless it runs or is not needed.
 fn drive(channel: &Arc<Shared>) -> io::Result<()> {
     let source = channel.source();
@@ -392,7 +383,7 @@ fn drive(channel: &Arc<Shared>) -> io::Result<()> {
     let Some(events) = bed.channel() else {
         return Ok(());
     };
-    let mut served = lock(bed);
+    let mut served = bed.served.lock();
     if served.is_none() {
         bed.share()?;
         let events = AsyncCompChannel::new(events.clone())?;
@@ -415,10 +406,6 @@ fn empty(source: &Source) {
     }
 }
 
-fn lock(bed: &Bed) -> MutexGuard<'_, Option<HashMap<u64, Weak<Source>>>> {
-    bed.served.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Ends the service when the task does, so that another can begin.
 struct Service {
     bed: Arc<Bed>,
@@ -428,7 +415,7 @@ struct Service {
 impl Drop for Service {
     fn drop(&mut self) {
         if !self.ended {
-            *lock(&self.bed) = None;
+            *self.bed.served.lock() = None;
         }
     }
 }
@@ -468,7 +455,7 @@ async fn take(bed: Arc<Bed>, events: AsyncCompChannel) {
 /// The sources to look at: the one whose queue has fired, or all if threads have taken events; `None`,
 /// and the end of the service, if there are none any more.
 fn due(bed: &Bed, fired: Option<u64>) -> Option<Vec<Arc<Source>>> {
-    let mut served = lock(bed);
+    let mut served = bed.served.lock();
     let sources = served.as_ref().filter(|sources| !sources.is_empty());
     let due = sources.map(|sources| match (bed.has_taken(), fired) {
         (true, _) => sources.values().filter_map(Weak::upgrade).collect(),

@@ -7,10 +7,11 @@
 use crate::link::Link;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::eventfd::EventFd;
+use adverb_verbs::locks::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,7 @@ impl Keeper {
 
     /// Looks after a link from now on, until the peer has gone or the link has ended.
     pub(crate) fn keep(&self, link: &Arc<Link>) -> io::Result<()> {
-        let mut links = self.inner.links();
+        let mut links = self.inner.links.lock();
         let token = links.next;
         links.next += 1;
         links.known.insert(token, Arc::downgrade(link));
@@ -73,10 +74,6 @@ impl Drop for Keeper {
 }
 
 impl Inner {
-    fn links(&self) -> MutexGuard<'_, Links> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn run(&self) {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut rest = None;
@@ -104,10 +101,10 @@ impl Inner {
     }
 
     fn attend(&self, token: u64) {
-        let link = self.links().known.get(&token).and_then(Weak::upgrade);
+        let link = self.links.lock().known.get(&token).and_then(Weak::upgrade);
         // One that has ended is closed, and the kernel has forgotten it.
         let Some(link) = link else {
-            self.links().known.remove(&token);
+            self.links.lock().known.remove(&token);
             return;
         };
         if !link.attend() {
@@ -116,7 +113,7 @@ impl Inner {
     }
 
     fn forget(&self, token: u64, link: &Link) {
-        self.links().known.remove(&token);
+        self.links.lock().known.remove(&token);
         let _ = self.epoll.remove(link.stream());
     }
 
@@ -124,7 +121,7 @@ impl Inner {
     fn look(&self) -> Option<Duration> {
         let patience = self.patience?;
         let known: Vec<_> = {
-            let mut links = self.links();
+            let mut links = self.links.lock();
             links.known.retain(|_, link| link.strong_count() > 0);
             links.known.iter().map(|(token, link)| (*token, Weak::clone(link))).collect()
         };

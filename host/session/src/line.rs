@@ -18,8 +18,9 @@ use crate::error::{ChannelError, ConnectError, SetUpError};
 use crate::handler::Handler;
 use crate::link::{Departure, Link};
 use crate::set_up;
+use adverb_verbs::locks::Mutex;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 use tracing::{info, warn};
@@ -77,13 +78,9 @@ impl Line {
         self.channels.get().map(Vec::as_slice).unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The link of the moment; the last one, if there is none.
     pub(crate) fn link(&self) -> Arc<Link> {
-        Arc::clone(&self.lock().link)
+        Arc::clone(&self.state.lock().link)
     }
 
     /// Where it connected to, if it is a client's.
@@ -93,7 +90,7 @@ impl Line {
 
     #[cfg(feature = "tokio")]
     pub(crate) fn stage(&self) -> Stage {
-        self.lock().stage
+        self.state.lock().stage
     }
 
     /// Has the device take in and answer all that has arrived.
@@ -109,7 +106,7 @@ impl Line {
 
     fn set_over(&self) {
         self.pause.end();
-        self.lock().stage = Stage::Over;
+        self.state.lock().stage = Stage::Over;
         self.changed.notify_all();
         for channel in self.channels().iter().filter_map(Weak::upgrade) {
             channel.wake();
@@ -119,7 +116,7 @@ impl Line {
     /// Waits until there is a link with a peer.
     pub(crate) fn wait_until_up(&self, timeout: Duration) -> Result<(), ChannelError> {
         let deadline = Deadline::after(timeout);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let departure = state.link.departure();
             match (state.stage, departure) {
@@ -140,7 +137,7 @@ impl Line {
     /// The peer of link `number` is gone, and all channels have ended. Called by the keeper.
     pub(crate) fn lost(self: &Arc<Self>, number: u32, how: Departure) {
         let policy = self.adapter.config().reconnect.filter(|policy| policy.covers(how));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.stage != Stage::Up || state.link.number() != number {
             return;
         }
@@ -175,7 +172,7 @@ impl Line {
         for (channel, unlinked) in channels.iter().zip(met.channels) {
             channel.revive(unlinked, link.number());
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.stage == Stage::Over {
             drop(state);
             link.close();
@@ -265,13 +262,13 @@ struct Pause {
 impl Pause {
     /// Pauses; true if it was ended.
     fn take(&self, pause: Duration) -> bool {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.ended.lock();
         let waited = self.rung.wait_timeout_while(ended, pause, |ended| !*ended);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn end(&self) {
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.ended.lock() = true;
         self.rung.notify_all();
     }
 }

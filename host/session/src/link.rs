@@ -12,12 +12,13 @@ use crate::line::Line;
 use crate::pipe::Pipe;
 use crate::remote::RemoteBuffer;
 use adverb_sys::eventfd::EventFd;
+use adverb_verbs::locks::Mutex;
 use adverb_verbs::{Access, Gid, PathMtu};
 use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, trace};
@@ -191,10 +192,6 @@ impl Link {
         &self.stream
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How the peer went, as far as is known.
     pub(crate) fn departure(&self) -> Option<Departure> {
         let code = self.departed.load(Ordering::Acquire);
@@ -207,7 +204,7 @@ impl Link {
     /// Looks whether the peer is still there. Its channels have not ended for that yet.
     pub(crate) fn check(&self) -> Option<Departure> {
         if self.departure().is_none()
-            && let Ok(mut reader) = self.reader.try_lock()
+            && let Some(mut reader) = self.reader.try_lock()
         {
             self.hear(&mut reader);
         }
@@ -230,7 +227,7 @@ impl Link {
     pub(crate) fn look_after(&self, patience: Duration) -> Duration {
         let often = patience / LOOKS_PER_SILENCE;
         let seen = self.signs_of_life();
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watch = self.watch.lock();
         if seen != watch.seen {
             *watch = Watch::new(seen);
             return often;
@@ -291,7 +288,7 @@ impl Link {
     /// Sends a frame that need not be sent.
     fn offer(&self, frame: &Frame) {
         // Any other frame shows as well that this side lives.
-        if let Ok(_writer) = self.writer.try_lock()
+        if let Some(_writer) = self.writer.try_lock()
             && !connector::offer(&self.stream, frame)
         {
             self.depart(Departure::Lost);
@@ -343,7 +340,7 @@ impl Link {
             block_bytes = new.block_bytes,
             "the peer advertises a buffer"
         );
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(old) = state.theirs.iter_mut().find(|old| old.name == new.name) {
             *old = new;
         } else if state.theirs.len() < BUFFERS_MAX {
@@ -364,7 +361,7 @@ impl Link {
             info!(peer = %self.peer.addr, name = %self.peer.name, "{how}");
         }
         // Under the lock, so that no thread misses it between looking and waiting.
-        self.tell(self.lock());
+        self.tell(self.state.lock());
     }
 
     /// Wakes all that wait for a buffer.
@@ -386,12 +383,12 @@ impl Link {
         if buffer.access().bits() & remote == 0 {
             return Err(ExchangeError::NotShared);
         }
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writer = self.writer.lock();
         if let Some(how) = self.departure() {
             return Err(ExchangeError::PeerGone(how));
         }
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.ours.iter().any(|(known, _)| *known == title) {
                 return Err(ExchangeError::NameTaken { name: title });
             }
@@ -428,7 +425,7 @@ impl Link {
 
     /// What the peer was told of, to be told again elsewhere.
     pub(crate) fn advertised(&self) -> Vec<(Name, Buffer)> {
-        self.lock().ours.clone()
+        self.state.lock().ours.clone()
     }
 
     pub(crate) fn remote_buffer(
@@ -438,7 +435,7 @@ impl Link {
     ) -> Result<RemoteBuffer, ExchangeError> {
         let name = Name::new(name)?;
         let deadline = Deadline::after(timeout);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if let Some(found) = self.find(&state, &name, deadline)? {
                 return Ok(found);
@@ -456,7 +453,7 @@ impl Link {
         deadline: Deadline,
         waker: &Waker,
     ) -> Result<Option<RemoteBuffer>, ExchangeError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let found = self.find(&state, name, deadline)?;
         if found.is_none() && !state.wakers.iter().any(|known| known.will_wake(waker)) {
             state.wakers.push(waker.clone());
@@ -489,7 +486,7 @@ impl Link {
 
     /// Says goodbye, once.
     pub(crate) fn close(&self) {
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let writer = self.writer.lock();
         if self.departure().is_some() {
             return;
         }
@@ -498,7 +495,7 @@ impl Link {
         if let Some(line) = self.line.get().and_then(Weak::upgrade) {
             line.catch_up();
         }
-        self.reader.lock().unwrap_or_else(PoisonError::into_inner).part(&Frame::Bye, PEER_PATIENCE);
+        self.reader.lock().part(&Frame::Bye, PEER_PATIENCE);
         drop(writer);
         self.end_channels(Departure::Here);
     }
@@ -520,7 +517,6 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
     use crate::{ClientSession, Config, ServerSession};
-    use std::sync::PoisonError;
     use std::thread;
     use std::time::Duration;
 
@@ -540,7 +536,7 @@ mod tests {
         for _ in 0..10 {
             link.look_after(patience);
         }
-        assert!(link.watch.lock().unwrap_or_else(PoisonError::into_inner).asked <= 1);
+        assert!(link.watch.lock().asked <= 1);
         drop(accepting.join().unwrap());
     }
 }

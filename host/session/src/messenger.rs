@@ -21,11 +21,12 @@ use adverb_messages::{
     COUNTS_MAX, FACTS_BYTES, Facts, Flow, HEADER_BYTES, Header, Kind, OFFER_BYTES, OFFERS_MAX,
     RECEIVES_KEPT, SENDS_KEPT, Unruly,
 };
+use adverb_verbs::locks::Mutex;
 use adverb_verbs::{Access, Rkey};
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
@@ -236,7 +237,7 @@ impl Messenger {
 
     /// How much it has on its hands.
     pub fn window(&self) -> Window {
-        let state = self.inner.lock();
+        let state = self.inner.state.lock();
         Window {
             granted: state.flow.credit(),
             offered: usize::try_from(state.flow.offers()).unwrap_or(usize::MAX),
@@ -258,7 +259,7 @@ impl Messenger {
         let copy = self.inner.landing(message.len())?;
         copy.write(0, message)?;
         let offered = self.until(|inner, state| inner.offer(state, &copy, false)).map(drop);
-        offered.inspect_err(|_| self.inner.give_back(&mut self.inner.lock(), copy))
+        offered.inspect_err(|_| self.inner.give_back(&mut self.inner.state.lock(), copy))
     }
 
     /// Sends a copy of `message` if there is room for it now; false if there is none.
@@ -270,15 +271,15 @@ impl Messenger {
         self.inner.check_len(message.len())?;
         self.inner.progress()?;
         if message.len() <= self.inner.eager_max() {
-            let state = &mut *self.inner.lock();
+            let state = &mut *self.inner.state.lock();
             return Ok(self.inner.send_copy(state, message)?.is_some());
         }
-        if self.inner.next_offer(&self.inner.lock())?.is_none() {
+        if self.inner.next_offer(&self.inner.state.lock())?.is_none() {
             return Ok(false);
         }
         let copy = self.inner.landing(message.len())?;
         copy.write(0, message)?;
-        let state = &mut *self.inner.lock();
+        let state = &mut *self.inner.state.lock();
         // Another thread may have taken the room meanwhile.
         let offered = self.inner.offer(state, &copy, false);
         if !matches!(offered, Ok(Some(_))) {
@@ -352,7 +353,7 @@ impl Messenger {
         self.inner.progress()?;
         let mut memory = None;
         loop {
-            let mut state = self.inner.lock();
+            let mut state = self.inner.state.lock();
             let taken = self.inner.take(&mut state, &mut Into::Memory(&mut memory));
             let failure = state.failure;
             drop(state);
@@ -422,7 +423,7 @@ impl Messenger {
     /// Has a task woken when another thread has noted something.
     #[cfg(feature = "tokio")]
     pub(crate) fn register(&self, waker: &Waker) {
-        let state = &mut *self.inner.lock();
+        let state = &mut *self.inner.state.lock();
         if !state.wakers.iter().any(|known| known.will_wake(waker)) {
             state.wakers.push(waker.clone());
         }
@@ -433,7 +434,7 @@ impl Messenger {
     pub(crate) fn is_flushed(&self) -> Result<bool, MessageError> {
         self.inner.progress()?;
         self.inner.channel.nudge()?;
-        let state = &*self.inner.lock();
+        let state = &*self.inner.state.lock();
         let done = state.flow.offers() == 0 && self.inner.channel.in_flight().sends == 0;
         match (done, state.failure) {
             (true, _) => Ok(true),
@@ -449,7 +450,7 @@ impl Messenger {
         memory: &mut Option<Block>,
     ) -> Result<Option<Message>, MessageError> {
         if let Some(unused) = memory.take() {
-            self.inner.give_back(&mut self.inner.lock(), unused);
+            self.inner.give_back(&mut self.inner.state.lock(), unused);
         }
         match taken? {
             Some(Taken::Message(body, len)) => Ok(Some(Message::new(self, body, len))),
@@ -480,7 +481,7 @@ impl Messenger {
             let version = inner.version.load(Ordering::Acquire);
             inner.progress()?;
             {
-                let state = &mut *inner.lock();
+                let state = &mut *inner.state.lock();
                 if let Some(answer) = done(inner, state)? {
                     return Ok(answer);
                 }
@@ -600,10 +601,6 @@ impl State {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Bytes of the longest message that goes at once.
     fn eager_max(&self) -> usize {
         self.config.block_bytes.min(self.theirs.block_bytes)
@@ -754,7 +751,7 @@ impl Inner {
 
     /// A call that had a message read into `block` has given up.
     fn leave(&self, block: &Block) {
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         if let Some(Arrival::Offer { read: Some(reading), .. }) = state.inbox.front_mut()
             && reading.target == Target::Awaited
             && reading.block.starts_with(block)
@@ -798,7 +795,7 @@ impl Inner {
 
     /// Memory for a message that is longer than a block.
     fn landing(&self, len: usize) -> Result<Block, MessageError> {
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         let fits = |buffer: &Buffer| buffer.len() >= len && buffer.len() / 2 <= len;
         let known = state.landings.iter().position(fits);
         let buffer = match known {
@@ -833,7 +830,7 @@ impl Inner {
     }
 
     fn note_all(&self) -> Result<(), MessageError> {
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         while let Some(event) = self.channel.poll()? {
             self.note(state, event);
             self.version.fetch_add(1, Ordering::AcqRel);
@@ -925,7 +922,7 @@ impl Inner {
 
     /// The program has done with the message in a receive: posts it again, and grants it.
     fn release(&self, block: Block) {
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         if state.failure.is_some() {
             return;
         }
@@ -1031,7 +1028,7 @@ impl Drop for Message {
         match self.body.take() {
             Some(Body::Receive(block)) => self.inner.release(block),
             Some(Body::Landing(block)) => {
-                let state = &mut *self.inner.lock();
+                let state = &mut *self.inner.state.lock();
                 self.inner.give_back(state, block);
             }
             None => {}

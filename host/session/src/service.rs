@@ -6,11 +6,12 @@ use crate::error::AcceptError;
 use crate::handler::Handler;
 use crate::server::{Next, ServerSession};
 use adverb_sys::eventfd::EventFd;
+use adverb_verbs::locks::Mutex;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use tracing::warn;
 
@@ -68,7 +69,7 @@ impl Service {
     /// The clients that are there.
     pub fn endpoints(&self) -> Vec<Endpoint> {
         let here = |endpoint: &&Endpoint| endpoint.departure().is_none();
-        self.shared.endpoints().iter().filter(here).cloned().collect()
+        self.shared.endpoints.lock().iter().filter(here).cloned().collect()
     }
 
     /// Stops accepting, and closes all endpoints, each of them once what was posted is done. All together
@@ -96,10 +97,6 @@ impl Drop for Service {
 }
 
 impl Shared {
-    fn endpoints(&self) -> MutexGuard<'_, Vec<Endpoint>> {
-        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn run(self: &Arc<Self>, server: &mut ServerSession) {
         while !self.stopped.load(Ordering::Acquire) {
             match server.next(None) {
@@ -113,9 +110,9 @@ impl Shared {
                 Next::Bell => {}
                 Next::Timeout => {}
             }
-            self.endpoints().retain(|endpoint| !endpoint.is_quiet());
+            self.endpoints.lock().retain(|endpoint| !endpoint.is_quiet());
         }
-        let endpoints = std::mem::take(&mut *self.endpoints());
+        let endpoints = std::mem::take(&mut *self.endpoints.lock());
         // All of them at once, so that the slowest alone is waited for.
         endpoints.iter().for_each(Endpoint::nudge);
         let deadline = Deadline::after(server.config().timeouts.change());
@@ -128,7 +125,7 @@ impl Shared {
     /// Lets a peer in, on a thread of its own: the program's part may take long.
     fn welcome(self: &Arc<Self>, endpoint: Endpoint) {
         endpoint.ring_when_gone(&self.bell);
-        self.endpoints().push(endpoint.clone());
+        self.endpoints.lock().push(endpoint.clone());
         let welcome = Welcome { shared: Arc::clone(self), endpoint, is_served: false };
         // Without threads nothing can be served: the end of the connection tells the client.
         let started =
@@ -159,7 +156,7 @@ impl Welcome {
 impl Drop for Welcome {
     fn drop(&mut self) {
         if !self.is_served {
-            self.shared.endpoints().retain(|known| !known.is(&self.endpoint));
+            self.shared.endpoints.lock().retain(|known| !known.is(&self.endpoint));
         }
     }
 }

@@ -10,11 +10,12 @@ use crate::channel::Shared;
 use crate::config::WorkMode;
 use crate::connector::Deadline;
 use crate::error::SetUpError;
+use adverb_verbs::locks::Mutex;
 use adverb_verbs::{Cq, CqConfig, PollError, Qpn, WcStatus, WorkCompletion};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ impl Places {
 
 impl Drop for Places {
     fn drop(&mut self) {
-        *self.source.places.lock().unwrap_or_else(PoisonError::into_inner) -= self.count;
+        *self.source.places.lock() -= self.count;
     }
 }
 
@@ -89,7 +90,7 @@ impl Source {
 
     /// Sees to it that `count` more completions fit.
     pub(crate) fn reserve(self: Arc<Self>, count: u32) -> Result<Places, SetUpError> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.lock();
         let needed = places.saturating_add(count);
         let has = u32::try_from(self.cq.capacity()).unwrap_or(u32::MAX);
         if needed > has {
@@ -133,7 +134,7 @@ impl Source {
         members.retain(|_, known| known.strong_count() > 0);
         members.insert(number, channel);
         // So that nothing has to make room on the data path.
-        self.ready().reserve(members.len());
+        self.ready.lock().reserve(members.len());
     }
 
     /// A channel has another queue pair now.
@@ -159,7 +160,7 @@ impl Source {
             let one = self.one();
             return one.map_or(Ok(false), |channel| channel.reap_own());
         }
-        let mut taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taking = self.taking.lock();
         let count = self.cq.poll(&mut taking)?;
         if count == 0 {
             return Ok(false);
@@ -173,7 +174,8 @@ impl Source {
                 drop(members);
                 if found.is_none() {
                     // The probe of a queue pair that begins, or the last work of one that has ended.
-                    self.firsts()
+                    self.firsts
+                        .lock()
                         .entry(number)
                         .and_modify(|first| *first = Some(completion.status));
                 }
@@ -189,11 +191,11 @@ impl Source {
     /// Keeps the completion of a queue pair that no channel has as yet, whichever thread takes it, until
     /// [`Source::forget`]. Said before there can be one.
     pub(crate) fn expect(&self, qp: Qpn) {
-        self.firsts().insert(qp.get(), None);
+        self.firsts.lock().insert(qp.get(), None);
     }
 
     pub(crate) fn forget(&self, qp: Qpn) {
-        self.firsts().remove(&qp.get());
+        self.firsts.lock().remove(&qp.get());
     }
 
     /// Waits for the only completion of a queue pair that no channel has as yet, that of its probe; `None` if
@@ -202,7 +204,7 @@ impl Source {
         let look = || -> Result<_, PollError> {
             if self.is_shared {
                 self.reap()?;
-                return Ok(self.firsts().get(&qp.get()).copied().flatten());
+                return Ok(self.firsts.lock().get(&qp.get()).copied().flatten());
             }
             // A client that comes back: others may poll the queue too, for the channel that it is of.
             if let Some(channel) = self.one() {
@@ -223,10 +225,6 @@ impl Source {
         }
     }
 
-    fn firsts(&self) -> MutexGuard<'_, HashMap<u32, Option<WcStatus>>> {
-        self.firsts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn one(&self) -> Option<Arc<Shared>> {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
         members.values().next().and_then(Weak::upgrade)
@@ -234,7 +232,7 @@ impl Source {
 
     /// A channel with a handler has events.
     pub(crate) fn put_ready(&self, channel: Arc<Shared>) {
-        self.ready().push_back(channel);
+        self.ready.lock().push_back(channel);
     }
 
     /// Hands events to the handlers that they are for; false if there was none.
@@ -244,7 +242,7 @@ impl Source {
         }
         let mut any = false;
         loop {
-            let next = self.ready().pop_front();
+            let next = self.ready.lock().pop_front();
             match next {
                 Some(channel) => any |= channel.serve(),
                 None => return any,
@@ -256,10 +254,6 @@ impl Source {
     pub(crate) fn is_deserted(&self) -> bool {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
         members.values().all(|known| known.strong_count() == 0)
-    }
-
-    fn ready(&self) -> MutexGuard<'_, VecDeque<Arc<Shared>>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True for the first call.
@@ -276,7 +270,7 @@ impl Source {
 #[cfg(feature = "tokio")]
 impl Drop for Source {
     fn drop(&mut self) {
-        let mut served = self.bed.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut served = self.bed.served.lock();
         let others = served.as_mut().map(|served| {
             served.remove(&self.number());
             served.len()
@@ -326,6 +320,6 @@ mod tests {
         let more = Arc::clone(&source).reserve(1).unwrap();
         assert!(source.cq().capacity() > before);
         drop((places, more));
-        assert_eq!(*source.places.lock().unwrap(), 0);
+        assert_eq!(*source.places.lock(), 0);
     }
 }

@@ -29,17 +29,18 @@ use crate::line::Line;
 use crate::line::Stage;
 use crate::link::Departure;
 use crate::remote::RemoteBlock;
-use crate::ring::{Claim, Event, Operation, Queue, Ring, Ticket};
+use crate::ring::{Claim, Event, Fate, Operation, Queue, Ring, Ticket};
 use crate::set_up::Unlinked;
 use crate::source::{Places, Source};
 use adverb_sys::futex_mutex::{FutexGuard, FutexMutex};
+use adverb_verbs::locks::Mutex;
 use adverb_verbs::{
-    Imm, PollError, PostError, Qp, Qpn, Rc, ReceiveWork, SendData, SendKind, SendTo, SendWork,
-    WcOpcode, WcStatus, WorkCompletion,
+    Imm, PollError, PostError, Qp, Qpn, Rc, ReceiveWork, RemoteSlice, SendData, SendKind, SendTo,
+    SendWork, WcOpcode, WcStatus, WorkCompletion,
 };
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 use std::thread;
 use tracing::{debug, warn};
@@ -109,17 +110,71 @@ impl Failure {
     }
 }
 
+/// What is to be done with a block.
+#[derive(Clone, Copy)]
+pub(crate) enum Request {
+    Send { imm: Option<u32> },
+    Write { to: RemoteBlock, imm: Option<u32> },
+    Read { from: RemoteBlock },
+    FetchAdd { at: RemoteBlock, add: u64 },
+    CompareSwap { at: RemoteBlock, compare: u64, swap: u64 },
+}
+
+impl Request {
+    /// What the device is asked for, and the peer's block, if there is one that fits.
+    #[inline(always)]
+    fn parts(
+        self,
+        block: &Block,
+    ) -> Result<(Operation, Option<RemoteBlock>, SendKind), ChannelError> {
+        Ok(match self {
+            Self::Send { imm } => (Operation::Send, None, SendKind::Send { imm: imm.map(Imm) }),
+            Self::Write { to, imm } => {
+                check_length(block, to)?;
+                let RemoteSlice { addr: va, rkey } = to.start();
+                (Operation::Write, Some(to), SendKind::Write { va, rkey, imm: imm.map(Imm) })
+            }
+            Self::Read { from } => {
+                check_length(block, from)?;
+                let RemoteSlice { addr: va, rkey } = from.start();
+                (Operation::Read, Some(from), SendKind::Read { va, rkey })
+            }
+            Self::FetchAdd { at, add } => {
+                check_word(block, at)?;
+                let RemoteSlice { addr: va, rkey } = at.start();
+                (Operation::FetchAdd, Some(at), SendKind::FetchAdd { va, rkey, add })
+            }
+            Self::CompareSwap { at, compare, swap } => {
+                check_word(block, at)?;
+                let RemoteSlice { addr: va, rkey } = at.start();
+                let kind = SendKind::CompareSwap { va, rkey, compare, swap };
+                (Operation::CompareSwap, Some(at), kind)
+            }
+        })
+    }
+}
+
 /// How work is posted.
 #[derive(Clone, Copy)]
-pub(super) struct Posting {
+pub(crate) struct Posting {
     claim: Claim,
     signal: bool,
 }
 
 pub(super) const POSTED: Posting = Posting { claim: Claim::Poll, signal: false };
-pub(super) const AWAITED: Posting = Posting { claim: Claim::Waiter, signal: true };
+pub(crate) const AWAITED: Posting = Posting { claim: Claim::Waiter, signal: true };
 
 impl State {
+    /// The event of work that a caller has claimed, if it has ended.
+    #[inline]
+    pub(super) fn take_claimed(&mut self, ticket: Ticket) -> Result<Option<Event>, ChannelError> {
+        match self.ring(ticket.queue).take(ticket.number) {
+            Fate::Pending => Ok(None),
+            Fate::Done(event) => Ok(Some(event)),
+            Fate::Taken => Err(ChannelError::Taken(ticket)),
+        }
+    }
+
     #[inline]
     pub(super) fn ring(&mut self, queue: Queue) -> &mut Ring {
         match queue {
@@ -320,11 +375,7 @@ impl Shared {
 
     /// Packets of the peer's that have come.
     pub(crate) fn packets_received(&self) -> u64 {
-        self.watch().counters().rcvd_pkts
-    }
-
-    fn watch(&self) -> MutexGuard<'_, Arc<Qp<Rc>>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watched.lock().counters().rcvd_pkts
     }
 
     /// Hands events to `handler` from now on, unless there is one.
@@ -336,67 +387,6 @@ impl Shared {
     #[inline]
     pub(super) fn lock(&self) -> FutexGuard<'_, State> {
         self.state.lock()
-    }
-
-    #[inline]
-    pub(super) fn post_send(
-        &self,
-        block: Block,
-        imm: Option<u32>,
-        how: Posting,
-    ) -> Result<Ticket, ChannelError> {
-        let imm = imm.map(Imm);
-        self.post(Operation::Send, block, None, SendKind::Send { imm }, how)
-    }
-
-    #[inline]
-    pub(super) fn post_write(
-        &self,
-        block: Block,
-        to: RemoteBlock,
-        imm: Option<u32>,
-        how: Posting,
-    ) -> Result<Ticket, ChannelError> {
-        check_length(&block, to)?;
-        let kind =
-            SendKind::Write { va: to.start().addr, rkey: to.start().rkey, imm: imm.map(Imm) };
-        self.post(Operation::Write, block, Some(to), kind, how)
-    }
-
-    pub(super) fn post_read(
-        &self,
-        block: Block,
-        from: RemoteBlock,
-        how: Posting,
-    ) -> Result<Ticket, ChannelError> {
-        check_length(&block, from)?;
-        let kind = SendKind::Read { va: from.start().addr, rkey: from.start().rkey };
-        self.post(Operation::Read, block, Some(from), kind, how)
-    }
-
-    pub(super) fn post_fetch_add(
-        &self,
-        block: Block,
-        at: RemoteBlock,
-        add: u64,
-        how: Posting,
-    ) -> Result<Ticket, ChannelError> {
-        check_word(&block, at)?;
-        let kind = SendKind::FetchAdd { va: at.start().addr, rkey: at.start().rkey, add };
-        self.post(Operation::FetchAdd, block, Some(at), kind, how)
-    }
-
-    pub(super) fn post_compare_swap(
-        &self,
-        block: Block,
-        at: RemoteBlock,
-        (compare, swap): (u64, u64),
-        how: Posting,
-    ) -> Result<Ticket, ChannelError> {
-        check_word(&block, at)?;
-        let kind =
-            SendKind::CompareSwap { va: at.start().addr, rkey: at.start().rkey, compare, swap };
-        self.post(Operation::CompareSwap, block, Some(at), kind, how)
     }
 
     /// Whether work that will use `block` can be posted to a queue.
@@ -425,15 +415,15 @@ impl Shared {
         Ok(())
     }
 
+    /// Posts a request for `block`.
     #[inline(always)]
-    fn post(
+    pub(crate) fn post(
         &self,
-        operation: Operation,
         block: Block,
-        remote: Option<RemoteBlock>,
-        kind: SendKind,
+        request: Request,
         how: Posting,
     ) -> Result<Ticket, ChannelError> {
+        let (operation, remote, kind) = request.parts(&block)?;
         let state = &mut *self.lock();
         self.check(state, Queue::Send, operation, &block)?;
         if remote.is_some_and(|remote| !remote.is_of(state.link)) {
@@ -609,7 +599,7 @@ impl Shared {
         let mut any = false;
         loop {
             // The thread that has it looks once more after it has let go.
-            let Ok(turn) = self.handling.try_lock() else {
+            let Some(turn) = self.handling.try_lock() else {
                 return any;
             };
             let channel = Channel::of(Arc::clone(&itself));
@@ -693,7 +683,7 @@ impl Shared {
             }
         }
         self.source().rename(state.qp.number().get(), qp.number().get());
-        *self.watch() = Arc::clone(&qp);
+        *self.watched.lock() = Arc::clone(&qp);
         let old = std::mem::replace(&mut state.qp, qp);
         state.link = link;
         state.unsignaled = 0;
@@ -748,7 +738,7 @@ impl Shared {
     /// From where to where its packets go, and how.
     pub(crate) fn route(&self) -> Route {
         let peer = Arc::clone(&self.line.link().peer);
-        let path = self.watch().path();
+        let path = self.watched.lock().path();
         Route { local: peer.local.1, remote: peer.gid, path }
     }
 

@@ -22,7 +22,7 @@ fn has_memory(messenger: &Messenger, has: bool) {
 }
 
 fn landings(messenger: &Messenger) -> usize {
-    messenger.inner.lock().landings.len()
+    messenger.inner.state.lock().landings.len()
 }
 
 /// Waits until so many messages wait at `messenger`.

@@ -8,6 +8,7 @@ use crate::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 use adverb_sys::epoll::{Epoll, Interest};
 use adverb_verbs::cm::{self, EventKind, EventQueue, Id, IdTransport, Param, Parameters};
 use adverb_verbs::cm::{Private, Space};
+use adverb_verbs::locks::Mutex;
 use adverb_verbs::{
     Buf, CompChannel, Completion, Context, Cq, CqConfig, Pd, Qp, QpConfig, QpState,
 };
@@ -15,7 +16,6 @@ use adverb_verbs::{Memory, Rc, WcStatus, Work};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A stream of bytes over a queue pair.
@@ -246,7 +246,7 @@ impl CmPipe {
     }
 
     pub(super) fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut input = lock(&self.input);
+        let mut input = self.input.lock();
         loop {
             if let Some((block, len, at)) = input.block.take() {
                 let rest = block.get(at..len).unwrap_or_default();
@@ -293,7 +293,7 @@ impl CmPipe {
     }
 
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut in_flight = lock(&self.in_flight);
+        let mut in_flight = self.in_flight.lock();
         self.reap(&mut in_flight)?;
         if *in_flight >= SENDS {
             return Err(ErrorKind::WouldBlock.into());
@@ -322,11 +322,11 @@ impl CmPipe {
 
     pub(super) fn finish(&self, patience: Duration) {
         let start = Instant::now();
-        let mut in_flight = lock(&self.in_flight);
+        let mut in_flight = self.in_flight.lock();
         while self.reap(&mut in_flight).is_ok() && *in_flight > 0 {
             // A peer that has ended the connection acknowledges nothing any more.
             if self.has_ended() {
-                lock(&self.input).over = true;
+                self.input.lock().over = true;
                 break;
             }
             let left = patience.saturating_sub(start.elapsed()).min(LOOK);
@@ -366,10 +366,6 @@ impl Queue {
         // One that has come before it was armed does not wake.
         self.cq.next().map_err(other)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn new_id(events: &EventQueue, class: u8) -> io::Result<Id> {
