@@ -305,17 +305,7 @@ export! {
         let inner = unsafe { channel_of(channel) }?;
         let (cq, cq_context) = (cq.ok_or(INVALID)?, cq_context.ok_or(INVALID)?);
         let ours = &inner.channel;
-        let notice = loop {
-            if let Some(notice) = ours.try_get() {
-                break notice;
-            }
-            if inner.fd.is_non_blocking() {
-                return Err(AGAIN);
-            }
-            if let Some(notice) = ours.get(None)? {
-                break notice;
-            }
-        };
+        let notice = ours.get_unless_signal(|| !inner.fd.is_non_blocking())?.ok_or(AGAIN)?;
         notice.acknowledge(1);
         *cq = named(notice.context());
         // SAFETY: the queue lives: its events are forgotten when it ends (rule 2).

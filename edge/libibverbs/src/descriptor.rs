@@ -6,7 +6,7 @@
 
 use crate::errno::Answer;
 use libc::c_int;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A descriptor that can be read while another one can, and whose flags are the program's: the device's own never
 /// waits.
@@ -43,14 +43,9 @@ impl Descriptor {
         }
     }
 
-    /// Waits until it can be read. A signal ends that with `EINTR`.
+    /// Waits until it can be read. A signal whose handler asks for no restart ends that with `EINTR`.
     pub(crate) fn wait(&self) -> Answer<()> {
-        let mut poll = libc::pollfd { fd: self.number(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor to wait for.
-        match unsafe { libc::poll(&raw mut poll, 1, -1) } {
-            1.. => Ok(()),
-            _ => Err(std::io::Error::last_os_error().into()),
-        }
+        Ok(adverb_device::wait_unless_signal(self.0.as_fd())?)
     }
 
     /// The program does not want to wait.

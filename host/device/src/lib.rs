@@ -84,6 +84,15 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+/// Waits until `fd` can be read.
+///
+/// # Errors
+///
+/// `Interrupted` if a signal came whose handler asks for no restart; those of `ppoll(2)`.
+pub fn wait_unless_signal(fd: BorrowedFd<'_>) -> io::Result<()> {
+    adverb_sys::signals::readable(fd)
+}
+
 /// Waits until `fd` can be read, at most for `timeout` (`None`: for ever); says whether it can. A signal
 /// ends the wait early.
 ///

@@ -23,6 +23,7 @@ pub mod poll;
 pub mod process;
 pub mod random;
 pub mod scheduler;
+pub mod signals;
 mod sockopt;
 mod sync;
 pub mod tcp;

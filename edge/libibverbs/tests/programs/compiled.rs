@@ -122,6 +122,19 @@ fn a_mistake_of_a_program_is_the_error_that_the_manual_names() {
     }
 }
 
+/// Goal: a signal ends a wait for an event as it ends `read`, also if it comes while the library looks for something to do. One
+/// that comes before the call has begun does not: that has to be rare.
+#[test]
+fn signals_end_waits_for_events_unless_their_handlers_ask_for_a_restart() {
+    let Some(program) = Compiled::new("signals", &["-libverbs", "-lpthread"]) else {
+        return;
+    };
+    let set = [("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+    let said = support::alone(program.path(), &[], &set);
+    let missed = said.split_once(" of ").and_then(|(missed, _)| missed.parse::<u32>().ok());
+    assert!(missed.is_some_and(|missed| missed < 30), "{said}");
+}
+
 /// Goal: functions of later releases that mean something on a software device do what they are for.
 #[test]
 fn buffers_and_registration_by_attributes_of_later_releases_work() {

@@ -9,6 +9,7 @@ use crate::objects::events::{deadline, left};
 use crate::objects::notice::{ChannelShared, Notice};
 use crate::objects::progress::Progress;
 use crate::objects::standby::Standby;
+use adverb_sys::signals::Held;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -67,8 +68,35 @@ impl CompChannel {
     ///
     /// None in practice: those of `poll(2)`.
     pub fn get(&self, timeout: Option<Duration>) -> io::Result<Option<Arc<Notice>>> {
+        self.get_while(timeout, None)
+    }
+
+    /// As [`CompChannel::try_get`], and if there is none and the caller `waits`, until there is one or a signal comes whose
+    /// handler asks for no restart. A signal that comes while the device is driven ends the wait, too.
+    ///
+    /// # Errors
+    ///
+    /// `Interrupted`.
+    pub fn get_unless_signal(
+        &self,
+        waits: impl FnOnce() -> bool,
+    ) -> io::Result<Option<Arc<Notice>>> {
+        let held = Held::new();
+        let notice = self.try_get();
+        if notice.is_some() || !waits() {
+            return Ok(notice);
+        }
+        self.get_while(None, Some(&held))
+    }
+
+    fn get_while(
+        &self,
+        timeout: Option<Duration>,
+        held: Option<&Held>,
+    ) -> io::Result<Option<Arc<Notice>>> {
         let deadline = timeout.map(deadline);
         let (mut overdue, mut woken) = (false, false);
+        let mut steps = 0_usize;
         loop {
             if let Some(notice) = self.shared.take() {
                 return Ok(Some(notice));
@@ -77,6 +105,11 @@ impl CompChannel {
             // A thread that was woken for nothing has to be thorough, or the same wakes it for ever.
             overdue = woken && !busy && !overdue;
             woken = false;
+            steps += 1;
+            if let Some(held) = held.filter(|_| steps.is_multiple_of(STEPS_MAX)) {
+                let doorbell = self.shared.doorbell.as_fd();
+                held.readable(doorbell, std::iter::empty(), Some(Duration::ZERO))?;
+            }
             if busy || overdue {
                 continue; // What came may have been more than one packet.
             }
@@ -93,7 +126,7 @@ impl CompChannel {
                 standby.doorbell().announce();
                 let slept = match self.port.has_record_left() {
                     true => Ok(true),
-                    false => standby.sleep(&self.shared.doorbell, timeout),
+                    false => standby.sleep(&self.shared.doorbell, timeout, held),
                 };
                 standby.doorbell().retire();
                 self.shared.mail.end_sleep();
@@ -138,7 +171,8 @@ impl CompChannel {
 
 /// Looks that may find nothing before one is thorough.
 const IDLE_MAX: u32 = 16;
-/// Steps that one look for an event may take, so that others' traffic does not keep it for ever.
+/// Steps that one look for an event may take, so that others' traffic does not keep it for ever; and those until signals
+/// are let in that are held back.
 const STEPS_MAX: usize = 64;
 /// How long a sleeper leaves an acknowledgement to the program's next message.
 const ACK_DELAY_MAX: Duration = Duration::from_micros(100);

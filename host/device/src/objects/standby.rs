@@ -16,8 +16,9 @@ use adverb_sys::epoll::{Epoll, Interest};
 use adverb_sys::eventfd::EventFd;
 use adverb_sys::fork::KeptFd;
 use adverb_sys::poll;
+use adverb_sys::signals::Held;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -52,6 +53,18 @@ const SLEEPERS_MAX: u32 = 4;
 /// 500 ways from a descriptor through two epoll sets, and 100 through three (`path_limits` of
 /// fs/eventpoll.c).
 const SETS_MAX: usize = 64;
+
+fn readable<'a>(
+    first: &'a EventFd,
+    more: impl Iterator<Item = BorrowedFd<'a>>,
+    timeout: Option<Duration>,
+    held: Option<&Held>,
+) -> io::Result<bool> {
+    match held {
+        Some(held) => held.readable(first.as_fd(), more, timeout),
+        None => poll::readable(first, more, timeout),
+    }
+}
 
 impl Standby {
     pub(crate) fn new() -> io::Result<Self> {
@@ -135,12 +148,17 @@ impl Standby {
     }
 
     /// Sleeps until `doorbell` rings or a packet arrives, and says whether that was so; at most for
-    /// `timeout`.
-    pub(crate) fn sleep(&self, doorbell: &EventFd, timeout: Option<Duration>) -> io::Result<bool> {
+    /// `timeout`. Signals that are `held` back come in meanwhile, and can be an error.
+    pub(crate) fn sleep(
+        &self,
+        doorbell: &EventFd,
+        timeout: Option<Duration>,
+        held: Option<&Held>,
+    ) -> io::Result<bool> {
         let few = self.used.load(Ordering::SeqCst) <= SOCKETS_MAX;
         if few && self.sleepers.fetch_add(1, Ordering::SeqCst) < SLEEPERS_MAX {
             let sockets = self.sockets.iter().filter_map(|socket| Some(socket.get()?.as_fd()));
-            let result = poll::readable(doorbell, sockets, timeout);
+            let result = readable(doorbell, sockets, timeout, held);
             self.leave();
             return result;
         }
@@ -148,7 +166,7 @@ impl Standby {
             self.leave();
         }
         self.engage(1);
-        let result = poll::readable(doorbell, std::iter::empty(), timeout);
+        let result = readable(doorbell, std::iter::empty(), timeout, held);
         self.disengage(1);
         result
     }
@@ -213,7 +231,7 @@ mod tests {
         let doorbell = EventFd::new().unwrap();
         assert!(!standby.begin_blindness());
         std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| assert!(standby.sleep(&doorbell, None).unwrap()));
+            let sleeper = scope.spawn(|| assert!(standby.sleep(&doorbell, None, None).unwrap()));
             while !standby.begin_blindness() {
                 std::thread::yield_now();
             }
@@ -229,9 +247,9 @@ mod tests {
         let (doorbell, socket) = (EventFd::new().unwrap(), EventFd::new().unwrap());
         standby.watch(&socket).unwrap();
         socket.signal().unwrap();
-        assert!(standby.sleep(&doorbell, None).unwrap());
+        assert!(standby.sleep(&doorbell, None, None).unwrap());
         socket.drain().unwrap();
-        assert!(!standby.sleep(&doorbell, NOW).unwrap());
+        assert!(!standby.sleep(&doorbell, NOW, None).unwrap());
     }
 
     #[test]
@@ -269,7 +287,7 @@ mod tests {
         let doorbell = EventFd::new().unwrap();
         std::thread::scope(|scope| {
             for _ in 0..=SLEEPERS_MAX {
-                scope.spawn(|| assert!(standby.sleep(&doorbell, None).unwrap()));
+                scope.spawn(|| assert!(standby.sleep(&doorbell, None, None).unwrap()));
             }
             while !standby.is_engaged() {
                 std::thread::yield_now();
