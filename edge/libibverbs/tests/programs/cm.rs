@@ -28,6 +28,16 @@ const fn stays(name: &'static str, server: &'static str, client: &'static str) -
     Line { name, server, client, stays: true }
 }
 
+macro_rules! qperf {
+    ($test:literal) => {
+        stays(
+            concat!("qperf -cm 1 ", $test),
+            "qperf -lp {p}",
+            concat!("qperf {h} -lp {p} -cm 1 -t 1 ", $test),
+        )
+    };
+}
+
 /// The test programs of librdmacm.
 pub(crate) const RDMACM: [Line; 12] = [
     line("rping -v -V", "rping -s -a {h} -p {p} -v -V -C 10", "rping -c -a {h} -p {p} -v -V -C 10"),
@@ -81,15 +91,20 @@ pub(crate) const PERFTEST_CM: [&str; 12] = [
     "ib_write_bw -R -q 4",
 ];
 
-/// Others on librdmacm.
-pub(crate) const OTHERS: [Line; 3] = [
-    stays("qperf -cm 1 rc_lat", "qperf -lp {p}", "qperf {h} -lp {p} -cm 1 -t 1 rc_lat"),
-    stays("qperf -cm 1 rc_bw", "qperf -lp {p}", "qperf {h} -lp {p} -cm 1 -t 1 rc_bw"),
-    stays(
-        "qperf -cm 1 rc_rdma_read_bw",
-        "qperf -lp {p}",
-        "qperf {h} -lp {p} -cm 1 -t 1 rc_rdma_read_bw",
-    ),
+/// All tests of qperf that have `-cm`.
+pub(crate) const OTHERS: [Line; 12] = [
+    qperf!("rc_lat"),
+    qperf!("rc_bw"),
+    qperf!("rc_bi_bw"),
+    qperf!("rc_rdma_read_lat"),
+    qperf!("rc_rdma_read_bw"),
+    qperf!("rc_rdma_write_lat"),
+    qperf!("rc_rdma_write_bw"),
+    qperf!("rc_rdma_write_poll_lat"),
+    qperf!("rc_compare_swap_mr"),
+    qperf!("rc_fetch_add_mr"),
+    qperf!("ver_rc_compare_swap"),
+    qperf!("ver_rc_fetch_add"),
 ];
 
 /// UCX, whose connections are made by rdmacm.
