@@ -4,20 +4,26 @@ use crate::alone;
 use adverb_rdmacm::{EventKind, EventQueue, Id, Parameters, Space, Transport, counters};
 use adverb_wire::cm::{Addressing, Service, ServiceId, Small, Subject};
 use adverb_wire::cm::{
-    CommId, Datagram, Dreq, Exponent, Message, Path, PortSpace, Reason, Rej, Req,
+    CommId, Datagram, Dreq, Exponent, Message, Path, PortSpace, Reason, Rej, Req, Rtu,
 };
-use adverb_wire::{Bth, Deth, Extension, Flow, Headers, Mad, Opcode, Operation, Packet, Pad};
+use adverb_wire::{
+    Bth, Deth, Extension, Flow, Headers, ICRC_LEN, Mad, Opcode, Operation, Packet, Pad,
+};
 use adverb_wire::{PathMtu, Pkey, Psn, Qkey, Qpn, ROCE_PORT, Transport as Wire};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A host of its own address, with any socket.
-pub(crate) struct Stranger(UdpSocket);
+pub(crate) struct Stranger(UdpSocket, [u8; 4]);
 
 impl Stranger {
     pub(crate) fn new() -> Self {
-        Self(UdpSocket::bind(("127.0.0.9", 0)).unwrap())
+        Self::at([127, 0, 0, 9], 0)
+    }
+
+    fn at(address: [u8; 4], port: u16) -> Self {
+        Self(UdpSocket::bind((Ipv4Addr::from(address), port)).unwrap(), address)
     }
 
     /// Sends a payload to queue pair 1.
@@ -38,7 +44,7 @@ impl Stranger {
         };
         let deth = Some(Deth { qkey, src_qp: Qpn::GSI });
         let headers = Headers { bth, deth, xrceth: None, extension: Extension::None };
-        let flow = Flow::v4([127, 0, 0, 9], [127, 0, 0, 1], from, ROCE_PORT);
+        let flow = Flow::v4(self.1, [127, 0, 0, 1], from, ROCE_PORT);
         let mut datagram = Vec::new();
         Packet { headers, payload }.emit_into(&flow, 0, &mut datagram);
         let _ = self.0.send_to(&datagram, (Ipv4Addr::LOCALHOST, ROCE_PORT));
@@ -46,6 +52,14 @@ impl Stranger {
 
     fn tell(&self, transaction: u64, message: Message) {
         self.send(&Datagram { transaction, message }.emit(), Qkey::GSI);
+    }
+
+    /// What comes for this host next; it has to have the port of RoCE.
+    fn hear(&self) -> Message {
+        let mut packet = [0; 2048];
+        self.0.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let len = self.0.recv(&mut packet).unwrap();
+        Datagram::parse(&packet[Bth::LEN + Deth::LEN..len - ICRC_LEN]).unwrap().message
     }
 }
 
@@ -172,7 +186,7 @@ fn a_flood_of_requests_is_bounded_and_counted_on_a_device() {
     });
 }
 
-/// Goal: a stranger that knows the names of a connection, but is at another address, cannot end it.
+/// Goal: a stranger that guesses the names of a connection does not end it.
 #[test]
 fn forged_ends_are_dropped_and_counted_on_a_device() {
     in_this_process("hostile::forged_ends_are_dropped_and_counted_on_a_device", || {
@@ -186,16 +200,7 @@ fn forged_ends_are_dropped_and_counted_on_a_device() {
                 let remote_qpn = Qpn::new(17);
                 let dreq = Dreq { local_id: a, remote_id: b, remote_qpn, private: [0; 220] };
                 stranger.tell(random.next(), Message::Dreq(dreq));
-                let rej = Rej {
-                    local_id: a,
-                    remote_id: b,
-                    subject: Subject::Rep,
-                    information_len: Small::ZERO,
-                    reason: Reason::STALE_CONNECTION,
-                    information: [0; 72],
-                    private: [0; 148],
-                };
-                stranger.tell(random.next(), Message::Rej(rej));
+                stranger.tell(random.next(), refusal(a, b));
             }
             let counted = counters();
             counted.unknown + counted.forged > 2000
@@ -205,6 +210,63 @@ fn forged_ends_are_dropped_and_counted_on_a_device() {
         let event = queue.next(Some(Duration::from_secs(60))).unwrap().unwrap();
         assert_eq!(event.kind, EventKind::Disconnected);
         drop(passive);
+    });
+}
+
+fn refusal(local_id: CommId, remote_id: CommId) -> Message {
+    Message::Rej(Rej {
+        local_id,
+        remote_id,
+        subject: Subject::Rep,
+        information_len: Small::ZERO,
+        reason: Reason::STALE_CONNECTION,
+        information: [0; 72],
+        private: [0; 148],
+    })
+}
+
+/// Goal: one that knows the names of a connection, but is at another address, does not end it, and neither does the peer with
+/// another name or queue pair.
+/// Method: the peer is a socket of this test. What is forged is right at last, but for its sender.
+#[test]
+fn right_names_from_a_wrong_address_end_nothing_on_a_device() {
+    in_this_process("hostile::right_names_from_a_wrong_address_end_nothing_on_a_device", || {
+        let queue = EventQueue::new().unwrap();
+        let (listener, ..) = connected(&queue);
+        let service = ServiceId::of_port(PortSpace::Tcp, listener.local().port());
+        let next = || queue.next(Some(Duration::from_secs(60))).unwrap().expect("an event");
+        let peer = Stranger::at([127, 0, 0, 9], ROCE_PORT);
+        let (ours, qpn) = (CommId(0x1234_5678), Qpn::new(fresh()));
+        peer.tell(9, Message::Req(Req { qpn, ..request(service, ours.0) }));
+        let asked = next();
+        assert_eq!(asked.kind, EventKind::ConnectRequest);
+        let own = fresh();
+        asked.id.accept(&Parameters { qpn: own, ..Parameters::default() }).unwrap();
+        let Message::Rep(rep) = peer.hear() else { panic!("it was accepted") };
+        let theirs = rep.local_id;
+        peer.tell(9, Message::Rtu(Rtu { local_id: ours, remote_id: theirs, private: [0; 224] }));
+        assert_eq!(next().kind, EventKind::Established);
+
+        let forger = Stranger::at([127, 0, 0, 10], 0);
+        let end = |local_id, remote_id, qpn| {
+            let remote_qpn = Qpn::new(qpn);
+            Message::Dreq(Dreq { local_id, remote_id, remote_qpn, private: [0; 220] })
+        };
+        let before = counters().forged;
+        let forged = [
+            (&forger, end(ours, theirs, own)),
+            (&forger, refusal(ours, theirs)),
+            (&peer, end(CommId(1), theirs, own)),
+            (&peer, end(ours, theirs, own + 1)),
+            (&peer, refusal(CommId(1), theirs)),
+        ];
+        for (count, (from, message)) in (1..).zip(forged) {
+            from.tell(9, message);
+            until(|| counters().forged == before + count);
+        }
+        assert!(queue.try_next().is_none());
+        peer.tell(10, end(ours, theirs, own));
+        assert_eq!(next().kind, EventKind::Disconnected, "the same from the peer");
     });
 }
 
