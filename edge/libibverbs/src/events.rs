@@ -81,12 +81,11 @@ export! {
         let place = event.ok_or(INVALID)?;
         let queue = &inner.events;
         loop {
-            let taken = match queue.try_get() {
-                Some(event) => Some(event),
-                None if inner.async_fd.is_non_blocking() => return Err(AGAIN),
-                None => queue.get(None)?,
-            };
-            let Some(event) = taken else {
+            let Some(event) = queue.try_get() else {
+                if inner.async_fd.is_non_blocking() {
+                    return Err(AGAIN);
+                }
+                inner.async_fd.wait()?;
                 continue;
             };
             if let Some(event_type) = event_for_c(event.kind) {

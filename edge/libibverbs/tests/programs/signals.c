@@ -1,5 +1,6 @@
-/* Waits for events that signals end: `ibv_get_cq_event` is `read` to a program, so a handler without SA_RESTART ends it with
- * EINTR, and one with SA_RESTART does not. Says how many waits of the first kind went on, of how many. */
+/* Waits for events that signals end: `ibv_get_cq_event` and `ibv_get_async_event` are `read` to a program, so a handler
+ * without SA_RESTART ends them with EINTR, and one with SA_RESTART does not. Says how many waits of the first kind went on, of
+ * how many. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
@@ -15,6 +16,7 @@ enum { ROUNDS = 300 };
 
 static pthread_t waiter;
 static atomic_int begun, ended, handled, missed;
+static struct ibv_context *context;
 static struct ibv_comp_channel *channel;
 
 static void must(int is, const char *what)
@@ -74,6 +76,8 @@ static void *signal_and_notify(void *argument)
     for (int i = 0; i < 5; i++) {
         usleep(10000);
         pthread_kill(waiter, SIGALRM);
+        while (atomic_load(&handled) <= i)
+            usleep(100);
     }
     usleep(10000);
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
@@ -81,13 +85,39 @@ static void *signal_and_notify(void *argument)
     return NULL;
 }
 
+static int await_completion(void)
+{
+    struct ibv_cq *of;
+    void *cq_context;
+    return ibv_get_cq_event(channel, &of, &cq_context);
+}
+
+static int await_event(void)
+{
+    struct ibv_async_event event;
+    return ibv_get_async_event(context, &event);
+}
+
+/* Waits of one kind, each ended by a signal. */
+static void end_by_signals(int (*await)(void))
+{
+    pthread_t other;
+    begun = ended = 0;
+    pthread_create(&other, NULL, signal_often, NULL);
+    for (int round = 1; round <= ROUNDS; round++) {
+        atomic_store(&begun, round);
+        must(await() == -1 && errno == EINTR, "a wait that is ended");
+        atomic_store(&ended, round);
+    }
+    pthread_join(other, NULL);
+}
+
 int main(void)
 {
     int count;
     struct ibv_device **list = ibv_get_device_list(&count);
     must(list && count > 0, "a device");
-    struct ibv_context *context = ibv_open_device(list[0]);
-    must(context && (channel = ibv_create_comp_channel(context)), "a channel");
+    must((context = ibv_open_device(list[0])) && (channel = ibv_create_comp_channel(context)), "a channel");
     struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, channel, 0), *of;
     struct ibv_pd *pd = ibv_alloc_pd(context);
     struct ibv_qp_init_attr init = {
@@ -99,13 +129,8 @@ int main(void)
     waiter = pthread_self();
 
     handle(0);
-    pthread_create(&other, NULL, signal_often, NULL);
-    for (int round = 1; round <= ROUNDS; round++) {
-        atomic_store(&begun, round);
-        must(ibv_get_cq_event(channel, &of, &cq_context) == -1 && errno == EINTR, "a wait that is ended");
-        atomic_store(&ended, round);
-    }
-    pthread_join(other, NULL);
+    end_by_signals(await_completion);
+    end_by_signals(await_event);
 
     handle(SA_RESTART);
     atomic_store(&handled, 0);
@@ -118,6 +143,6 @@ int main(void)
     pthread_join(other, NULL);
     must(atomic_load(&handled) == 5, "signals that were handled meanwhile");
     ibv_ack_cq_events(cq, 1);
-    printf("%d of %d\n", atomic_load(&missed), ROUNDS);
+    printf("%d of %d\n", atomic_load(&missed), 2 * ROUNDS);
     return 0;
 }
