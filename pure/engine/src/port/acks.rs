@@ -19,15 +19,15 @@
 use crate::time::Time;
 
 /// Messages that one held acknowledgement stands for, as a packet.
-const PACKET_MESSAGES_MAX: u32 = 16;
+const PACKET_MESSAGES_MAX: u32 = 4;
 /// Messages that an acknowledgement stands for that the peer does not ask for, as a record.
 const RECORD_MESSAGES_MAX: u32 = 32;
 /// How long an acknowledgement is held.
-const HOLD_NANOS: u64 = 80_000;
+const HOLD_NANOS: u64 = 20_000;
 /// Answers that take the acknowledgement along after a peer has waited for one.
-const IMPATIENT_ANSWERS: u32 = 1024;
+const IMPATIENT_ANSWERS: u32 = 64;
 /// Messages whose acknowledgements the helper does not hold after one that was not answered in time.
-const UNANSWERED_MESSAGES: u32 = 1024;
+const UNANSWERED_MESSAGES: u32 = 64;
 
 /// What an acknowledgement costs on a link, and so how it waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -208,12 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn in_a_conversation_one_acknowledgement_stands_for_a_few_messages() {
+    fn in_a_conversation_one_acknowledgement_stands_for_four_messages() {
         let mut policy = AckPolicy::default();
         assert!(policy.on_owed(1, true).list);
         assert!(!policy.on_answer());
         assert!(!look(&mut policy));
-        for _ in 2..PACKET_MESSAGES_MAX {
+        for _ in 0..2 {
             assert!(!policy.on_owed(1, true).list);
             assert!(!policy.on_answer());
         }
