@@ -355,7 +355,7 @@ fn try_send_paced(
 
 /// Spinning waits look at the kernel once in so many rounds.
 const KERNEL_LOOK_ROUNDS: u32 = 4096;
-/// How long a reader sleeps for whom too little has come.
+/// How long a reader sleeps to which too little has come.
 const PEEK_NAP_NS: i64 = 50_000;
 /// How long a writer sleeps that cannot be woken.
 const WRITER_NAP_NS: i64 = 100_000;

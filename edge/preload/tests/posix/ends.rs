@@ -19,6 +19,22 @@ fn warm(Pair { c, s }: Pair) {
     settle();
 }
 
+/// Two sockets for datagrams that are connected to each other, after so many that they have mailboxes where there are any.
+fn datagrams(domain: c_int) -> (c_int, c_int) {
+    let (a, b) = (socket(domain, libc::SOCK_DGRAM), socket(domain, libc::SOCK_DGRAM));
+    bind(a, domain, 0).unwrap();
+    bind(b, domain, 0).unwrap();
+    connect(a, domain, port(b)).unwrap();
+    connect(b, domain, port(a)).unwrap();
+    for _ in 0..20 {
+        for (from, to) in [(a, b), (b, a)] {
+            send(from, b"w", 0).unwrap();
+            recv(to, 1, 0).unwrap();
+        }
+    }
+    (a, b)
+}
+
 /// Everything that `poll`, `epoll` and `select` say of a connection.
 fn events(fd: c_int) -> (i16, Vec<u32>, (bool, bool)) {
     let all = libc::POLLIN
@@ -352,17 +368,7 @@ pub(crate) const ON_NOTHING: &[(&str, Plain)] = &[
         close(c).unwrap();
     }),
     ("datagrams are edges, each of them", |log, domain| {
-        let (a, b) = (socket(domain, libc::SOCK_DGRAM), socket(domain, libc::SOCK_DGRAM));
-        bind(a, domain, 0).unwrap();
-        bind(b, domain, 0).unwrap();
-        connect(a, domain, port(b)).unwrap();
-        connect(b, domain, port(a)).unwrap();
-        for _ in 0..20 {
-            for (from, to) in [(a, b), (b, a)] {
-                send(from, b"w", 0).unwrap();
-                recv(to, 1, 0).unwrap();
-            }
-        }
+        let (a, b) = datagrams(domain);
         let e = epoll_create();
         epoll_ctl(e, libc::EPOLL_CTL_ADD, b, libc::EPOLLIN | libc::EPOLLET, 1).unwrap();
         for text in [&b"1"[..], b"2", b"3"] {
@@ -376,17 +382,7 @@ pub(crate) const ON_NOTHING: &[(&str, Plain)] = &[
         close(b).unwrap();
     }),
     ("datagrams are spliced", |log, domain| {
-        let (a, b) = (socket(domain, libc::SOCK_DGRAM), socket(domain, libc::SOCK_DGRAM));
-        bind(a, domain, 0).unwrap();
-        bind(b, domain, 0).unwrap();
-        connect(a, domain, port(b)).unwrap();
-        connect(b, domain, port(a)).unwrap();
-        for _ in 0..20 {
-            for (from, to) in [(a, b), (b, a)] {
-                send(from, b"w", 0).unwrap();
-                recv(to, 1, 0).unwrap();
-            }
-        }
+        let (a, b) = datagrams(domain);
         let (from, to) = pipe();
         send(a, b"spliced", 0).unwrap();
         thread::sleep(Duration::from_millis(30));
