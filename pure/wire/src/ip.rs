@@ -1,8 +1,9 @@
-//! The headers below RoCE: IPv4, IPv6 and UDP, as far as a packet's bytes need them.
+//! The headers below RoCE: IPv4, IPv6 and UDP.
 //!
-//! The operating system makes the real ones. These are for code that has to show or read a whole
-//! packet, a capture or a simulated network, and for the invariant CRC, which covers them. Not a
-//! stack: options, extension headers and fragments are refused.
+//! [`Ipv4`], [`Ipv6`], [`Udp`] and [`Sum`] are the headers and their checksum, for every packet. [`Datagram`] is
+//! one with RoCE in it: with sockets the operating system makes its headers, so they are for code that has to
+//! show or read a whole packet, a capture or a simulated network, and for the invariant CRC, which covers them.
+//! There, options, extension headers and fragments are refused.
 //!
 //! ```text
 //!      IPv4                                      IPv6
@@ -20,10 +21,23 @@
 //!                                               +---------------+---------------+
 //! ```
 
-use core::fmt;
+mod error;
+mod sum;
+mod udp;
+mod v4;
+mod v6;
+
+pub use self::error::Error;
+pub use self::sum::Sum;
+pub use self::udp::Udp;
+pub use self::v4::{Ipv4, Ipv4Rest};
+pub use self::v6::Ipv6;
 
 use crate::icrc::Flow;
 use crate::room::Room;
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+pub(crate) use self::v6::parse_class;
 
 /// The UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;
@@ -59,7 +73,7 @@ impl Marks {
     /// ECT(0) of RFC 3168 §5.
     pub const ECN_CAPABLE: u8 = 0b10;
     /// The largest flow label.
-    pub const FLOW_LABEL_MAX: u32 = 0xf_ffff;
+    pub const FLOW_LABEL_MAX: u32 = v6::FLOW_LABEL_MAX;
     /// The values that most hosts use by default.
     pub const USUAL: Self = Self { traffic_class: 0, hop_limit: 64, flow_label: 0 };
 }
@@ -94,89 +108,34 @@ impl<'a> Datagram<'a> {
     }
 
     fn parse_v4(packet: &'a [u8]) -> Result<Self, Error> {
-        let (head, _) = packet.split_first_chunk::<20>().ok_or(Error::Truncated)?;
-        let [version, tos, l0, l1, i0, i1, f0, f1, ttl, protocol, _, _, addresses @ ..] = *head;
-        let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
-        if version != V4_VERSION {
+        let (ip, rest) = Ipv4::parse(packet)?;
+        if !rest.options.is_empty() {
             return Err(Error::Options);
         }
-        if [f0, f1] != DONT_FRAGMENT {
+        if !ip.dont_fragment {
             return Err(Error::Fragment);
         }
-        if protocol != UDP {
+        if ip.protocol != UDP {
             return Err(Error::NotUdp);
         }
-        let len = usize::from(u16::from_be_bytes([l0, l1]));
-        let packet = packet.get(20..len).ok_or(Error::Truncated)?;
-        let (ports, payload) = parse_udp(packet)?;
-        let flow = Flow::v4([s0, s1, s2, s3], [d0, d1, d2, d3], ports.0, ports.1);
-        let marks = Marks { traffic_class: tos, hop_limit: ttl, flow_label: 0 };
-        Ok(Self { flow, id: u16::from_be_bytes([i0, i1]), marks, payload })
+        let (udp, payload) = Udp::parse(rest.payload)?;
+        let flow = Flow::v4(ip.src.octets(), ip.dst.octets(), udp.src_port, udp.dst_port);
+        let marks =
+            Marks { traffic_class: ip.traffic_class, hop_limit: ip.hop_limit, flow_label: 0 };
+        Ok(Self { flow, id: ip.id, marks, payload })
     }
 
     fn parse_v6(packet: &'a [u8]) -> Result<Self, Error> {
-        let (head, rest) = packet.split_first_chunk::<8>().ok_or(Error::Truncated)?;
-        let (src, rest) = rest.split_first_chunk::<16>().ok_or(Error::Truncated)?;
-        let (dst, rest) = rest.split_first_chunk::<16>().ok_or(Error::Truncated)?;
-        let [c0, c1, c2, c3, l0, l1, next, hop_limit] = *head;
-        if next != UDP {
+        let (ip, rest) = Ipv6::parse(packet)?;
+        if ip.next != UDP {
             return Err(Error::NotUdp);
         }
-        let len = usize::from(u16::from_be_bytes([l0, l1]));
-        let (ports, payload) = parse_udp(rest.get(..len).ok_or(Error::Truncated)?)?;
-        let flow = Flow::v6(*src, *dst, ports.0, ports.1);
-        let (traffic_class, flow_label) = parse_class([c0, c1, c2, c3]);
+        let (udp, payload) = Udp::parse(rest)?;
+        let flow = Flow::v6(ip.src.octets(), ip.dst.octets(), udp.src_port, udp.dst_port);
+        let Ipv6 { traffic_class, hop_limit, flow_label, .. } = ip;
         Ok(Self { flow, id: 0, marks: Marks { traffic_class, hop_limit, flow_label }, payload })
     }
 }
-
-/// Traffic class and flow label of an IPv6 header's first four bytes.
-pub(crate) fn parse_class(bytes: [u8; 4]) -> (u8, u32) {
-    let [first, second, ..] = bytes;
-    ((first << 4) | (second >> 4), u32::from_be_bytes(bytes) & Marks::FLOW_LABEL_MAX)
-}
-
-/// Ports and payload of a UDP datagram that fills `packet`.
-fn parse_udp(packet: &[u8]) -> Result<((u16, u16), &[u8]), Error> {
-    let (head, payload) = packet.split_first_chunk::<8>().ok_or(Error::Truncated)?;
-    let [s0, s1, d0, d1, l0, l1, _, _] = *head;
-    if usize::from(u16::from_be_bytes([l0, l1])) != packet.len() {
-        return Err(Error::Length);
-    }
-    Ok(((u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])), payload))
-}
-
-/// Error of parsing an IP packet with one UDP datagram.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Error {
-    /// It is, or may become, a fragment.
-    Fragment,
-    /// The lengths of UDP and IP disagree.
-    Length,
-    /// The version is neither 4 nor 6.
-    NotIp,
-    /// It carries something else.
-    NotUdp,
-    /// The IPv4 header has options.
-    Options,
-    /// It ends too early.
-    Truncated,
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Fragment => "the packet is, or may become, a fragment",
-            Self::Length => "the lengths of UDP and IP disagree",
-            Self::NotIp => "the packet is neither IPv4 nor IPv6",
-            Self::NotUdp => "the packet does not carry UDP",
-            Self::Options => "the IPv4 header has options",
-            Self::Truncated => "the packet ends too early",
-        })
-    }
-}
-
-impl core::error::Error for Error {}
 
 /// IP and UDP headers as bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -201,78 +160,43 @@ impl AsRef<[u8]> for HeaderBytes {
 ///
 /// Lengths wrap beyond what an IP packet can carry, 65 507 bytes.
 pub fn emit_udp_headers(flow: &Flow, id: u16, marks: Marks, udp_payload_len: u16) -> HeaderBytes {
-    let Marks { traffic_class, hop_limit, flow_label } = marks;
     let udp_len = udp_payload_len.wrapping_add(UDP_LEN);
     let mut room = Room::new();
     match *flow.addresses() {
-        Addresses::V4 { src, dst } => {
-            let len = udp_len.wrapping_add(V4_LEN);
-            let emit = |sum| emit_v4(src, dst, traffic_class, len, id, hop_limit, sum);
-            room.push(emit(check_sum(&emit(0))));
-        }
-        Addresses::V6 { src, dst } => {
-            let label = flow_label & Marks::FLOW_LABEL_MAX;
-            room.push(emit_v6(u32::from(traffic_class) << 20 | label, udp_len, hop_limit));
-            room.push(src);
-            room.push(dst);
-        }
+        Addresses::V4 { src, dst } => room.push(v4_header(src, dst, id, marks).emit(udp_len)),
+        Addresses::V6 { src, dst } => room.push(v6_header(src, dst, marks).emit(udp_len)),
     }
     let (src_port, dst_port) = flow.ports();
-    room.push(emit_udp(src_port, dst_port, udp_len, 0));
+    room.push(Udp { src_port, dst_port, sum: 0 }.emit(udp_len));
     HeaderBytes(room)
 }
 
 /// The headers as the invariant CRC takes them: ones where a router may change something. The
 /// lengths and the identification, which differ from packet to packet, are 0.
 pub(crate) fn masked_headers(addresses: &Addresses, src_port: u16, dst_port: u16) -> HeaderBytes {
+    let masked = Marks { traffic_class: 0xff, hop_limit: 0xff, flow_label: Marks::FLOW_LABEL_MAX };
     let mut room = Room::new();
     match *addresses {
-        Addresses::V4 { src, dst } => room.push(emit_v4(src, dst, 0xff, 0, 0, 0xff, 0xffff)),
-        Addresses::V6 { src, dst } => {
-            room.push(emit_v6(0x0fff_ffff, 0, 0xff));
-            room.push(src);
-            room.push(dst);
+        Addresses::V4 { src, dst } => {
+            let no_len = 0_u16.wrapping_sub(V4_LEN);
+            room.push(v4_header(src, dst, 0, masked).emit_with(no_len, 0xffff));
         }
+        Addresses::V6 { src, dst } => room.push(v6_header(src, dst, masked).emit(0)),
     }
-    room.push(emit_udp(src_port, dst_port, 0, 0xffff));
+    room.push(Udp { src_port, dst_port, sum: 0xffff }.emit(0));
     HeaderBytes(room)
 }
 
-fn emit_v4(
-    [s0, s1, s2, s3]: [u8; 4],
-    [d0, d1, d2, d3]: [u8; 4],
-    tos: u8,
-    len: u16,
-    id: u16,
-    ttl: u8,
-    sum: u16,
-) -> [u8; 20] {
-    let ([l0, l1], [i0, i1]) = (len.to_be_bytes(), id.to_be_bytes());
-    let ([f0, f1], [c0, c1]) = (DONT_FRAGMENT, sum.to_be_bytes());
-    [V4_VERSION, tos, l0, l1, i0, i1, f0, f1, ttl, UDP, c0, c1, s0, s1, s2, s3, d0, d1, d2, d3]
+fn v4_header(src: [u8; 4], dst: [u8; 4], id: u16, marks: Marks) -> Ipv4 {
+    let Marks { traffic_class, hop_limit, flow_label: _ } = marks;
+    let (src, dst) = (Ipv4Addr::from(src), Ipv4Addr::from(dst));
+    Ipv4 { traffic_class, id, dont_fragment: true, hop_limit, protocol: UDP, src, dst }
 }
 
-/// The part of an IPv6 header before the addresses; `class` is traffic class and flow label.
-fn emit_v6(class: u32, len: u16, hops: u8) -> [u8; 8] {
-    let [c0, c1, c2, c3] = (V6_VERSION | class).to_be_bytes();
-    let [l0, l1] = len.to_be_bytes();
-    [c0, c1, c2, c3, l0, l1, UDP, hops]
-}
-
-fn emit_udp(src_port: u16, dst_port: u16, len: u16, sum: u16) -> [u8; 8] {
-    let ([s0, s1], [d0, d1]) = (src_port.to_be_bytes(), dst_port.to_be_bytes());
-    let ([l0, l1], [c0, c1]) = (len.to_be_bytes(), sum.to_be_bytes());
-    [s0, s1, d0, d1, l0, l1, c0, c1]
-}
-
-/// The internet check sum of a header whose own sum is 0.
-fn check_sum(header: &[u8; 20]) -> u16 {
-    let (words, _) = header.as_chunks::<2>();
-    let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
-    // Ten words overflow by less than 10, so folding twice leaves no carry.
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let [_, _, high, low] = ((folded & 0xffff) + (folded >> 16)).to_be_bytes();
-    !u16::from_be_bytes([high, low])
+fn v6_header(src: [u8; 16], dst: [u8; 16], marks: Marks) -> Ipv6 {
+    let Marks { traffic_class, hop_limit, flow_label } = marks;
+    let (src, dst) = (Ipv6Addr::from(src), Ipv6Addr::from(dst));
+    Ipv6 { traffic_class, flow_label, next: UDP, hop_limit, src, dst }
 }
 
 /// Length of a UDP header, in bytes.
@@ -284,10 +208,6 @@ pub(crate) const V4_LEN: u16 = 20;
 /// The longest UDP payload under IPv4, in bytes. IPv6 could carry 20 more, but they are not sent.
 pub(crate) const UDP_PAYLOAD_MAX: u16 = u16::MAX - UDP_LEN - V4_LEN;
 
-/// Version 4, five words.
-const V4_VERSION: u8 = 0x45;
-const V6_VERSION: u32 = 6 << 28;
-const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 const UDP: u8 = 17;
 
 #[cfg(test)]

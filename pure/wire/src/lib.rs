@@ -102,5 +102,6 @@ pub use self::psn::Psn;
 pub use self::qpn::Qpn;
 pub use self::reth::Reth;
 pub use self::rnr::RnrTimer;
+pub use self::room::Room;
 pub use self::transport::Transport;
 pub use self::xrceth::XrcEth;

@@ -4,31 +4,39 @@ use core::fmt;
 
 /// Up to `MAX` bytes, filled from the front.
 #[derive(Clone, Copy)]
-pub(crate) struct Room<const MAX: usize> {
+pub struct Room<const MAX: usize> {
     bytes: [u8; MAX],
     len: usize,
 }
 
 impl<const MAX: usize> Room<MAX> {
+    /// None of it is used.
     #[inline]
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self { bytes: [0; MAX], len: 0 }
     }
 
+    /// The bytes in use.
     #[inline]
-    pub(crate) fn as_slice(&self) -> &[u8] {
+    pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
     /// Appends one header, for which there must be room.
     #[inline]
-    pub(crate) fn push<const N: usize>(&mut self, header: [u8; N]) {
+    pub fn push<const N: usize>(&mut self, header: [u8; N]) {
         let room = self.bytes.get_mut(self.len..).and_then(|room| room.first_chunk_mut::<N>());
         debug_assert!(room.is_some(), "no room for a header of {N} bytes");
         if let Some(room) = room {
             *room = header;
             self.len += N;
         }
+    }
+}
+
+impl<const MAX: usize> Default for Room<MAX> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -1,0 +1,95 @@
+//! The internet checksum: RFC 1071.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+/// A running internet checksum. Bytes may be added in pieces of any length.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    /// Sum of 16-bit words, carries above.
+    total: u64,
+    /// An odd number of bytes was added: the next one is the low half of a word.
+    odd: bool,
+}
+
+impl Sum {
+    /// The sum of a TCP, UDP or ICMP message of `len` bytes over IPv4 begins with this. RFC 9293 §3.1.
+    pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) -> Self {
+        let [l0, l1] = len.to_be_bytes();
+        Self::default().with(&src.octets()).with(&dst.octets()).with(&[0, protocol, l0, l1])
+    }
+
+    /// The sum of a TCP, UDP or ICMP message of `len` bytes over IPv6 begins with this. RFC 8200 §8.1.
+    pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u16) -> Self {
+        let [l0, l1] = len.to_be_bytes();
+        Self::default().with(&src.octets()).with(&dst.octets()).with(&[0, protocol, l0, l1])
+    }
+
+    /// The sum with `bytes` behind those that it has.
+    #[must_use]
+    pub fn with(self, bytes: &[u8]) -> Self {
+        let words = word_sum(bytes);
+        let words = if self.odd { words.swap_bytes() } else { words };
+        Self { total: self.total + u64::from(words), odd: self.odd ^ (bytes.len() % 2 == 1) }
+    }
+
+    /// The checksum: the complement of the sum. Over a message that contains its own checksum, 0.
+    pub fn finish(self) -> u16 {
+        !fold(self.total)
+    }
+}
+
+/// The one's complement sum of `bytes` as big-endian words, with a zero byte appended if their number is odd.
+fn word_sum(bytes: &[u8]) -> u16 {
+    // The sum does not depend on the byte order but for a swap at its end: RFC 1071 §2 (B).
+    let (chunks, rest) = bytes.as_chunks::<4>();
+    let mut total: u64 = chunks.iter().map(|chunk| u64::from(u32::from_ne_bytes(*chunk))).sum();
+    let mut last = [0; 4];
+    for (to, from) in last.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    total += u64::from(u32::from_ne_bytes(last));
+    u16::from_be(fold(total))
+}
+
+/// Carries added back in until none is left.
+fn fold(total: u64) -> u16 {
+    let total = (total & 0xffff_ffff) + (total >> 32);
+    let total = (total & 0xffff) + ((total >> 16) & 0xffff) + (total >> 32);
+    let total = (total & 0xffff) + (total >> 16);
+    let total = (total & 0xffff) + (total >> 16);
+    let [.., high, low] = total.to_be_bytes();
+    u16::from_be_bytes([high, low])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 1071 §3 computes this sum.
+    #[test]
+    fn the_sum_is_as_the_rfc_computes_it() {
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(Sum::default().with(&bytes).finish(), !0xddf2);
+    }
+
+    #[test]
+    fn pieces_sum_up_to_the_same_wherever_they_are_cut() {
+        let bytes: Vec<u8> = (0..37).map(|byte: u8| byte.wrapping_mul(77) ^ 0x85).collect();
+        let whole = Sum::default().with(&bytes).finish();
+        for first in 0..bytes.len() {
+            for second in first..bytes.len() {
+                let sum = Sum::default().with(&bytes[..first]).with(&bytes[first..second]);
+                assert_eq!(sum.with(&bytes[second..]).finish(), whole, "{first} {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn carries_are_not_lost() {
+        assert_eq!(Sum::default().with(&[0xff; 65_535]).finish(), 0x00ff);
+        assert_eq!(Sum::default().with(&[0xff; 65_536]).finish(), 0);
+    }
+
+    extern crate std;
+    use std::vec::Vec;
+}
