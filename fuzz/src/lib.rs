@@ -15,6 +15,7 @@ mod mutate;
 mod rdma_cm;
 mod session;
 mod sockconf;
+mod tcpip;
 mod wire;
 
 use crate::mutate::{Random, mutate};
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rdma_cm_command", corpus: rdma_cm::commands, feed: rdma_cm::command },
     Target { name: "session_frame", corpus: session::frames, feed: session::frame },
     Target { name: "sockets_rules", corpus: sockconf::files, feed: sockconf::rules },
+    Target { name: "tcpip_frame", corpus: tcpip::frames, feed: tcpip::frame },
 ];
 
 /// Feeds `target` for as long as `budget` says, and at least once. Returns how many inputs it took.

@@ -65,6 +65,11 @@ fn sockets_rules_finds_nothing() {
     run_named("sockets_rules");
 }
 
+#[test]
+fn tcpip_frame_finds_nothing() {
+    run_named("tcpip_frame");
+}
+
 /// Goal: the tests above can fail.
 /// Method: a target with a bug that a few thousand mutations must meet.
 #[test]

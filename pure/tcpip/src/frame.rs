@@ -1,0 +1,192 @@
+//! From a frame of Ethernet to what it carries, and whose it is.
+//!
+//! A frame is ours if it carries, whole and without anything unusual, a TCP segment, a UDP datagram, an ICMP error
+//! about either, or a message that finds neighbours. All else is the kernel's, except what is damaged.
+
+use core::net::IpAddr;
+use core::ops::Range;
+
+use adverb_wire::ip::{self, Ipv4, Ipv6, Sum, Udp};
+
+use crate::arp::Arp;
+use crate::ethernet::Ethernet;
+use crate::icmp::IcmpError;
+use crate::neighbour::Neighbour;
+use crate::tcp::{Flags, Tcp};
+use crate::tuple::Tuple;
+
+/// What a frame carries.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Frame {
+    /// A question for an Ethernet address, or the answer.
+    Arp(Arp),
+    /// A router or host reports an error about one of our packets.
+    IcmpError(IcmpError),
+    /// A question for an Ethernet address, or the answer, of IPv6.
+    Neighbour(Neighbour),
+    /// A segment of a connection.
+    Tcp {
+        /// Between whom, as the receiver sees it.
+        tuple: Tuple,
+        /// Its header.
+        header: Tcp,
+        /// Where in the frame its payload is.
+        payload: Range<usize>,
+    },
+    /// A datagram.
+    Udp {
+        /// Between whom, as the receiver sees it.
+        tuple: Tuple,
+        /// Where in the frame its payload is.
+        payload: Range<usize>,
+    },
+}
+
+/// Why a frame is not for this crate.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Refused {
+    /// A length, a checksum or an address cannot be: nothing should take it.
+    Damaged,
+    /// It is, or carries, what the kernel serves.
+    Kernel,
+}
+
+/// Whether checksums of TCP, UDP and ICMP are verified. That of the IPv4 header always is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Checksums {
+    /// They are taken to be right. The interface has verified them; or it is virtual, and hands over what the
+    /// sender's kernel left to the hardware: checksums that nothing has completed.
+    Trusted,
+    /// Packets with a wrong one are damaged.
+    Verified,
+}
+
+impl Frame {
+    /// Reads a frame that has arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] says whose it is instead.
+    pub fn parse(frame: &[u8], checksums: Checksums) -> Result<Self, Refused> {
+        let (ethernet, packet) = Ethernet::parse(frame).ok_or(Refused::Damaged)?;
+        match ethernet.kind {
+            Ethernet::ARP => Arp::parse(packet).map(Self::Arp).ok_or(Refused::Kernel),
+            Ethernet::IPV4 => Self::parse_v4(packet, checksums),
+            Ethernet::IPV6 => Self::parse_v6(packet, checksums),
+            _ => Err(Refused::Kernel),
+        }
+    }
+
+    fn parse_v4(packet: &[u8], checksums: Checksums) -> Result<Self, Refused> {
+        let (ip, rest) = Ipv4::parse(packet).map_err(refused)?;
+        // A packet from several hosts, or from nowhere, has no sender that could be answered.
+        if !Ipv4::is_intact(packet) || ip.src.is_multicast() || ip.src.is_broadcast() {
+            return Err(Refused::Damaged);
+        }
+        let start = Ethernet::LEN + Ipv4::LEN + rest.options.len();
+        let len = u16::try_from(rest.payload.len()).map_err(|_| Refused::Damaged)?;
+        let pseudo = Sum::pseudo_v4(ip.src, ip.dst, ip.protocol, len);
+        let carried = Carried {
+            src: IpAddr::V4(ip.src),
+            dst: IpAddr::V4(ip.dst),
+            start,
+            bytes: rest.payload,
+            pseudo: (checksums == Checksums::Verified).then_some(pseudo),
+        };
+        match ip.protocol {
+            TCP => carried.tcp(),
+            UDP => carried.udp(),
+            ICMP => IcmpError::parse_v4(rest.payload).map(Self::IcmpError).ok_or(Refused::Kernel),
+            _ => Err(Refused::Kernel),
+        }
+    }
+
+    fn parse_v6(packet: &[u8], checksums: Checksums) -> Result<Self, Refused> {
+        let (ip, payload) = Ipv6::parse(packet).map_err(refused)?;
+        if ip.src.is_multicast() {
+            return Err(Refused::Damaged);
+        }
+        let len = u16::try_from(payload.len()).map_err(|_| Refused::Damaged)?;
+        let pseudo = Sum::pseudo_v6(ip.src, ip.dst, ip.next, len);
+        let carried = Carried {
+            src: IpAddr::V6(ip.src),
+            dst: IpAddr::V6(ip.dst),
+            start: Ethernet::LEN + Ipv6::LEN,
+            bytes: payload,
+            pseudo: (checksums == Checksums::Verified).then_some(pseudo),
+        };
+        match ip.next {
+            TCP => carried.tcp(),
+            UDP => carried.udp(),
+            ICMPV6 if !carried.is_intact() => Err(Refused::Damaged),
+            ICMPV6 => IcmpError::parse_v6(payload)
+                .map(Self::IcmpError)
+                .or_else(|| Neighbour::parse(payload, ip.hop_limit).map(Self::Neighbour))
+                .ok_or(Refused::Kernel),
+            _ => Err(Refused::Kernel),
+        }
+    }
+}
+
+/// What an IP packet carries, and where.
+struct Carried<'a> {
+    src: IpAddr,
+    dst: IpAddr,
+    /// Where in the frame it begins.
+    start: usize,
+    bytes: &'a [u8],
+    /// What a checksum begins with, if it is to be verified.
+    pseudo: Option<Sum>,
+}
+
+impl Carried<'_> {
+    fn is_intact(&self) -> bool {
+        self.pseudo.is_none_or(|pseudo| pseudo.with(self.bytes).finish() == 0)
+    }
+
+    fn tuple(&self, src_port: u16, dst_port: u16) -> Tuple {
+        let (local_port, remote_port) = (dst_port, src_port);
+        Tuple { local: self.dst, local_port, remote: self.src, remote_port }
+    }
+
+    fn tcp(&self) -> Result<Frame, Refused> {
+        let (header, payload) = Tcp::parse(self.bytes).ok_or(Refused::Damaged)?;
+        if !self.is_intact() || self.dst.is_multicast() || header.flags == Flags::default() {
+            return Err(Refused::Damaged);
+        }
+        let tuple = self.tuple(header.src_port, header.dst_port);
+        Ok(Frame::Tcp { tuple, header, payload: self.range(payload) })
+    }
+
+    fn udp(&self) -> Result<Frame, Refused> {
+        let (header, payload) = Udp::parse(self.bytes).map_err(|_| Refused::Damaged)?;
+        // IPv4 may leave the checksum out, IPv6 may not: RFC 8200 §8.1.
+        let none = header.sum == 0 && self.dst.is_ipv4();
+        if !none && !self.is_intact() {
+            return Err(Refused::Damaged);
+        }
+        let tuple = self.tuple(header.src_port, header.dst_port);
+        Ok(Frame::Udp { tuple, payload: self.range(payload) })
+    }
+
+    /// Where in the frame `payload` is, the last part of these bytes.
+    fn range(&self, payload: &[u8]) -> Range<usize> {
+        let end = self.start + self.bytes.len();
+        end - payload.len()..end
+    }
+}
+
+const fn refused(error: ip::Error) -> Refused {
+    match error {
+        ip::Error::Fragment | ip::Error::NotUdp | ip::Error::Options => Refused::Kernel,
+        ip::Error::Length | ip::Error::NotIp | ip::Error::Truncated => Refused::Damaged,
+    }
+}
+
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+
+#[cfg(test)]
+mod tests;
