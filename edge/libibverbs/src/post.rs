@@ -132,7 +132,7 @@ fn kind(wr: &SendWr) -> Answer<SendKind> {
     })
 }
 
-/// Whom a request is for.
+/// Recipient of a request.
 #[inline(always)]
 fn to<'a>(qp: *mut layout::Qp, wr: &SendWr) -> Answer<SendTo<'a>> {
     // SAFETY: a field of a queue pair that lives.

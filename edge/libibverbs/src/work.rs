@@ -50,8 +50,8 @@ enum Local {
     Bind(Bind),
 }
 
-/// Whom a request is for.
-enum Whom {
+/// Recipient of a request.
+enum Recipient {
     Peer,
     Datagram { ah: *mut layout::Ah, remote: Qpn, qkey: Qkey },
     SharedQueue(u32),
@@ -62,7 +62,7 @@ struct Request {
     flags: c_uint,
     kind: SendKind,
     local: Local,
-    whom: Whom,
+    recipient: Recipient,
 }
 
 impl Builder {
@@ -200,14 +200,14 @@ impl Request {
         let flag = |flag: c_uint| self.flags & flag != 0;
         Ok(SendWork {
             wr_id: self.wr_id,
-            to: match self.whom {
-                Whom::Peer => SendTo::Peer,
-                Whom::Datagram { ah, remote, qkey } => {
+            to: match self.recipient {
+                Recipient::Peer => SendTo::Peer,
+                Recipient::Datagram { ah, remote, qkey } => {
                     // SAFETY: one of ours, or null; it lives (rule 3).
                     let ah = unsafe { ah_of(ah) }?;
                     SendTo::Datagram { ah: &ah.ah, remote, qkey }
                 }
-                Whom::SharedQueue(number) => SendTo::SharedQueue(number),
+                Recipient::SharedQueue(number) => SendTo::SharedQueue(number),
             },
             kind: self.kind,
             data: match &self.local {
@@ -279,11 +279,11 @@ steps! {
         Ok(())
     };
     fn set_ud_addr(qp, ah: *mut layout::Ah, remote: u32, qkey: u32) {
-        last(qp)?.whom = Whom::Datagram { ah, remote: Qpn::new(remote), qkey: Qkey(qkey) };
+        last(qp)?.recipient = Recipient::Datagram { ah, remote: Qpn::new(remote), qkey: Qkey(qkey) };
         Ok(())
     };
     fn set_xrc_srqn(qp, number: u32) {
-        last(qp)?.whom = Whom::SharedQueue(number);
+        last(qp)?.recipient = Recipient::SharedQueue(number);
         Ok(())
     };
     fn set_inline_data(qp, from: *mut c_void, len: usize) {
@@ -324,7 +324,7 @@ fn begin(qp: *mut QpEx, kind: SendKind) -> Answer<()> {
     // SAFETY: fields of a queue pair that lives.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     let local = Local::Gather(0..0);
-    builder(qp).requests.push(Request { wr_id, flags, kind, local, whom: Whom::Peer });
+    builder(qp).requests.push(Request { wr_id, flags, kind, local, recipient: Recipient::Peer });
     Ok(())
 }
 
