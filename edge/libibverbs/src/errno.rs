@@ -54,6 +54,7 @@ fn of_system(error: &io::Error, otherwise: c_int) -> Errno {
     Errno(error.raw_os_error().unwrap_or(match error.kind() {
         io::ErrorKind::AddrInUse => libc::EADDRINUSE,
         io::ErrorKind::AlreadyExists => libc::EEXIST,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
         io::ErrorKind::NotFound => libc::ENOENT,
         io::ErrorKind::OutOfMemory => libc::ENOMEM,
         io::ErrorKind::PermissionDenied => libc::EPERM,

@@ -14,23 +14,26 @@ use crate::memory::{Use, pd_of};
 use crate::srq::srq_of;
 use crate::way::{group, way, way_for_c};
 use crate::work::{self, Builder};
-use crate::xrc::{self, xrcd_of};
+use crate::xrc::xrcd_of;
 use adverb_device::{
-    Access, AckTimeout, AhAttr, Attributes, Change, CompletionQueue, Gid, Partition, PathMtu, Psn,
-    Qkey, QpCap, QpConfig, QpLimits, QpQuery, QpState, QpType, Qpn, RetryCount, RnrRetry, RnrTimer,
+    Access, AckTimeout, AhAttr, Attributes, Change, CompletionQueue, Gid, OpenTarget, Partition,
+    PathMtu, Psn, Qkey, QpCap, QpConfig, QpLimits, QpQuery, QpState, QpType, Qpn, RemoteTarget,
+    RetryCount, RnrRetry, RnrTimer,
 };
 use adverb_ibv::layout::{self, value};
 use libc::c_int;
 use std::cell::UnsafeCell;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What is ours of a queue pair.
 pub(crate) struct QpInner {
-    /// There until the queue pair is destroyed. An XRC target ends with the last that has it open.
+    /// There until the queue pair is destroyed, unless it is another process's. An XRC target ends with the last that has
+    /// it open.
     pub(crate) qp: Option<Arc<adverb_device::Qp>>,
-    /// Where its events go, if another has made it.
-    listener: Option<adverb_device::Listener>,
+    /// A handle of a target that another handle was made with.
+    opened: Opened,
     /// Events that the program has taken.
     pub(crate) events: AtomicU32,
     kind: QpType,
@@ -41,6 +44,16 @@ pub(crate) struct QpInner {
     /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
     pub(crate) builder: UnsafeCell<Builder>,
     pub(crate) is_extended: bool,
+}
+
+/// What a handle of a target has that another handle was made with.
+enum Opened {
+    /// It is not such a handle.
+    No,
+    /// Where its events go, if the other is this process's.
+    Here { _listener: adverb_device::Listener },
+    /// The target, if the other is another process's.
+    There(RemoteTarget),
 }
 
 impl QpInner {
@@ -187,7 +200,7 @@ fn create(
         c,
         QpInner {
             qp: None,
-            listener: None,
+            opened: Opened::No,
             events: AtomicU32::new(0),
             kind,
             cap,
@@ -228,27 +241,33 @@ fn create(
     let qp = Arc::new(qp);
     if let (true, Some(xrcd)) = (target, extra.xrcd) {
         // SAFETY: one of ours, or null.
-        xrc::share(&unsafe { xrcd_of(xrcd) }?.xrcd, &qp);
+        let shared = inner.port.share_target(&unsafe { xrcd_of(xrcd) }?.xrcd, &qp);
+        if let Err(error) = shared {
+            // SAFETY: not shared yet.
+            drop(unsafe { Qp::take(made) });
+            return Err(error.into());
+        }
     }
     attr.cap = cap;
-    Ok(name_it(made, qp, None))
+    Ok(name_it(made, qp.number(), Some(qp), Opened::No))
 }
 
 /// Makes a queue pair that was made for a program its own.
 fn name_it(
     made: *mut layout::QpEx,
-    qp: Arc<adverb_device::Qp>,
-    listener: Option<adverb_device::Listener>,
+    number: Qpn,
+    qp: Option<Arc<adverb_device::Qp>>,
+    opened: Opened,
 ) -> *mut layout::Qp {
     // SAFETY: just made, and not shared yet.
     let whole = unsafe { Qp::of_mut(made) };
     let base = whole.c().cast::<layout::Qp>();
     // SAFETY: fields of it.
-    unsafe { (&raw mut (*base).qp_num).write(qp.number().get()) };
+    unsafe { (&raw mut (*base).qp_num).write(number.get()) };
     // SAFETY: as above.
-    unsafe { (&raw mut (*base).handle).write(qp.number().get()) };
+    unsafe { (&raw mut (*base).handle).write(number.get()) };
     let ours = whole.ours_mut();
-    (ours.qp, ours.listener) = (Some(qp), listener);
+    (ours.qp, ours.opened) = (qp, opened);
     base
 }
 
@@ -324,20 +343,18 @@ entry! {
         }
         // SAFETY: one of ours, or null.
         let domain = unsafe { xrcd_of(attr.xrcd) }?;
-        let qp = xrc::target(&domain.xrcd, Qpn::new(attr.qp_num)).ok_or(INVALID)?;
         let mut c = layout::QpEx::zeroed();
         c.qp_base.context = context;
         if attr.comp_mask & value::QP_OPEN_ATTR_CONTEXT != 0 {
             c.qp_base.qp_context = attr.qp_context;
         }
         c.qp_base.qp_type = attr.qp_type;
-        c.qp_base.state = state_for_c(qp.state());
         let none = layout::QpCap::default();
         let made = Qp::give(
             c,
             QpInner {
                 qp: None,
-                listener: None,
+                opened: Opened::No,
                 events: AtomicU32::new(0),
                 kind: QpType::XrcTarget,
                 cap: none,
@@ -348,8 +365,23 @@ entry! {
                 is_extended: false,
             },
         );
-        let listener = qp.listen(&inner.events, name_of(made));
-        Ok(name_it(made, qp, Some(listener)))
+        let number = Qpn::new(attr.qp_num);
+        let opened = inner.port.open_target(&domain.xrcd, number, &inner.events, name_of(made));
+        let (state, qp, opened) = match opened {
+            Ok(OpenTarget::Here { target, listener }) => {
+                (target.state(), Some(target), Opened::Here { _listener: listener })
+            }
+            Ok(OpenTarget::There(target)) => (target.query().0.state, None, Opened::There(target)),
+            Err(error) => {
+                // SAFETY: not shared yet.
+                drop(unsafe { Qp::take(made) });
+                let is_unknown = error.kind() == io::ErrorKind::NotFound;
+                return Err(if is_unknown { INVALID } else { error.into() });
+            }
+        };
+        let qp = name_it(made, number, qp, opened);
+        show_state(qp, state);
+        Ok(qp)
     }
 }
 
@@ -447,7 +479,17 @@ export! {
     fn ibv_modify_qp(qp: *mut layout::Qp, attr: Option<&layout::QpAttr>, mask: c_int) -> c_int, of qp {
         // SAFETY: one of ours, or null.
         let inner = unsafe { qp_of(qp) }?;
-        let (pair, attr) = (inner.qp.as_ref().ok_or(INVALID)?, attr.ok_or(INVALID)?);
+        let attr = attr.ok_or(INVALID)?;
+        if let Opened::There(target) = &inner.opened {
+            let to = match mask & value::QP_STATE {
+                0 => None,
+                _ => Some(state_of(attr.qp_state)?),
+            };
+            let modified = target.modify(to, &change(attr, mask & !meaningless(inner.kind))?);
+            show_state(qp, target.query().0.state);
+            return Ok(modified?);
+        }
+        let pair = inner.qp.as_ref().ok_or(INVALID)?;
         let to = match mask & value::QP_STATE {
             0 => pair.state(),
             _ => state_of(attr.qp_state)?,
@@ -510,9 +552,14 @@ export! {
         let _ = mask;
         // SAFETY: one of ours, or null.
         let inner = unsafe { qp_of(qp) }?;
-        let pair = inner.qp.as_ref().ok_or(INVALID)?;
-        let query = pair.query();
-        attr.ok_or(INVALID)?.write(attr_for_c(inner, &query, pair.remote()));
+        let (query, remote) = match &inner.opened {
+            Opened::There(target) => target.query(),
+            Opened::No | Opened::Here { .. } => {
+                let pair = inner.qp.as_ref().ok_or(INVALID)?;
+                (pair.query(), pair.remote())
+            }
+        };
+        attr.ok_or(INVALID)?.write(attr_for_c(inner, &query, remote));
         // SAFETY: fields of a queue pair that lives.
         let init_attr = unsafe {
             layout::QpInitAttr {
@@ -547,12 +594,12 @@ export! {
         // SAFETY: the program does not use it any more.
         let whole = unsafe { Qp::of_mut(qp.cast()) };
         let ours = whole.ours_mut();
-        ours.listener = None;
+        ours.opened = Opened::No;
         if let Some(pair) = ours.qp.take() {
             let number = pair.number();
             drop(pair);
             if whole.kind == QpType::XrcTarget {
-                xrc::forget_ended();
+                adverb_device::forget_ended_targets();
             }
             whole.cqs.iter().for_each(|cq| cq.forget(number));
         }

@@ -9,12 +9,10 @@ use crate::context;
 use crate::errno::{Answer, INVALID};
 use crate::export::entry;
 use crate::memory::{Use, free};
-use adverb_device::locks::Mutex;
-use adverb_device::{OpenXrcd, Qp, Qpn};
+use adverb_device::OpenXrcd;
 use adverb_ibv::layout::{self, value};
 use libc::c_int;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Weak};
 
 /// What is ours of an XRC domain.
 pub(crate) struct XrcdInner {
@@ -32,26 +30,6 @@ pub(crate) type Xrcd = Boxed<layout::Xrcd, XrcdInner>;
 pub(crate) unsafe fn xrcd_of<'a>(xrcd: *mut layout::Xrcd) -> Answer<&'a Xrcd> {
     // SAFETY: the caller's promise.
     unsafe { Xrcd::checked(xrcd) }
-}
-
-/// Targets of this process, with their domains.
-static TARGETS: Mutex<Vec<(adverb_device::Xrcd, Weak<Qp>)>> = Mutex::new(Vec::new());
-
-/// A target of this domain can be opened again until it ends.
-pub(crate) fn share(xrcd: &adverb_device::Xrcd, target: &Arc<Qp>) {
-    TARGETS.lock().push((xrcd.clone(), Arc::downgrade(target)));
-}
-
-/// A handle of a target is closed: those that have ended let go of their domains.
-pub(crate) fn forget_ended() {
-    TARGETS.lock().retain(|(_, target)| target.strong_count() > 0);
-}
-
-/// The target of this domain with this number.
-pub(crate) fn target(xrcd: &adverb_device::Xrcd, number: Qpn) -> Option<Arc<Qp>> {
-    let targets = TARGETS.lock();
-    let same = targets.iter().filter(|(domain, _)| domain.is_same(xrcd));
-    same.filter_map(|(_, target)| target.upgrade()).find(|target| target.number() == number)
 }
 
 entry! {

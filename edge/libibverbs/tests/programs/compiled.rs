@@ -157,6 +157,19 @@ fn a_target_that_is_opened_again_lives_as_long_as_one_of_its_handles() {
     }
 }
 
+/// Goal: a target that processes open by its number is one for all of them, and ends with the last; processes that are
+/// killed let go of theirs. Method: three processes and a sender, which say when they are ready.
+#[test]
+fn a_target_that_other_processes_open_lives_as_long_as_one_of_them_has_it() {
+    let Some(program) = Compiled::new("shares", &["-libverbs"]) else {
+        return;
+    };
+    for path in support::PATHS {
+        let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+        support::alone(program.path(), &[], &set);
+    }
+}
+
 /// Goal: children made by `fork` have devices and connections of their own, whatever their parent has open and closes,
 /// and what one of them says last arrives although it has ended.
 #[test]

@@ -298,6 +298,13 @@ impl Affiliation {
 #[derive(Debug)]
 pub struct Listener(Arc<Affiliation>);
 
+impl Listener {
+    /// One that hears of an object of another process.
+    pub(crate) const fn of(affiliation: Arc<Affiliation>) -> Self {
+        Self(affiliation)
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         self.0.retire();

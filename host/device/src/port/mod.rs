@@ -7,6 +7,7 @@
 
 pub(crate) mod cq;
 pub(crate) mod qp;
+pub(crate) mod xrc_targets;
 
 use self::cq::Cq;
 use self::qp::Qp;

@@ -1,0 +1,272 @@
+//! The thread that answers processes which open this one's XRC targets, and listens to those whose targets it has opened.
+//!
+//! There is one in a process, from the first target on that several processes may have. Only processes of the same user
+//! are let in, and what they may open is what they have the domain of open; no answer waits for a peer.
+
+use super::message::Message;
+use super::opened::Connection;
+use super::{find_named, forget_ended_targets, has_targets, name};
+use crate::link::errors::ConnectError;
+use crate::objects::events::{Element, EventQueue, Listener};
+use crate::port::qp::Qp;
+use crate::progress::Port;
+use crate::sync::Mutex;
+use adverb_sys::epoll::{Epoll, Events, Interest};
+use adverb_sys::fork::PerProcess;
+use adverb_sys::unix::{self, Stream};
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// The thread, seen from others.
+#[derive(Debug)]
+pub(super) struct Service {
+    epoll: Epoll,
+    /// What it waits for. What it attends to is not among them meanwhile.
+    places: Mutex<HashMap<u64, Place>>,
+    tokens: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Where openers of a port's targets connect.
+    Listener { listener: unix::Listener, port: Weak<Port> },
+    /// A process that opens a target of this one.
+    Opener(Opener),
+    /// A target of another process that this one has opened.
+    Opened(Weak<Connection>),
+}
+
+#[derive(Debug)]
+struct Opener {
+    stream: Stream,
+    port: Weak<Port>,
+    open: Option<Open>,
+}
+
+/// A target that another process has open.
+#[derive(Debug)]
+struct Open {
+    target: Arc<Qp>,
+    events: Arc<EventQueue>,
+    _listener: Listener,
+}
+
+/// Openers at once; more are not let in.
+const OPENERS_MAX: usize = 4096;
+/// Connections that are accepted before something else is looked at.
+const ACCEPTS_MAX: usize = 64;
+/// How long to leave connections alone that cannot be accepted, for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+static SERVICE: PerProcess<Mutex<Option<Arc<Service>>>> = PerProcess::new();
+
+/// The thread of this process, which is started if it was not before.
+pub(super) fn service() -> io::Result<Arc<Service>> {
+    let mut service = SERVICE.get().lock();
+    if let Some(service) = &*service {
+        return Ok(Arc::clone(service));
+    }
+    let (places, tokens) = (Mutex::default(), AtomicU64::new(0));
+    let made = Arc::new(Service { epoll: Epoll::new()?, places, tokens });
+    let run = Arc::clone(&made);
+    thread::Builder::new().name("adverb-xrc".to_owned()).spawn(move || run.run())?;
+    *service = Some(Arc::clone(&made));
+    Ok(made)
+}
+
+/// Lets other processes open targets of a port.
+pub(super) fn listen(port: &Arc<Port>) -> io::Result<()> {
+    let service = service()?;
+    let mut places = service.places.lock();
+    let is_there = |place: &Place| match place {
+        Place::Listener { port: known, .. } => Weak::ptr_eq(known, &Arc::downgrade(port)),
+        Place::Opener(_) | Place::Opened(_) => false,
+    };
+    if places.values().any(is_there) {
+        return Ok(());
+    }
+    let registry = &port.links.registry;
+    let listener = unix::Listener::bind(name(registry.place(), registry.me()).as_bytes())?;
+    let token = service.next_token();
+    service.epoll.add(&listener, token, Interest::Readable)?;
+    places.insert(token, Place::Listener { listener, port: Arc::downgrade(port) });
+    Ok(())
+}
+
+/// Where no target is left that others can open, none connects any more.
+pub(super) fn forget_idle_listeners() {
+    let service = SERVICE.get().lock().clone();
+    let Some(service) = service else { return };
+    service.places.lock().retain(|_, place| match place {
+        Place::Listener { listener, port } => {
+            let stays = port.upgrade().is_some_and(|port| has_targets(&port));
+            if !stays {
+                let _ = service.epoll.remove(&*listener);
+            }
+            stays
+        }
+        Place::Opener(_) | Place::Opened(_) => true,
+    });
+}
+
+impl Service {
+    fn next_token(&self) -> u64 {
+        self.tokens.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Listens to the process that has made a target.
+    pub(super) fn attend_to(&self, connection: &Arc<Connection>) -> io::Result<()> {
+        let token = self.next_token();
+        let mut places = self.places.lock();
+        places.retain(|_, place| match place {
+            Place::Opened(connection) => connection.strong_count() > 0,
+            Place::Listener { .. } | Place::Opener(_) => true,
+        });
+        places.insert(token, Place::Opened(Arc::downgrade(connection)));
+        self.epoll.add(connection.stream(), token, Interest::Readable)
+    }
+
+    /// No more is heard of this connection.
+    pub(super) fn forget(&self, stream: &Stream) {
+        let _ = self.epoll.remove(stream);
+    }
+
+    fn run(&self) {
+        let mut events = Events::with_capacity(16);
+        while self.epoll.wait(&mut events, None).is_ok() {
+            for event in events.iter() {
+                let Some(place) = self.places.lock().remove(&event.token) else {
+                    continue;
+                };
+                if let Some(place) = self.attend(event.token, place) {
+                    self.places.lock().insert(event.token, place);
+                }
+            }
+        }
+    }
+
+    /// Does what there is to do; nothing is left of a place that has ended.
+    fn attend(&self, token: u64, place: Place) -> Option<Place> {
+        match place {
+            Place::Listener { listener, port } => {
+                self.let_in(&listener, &port);
+                Some(Place::Listener { listener, port })
+            }
+            Place::Opener(mut opener) => match self.answer(token, &mut opener) {
+                Ok(()) => Some(Place::Opener(opener)),
+                Err(_) => {
+                    let Opener { stream, open, .. } = opener;
+                    self.forget(&stream);
+                    if let Some(Open { target, events, .. }) = open {
+                        let _ = self.epoll.remove(events.watch());
+                        drop(target);
+                        forget_ended_targets();
+                    }
+                    None
+                }
+            },
+            Place::Opened(connection) => {
+                let lives = connection.upgrade().is_some_and(|connection| connection.listen());
+                lives.then_some(Place::Opened(connection))
+            }
+        }
+    }
+
+    fn let_in(&self, listener: &unix::Listener, port: &Weak<Port>) {
+        let Some(user) = port.upgrade().map(|port| port.links.registry.place().user()) else {
+            return;
+        };
+        for _ in 0..ACCEPTS_MAX {
+            let stream = match listener.accept() {
+                Ok(stream) => stream,
+                Err(error) => {
+                    if error.kind() != io::ErrorKind::WouldBlock {
+                        thread::sleep(ACCEPT_PAUSE); // It can still be read: no wait would be one.
+                    }
+                    return;
+                }
+            };
+            let mut places = self.places.lock();
+            let is_user = stream.peer().is_ok_and(|peer| peer.uid == user);
+            let token = self.next_token();
+            if is_user
+                && places.len() < OPENERS_MAX
+                && self.epoll.add(&stream, token, Interest::Readable).is_ok()
+            {
+                let opener = Opener { stream, port: Weak::clone(port), open: None };
+                places.insert(token, Place::Opener(opener));
+            }
+        }
+    }
+
+    /// Tells an opener what has happened to its target, and answers what it asks.
+    fn answer(&self, token: u64, opener: &mut Opener) -> io::Result<()> {
+        let Opener { stream, port, open } = opener;
+        while let Some(event) = open.as_ref().and_then(|open| open.events.try_get()) {
+            match event.element {
+                Element::Qp { .. } => stream.send(&Message::Event(event.kind).emit(), &[])?,
+                // The queue hears what happens to the port, too, as the opener's own does.
+                Element::Cq { .. }
+                | Element::Device
+                | Element::Port { .. }
+                | Element::Srq { .. } => {}
+            }
+        }
+        let message = match receive(stream) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            received => received?,
+        };
+        let answer = match (message, &open) {
+            (Message::Open { domain, number }, None) => match find_named(domain, number) {
+                None => Message::Refused(0),
+                Some(target) => {
+                    let port = port.upgrade().ok_or(io::ErrorKind::NotFound)?;
+                    let events = port.create_event_queue()?;
+                    let _listener = target.listen(&events, 0);
+                    self.epoll.add(events.watch(), token, Interest::Readable)?;
+                    *open = Some(Open { target, events, _listener });
+                    Message::Done
+                }
+            },
+            (Message::Modify { to, change }, Some(open)) => {
+                match open.target.modify(to, &change, |_, _| {}) {
+                    Ok(()) => Message::Done,
+                    Err(error) => Message::Refused(errno_of(&error)),
+                }
+            }
+            (Message::Query, Some(open)) => Message::Found {
+                query: open.target.query(),
+                is_connected: open.target.remote().is_some(),
+            },
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        stream.send(&answer.emit(), &[])
+    }
+}
+
+/// Takes one message.
+///
+/// # Errors
+///
+/// `WouldBlock` if there is none; the other end is gone, or makes no sense.
+pub(super) fn receive(stream: &Stream) -> io::Result<Message> {
+    let mut bytes = [0; Message::LEN + 1];
+    let len = stream.recv(&mut bytes, &mut Vec::new())?;
+    let bytes = bytes.get(..len).unwrap_or_default();
+    Message::parse(bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// What an opener is told: the system's error, or 0 for its own.
+fn errno_of(error: &ConnectError) -> u32 {
+    let (ConnectError::Socket { error, .. }
+    | ConnectError::System(error)
+    | ConnectError::Refused { error, .. }) = error
+    else {
+        return 0;
+    };
+    error.raw_os_error().map_or(0, i32::unsigned_abs)
+}
