@@ -8,6 +8,8 @@
 //! `rustix` alone. Read the section of a file before changing it.
 
 pub mod affinity;
+pub mod bpf;
+pub mod busy_poll;
 pub mod clock;
 pub mod epoll;
 pub mod eventfd;
@@ -22,6 +24,7 @@ pub mod netns;
 pub mod poll;
 pub mod process;
 pub mod random;
+pub mod routes;
 pub mod scheduler;
 pub mod signals;
 mod sockopt;
