@@ -1,0 +1,437 @@
+//! The owner's end of an interface: its program and its tables, groups of members, and the members' sockets.
+//!
+//! The kernel keeps a queue busy for about 56 ms after the last of its sockets has been closed, so that an owner that
+//! follows another one waits for it, but not for ever.
+
+use crate::ring::Ring;
+use crate::socket::{self, QUEUE_ENTRIES, Socket};
+use crate::steering::{Key, Steering};
+use crate::umem::{Files, Shape, Umem};
+use adverb_sys::bpf::{Attachment, XdpMode};
+use adverb_sys::busy_poll::BusyPoll;
+use adverb_sys::fork::KeptFd;
+use adverb_sys::netdev;
+use rustix::io::Errno;
+use rustix::net::sockopt::{
+    set_xdp_rx_ring_size, set_xdp_umem_completion_ring_size, set_xdp_umem_fill_ring_size,
+    set_xdp_umem_reg,
+};
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpUmemReg, XdpUmemRegFlags,
+};
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How an interface is opened.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Config {
+    /// Where the program is to be; `None`: in the driver if it can, else behind it.
+    pub mode: Option<XdpMode>,
+    /// Queues to use, from the first on; `None`: all.
+    pub queues: Option<u32>,
+    /// The sockets poll the driver.
+    pub busy_poll: Option<BusyPoll>,
+}
+
+/// Why an interface could not be opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// There is no such interface.
+    NotFound,
+    /// Another program is on it.
+    Occupied,
+    /// This process may not: it takes CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW.
+    Privilege(io::Error),
+    /// The system has refused what is named here.
+    System {
+        /// What was to be done.
+        doing: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound => f.write_str("there is no such interface"),
+            Self::Occupied => f.write_str("another process has a program on the interface"),
+            Self::Privilege(error) => {
+                write!(f, "it takes CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW: {error}")
+            }
+            Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Privilege(error) | Self::System { error, .. } => Some(error),
+            Self::NotFound | Self::Occupied => None,
+        }
+    }
+}
+
+/// An interface of which this process is the owner.
+#[derive(Debug)]
+pub struct Interface {
+    /// Before the tables: packets are the kernel's again before their keys go.
+    #[expect(dead_code, reason = "held for as long as the program is to be there")]
+    attachment: Attachment,
+    steering: Steering,
+    index: u32,
+    shape: Shape,
+    mode: XdpMode,
+    /// Why the program is not in the driver.
+    reason: Option<String>,
+    busy_poll: Option<BusyPoll>,
+    /// Queues that no group has.
+    free_queues: Vec<u32>,
+    /// Which places have members.
+    places: [bool; PLACES],
+    /// Whose the packets are that match a key.
+    keys: HashMap<Key, u32>,
+}
+
+impl Interface {
+    /// Puts the program on the interface with this number. Nothing changes for its packets before keys are claimed.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says what is in the way; nothing has changed then.
+    pub fn open(index: u32, config: &Config) -> Result<Self, OpenError> {
+        let all = netdev::interfaces().map_err(system("list the interfaces"))?;
+        let found = all.into_iter().find(|interface| interface.index == index);
+        let mtu = found.ok_or(OpenError::NotFound)?.mtu;
+        let shape = Shape::for_mtu(mtu).map_err(system("choose the length of frames"))?;
+        let places = u32::try_from(PLACES).unwrap_or(u32::MAX);
+        let queues = config.queues.unwrap_or(QUEUES_MAX).min(QUEUES_MAX);
+        let steering = Steering::new(QUEUES_MAX, places, KEYS_MAX)
+            .map_err(privileged("load the steering program"))?;
+        let (attachment, mode, reason) = attach(&steering, index, config.mode)?;
+        Ok(Self {
+            attachment,
+            steering,
+            index,
+            shape,
+            mode,
+            reason,
+            busy_poll: config.busy_poll,
+            free_queues: (0..queues).rev().collect(),
+            places: [false; PLACES],
+            keys: HashMap::new(),
+        })
+    }
+
+    /// Where the program is.
+    #[must_use]
+    pub const fn mode(&self) -> XdpMode {
+        self.mode
+    }
+
+    /// Why it is not in the driver, if it was to be there.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// Makes a group that has the next `queues` queues that no group has, or as many as there are: its UMEM, of this
+    /// process alone unless it is to be `shared`.
+    ///
+    /// # Errors
+    ///
+    /// `ResourceBusy` if there is no free queue, here or because another process has it; no memory left, or more than
+    /// may be locked.
+    pub fn group(&mut self, queues: u32, shared: bool) -> io::Result<Group> {
+        let (umem, files) = match shared {
+            true => Umem::shared(self.shape).map(|(umem, files)| (umem, Some(files)))?,
+            false => (Umem::private(self.shape)?, None),
+        };
+        let mut group =
+            Group { umem: Arc::new(umem), files, queues: Vec::new(), members: Vec::new() };
+        while u32::try_from(group.queues.len()).is_ok_and(|count| count < queues) {
+            let Some(number) = self.free_queues.pop() else { break };
+            match self.queue(number, &group) {
+                Ok((base, fill)) => group.queues.push(Queue { number, base, fill }),
+                Err(error) if error == Errno::INVAL && number > 0 => {
+                    self.free_queues.clear(); // The interface has no more.
+                }
+                Err(error) => {
+                    self.free_queues.push(number);
+                    self.disband(group);
+                    return Err(error.into());
+                }
+            }
+        }
+        if group.queues.is_empty() {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        group.top_up();
+        Ok(group)
+    }
+
+    /// The socket that holds a queue for a group. It receives nothing itself.
+    fn queue(&self, number: u32, group: &Group) -> Result<(KeptFd, Ring), Errno> {
+        let other = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let fd = socket::open().map_err(other)?;
+        let first = group.queues.first().map(|queue| queue.base.as_fd());
+        if first.is_none() {
+            let umem = XdpUmemReg {
+                addr: group.umem.start(),
+                len: group.umem.bytes(),
+                chunk_size: self.shape.frame_bytes,
+                headroom: 0,
+                flags: XdpUmemRegFlags::empty(),
+                tx_metadata_len: 0,
+            };
+            set_xdp_umem_reg(&fd, umem)?;
+        }
+        set_xdp_umem_fill_ring_size(&fd, QUEUE_ENTRIES)?;
+        set_xdp_umem_completion_ring_size(&fd, QUEUE_ENTRIES)?;
+        set_xdp_rx_ring_size(&fd, BASE_RX_ENTRIES)?;
+        bind_in_time(&fd, first, self.index, number, self.mode)?;
+        let fill = socket::fill_ring(fd.as_fd()).map_err(other)?;
+        Ok((KeptFd::new(fd).map_err(other)?, fill))
+    }
+
+    /// Makes a member of a group: its sockets, one on each of the group's queues.
+    ///
+    /// # Errors
+    ///
+    /// `ResourceBusy` if there are as many members as there may be; no memory or descriptors left.
+    pub fn join(&mut self, group: &mut Group) -> io::Result<Member> {
+        let free = self.places.iter_mut().zip(0..).find(|(taken, _)| !**taken);
+        let (taken, place) = free.ok_or(io::ErrorKind::ResourceBusy)?;
+        *taken = true;
+        group.members.push(Sockets { place, fds: Vec::new() });
+        let result = self.add_sockets(group, place);
+        if result.is_err() {
+            self.leave(group, place);
+        }
+        result
+    }
+
+    fn add_sockets(&self, group: &mut Group, place: u32) -> io::Result<Member> {
+        let mut sockets = Vec::new();
+        for Queue { number, base, fill: _ } in &group.queues {
+            let base = base.as_fd();
+            let fd = socket::on_queue_of(base, self.index, *number, self.busy_poll)?;
+            self.steering.install(place, *number, fd.as_fd())?;
+            if let Some(own) = group.members.last_mut() {
+                own.fds.push((*number, KeptFd::new(fd.try_clone()?)?));
+            }
+            sockets.push((*number, fd));
+        }
+        Ok(Member { place, sockets })
+    }
+
+    /// Ends a member: its packets are the kernel's again, and what it had of its group's frames comes back. Sockets of
+    /// a member that lives on receive nothing more.
+    pub fn leave(&mut self, group: &mut Group, place: u32) {
+        let Some(at) = group.members.iter().position(|member| member.place == place) else {
+            return;
+        };
+        let Sockets { place, fds } = group.members.swap_remove(at);
+        let keys = self.keys.extract_if(|_, holder| *holder == place);
+        keys.for_each(|(key, _)| self.steering.release(&key));
+        for (queue, fd) in &fds {
+            self.steering.uninstall(place, *queue);
+            // A ring that cannot be mapped keeps its frames.
+            let _ = socket::drain(fd.as_fd(), &group.umem);
+        }
+        group.umem.reclaim(place);
+        group.top_up();
+        let taken = usize::try_from(place).ok().and_then(|at| self.places.get_mut(at));
+        taken.into_iter().for_each(|taken| *taken = false);
+    }
+
+    /// Ends a group; its queues are free for others once no member has its sockets any more.
+    pub fn disband(&mut self, mut group: Group) {
+        while let Some(place) = group.members.last().map(|member| member.place) {
+            self.leave(&mut group, place);
+        }
+        self.free_queues.extend(group.queues.iter().rev().map(|queue| queue.number));
+    }
+
+    /// From now on packets that match go to a member.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists` if they go to another; `InvalidInput` for addresses of different families; `E2BIG` if there are
+    /// as many keys as there may be.
+    pub fn claim(&mut self, key: Key, place: u32) -> io::Result<()> {
+        match self.keys.get(&key) {
+            Some(holder) if *holder != place => return Err(io::ErrorKind::AlreadyExists.into()),
+            Some(_) | None => self.steering.claim(&key, place)?,
+        }
+        self.keys.insert(key, place);
+        Ok(())
+    }
+
+    /// They are the kernel's again, if they were this member's.
+    pub fn release(&mut self, key: &Key, place: u32) {
+        if self.keys.get(key) == Some(&place) {
+            self.keys.remove(key);
+            self.steering.release(key);
+        }
+    }
+}
+
+/// Processes that trust each other: a UMEM, and the queues that it has.
+#[derive(Debug)]
+pub struct Group {
+    umem: Arc<Umem>,
+    files: Option<Files>,
+    queues: Vec<Queue>,
+    members: Vec<Sockets>,
+}
+
+impl Group {
+    /// The numbers of its queues.
+    pub fn queues(&self) -> impl Iterator<Item = u32> {
+        self.queues.iter().map(|queue| queue.number)
+    }
+
+    /// Gives the kernel free frames for packets that come, if it has few: members do that only as packets come, and
+    /// one that reads none may have all there were. An owner of several members calls it now and then.
+    pub fn top_up(&self) {
+        self.queues.iter().for_each(|queue| socket::top_up(&queue.fill, &self.umem));
+    }
+
+    /// It has no member.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.umem.shape()
+    }
+
+    /// The descriptors by which others map the UMEM; `None` if it is not shared.
+    pub(crate) fn files(&self) -> Option<&Files> {
+        self.files.as_ref()
+    }
+}
+
+/// A queue, and the socket that holds it.
+#[derive(Debug)]
+struct Queue {
+    number: u32,
+    fill: Ring,
+    base: KeptFd,
+}
+
+/// What the owner keeps of a member's sockets, to take back what is in their rings.
+#[derive(Debug)]
+struct Sockets {
+    place: u32,
+    fds: Vec<(u32, KeptFd)>,
+}
+
+/// A new member's sockets, to be used here or handed to another process.
+#[derive(Debug)]
+pub struct Member {
+    pub(crate) place: u32,
+    pub(crate) sockets: Vec<(u32, OwnedFd)>,
+}
+
+impl Member {
+    /// The name that the owner knows it by.
+    #[must_use]
+    pub const fn place(&self) -> u32 {
+        self.place
+    }
+
+    /// The sockets, to be used in this process.
+    ///
+    /// # Errors
+    ///
+    /// No memory left to map their rings.
+    pub fn into_sockets(self, group: &Group) -> io::Result<Vec<Socket>> {
+        let Self { place, sockets } = self;
+        let adopt = |(queue, fd)| Socket::adopt(fd, Arc::clone(&group.umem), place, queue);
+        sockets.into_iter().map(adopt).collect()
+    }
+}
+
+/// Puts the program in the driver if it can be there, else behind it, with the reason.
+fn attach(
+    steering: &Steering,
+    index: u32,
+    asked: Option<XdpMode>,
+) -> Result<(Attachment, XdpMode, Option<String>), OpenError> {
+    let attach = |mode| Attachment::xdp(&steering.program, index, mode);
+    let failed = |error: io::Error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::BUSY | Errno::EXIST) => OpenError::Occupied,
+        Some(Errno::NODEV) => OpenError::NotFound,
+        _ => privileged("put the steering program on the interface")(error),
+    };
+    let mode = asked.unwrap_or(XdpMode::Native);
+    match attach(mode).map_err(failed) {
+        Ok(attachment) => Ok((attachment, mode, None)),
+        Err(OpenError::System { error, .. }) if asked.is_none() => {
+            let attachment = attach(XdpMode::Generic).map_err(failed)?;
+            let reason = format!("the driver does not take a program: {error}");
+            Ok((attachment, XdpMode::Generic, Some(reason)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Binds a socket to a queue; one that has just been closed is waited for.
+fn bind_in_time(
+    fd: &OwnedFd,
+    first: Option<BorrowedFd<'_>>,
+    interface: u32,
+    queue: u32,
+    mode: XdpMode,
+) -> Result<(), Errno> {
+    let copy = match mode {
+        XdpMode::Native => SocketAddrXdpFlags::empty(), // The driver may do without copies.
+        XdpMode::Generic => SocketAddrXdpFlags::XDP_COPY,
+    };
+    let addr = |flags| SocketAddrXdp::new(flags, interface, queue);
+    let bind = || match first {
+        Some(shared_umem_fd) => {
+            let addr = addr(SocketAddrXdpFlags::XDP_SHARED_UMEM);
+            rustix::net::bind(fd, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd })
+        }
+        None => rustix::net::bind(fd, &addr(copy | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP)),
+    };
+    for _ in 0..BIND_ATTEMPTS {
+        match bind() {
+            Err(Errno::BUSY) => std::thread::sleep(BIND_WAIT),
+            result => return result,
+        }
+    }
+    bind()
+}
+
+fn system(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |error| OpenError::System { doing, error }
+}
+
+fn privileged(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |error| match error.kind() == io::ErrorKind::PermissionDenied {
+        true => OpenError::Privilege(error),
+        false => OpenError::System { doing, error },
+    }
+}
+
+/// Members of one interface.
+const PLACES: usize = 64;
+/// Queues of an interface that are used.
+const QUEUES_MAX: u32 = 64;
+/// Keys of one interface.
+const KEYS_MAX: u32 = 65_536;
+/// The kernel wants a ring, also where nothing is received.
+const BASE_RX_ENTRIES: u32 = 1;
+/// Waits of a bind: together several times what a queue stays busy after its last socket.
+const BIND_ATTEMPTS: u32 = 60;
+const BIND_WAIT: Duration = Duration::from_millis(5);

@@ -1,0 +1,286 @@
+//! Steering: which packets of an interface are whose, and the program in the kernel that looks them up.
+//!
+//! A packet belongs to a member if its protocol, destination and source are in the table, or its protocol and
+//! destination alone. It goes to the socket that the member has on the queue on which the packet came, for the kernel
+//! drops packets for another queue's. Everything else is the kernel's: what is not in the table, fragments, IPv4 options,
+//! IPv6 extension headers, VLANs, and packets on a queue where the member has no socket.
+
+use crate::assembler::{Assembler, If, Label, Reg, Width};
+use adverb_sys::bpf::{Map, MapKind, Program};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// Protocol above IP.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// What packets of one member have in common.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Key {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Where they are sent to: an address of this host or a multicast group, and not the unspecified address.
+    pub local: SocketAddr,
+    /// Where they come from; `None`: wherever that is.
+    pub remote: Option<SocketAddr>,
+}
+
+impl Key {
+    /// As the program makes it from a packet; `None` if the addresses are of different families.
+    pub(crate) fn bytes(&self) -> Option<[u8; KEY_BYTES]> {
+        let version = if self.local.is_ipv4() { 4 } else { 6 };
+        let protocol = match self.protocol {
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+        };
+        let (remote, remote_port) = match self.remote {
+            Some(remote) if remote.is_ipv4() == self.local.is_ipv4() => {
+                (octets(remote.ip()), remote.port())
+            }
+            Some(_) => return None,
+            None => ([0; 16], 0),
+        };
+        let mut bytes = Vec::with_capacity(KEY_BYTES);
+        bytes.extend([version, protocol]);
+        bytes.extend(self.local.port().to_be_bytes());
+        bytes.extend(octets(self.local.ip()));
+        bytes.extend(remote);
+        bytes.extend(remote_port.to_be_bytes());
+        bytes.extend([0, 0]);
+        bytes.try_into().ok()
+    }
+
+    /// What [`Key::bytes`] has made; `None` if it is something else.
+    pub(crate) fn parse(bytes: &[u8; KEY_BYTES]) -> Option<Self> {
+        let [version, protocol, p0, p1, addresses @ .., r0, r1, _, _] = bytes;
+        let protocol = match protocol {
+            6 => Protocol::Tcp,
+            17 => Protocol::Udp,
+            _ => return None,
+        };
+        let (local, remote) = addresses.split_first_chunk::<16>()?;
+        let local = SocketAddr::new(ip(*version, *local)?, u16::from_be_bytes([*p0, *p1]));
+        let remote = ip(*version, remote.try_into().ok()?)?;
+        let remote = SocketAddr::new(remote, u16::from_be_bytes([*r0, *r1]));
+        let remote = Some(remote).filter(|remote| !remote.ip().is_unspecified());
+        Some(Self { protocol, local, remote }).filter(|key| key.bytes().as_ref() == Some(bytes))
+    }
+}
+
+fn ip(version: u8, octets: [u8; 16]) -> Option<IpAddr> {
+    let [a, b, c, d, ..] = octets;
+    match version {
+        4 => Some([a, b, c, d].into()),
+        6 => Some(octets.into()),
+        _ => None,
+    }
+}
+
+fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => {
+            let [a, b, c, d] = ip.octets();
+            [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        }
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// The tables of an interface, and its program.
+#[derive(Debug)]
+pub(crate) struct Steering {
+    keys: Map,
+    sockets: Map,
+    queues: u32,
+    pub(crate) program: Program,
+}
+
+impl Steering {
+    /// Tables for that many queues, members and keys.
+    pub(crate) fn new(queues: u32, places: u32, keys_max: u32) -> io::Result<Self> {
+        let keys = Map::create(MapKind::Hash, KEY_BYTES, 4, keys_max)?;
+        let sockets = Map::create(MapKind::XdpSockets, 4, 4, queues * places)?;
+        let program = Program::load_xdp(&program(&keys, &sockets, queues))?;
+        Ok(Self { keys, sockets, queues, program })
+    }
+
+    /// Packets that match `key` go to the member at `place`.
+    pub(crate) fn claim(&self, key: &Key, place: u32) -> io::Result<()> {
+        let key = key.bytes().ok_or(io::ErrorKind::InvalidInput)?;
+        self.keys.set(&key, &(place * self.queues).to_ne_bytes())
+    }
+
+    /// They are the kernel's again.
+    pub(crate) fn release(&self, key: &Key) {
+        if let Some(key) = key.bytes() {
+            self.keys.remove(&key);
+        }
+    }
+
+    /// The member at `place` has this socket on this queue.
+    pub(crate) fn install(&self, place: u32, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let at = place * self.queues + queue;
+        self.sockets.set(&at.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())
+    }
+
+    /// It has none there any more.
+    pub(crate) fn uninstall(&self, place: u32, queue: u32) {
+        self.sockets.remove(&(place * self.queues + queue).to_ne_bytes());
+    }
+}
+
+/// The program: makes a key of the packet, looks it up with its source and without, and redirects it.
+fn program(keys: &Map, sockets: &Map, queues: u32) -> Vec<u64> {
+    let mut asm = Assembler::default();
+    let [v4, v6, look, hit, pass] = [(); 5].map(|()| asm.label());
+    asm.set(CONTEXT, Reg(1));
+    asm.load(Width::Word, PACKET, CONTEXT, XDP_DATA);
+    asm.load(Width::Word, END, CONTEXT, XDP_DATA_END);
+    for at in (0..5).map(|n| KEY + 8 * n) {
+        asm.store(Width::Double, STACK, at, 0);
+    }
+    bound(&mut asm, ETHERNET + 20 + PORTS, pass);
+    asm.load(Width::Half, BYTES, PACKET, 12);
+    asm.jump(If::Equal, BYTES, network(0x0800), v4);
+    asm.jump(If::Equal, BYTES, network(0x86dd), v6);
+    asm.go(pass);
+
+    asm.place(v4);
+    asm.load(Width::Byte, BYTES, PACKET, ETHERNET);
+    asm.jump(If::Unequal, BYTES, 0x45, pass); // Options.
+    asm.load(Width::Half, BYTES, PACKET, ETHERNET + 6);
+    asm.and(BYTES, network(0x3fff)); // More fragments, or an offset.
+    asm.jump(If::Unequal, BYTES, 0, pass);
+    asm.store(Width::Byte, STACK, KEY, 4);
+    copy(&mut asm, Width::Byte, ETHERNET + 9, KEY + 1);
+    copy(&mut asm, Width::Word, ETHERNET + 16, KEY_LOCAL);
+    copy(&mut asm, Width::Word, ETHERNET + 12, KEY_REMOTE);
+    copy(&mut asm, Width::Half, ETHERNET + 22, KEY + 2);
+    copy(&mut asm, Width::Half, ETHERNET + 20, KEY_REMOTE + 16);
+    asm.go(look);
+
+    asm.place(v6);
+    bound(&mut asm, ETHERNET + 40 + PORTS, pass);
+    asm.store(Width::Byte, STACK, KEY, 6);
+    copy(&mut asm, Width::Byte, ETHERNET + 6, KEY + 1);
+    for at in (0..4).map(|n| 4 * n) {
+        copy(&mut asm, Width::Word, ETHERNET + 24 + at, KEY_LOCAL + at);
+        copy(&mut asm, Width::Word, ETHERNET + 8 + at, KEY_REMOTE + at);
+    }
+    copy(&mut asm, Width::Half, ETHERNET + 42, KEY + 2);
+    copy(&mut asm, Width::Half, ETHERNET + 40, KEY_REMOTE + 16);
+
+    asm.place(look);
+    look_up(&mut asm, keys);
+    asm.jump(If::Unequal, Reg(0), 0, hit);
+    for at in (0..5).map(|n| KEY_REMOTE + 4 * n) {
+        asm.store(Width::Word, STACK, at, 0);
+    }
+    look_up(&mut asm, keys);
+    asm.jump(If::Equal, Reg(0), 0, pass);
+
+    asm.place(hit);
+    asm.load(Width::Word, Reg(2), Reg(0), 0);
+    asm.load(Width::Word, BYTES, CONTEXT, XDP_QUEUE);
+    asm.jump(If::NotLess, BYTES, i32::try_from(queues).unwrap_or(i32::MAX), pass);
+    asm.add(Reg(2), BYTES);
+    asm.map(Reg(1), sockets.as_fd().as_raw_fd());
+    asm.set(Reg(3), XDP_PASS); // Where there is no socket.
+    asm.call(REDIRECT_MAP);
+    asm.exit();
+
+    asm.place(pass);
+    asm.set(Reg(0), XDP_PASS);
+    asm.exit();
+    asm.finish()
+}
+
+/// Passes packets on that are shorter. The verifier lets the program read as far as it has looked.
+fn bound(asm: &mut Assembler, bytes: i16, pass: Label) {
+    asm.set(BYTES, PACKET);
+    asm.add(BYTES, i32::from(bytes));
+    asm.jump(If::Greater, BYTES, END, pass);
+}
+
+/// Copies from the packet to the key.
+fn copy(asm: &mut Assembler, width: Width, from: i16, to: i16) {
+    asm.load(width, BYTES, PACKET, from);
+    asm.store(width, STACK, to, BYTES);
+}
+
+/// Looks the key up. The packet's registers survive the call.
+fn look_up(asm: &mut Assembler, keys: &Map) {
+    asm.map(Reg(1), keys.as_fd().as_raw_fd());
+    asm.set(Reg(2), STACK);
+    asm.add(Reg(2), i32::from(KEY));
+    asm.call(MAP_LOOKUP_ELEM);
+}
+
+/// A number as a packet's half word is loaded.
+fn network(number: u16) -> i32 {
+    i32::from(number.to_be())
+}
+
+const CONTEXT: Reg = Reg(6);
+const PACKET: Reg = Reg(7);
+const END: Reg = Reg(8);
+const BYTES: Reg = Reg(5);
+const STACK: Reg = Reg(10);
+/// The key: version, protocol, local port, local address, remote address, remote port, zeros.
+pub(crate) const KEY_BYTES: usize = 40;
+const KEY: i16 = -40;
+const KEY_LOCAL: i16 = KEY + 4;
+const KEY_REMOTE: i16 = KEY + 20;
+const ETHERNET: i16 = 14;
+const PORTS: i16 = 4;
+// Of `struct xdp_md`.
+const XDP_DATA: i16 = 0;
+const XDP_DATA_END: i16 = 4;
+const XDP_QUEUE: i16 = 16;
+const XDP_PASS: i32 = 2;
+const MAP_LOOKUP_ELEM: i32 = 1;
+const REDIRECT_MAP: i32 = 51;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_without_a_source_has_zeros_there() {
+        let local = "10.0.0.1:4791".parse().unwrap();
+        let key = Key { protocol: Protocol::Udp, local, remote: None };
+        let mut expected = [0; KEY_BYTES];
+        expected[..8].copy_from_slice(&[4, 17, 0x12, 0xb7, 10, 0, 0, 1]);
+        assert_eq!(key.bytes(), Some(expected));
+        let remote = Some("10.0.0.2:1".parse().unwrap());
+        let bytes = Key { remote, ..key }.bytes().unwrap();
+        assert_eq!(bytes[20..], [[10, 0, 0, 2].as_slice(), &[0; 12], &[0, 1, 0, 0]].concat());
+        let remote = Some("[::1]:1".parse().unwrap());
+        assert_eq!(Key { remote, ..key }.bytes(), None);
+    }
+
+    #[test]
+    fn a_key_that_was_written_can_be_read_and_nothing_else() {
+        for (local, remote) in [
+            ("10.0.0.1:4791", None),
+            ("10.0.0.1:4791", Some("10.0.0.2:7")),
+            ("[fd00::1]:80", Some("[fd00::2]:65535")),
+        ] {
+            let remote = remote.map(|remote| remote.parse().unwrap());
+            let key = Key { protocol: Protocol::Tcp, local: local.parse().unwrap(), remote };
+            let bytes = key.bytes().unwrap();
+            assert_eq!(Key::parse(&bytes), Some(key));
+            for (at, value) in [(0, 5), (1, 1), (38, 1), (39, 1)] {
+                let mut bytes = bytes;
+                bytes[at] = value;
+                assert_eq!(Key::parse(&bytes), None, "{at}");
+            }
+        }
+    }
+}

@@ -1,0 +1,536 @@
+//! UMEM: memory that is cut into frames, and a record of who has which.
+//!
+//! Beside the frames lies a second piece of memory that all members map: a lock, a stack of free frames, and for each
+//! frame a word that says whose it is. The words are the truth; the stack is made anew from them when the holder of the
+//! lock has been killed in the midst of a change. A frame that is the kernel's is in a fill ring, on its way in or out,
+//! in a completion ring, or in a receive ring.
+//!
+//! Every number that is read there may be nonsense, for other members write it: one that names no frame, or a frame
+//! that is not what it should be, is dropped and counted. What that costs the group is a frame.
+//!
+//! # Safety
+//!
+//! 1. The memory of frames is one mapping that lives as long as the [`Umem`]; bytes are reached only through addresses
+//!    that [`Umem::frame_of`] or a frame's number has shown to lie within.
+//! 2. Bytes of a UMEM that other processes map are copied and never borrowed. Those of a private one are borrowed only
+//!    in a frame that is this member's, which the kernel does not write until it is given back.
+//! 3. A frame is written only by the member that has it.
+
+use adverb_shm::alive;
+use adverb_sys::memory::{self, Mapping};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How a UMEM is cut.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Shape {
+    /// Frames in it.
+    pub frames: u32,
+    /// Bytes of a frame: 2048 or 4096. The kernel keeps 256 of them.
+    pub frame_bytes: u32,
+}
+
+impl Shape {
+    /// For an interface that carries IP packets of at most `mtu` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if its packets do not fit the largest frames.
+    pub fn for_mtu(mtu: u32) -> io::Result<Self> {
+        match mtu {
+            0..=1750 => Ok(Self { frames: FRAMES, frame_bytes: 2048 }),
+            1751..=3800 => Ok(Self { frames: FRAMES, frame_bytes: 4096 }),
+            _ => {
+                let message = format!("packets of {mtu} bytes do not fit frames of 4096");
+                Err(io::Error::new(io::ErrorKind::Unsupported, message))
+            }
+        }
+    }
+
+    /// It is one that the kernel takes, and has as many frames as there may be.
+    fn check(self) -> io::Result<Self> {
+        let right =
+            matches!(self.frame_bytes, 2048 | 4096) && (1..=FRAMES_MAX).contains(&self.frames);
+        if right { Ok(self) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
+    fn bytes(self) -> usize {
+        to_usize(self.frames) * to_usize(self.frame_bytes)
+    }
+
+    fn record_bytes(self) -> usize {
+        STACK + 8 * to_usize(self.frames)
+    }
+}
+
+/// Whose a frame is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Holder {
+    Free,
+    Kernel,
+    Member(u32),
+}
+
+impl Holder {
+    const fn word(self) -> u32 {
+        match self {
+            Self::Free => 0,
+            Self::Kernel => 1,
+            Self::Member(place) => place.saturating_add(2),
+        }
+    }
+}
+
+/// A UMEM.
+#[derive(Debug)]
+pub struct Umem {
+    shape: Shape,
+    frames: Mapping,
+    record: Mapping,
+    /// Other processes map it.
+    shared: bool,
+    /// This process's threads take turns before it takes its turn among the others.
+    turn: Mutex<()>,
+    /// This process, as the lock has it.
+    me: u32,
+    nonsense: AtomicU64,
+}
+
+/// Descriptors by which others map a UMEM.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) frames: OwnedFd,
+    pub(crate) record: OwnedFd,
+}
+
+impl Umem {
+    /// One that is this process's alone.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a shape that is none; no memory left.
+    pub(crate) fn private(shape: Shape) -> io::Result<Self> {
+        let shape = shape.check()?;
+        let frames = Mapping::anonymous(shape.bytes())?;
+        let record = Mapping::anonymous(shape.record_bytes())?;
+        let umem = Self::of(shape, frames, record, false);
+        umem.begin();
+        Ok(umem)
+    }
+
+    /// One for others to map, too.
+    pub(crate) fn shared(shape: Shape) -> io::Result<(Self, Files)> {
+        let shape = shape.check()?;
+        let (frames, frames_file) = Mapping::memfd("adverb-xdp-frames", shape.bytes())?;
+        let (record, record_file) = Mapping::memfd("adverb-xdp-record", shape.record_bytes())?;
+        let umem = Self::of(shape, frames, record, true);
+        umem.begin();
+        Ok((umem, Files { frames: frames_file, record: record_file }))
+    }
+
+    /// Maps the one that an owner has made. `InvalidData` if its files are too short, or could be cut short later.
+    pub(crate) fn open(shape: Shape, files: &Files) -> io::Result<Self> {
+        let shape = shape.check()?;
+        let map = |file: &OwnedFd, len| match memory::is_sealed(file) {
+            true if memory::file_len(file)? >= len => Mapping::shared(file.as_fd(), len),
+            true | false => Err(io::ErrorKind::InvalidData.into()),
+        };
+        let frames = map(&files.frames, shape.bytes())?;
+        let record = map(&files.record, shape.record_bytes())?;
+        Ok(Self::of(shape, frames, record, true))
+    }
+
+    fn of(shape: Shape, frames: Mapping, record: Mapping, shared: bool) -> Self {
+        // Best effort: a child that has the mapping does not use it.
+        let _ = frames.keep_from_children();
+        let _ = record.keep_from_children();
+        let (turn, me) = (Mutex::new(()), alive::me());
+        Self { shape, frames, record, shared, turn, me, nonsense: AtomicU64::new(0) }
+    }
+
+    fn begin(&self) {
+        (Locked { umem: self, _turn: self.turn() }).rebuild();
+    }
+
+    /// How it is cut.
+    #[must_use]
+    pub const fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Numbers, lengths and positions that made no sense.
+    #[must_use]
+    pub fn nonsense(&self) -> u64 {
+        self.nonsense.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    pub(crate) fn count_nonsense(&self) {
+        self.nonsense.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn start(&self) -> u64 {
+        // The kernel takes the address as a number.
+        u64::try_from(self.frames.as_ptr().as_ptr().expose_provenance()).unwrap_or_default()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::try_from(self.shape.bytes()).unwrap_or_default()
+    }
+
+    /// Where a frame begins.
+    #[inline]
+    pub(crate) fn address_of(&self, frame: u32) -> u64 {
+        u64::from(frame) * u64::from(self.shape.frame_bytes)
+    }
+
+    /// The frame in which an address lies.
+    #[inline]
+    pub(crate) fn frame_at(&self, addr: u64) -> Option<u32> {
+        // A frame's length is a power of two.
+        let frame = addr >> self.shape.frame_bytes.trailing_zeros();
+        u32::try_from(frame).ok().filter(|frame| *frame < self.shape.frames)
+    }
+
+    /// The frame in which all of these bytes lie.
+    #[inline]
+    pub(crate) fn frame_of(&self, addr: u64, len: u32) -> Option<u32> {
+        let offset = addr & u64::from(self.shape.frame_bytes - 1);
+        let fits = offset + u64::from(len) <= u64::from(self.shape.frame_bytes);
+        self.frame_at(addr).filter(|_| fits)
+    }
+
+    /// Lends the bytes of a frame that is this member's; of a shared UMEM a copy, for which there is `room`. `None` if
+    /// they are not in one frame.
+    #[inline]
+    pub(crate) fn lend<R>(
+        &self,
+        addr: u64,
+        len: u32,
+        room: &mut Vec<u8>,
+        take: impl FnOnce(&[u8]) -> R,
+    ) -> Option<R> {
+        self.frame_of(addr, len)?;
+        let len = to_usize(len);
+        let start = self.frames.as_ptr().as_ptr().wrapping_add(usize::try_from(addr).ok()?);
+        if !self.shared {
+            // SAFETY: within the mapping (rule 1), of a private UMEM, in a frame that is this member's (rule 2).
+            return Some(take(unsafe { std::slice::from_raw_parts(start, len) }));
+        }
+        room.clear();
+        room.resize(len, 0);
+        // SAFETY: within the mapping (rule 1), and copied (rule 2) to as many bytes of this process.
+        unsafe { std::ptr::copy_nonoverlapping(start, room.as_mut_ptr(), len) };
+        Some(take(room))
+    }
+
+    /// A frame that is this member's, to write to.
+    #[inline]
+    pub(crate) fn writer(&self, frame: u32) -> Writer<'_> {
+        debug_assert!(frame < self.shape.frames, "a frame of this UMEM");
+        let at = usize::try_from(self.address_of(frame)).unwrap_or_default();
+        let start = self.frames.as_ptr().as_ptr().wrapping_add(at);
+        Writer {
+            umem: PhantomData,
+            start,
+            room: to_usize(self.shape.frame_bytes),
+            len: 0,
+            whole: true,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_held_by(&self, frame: u32, holder: Holder) -> bool {
+        self.holder(frame).load(Ordering::Relaxed) == holder.word()
+    }
+
+    #[inline]
+    pub(crate) fn give(&self, frame: u32, to: Holder) {
+        self.holder(frame).store(to.word(), Ordering::Relaxed);
+    }
+
+    /// Locks the record; `None` if another process does not let go.
+    pub(crate) fn lock(&self) -> Option<Locked<'_>> {
+        let turn = self.turn();
+        let word = self.record.half(LOCK);
+        let take =
+            |from| word.compare_exchange(from, self.me, Ordering::Acquire, Ordering::Relaxed);
+        for spins in 0..SPINS_MAX {
+            let Err(holder) = take(0) else { return Some(Locked { umem: self, _turn: turn }) };
+            // A member that has this process's number, and is not this process, has ended.
+            let ended = holder == self.me || spins % SPINS == SPINS - 1 && alive::has_ended(holder);
+            if ended && take(holder).is_ok() {
+                let mut locked = Locked { umem: self, _turn: turn };
+                locked.rebuild();
+                return Some(locked);
+            }
+            std::thread::yield_now();
+        }
+        self.count_nonsense();
+        None
+    }
+
+    /// Takes back what a member had. For the owner.
+    pub(crate) fn reclaim(&self, place: u32) {
+        let Some(mut locked) = self.lock() else { return };
+        for frame in 0..self.shape.frames {
+            if self.is_held_by(frame, Holder::Member(place)) {
+                locked.put_back(frame);
+            }
+        }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn holder(&self, frame: u32) -> &AtomicU32 {
+        self.record.half(STACK + 4 * to_usize(self.shape.frames) + 4 * to_usize(frame))
+    }
+}
+
+/// The record of a UMEM, locked.
+pub(crate) struct Locked<'a> {
+    umem: &'a Umem,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Locked<'_> {
+    /// Takes a free frame for `to`.
+    pub(crate) fn take(&mut self, to: Holder) -> Option<u32> {
+        let umem = self.umem;
+        loop {
+            let count = self.count().checked_sub(1)?;
+            let frame = self.slot(count).load(Ordering::Relaxed);
+            self.set_count(count);
+            if frame < umem.shape.frames && umem.is_held_by(frame, Holder::Free) {
+                umem.give(frame, to);
+                return Some(frame);
+            }
+            umem.count_nonsense();
+        }
+    }
+
+    /// Makes a frame free.
+    pub(crate) fn put_back(&mut self, frame: u32) {
+        let count = self.count();
+        if count < self.umem.shape.frames {
+            self.slot(count).store(frame, Ordering::Relaxed);
+            self.set_count(count + 1);
+            self.umem.give(frame, Holder::Free);
+        } else {
+            self.umem.count_nonsense();
+        }
+    }
+
+    /// Makes the stack of what the words say.
+    fn rebuild(&mut self) {
+        let mut count = 0;
+        for frame in 0..self.umem.shape.frames {
+            if self.umem.is_held_by(frame, Holder::Free) {
+                self.slot(count).store(frame, Ordering::Relaxed);
+                count += 1;
+            }
+        }
+        self.set_count(count);
+    }
+
+    /// How many frames are on the stack.
+    pub(crate) fn count(&self) -> u32 {
+        let count = self.umem.record.half(COUNT).load(Ordering::Relaxed);
+        if count <= self.umem.shape.frames { count } else { 0 }
+    }
+
+    fn set_count(&self, count: u32) {
+        self.umem.record.half(COUNT).store(count, Ordering::Relaxed);
+    }
+
+    /// A slot of the stack, below the number of frames.
+    fn slot(&self, at: u32) -> &AtomicU32 {
+        self.umem.record.half(STACK + 4 * to_usize(at))
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.umem.record.half(LOCK).store(0, Ordering::Release);
+    }
+}
+
+/// Writes one frame, from its beginning on.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    /// Lives as long.
+    umem: PhantomData<&'a Umem>,
+    start: *mut u8,
+    room: usize,
+    len: usize,
+    /// Everything has fitted so far.
+    whole: bool,
+}
+
+impl Writer<'_> {
+    /// Adds bytes. A frame that they do not fit is not sent.
+    #[inline]
+    pub fn push(&mut self, bytes: &[u8]) {
+        // SAFETY: a slice can be read.
+        unsafe { self.push_raw(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Adds bytes of memory that others may write meanwhile.
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes at `from` can be read, and are none of this UMEM.
+    #[inline]
+    pub unsafe fn push_raw(&mut self, from: *const u8, len: usize) {
+        if self.room - self.len < len {
+            self.whole = false;
+            return;
+        }
+        let to = self.start.wrapping_add(self.len);
+        // SAFETY: readable by the caller's promise; the frame is this member's (rule 3) and has room.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        self.len += len;
+    }
+
+    /// Bytes written.
+    #[inline]
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Nothing was written.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its length, if everything has fitted.
+    pub(crate) fn finish(self) -> Option<u32> {
+        let Self { umem: _, start: _, room: _, len, whole } = self;
+        u32::try_from(len).ok().filter(|len| whole && *len > 0)
+    }
+}
+
+#[inline]
+pub(crate) fn to_usize(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// Frames of a UMEM unless its maker says otherwise.
+const FRAMES: u32 = 8192;
+/// Frames that one may have.
+const FRAMES_MAX: u32 = 1 << 18;
+// The record: lock, number of free frames; on a line of its own the stack; behind it the frames' holders.
+const LOCK: usize = 0;
+const COUNT: usize = 4;
+const STACK: usize = 64;
+/// Attempts to lock between two looks at whether the holder has ended, and in all: a process that keeps the lock for
+/// that long has been stopped, or means harm.
+const SPINS: u32 = 64;
+const SPINS_MAX: u32 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SHAPE: Shape = Shape { frames: 8, frame_bytes: 2048 };
+    const ME: Holder = Holder::Member(0);
+
+    #[test]
+    fn each_frame_is_taken_once_and_can_come_back() {
+        let umem = Umem::private(SHAPE).unwrap();
+        let mut locked = umem.lock().unwrap();
+        let mut taken: Vec<_> = std::iter::from_fn(|| locked.take(ME)).collect();
+        locked.put_back(taken.pop().unwrap());
+        taken.extend(locked.take(ME));
+        taken.sort_unstable();
+        assert_eq!(taken, (0..8).collect::<Vec<_>>());
+        drop(locked);
+        umem.reclaim(1);
+        assert_eq!(umem.lock().unwrap().count(), 0);
+        umem.reclaim(0);
+        assert_eq!(umem.lock().unwrap().count(), 8);
+    }
+
+    /// Goal: a member killed with the lock loses the others nothing but what it had in its hands.
+    /// Method: the number of a process that has ended holds the lock, and the stack is nonsense.
+    #[test]
+    fn a_lock_whose_holder_has_ended_is_taken_over_and_the_stack_made_anew() {
+        let (umem, files) = Umem::shared(SHAPE).unwrap();
+        let other = Umem::open(SHAPE, &files).unwrap();
+        assert_eq!(other.lock().unwrap().take(Holder::Member(1)), Some(7));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let gone = child.id();
+        child.wait().unwrap();
+        umem.record.half(LOCK).store(gone, Ordering::Relaxed);
+        umem.record.half(COUNT).store(u32::MAX, Ordering::Relaxed);
+        let mut locked = umem.lock().unwrap();
+        assert_eq!(locked.count(), 7);
+        assert_eq!(locked.take(ME), Some(6));
+        drop(locked);
+        umem.record.half(LOCK).store(umem.me, Ordering::Relaxed); // One that had this number.
+        assert_eq!(umem.lock().unwrap().count(), 6);
+    }
+
+    #[test]
+    fn a_lock_that_is_not_let_go_is_not_waited_for_for_ever() {
+        let umem = Umem::private(SHAPE).unwrap();
+        umem.record.half(LOCK).store(1, Ordering::Relaxed); // A process that lives.
+        assert!(umem.lock().is_none());
+    }
+
+    #[test]
+    fn files_that_are_short_or_may_become_so_are_refused() {
+        let (_umem, files) = Umem::shared(SHAPE).unwrap();
+        let larger = Shape { frames: 4096, ..SHAPE };
+        assert_eq!(Umem::open(larger, &files).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let unsealed = || memory::memfd("test", SHAPE.bytes()).unwrap();
+        let files = Files { frames: unsealed(), record: unsealed() };
+        assert_eq!(Umem::open(SHAPE, &files).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let odd = Shape { frame_bytes: 3000, ..SHAPE };
+        assert_eq!(Umem::private(odd).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    proptest! {
+        /// Bytes are lent exactly if they lie in one frame, in numbers that cannot overflow.
+        #[test]
+        fn any_descriptor_lends_bytes_of_one_frame_or_none(
+            addr in prop_oneof![0..40_000_u64, any::<u64>()],
+            len in prop_oneof![0..5000_u32, any::<u32>()],
+        ) {
+            let umem = Umem::private(SHAPE).unwrap();
+            let (start, end) = (u128::from(addr), u128::from(addr) + u128::from(len));
+            let inside = start < 8 * 2048 && end <= (start / 2048 + 1) * 2048;
+            let lent = umem.lend(addr, len, &mut Vec::new(), <[u8]>::len);
+            prop_assert_eq!(lent, inside.then(|| usize::try_from(len).unwrap()));
+        }
+
+        /// Goal: nothing that members write to the record makes the others leave it, or hands a frame out twice.
+        #[test]
+        fn any_record_hands_out_frames_that_exist_once(
+            words in proptest::collection::vec(prop_oneof![0..12_u32, any::<u32>()], 17),
+        ) {
+            let umem = Umem::private(SHAPE).unwrap();
+            umem.record.half(COUNT).store(words[0], Ordering::Relaxed);
+            for (at, word) in words[1..].iter().enumerate() {
+                umem.record.half(STACK + 4 * at).store(*word, Ordering::Relaxed);
+            }
+            let mut locked = umem.lock().unwrap();
+            let mut taken: Vec<_> = std::iter::from_fn(|| locked.take(ME)).collect();
+            taken.sort_unstable();
+            let count = taken.len();
+            taken.dedup();
+            prop_assert!(taken.len() == count && taken.iter().all(|frame| *frame < 8));
+            for frame in taken {
+                locked.put_back(frame);
+            }
+        }
+    }
+}
