@@ -30,6 +30,7 @@ on_every_path! {
     a_key_is_dead_when_its_window_is_not_bound_by_it_any_more,
     a_peer_cannot_invalidate_what_is_not_its_to_use,
     a_peer_does_through_a_window_what_the_window_allows,
+    a_peer_ends_the_window_that_it_has_just_written_through,
     a_range_that_leaves_the_window_is_refused_though_the_region_goes_on,
     a_right_that_the_window_lacks_is_refused_though_others_have_it,
     a_window_of_type_2_is_bound_again_under_the_next_key,
@@ -176,6 +177,25 @@ fn a_peer_does_through_a_window_what_the_window_allows(path: Path) {
         assert_eq!(scene.bytes(1016, 8), [9; 8]);
         // Nothing at all is allowed anywhere.
         assert_eq!(scene.write(there.plus(2000), 1, 0), WcStatus::Success);
+    }
+}
+
+/// Goal: a window whose key is invalidated is not waited for by the thread that holds it.
+/// Method: WRITEs and the SEND with invalidate leave in one post, so that their packets come in one burst.
+fn a_peer_ends_the_window_that_it_has_just_written_through(path: Path) {
+    let scene = Scene::over(path);
+    let mw = scene.window(MwKind::Type2);
+    for round in 1..=20 {
+        let there = scene.bind(&mw, &scene.part(0, 64));
+        scene.owner.post(Work::recv(scene.buffer(0, 8))).unwrap();
+        let write =
+            |at| Work::write(scene.peers_buffer(round, 8), there.plus(at)).any().unsignaled();
+        let end = Work::send_with_invalidate(scene.peers_buffer(round, 8), there.rkey).any();
+        scene.peer.post_all([write(0), write(8), end]).unwrap();
+        assert_eq!(scene.peer_cq.wait().unwrap().wc.status, WcStatus::Success);
+        let done = scene.cq.wait().unwrap().ok().unwrap();
+        assert_eq!(done.wc.invalidated, Some(there.rkey));
+        assert_eq!(scene.bytes(0, 16), [round; 16]);
     }
 }
 

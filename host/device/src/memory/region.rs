@@ -908,33 +908,83 @@ impl Drop for Pin<'_> {
 
 /// A hold on the region that was used last: pieces that are used in a row mostly lie in one, and
 /// letting go of it waits until all that was written before is where others see it.
+///
+/// `K`: what was asked for, a [`LocalKey`] or a [`RemoteKey`].
 #[derive(Debug)]
-pub(crate) struct Grip<'a> {
+pub(crate) struct Grip<'a, K = LocalKey> {
     regions: &'a Regions,
-    /// Its key and domain.
-    held: Option<(u32, u32, Pin<'a>)>,
+    held: Option<(K, Pin<'a>)>,
 }
 
+/// A local key and its domain.
+type LocalKey = (u32, u32);
+/// A remote key, its domain, and the queue pair whose peer named it.
+type RemoteKey = (u32, u32, Serial);
+
 impl<'a> Grip<'a> {
+    /// As [`Regions::pin_local`], but the pin lasts until another region is asked for.
+    #[inline(always)]
+    pub(crate) fn pin_local(&mut self, key: u32, domain: u32) -> Result<&Pin<'a>, AccessError> {
+        self.hold((key, domain), |regions| regions.pin_local(key, domain))
+    }
+}
+
+impl<'a> Grip<'a, RemoteKey> {
+    /// As [`Regions::pin_remote`], but the pin lasts until another region is asked for.
+    #[inline]
+    pub(crate) fn pin_remote(
+        &mut self,
+        key: u32,
+        domain: u32,
+        qp: Serial,
+    ) -> Result<&Pin<'a>, AccessError> {
+        self.hold((key, domain, qp), |regions| regions.pin_remote(key, domain, qp))
+    }
+}
+
+impl<'a, K: PartialEq> Grip<'a, K> {
     pub(crate) fn new(regions: &'a Regions) -> Self {
         Self { regions, held: None }
     }
 
-    /// As [`Regions::pin_local`], but the pin lasts until another region is asked for.
     #[inline(always)]
-    pub(crate) fn pin_local(&mut self, key: u32, domain: u32) -> Result<&Pin<'a>, AccessError> {
-        let asked = (key, domain);
-        if !matches!(&self.held, Some((key, domain, _)) if (*key, *domain) == asked) {
+    fn hold(
+        &mut self,
+        asked: K,
+        pin: impl FnOnce(&'a Regions) -> Result<Pin<'a>, AccessError>,
+    ) -> Result<&Pin<'a>, AccessError> {
+        if !matches!(&self.held, Some((held, _)) if *held == asked) {
             self.let_go();
-            self.held = Some((key, domain, self.regions.pin_local(key, domain)?));
+            self.held = Some((asked, pin(self.regions)?));
         }
-        self.held.as_ref().map(|(_, _, pin)| pin).ok_or(AccessError::UnknownKey)
+        self.held.as_ref().map(|(_, pin)| pin).ok_or(AccessError::UnknownKey)
     }
 
     /// Ends the pin.
     #[inline]
     pub(crate) fn let_go(&mut self) {
         self.held = None;
+    }
+}
+
+/// Holds for the packets that a queue pair takes in a row: on the regions that its receives and READs use, and on those
+/// that its peer writes to. They end before anything that may wait for pins (rule 6).
+#[derive(Debug)]
+pub(crate) struct Grips<'a> {
+    pub(crate) local: Grip<'a>,
+    pub(crate) remote: Grip<'a, RemoteKey>,
+}
+
+impl<'a> Grips<'a> {
+    pub(crate) fn new(regions: &'a Regions) -> Self {
+        Self { local: Grip::new(regions), remote: Grip::new(regions) }
+    }
+
+    /// Ends the pins.
+    #[inline]
+    pub(crate) fn let_go(&mut self) {
+        self.local.let_go();
+        self.remote.let_go();
     }
 }
 

@@ -6,7 +6,7 @@ use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::direct::{self, Direct, MapCache, Sink, land};
 use crate::link::shm::link::{InRing, MessageBytes, ShmLink};
 use crate::memory::local::{Local, Sge, Source, parts};
-use crate::memory::region::{Grip, Pin, Regions, Serial};
+use crate::memory::region::{Grip, Grips, Pin, Regions, Serial};
 use crate::objects::completion::{Completion, CqShared, PollBuffer};
 use crate::objects::events::{Affiliation, EventKind};
 use crate::objects::srq::Drawn;
@@ -84,9 +84,11 @@ impl Drop for Own {
 }
 
 /// The surroundings, for the length of one call.
-pub(crate) struct Surroundings<'a, 'b> {
+pub(crate) struct Surroundings<'a, 'b, 'r> {
     pub(crate) own: &'a mut Own,
     pub(crate) regions: &'a Regions,
+    /// Pins that last for several packets.
+    pub(crate) grips: Option<&'a mut Grips<'r>>,
     /// The way out.
     pub(crate) out: Exit<'a, 'b>,
     /// The message that is being handed over came by reference.
@@ -110,7 +112,7 @@ pub(crate) enum Exit<'a, 'b> {
     Direct { shm_link: &'a ShmLink, work: &'a SendWork<'a> },
 }
 
-impl<'a, 'b> Surroundings<'a, 'b> {
+impl<'a, 'b> Surroundings<'a, 'b, '_> {
     pub(crate) fn new(own: &'a mut Own, regions: &'a Regions, out: Out<'a, 'b>) -> Self {
         Self::by(own, regions, Exit::Link(out))
     }
@@ -120,6 +122,7 @@ impl<'a, 'b> Surroundings<'a, 'b> {
         Self {
             own,
             regions,
+            grips: None,
             out,
             message: None,
             poll_buffer: None,
@@ -193,6 +196,27 @@ impl Exit<'_, '_> {
     }
 }
 
+/// Copies `bytes` into the buffers `sges`, `offset` bytes from their start.
+#[inline]
+fn scatter_to(
+    grip: &mut Grip<'_>,
+    (domain, sges): (u32, &[Sge]),
+    offset: u32,
+    bytes: &[u8],
+) -> Result<(), LocalError> {
+    let mut left = bytes;
+    let mut parts = parts(sges, offset, u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+    for Sge { addr, len, lkey } in parts.by_ref() {
+        let len = usize::try_from(len).unwrap_or(usize::MAX).min(left.len());
+        let (now, later) = left.split_at(len);
+        grip.pin_local(lkey, domain)
+            .and_then(|pin| pin.write(addr, now, Access::LOCAL_WRITE))
+            .map_err(|_| LocalError::Protection)?;
+        left = later;
+    }
+    if parts.is_done() { Ok(()) } else { Err(LocalError::Protection) }
+}
+
 /// The bytes that a packet or a record carries.
 #[inline(always)]
 fn source_of(own: &Own, payload: Payload) -> Source<'_> {
@@ -213,7 +237,7 @@ fn source_in(own: &Own, payload: Payload, domain: u32) -> Source<'_> {
     }
 }
 
-impl Surroundings<'_, '_> {
+impl Surroundings<'_, '_, '_> {
     /// The call ends: a queue pair whose completions were lost does not go on.
     #[inline]
     pub(crate) fn end(&mut self, engine: &mut adverb_engine::Qp) {
@@ -253,7 +277,7 @@ pub(crate) enum Errand<'a> {
     Departure { next_hop: &'a NextHop, next: u64, sinks: bool },
 }
 
-impl<'a> Surroundings<'a, '_> {
+impl<'a> Surroundings<'a, '_, '_> {
     /// Carries out a one-sided request on the peer's memory.
     fn reach_peer(&mut self, index: u64, request: &Request, all_before: bool) -> Reach {
         let Some(shm_link) = self.shm_link() else {
@@ -347,38 +371,18 @@ impl<'a> Surroundings<'a, '_> {
     }
 }
 
-impl Surroundings<'_, '_> {
-    /// Copies `bytes` into the buffers `sges`, `offset` bytes from their start.
-    #[inline]
-    fn scatter_to(
-        &self,
-        domain: u32,
-        sges: &[Sge],
-        offset: u32,
-        bytes: &[u8],
-    ) -> Result<(), LocalError> {
-        let mut left = bytes;
-        let mut parts = parts(sges, offset, u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-        for Sge { addr, len, lkey } in parts.by_ref() {
-            let len = usize::try_from(len).unwrap_or(usize::MAX).min(left.len());
-            let (now, later) = left.split_at(len);
-            self.regions
-                .pin_local(lkey, domain)
-                .and_then(|pin| pin.write(addr, now, Access::LOCAL_WRITE))
-                .map_err(|_| LocalError::Protection)?;
-            left = later;
-        }
-        if parts.is_done() { Ok(()) } else { Err(LocalError::Protection) }
-    }
-
+impl Surroundings<'_, '_, '_> {
     /// Holds what the peer's key names.
     #[inline]
     fn pin(&self, rkey: Rkey) -> Result<Pin<'_>, AccessError> {
         self.regions.pin_remote(rkey.0, self.own.domain, self.own.serial)
     }
 
-    /// Gives up the pins of what is being gathered (`Out::let_go`).
+    /// Gives up the pins of what is being gathered (`Out::let_go`), and of what has arrived.
     fn let_go(&mut self) {
+        if let Some(grips) = &mut self.grips {
+            grips.let_go();
+        }
         if let Exit::Link(out) = &mut self.out {
             out.let_go();
         }
@@ -437,7 +441,7 @@ enum Cq {
     Receive,
 }
 
-impl Host for Surroundings<'_, '_> {
+impl Host for Surroundings<'_, '_, '_> {
     #[inline]
     fn room(&mut self) -> bool {
         let same_way = match self.errand {
@@ -517,11 +521,17 @@ impl Host for Surroundings<'_, '_> {
         let domain = self.own.domain;
         match to {
             Landing::Receive(receive) => {
-                let (domain, sges) = self.own.receives.sges(receive, domain);
-                self.scatter_to(domain, sges, offset, bytes)
+                let buffers = self.own.receives.sges(receive, domain);
+                match &mut self.grips {
+                    Some(grips) => scatter_to(&mut grips.local, buffers, offset, bytes),
+                    None => scatter_to(&mut Grip::new(self.regions), buffers, offset, bytes),
+                }
             }
             Landing::Request(index) => match self.own.sends.local(index) {
-                Local::Gather(sges) => self.scatter_to(domain, sges, offset, bytes),
+                Local::Gather(sges) => match &mut self.grips {
+                    Some(grips) => scatter_to(&mut grips.local, (domain, sges), offset, bytes),
+                    None => scatter_to(&mut Grip::new(self.regions), (domain, sges), offset, bytes),
+                },
                 // Inline data is refused for requests that bring data back.
                 Local::Inline(_) if bytes.is_empty() => Ok(()),
                 Local::Inline(_) => Err(LocalError::Protection),
@@ -536,7 +546,12 @@ impl Host for Surroundings<'_, '_> {
 
     #[inline]
     fn write(&mut self, rkey: Rkey, va: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        self.pin(rkey)?.write(va, bytes, Access::REMOTE_WRITE)
+        let Own { domain, serial, .. } = *self.own;
+        let write = |pin: &Pin<'_>| pin.write(va, bytes, Access::REMOTE_WRITE);
+        match &mut self.grips {
+            Some(grips) => write(grips.remote.pin_remote(rkey.0, domain, serial)?),
+            None => write(&self.regions.pin_remote(rkey.0, domain, serial)?),
+        }
     }
 
     fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {

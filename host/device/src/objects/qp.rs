@@ -18,7 +18,7 @@ use crate::link::shm::direct::MapCache;
 use crate::link::shm::link::{Grant, MessageBytes, PeerId, ShmLink, Takes};
 use crate::memory::local::total_len;
 use crate::memory::peer_page::QpWord;
-use crate::memory::region::Serial;
+use crate::memory::region::{Grips, Serial};
 use crate::objects::ah::SendTo;
 use crate::objects::cq::CompletionQueue;
 use crate::objects::events::{Affiliation, Element, EventQueue, Listener};
@@ -208,9 +208,9 @@ impl QpInner {
     pub(crate) fn quietly(
         &mut self,
         links: &Links,
-        run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
+        run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_, '_>),
     ) -> u32 {
-        self.with_errand(Errand::None, None, links, run)
+        self.with_errand(Errand::None, None, None, links, run)
     }
 
     /// Lends the surroundings for an errand without a way out.
@@ -219,13 +219,14 @@ impl QpInner {
         &mut self,
         errand: Errand<'_>,
         message: Option<MessageBytes<'_>>,
+        grips: Option<&mut Grips<'_>>,
         links: &Links,
-        run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_>),
+        run: impl FnOnce(&mut adverb_engine::Qp, &mut Surroundings<'_, '_, '_>),
     ) -> u32 {
         let settled = self.settle(None, links);
         let Self { engine, own, .. } = self;
         let mut host = Surroundings::quiet(own, links.regions());
-        (host.errand, host.message) = (errand, message);
+        (host.errand, host.message, host.grips) = (errand, message, grips);
         run(engine, &mut host);
         host.end(engine);
         let published = host.published;
@@ -241,12 +242,13 @@ impl QpInner {
         came: Came<'_>,
         now: Time,
         links: &Links,
+        grips: Option<&mut Grips<'_>>,
     ) -> u32 {
         self.own.meet_queue(packet);
         if came.from.marks.met_congestion() {
             self.engine.on_mark(packet, now);
         }
-        self.with_errand(Errand::Arrival(came), None, links, |engine, host| {
+        self.with_errand(Errand::Arrival(came), None, grips, links, |engine, host| {
             engine.on_packet(packet, came.from.source, now, host);
         })
     }
@@ -274,7 +276,7 @@ impl QpInner {
             },
         };
         self.own.meet_queue(packet);
-        self.with_errand(Errand::None, message, links, |engine, host| {
+        self.with_errand(Errand::None, message, None, links, |engine, host| {
             engine.on_packet(packet, source, now, host);
         })
     }
@@ -319,7 +321,7 @@ impl QpInner {
         };
         let Addresses { source, marks, .. } = addresses;
         let from = Origin { source, flow: &flow, marks };
-        self.on_packet(packet, Came { from: &from, len }, now, links)
+        self.on_packet(packet, Came { from: &from, len }, now, links, None)
     }
 
     /// The device that a request is for, if it is a datagram for a neighbour that was not met yet.

@@ -9,6 +9,7 @@ use super::seats::{Seated, Table};
 use super::{Arrival, Clock, Held, Listeners, Port, Receiver, RxSocket};
 use crate::link::udp::endpoint::{FlowCache, gid_of};
 use crate::link::udp::steering::scope;
+use crate::memory::region::Grips;
 use crate::objects::completion::PollBuffer;
 use crate::objects::host::{Came, Origin};
 use crate::objects::notice::DeferredWakeups;
@@ -248,6 +249,7 @@ impl Port {
         let from = Origin { source, flow, marks: passed.marks };
         let mut published = 0;
         let mut current: Option<Held<'_>> = None;
+        let mut grips = Grips::new(&self.links.regions);
         let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
         for (index, datagram) in passed.bytes.chunks(step).enumerate() {
             let guess = u16::try_from(index).unwrap_or(0);
@@ -276,6 +278,7 @@ impl Port {
                 continue;
             }
             if current.as_ref().is_none_or(|held| held.number != number) {
+                grips.let_go();
                 if let Some(held) = current.take() {
                     published += self.release(held, arrival, waiting);
                 }
@@ -295,9 +298,11 @@ impl Port {
                 && let Some(inner) = guard.as_mut().filter(|inner| !inner.has_shm_link())
             {
                 if packet.headers.xrceth.is_none() {
-                    *published += inner.on_packet(&packet, came, *now, &self.links);
+                    let grips = Some(&mut grips);
+                    *published += inner.on_packet(&packet, came, *now, &self.links, grips);
                     continue;
                 }
+                grips.let_go();
                 let one = Passed { segment: None, bytes: datagram, ..*passed };
                 match inner.direct(&packet, came, &one, *now, &self.links) {
                     Directed::Served(count) => *published += count,
@@ -306,6 +311,7 @@ impl Port {
                 }
             }
         }
+        grips.let_go();
         if let Some(held) = current {
             published += self.release(held, arrival, waiting);
         }
@@ -340,7 +346,7 @@ impl Port {
             };
             let own = sender == Some(number) && self.has_address(came.from.source);
             if let Some(inner) = guard.as_mut().filter(|inner| !own || inner.hears_itself()) {
-                let published = inner.on_packet(packet, came, arrival.now, &self.links);
+                let published = inner.on_packet(packet, came, arrival.now, &self.links, None);
                 completions += self.release(Held { number, guard, published }, arrival, waiting);
             }
         }

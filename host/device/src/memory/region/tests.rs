@@ -176,6 +176,24 @@ fn a_grip_holds_the_region_that_was_asked_for_last_and_no_other() {
 }
 
 #[test]
+fn grips_hold_a_region_for_packets_and_a_peer_apart() {
+    let table = table();
+    let mut memory = [0_u64; 1];
+    let region = region(&table, &mut memory, Access::NONE);
+    let key = region.key().0;
+    let users = || table.pin_local(key, 7).unwrap().slot.users.load(Ordering::SeqCst) - 1;
+    let mut grips = Grips::new(&table);
+    let (one, other) = (Serial::new(), Serial::new());
+    for peer in [one, one, other] {
+        assert!(grips.remote.pin_remote(key, 7, peer).is_ok());
+        assert!(grips.local.pin_local(key, 7).is_ok());
+        assert_eq!(users(), 2);
+    }
+    grips.let_go();
+    assert_eq!(users(), 0);
+}
+
+#[test]
 fn remote_writing_needs_local_writing() {
     let table = table();
     let mut memory = [0_u64; 1];

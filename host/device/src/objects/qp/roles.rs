@@ -78,11 +78,11 @@ impl QpInner {
     ) -> Directed {
         let registry = &links.registry;
         let (Some(home), Some(xrceth)) = (self.home_mut(), packet.headers.xrceth) else {
-            return Directed::Served(self.on_packet(packet, came, now, links));
+            return Directed::Served(self.on_packet(packet, came, now, links, None));
         };
         let owner = home.owner(xrceth.srqn, registry);
         if owner.is_none() && home.is_at_rest() {
-            return Directed::Served(self.on_packet(packet, came, now, links));
+            return Directed::Served(self.on_packet(packet, came, now, links, None));
         }
         let mut admitted = false;
         self.quietly(links, |engine, host| admitted = engine.admit(packet, came.from.source, host));
@@ -142,7 +142,7 @@ impl QpInner {
     ) -> u32 {
         self.own.meet_queue(packet);
         let errand = Errand::Arrival(came);
-        self.with_errand(errand, None, links, |engine, host| {
+        self.with_errand(errand, None, None, links, |engine, host| {
             engine.on_admitted(packet, now, host);
         })
     }
@@ -371,7 +371,7 @@ impl QpInner {
         }
         match packet {
             Some((packet, came)) if late || delegation.task == Task::Serve => {
-                self.on_packet(packet, came, now, links)
+                self.on_packet(packet, came, now, links, None)
             }
             Some(_) | None => 0,
         }
