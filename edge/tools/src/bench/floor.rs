@@ -36,6 +36,9 @@ pub(crate) enum FloorSpec {
     UdpStream {
         /// Length of each datagram, without IP and UDP headers.
         packet_bytes: u16,
+        /// Bytes that are sent from and received to, in turn; fewer than a burst are as many as a burst.
+        #[serde(default)]
+        memory_bytes: u64,
     },
     /// A message there over TCP, another back, both ends spinning.
     TcpPingpong(Exchange),
@@ -115,7 +118,7 @@ impl FloorSpec {
             | Self::UnixPingpong(exchange) => exchange.bytes,
             Self::ShmPingpong { bytes } | Self::Memcpy { bytes, .. } => bytes,
             Self::Ring { .. } => 64,
-            Self::UdpStream { packet_bytes } => {
+            Self::UdpStream { packet_bytes, .. } => {
                 let [low, high] = packet_bytes.to_le_bytes();
                 u64::from_le_bytes([low, high, 0, 0, 0, 0, 0, 0])
             }
@@ -144,6 +147,12 @@ impl FloorSpec {
         Some(if places > 1 { Buffers::RoundRobin } else { Buffers::One })
     }
 
+    /// Of packets: the memory that they come from and go to, if it is more than that of one burst.
+    pub(crate) const fn memory_bytes(self) -> Option<u64> {
+        let Self::UdpStream { memory_bytes: memory_bytes @ 1.., .. } = self else { return None };
+        Some(memory_bytes)
+    }
+
     /// Of a ring: messages at a time.
     pub(crate) const fn post_list(self) -> Option<u32> {
         let Self::Ring { list } = self else { return None };
@@ -161,7 +170,9 @@ impl FloorSpec {
                 (1..=stream::MESSAGE_BYTES_MAX).contains(&e.bytes)
                     && (1..=stream::MESSAGE_BYTES_MAX).contains(&e.reply_bytes)
             }
-            Self::UdpStream { packet_bytes } => packet_bytes > 0,
+            Self::UdpStream { packet_bytes, memory_bytes } => {
+                packet_bytes > 0 && memory_bytes <= udp::MEMORY_BYTES_MAX
+            }
             // Those of shared pages are checked against the pages.
             Self::ShmPingpong { bytes } => bytes > 0,
             Self::Memcpy { bytes, places } => bytes > 0 && places > 0,
@@ -188,7 +199,7 @@ pub(crate) fn serve(
     spec.check()?;
     let received = match spec {
         FloorSpec::UdpPingpong(exchange) => udp::answer(exchange, control)?,
-        FloorSpec::UdpStream { .. } => udp::drain(control)?,
+        FloorSpec::UdpStream { memory_bytes, .. } => udp::drain(length(memory_bytes)?, control)?,
         FloorSpec::TcpPingpong(exchange) => stream::answer::<TcpStream>(exchange, control)?,
         FloorSpec::TcpStream => stream::drain::<TcpStream>(control)?,
         FloorSpec::UnixPingpong(exchange) => stream::answer::<UnixStream>(exchange, control)?,
@@ -229,8 +240,9 @@ pub(crate) fn measure(
             let rate = shared::put(list, known(pages)?, control, limit)?;
             FloorValue::MessagesPerSecond(rate)
         }
-        FloorSpec::UdpStream { packet_bytes } => {
-            udp::pour(packet_bytes, port, control, limit.by_time())?;
+        FloorSpec::UdpStream { packet_bytes, memory_bytes } => {
+            let memory = length(memory_bytes)?;
+            udp::pour(packet_bytes, memory, port, control, limit.by_time())?;
             return Ok(rate(control.stop()?));
         }
         FloorSpec::TcpStream => {

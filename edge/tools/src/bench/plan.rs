@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::floor::{Exchange, FloorSpec};
-use super::measure::{Layout, Stream};
+use super::measure::{Layout, Stream, stride};
 use super::pace::Limit;
 use super::report::Path;
 use crate::args::{BenchArgs, Meeting, Op, Test};
@@ -262,7 +262,7 @@ impl Plan {
     pub(crate) fn floor(&self, job: Job, path: Path, mtu: u16) -> Option<FloorSpec> {
         self.floors.then(|| match path {
             Path::Shm => self.memory_floor(job),
-            Path::Udp | Path::Local | Path::Hw => job.floor(mtu),
+            Path::Udp | Path::Local | Path::Hw => job.floor(mtu, self.stream(job).blocks),
         })
     }
 
@@ -301,8 +301,8 @@ impl Job {
     ///
     /// A message that fits one packet is compared with UDP, a longer one with TCP, since it would
     /// have to be cut, acknowledged and put together. A stream is compared with UDP datagrams of the
-    /// length that ours have.
-    fn floor(self, mtu: u16) -> FloorSpec {
+    /// length that ours have, which go round as much memory: `blocks` messages.
+    fn floor(self, mtu: u16, blocks: usize) -> FloorSpec {
         let Self { op, bytes, quantity, memory: _ } = self;
         let exchange = match (quantity, op) {
             (Quantity::HalfRoundTrip, _) => Exchange { bytes, reply_bytes: bytes },
@@ -315,7 +315,11 @@ impl Job {
             (Quantity::Bandwidth(_) | Quantity::Rate { .. }, _) => {
                 let payload = u16::try_from(bytes).unwrap_or(u16::MAX).min(mtu);
                 let packet_bytes = payload.next_multiple_of(4) + HEADER_BYTES;
-                return FloorSpec::UdpStream { packet_bytes };
+                let all =
+                    blocks.saturating_mul(stride(usize::try_from(bytes).unwrap_or(usize::MAX)));
+                let all = if all > CACHED_BYTES { all } else { 0 };
+                let memory_bytes = u64::try_from(all).unwrap_or(u64::MAX);
+                return FloorSpec::UdpStream { packet_bytes, memory_bytes };
             }
         };
         if bytes <= u64::from(mtu) {
@@ -519,6 +523,8 @@ const SIZES: [u64; 24] = [
 const RATE_BYTES: u64 = 64;
 /// Requests in one post, for rates, beside one.
 const RATE_LIST: u32 = 32;
+/// Memory that a stream goes round and that a processor's own caches hold: the floor uses that of one burst.
+const CACHED_BYTES: usize = 1 << 20;
 /// Longest message that the floor's ring has slots for.
 const RING_BYTES: u64 = 64;
 /// Shortest message measured in the caller's memory, where the user has not said.

@@ -122,6 +122,9 @@ pub(crate) struct FloorRecord {
     /// Of a ring: messages at a time.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) post_list: Option<u32>,
+    /// Of packets: the memory that they come from and go to, if it is more than that of one burst.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) memory_bytes: Option<u64>,
     /// The figure.
     #[serde(flatten)]
     pub(crate) value: FloorFigure,
@@ -334,6 +337,7 @@ impl FloorRecord {
             reply_bytes: spec.reply_bytes(),
             buffers: spec.buffers(),
             post_list: spec.post_list(),
+            memory_bytes: spec.memory_bytes(),
             value,
         }
     }

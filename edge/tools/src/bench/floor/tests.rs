@@ -70,8 +70,9 @@ fn a_ping_pong_of_many_megabytes_ends() {
 #[test]
 fn streams_arrive() {
     let limit = Limit::time(Duration::from_millis(50));
-    let packets =
-        [1, 96, 1056, 4128, 9000, 65_507].map(|n| FloorSpec::UdpStream { packet_bytes: n });
+    let packets = [(1, 0), (96, 0), (1056, 1 << 20), (4128, 100_000), (9000, 1), (65_507, 1 << 24)];
+    let packets = packets
+        .map(|(packet_bytes, memory_bytes)| FloorSpec::UdpStream { packet_bytes, memory_bytes });
     let copies = [(1, 3), (100, 8), (1 << 20, 1)];
     let copies = copies.map(|(bytes, places)| FloorSpec::Memcpy { bytes, places });
     let more = [FloorSpec::TcpStream, FloorSpec::UnixStream];
@@ -93,7 +94,8 @@ fn a_specification_from_the_network_is_checked_before_memory_is_taken() {
         FloorSpec::UdpPingpong(exchange(65_508, 1)),
         FloorSpec::TcpPingpong(exchange(1, 0)),
         FloorSpec::TcpPingpong(exchange(1, u64::MAX)),
-        FloorSpec::UdpStream { packet_bytes: 0 },
+        FloorSpec::UdpStream { packet_bytes: 0, memory_bytes: 0 },
+        FloorSpec::UdpStream { packet_bytes: 96, memory_bytes: (1 << 30) + 1 },
         FloorSpec::UnixPingpong(exchange(0, 1)),
         FloorSpec::ShmPingpong { bytes: 0 },
         FloorSpec::ShmPingpong { bytes: (1 << 20) + 1 },

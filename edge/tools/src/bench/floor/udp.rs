@@ -2,7 +2,8 @@
 //!
 //! The ping-pong is one `recv` and one `send` a side, on connected sockets, which spare the kernel the
 //! search for a route. The stream is what Linux offers for
-//! throughput: up to 64 KiB of datagrams in one send (GSO), and as many in one receive (GRO).
+//! throughput: up to 64 KiB of datagrams in one send (GSO), and as many in one receive (GRO), from memory and to memory
+//! that is as large as that of the messages it is compared with: what does not fit the caches costs both.
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
@@ -102,17 +103,18 @@ fn rounds(
 }
 
 /// The passive side of a stream: counts bytes until the client says stop.
-pub(super) fn drain(control: &mut Control) -> Result<Received, Failure> {
+pub(super) fn drain(memory: usize, control: &mut Control) -> Result<Received, Failure> {
     let client = control.peer(0)?;
     let socket = bind(control, STREAM_QUEUE_BYTES)?;
-    let mut buffer = buffer();
+    let mut memory = Memory::new(memory, RECEIVED_BYTES_MAX);
     control.send(&Answer::Ready { port: socket.local_addr().port() })?;
     let mut watch = Watch::new(control);
     let mut arrivals = Arrivals::default();
     loop {
-        match socket.recv(&mut buffer) {
+        match socket.recv(memory.place()) {
             Ok(received) if received.source.ip() == client.ip() => {
                 arrivals.add(received.len);
+                memory.next();
                 watch.busy();
             }
             Ok(_) => {}
@@ -129,20 +131,21 @@ pub(super) fn drain(control: &mut Control) -> Result<Received, Failure> {
 /// The active side of a stream: sends, whether it arrives or not.
 pub(super) fn pour(
     packet_bytes: u16,
+    memory: usize,
     port: u16,
     control: &mut Control,
     limit: Limit,
 ) -> Result<(), Failure> {
     let socket = bind(control, STREAM_QUEUE_BYTES)?;
     let server = Destination::new(control.peer(port)?);
-    let mut burst = Burst::new(packet_bytes);
+    let mut burst = Burst::new(packet_bytes, memory);
     let mut vectors = GatherBuffer::new();
     let mut pace = limit.start();
     loop {
         let mut gather = vectors.begin();
         gather.push(burst.bytes()).doing("gathering a burst")?;
         match socket.send(&gather, &server, Some(packet_bytes)) {
-            Ok(_) if pace.go_on(burst.packets, Instant::now()) => {}
+            Ok(_) if pace.go_on(burst.packets, Instant::now()) => burst.memory.next(),
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 if !pace.go_on(0, Instant::now()) {
@@ -159,27 +162,53 @@ pub(super) fn pour(
 /// What one send call of a stream carries: as many whole packets as fit.
 #[derive(Debug)]
 struct Burst {
-    bytes: Vec<u8>,
+    memory: Memory,
     packet_bytes: usize,
     packets: u64,
 }
 
 impl Burst {
-    fn new(packet_bytes: u16) -> Self {
+    fn new(packet_bytes: u16, memory: usize) -> Self {
         let packets = (DATAGRAM_BYTES_MAX / u64::from(packet_bytes.max(1))).clamp(1, SEGMENTS_MAX);
         let packet_bytes = usize::from(packet_bytes);
-        let bytes = std::iter::repeat_n(0x5a, packet_bytes * usize::try_from(packets).unwrap_or(1));
-        Self { bytes: bytes.collect(), packet_bytes, packets }
+        let burst = packet_bytes * usize::try_from(packets).unwrap_or(1);
+        Self { memory: Memory::new(memory, burst), packet_bytes, packets }
     }
 
-    fn bytes(&self) -> &[u8] {
-        &self.bytes
+    fn bytes(&mut self) -> &[u8] {
+        self.memory.place()
     }
 
     /// Half as many packets, but at least one.
     fn shrink(&mut self) {
         self.packets = (self.packets / 2).max(1);
-        self.bytes.truncate(self.packet_bytes * usize::try_from(self.packets).unwrap_or(1));
+        self.memory.step = self.packet_bytes * usize::try_from(self.packets).unwrap_or(1);
+    }
+}
+
+/// Memory that a stream goes round, step by step.
+#[derive(Debug)]
+struct Memory {
+    bytes: Vec<u8>,
+    step: usize,
+    at: usize,
+}
+
+impl Memory {
+    /// At least one step of `step` bytes.
+    fn new(len: usize, step: usize) -> Self {
+        Self { bytes: vec![0x5a; len.max(step)], step, at: 0 }
+    }
+
+    fn place(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.at..self.at + self.step).unwrap_or_default()
+    }
+
+    fn next(&mut self) {
+        self.at += self.step;
+        if self.at + self.step > self.bytes.len() {
+            self.at = 0;
+        }
     }
 }
 
@@ -217,7 +246,7 @@ fn is_nothing(error: &io::Error) -> bool {
 
 /// Room for the largest datagram or burst.
 fn buffer() -> Vec<u8> {
-    vec![0; 1 << 16]
+    vec![0; RECEIVED_BYTES_MAX]
 }
 
 /// A message of a length that was checked.
@@ -225,6 +254,10 @@ fn buffer_of(bytes: u64) -> Result<Vec<u8>, Failure> {
     Ok(vec![0x5a; usize::try_from(bytes).doing("allocating a message")?])
 }
 
+/// The most that one receive call brings.
+const RECEIVED_BYTES_MAX: usize = 1 << 16;
+/// The most memory that a stream goes round.
+pub(super) const MEMORY_BYTES_MAX: u64 = 1 << 30;
 /// Largest payload of a UDP datagram over IPv4.
 pub(super) const DATAGRAM_BYTES_MAX: u64 = 65_507;
 /// Most datagrams in one send since Linux 6.9; 64 before.

@@ -184,17 +184,19 @@ fn each_job_stands_on_the_floor_that_does_the_same() {
     let half = Quantity::HalfRoundTrip;
     let stream = Quantity::Bandwidth(Buffers::One);
     let exchange = |bytes, reply_bytes| Exchange { bytes, reply_bytes };
+    let packets = |packet_bytes, memory_bytes| FloorSpec::UdpStream { packet_bytes, memory_bytes };
     for (job, floor) in [
         (job(Op::Send, 64, half), FloorSpec::UdpPingpong(exchange(64, 64))),
         (job(Op::Write, 1024, half), FloorSpec::UdpPingpong(exchange(1024, 1024))),
         (job(Op::Write, 1025, half), FloorSpec::TcpPingpong(exchange(1025, 1025))),
         (job(Op::Send, 64, Quantity::Completion), FloorSpec::UdpPingpong(exchange(64, 20))),
         (job(Op::Read, 64, Quantity::Completion), FloorSpec::UdpPingpong(exchange(32, 64))),
-        (job(Op::Read, 1, stream), FloorSpec::UdpStream { packet_bytes: 36 }),
-        (job(Op::Read, 1 << 23, stream), FloorSpec::UdpStream { packet_bytes: 1056 }),
-        (job(Op::Send, 64, rate(1)), FloorSpec::UdpStream { packet_bytes: 96 }),
+        (job(Op::Read, 1, stream), packets(36, 0)),
+        (job(Op::Read, 1 << 20, stream), packets(1056, 0)),
+        (job(Op::Read, 1 << 23, stream), packets(1056, 1 << 23)),
+        (job(Op::Send, 64, rate(1)), packets(96, 0)),
     ] {
-        assert_eq!(job.floor(1024), floor, "{job}");
+        assert_eq!(job.floor(1024, 1), floor, "{job}");
     }
     let turns = Quantity::Bandwidth(Buffers::RoundRobin);
     let usual = plan(&[]).unwrap();
@@ -207,6 +209,12 @@ fn each_job_stands_on_the_floor_that_does_the_same() {
         (job(Op::Send, 65, rate(1)), FloorSpec::Memcpy { bytes: 65, places: 1 }),
     ] {
         assert_eq!(usual.floor(job, Path::Shm, 1024), Some(floor), "{job}");
+    }
+    for (job, floor) in [
+        (job(Op::Send, 1024, turns), packets(1056, 0)),
+        (job(Op::Write, 1 << 20, turns), packets(1056, 32 << 20)),
+    ] {
+        assert_eq!(usual.floor(job, Path::Udp, 1024), Some(floor), "{job}");
     }
     let without = plan(&["--no-floor"]).unwrap();
     for path in [Path::Udp, Path::Shm] {
