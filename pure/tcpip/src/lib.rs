@@ -19,4 +19,7 @@ pub mod frame;
 pub mod icmp;
 pub mod neighbour;
 pub mod tcp;
+mod time;
 pub mod tuple;
+
+pub use self::time::Time;

@@ -11,7 +11,8 @@
 //! 20  |       options, padded         |
 //! ```
 
-use super::{Options, Seq};
+use super::options::Options;
+use super::seq::Seq;
 use adverb_wire::Room;
 use adverb_wire::ip::Sum;
 use core::ops::BitOr;

@@ -3,7 +3,7 @@
 //! An option is a kind, a length that counts both, and a value; kinds 0 (end) and 1 (padding) are alone. Unknown
 //! options, and known ones of another length, are ignored. What follows an option that does not fit is ignored, too.
 
-use super::Seq;
+use super::seq::Seq;
 use adverb_wire::Room;
 
 /// The options of a segment that this implementation knows.
@@ -53,7 +53,7 @@ impl SackBlocks {
     }
 
     /// The blocks in their order.
-    pub fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> + Clone + '_ {
         self.blocks.iter().take(self.len).copied()
     }
 

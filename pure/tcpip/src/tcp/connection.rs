@@ -1,0 +1,491 @@
+//! A connection: two halves, a state, and what the program asks for. RFC 9293 §3.9.1.
+//!
+//! Segments go in through `arrival.rs` and come out of `departure.rs`; time passes here. A connection does not know
+//! addresses: its owner finds it by them.
+
+use core::time::Duration;
+
+use super::config::{Config, KeepAlive};
+use super::header::{Flags, Tcp};
+use super::options::Options;
+use super::piece::{Piece, Received};
+use super::position::Origin;
+use super::receiver::Receiver;
+use super::sender::Sender;
+use super::seq::Seq;
+use super::state::{End, Events, State};
+use crate::time::{Time, earliest, is_due};
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Connection<B> {
+    pub(super) state: State,
+    pub(super) end: Option<End>,
+    pub(super) events: Events,
+    pub(super) sender: Sender<B>,
+    pub(super) receiver: Receiver<B>,
+    pub(super) names: Names,
+    pub(super) agreed: Agreed,
+    pub(super) config: Config,
+    pub(super) guard: Guard,
+    clocks: Clocks,
+    /// A reset is to be sent.
+    pub(super) reset_due: bool,
+    /// The program has closed it.
+    orphaned: bool,
+}
+
+/// What a connection is given by its owner.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// Our port.
+    pub local_port: u16,
+    /// The peer's port.
+    pub remote_port: u16,
+    /// Bytes of the IP header before each segment.
+    pub ip_header_bytes: u16,
+    /// Our first sequence number. It must not be guessed: RFC 6528.
+    pub first: Seq,
+    /// What our time stamps begin with. It should not be guessed.
+    pub stamp_origin: u32,
+}
+
+/// What both ends have agreed upon.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Agreed {
+    pub(super) time_stamps: bool,
+    pub(super) sack: bool,
+    /// The peer's windows count units of two to the power of this many bytes; `None` before, or without, scaling.
+    pub(super) peer_scale: Option<u8>,
+    /// Payload of the longest segment that the peer takes, before options.
+    pub(super) peer_segment: u16,
+    /// Bytes of the longest IP packet of the path.
+    pub(super) path_mtu: u16,
+}
+
+/// Answers to segments that should not have come, so many a second. RFC 5961 §7.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Guard {
+    second: u64,
+    answered: u8,
+}
+
+/// Deadlines of the connection as a whole.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clocks {
+    /// When something came from the peer.
+    heard: Time,
+    /// When the peer is asked whether it is there.
+    keep_alive: Option<Time>,
+    /// Questions that it has not answered.
+    asked: u32,
+    /// The question is due.
+    ask: bool,
+    /// The state ends then.
+    state: Option<Time>,
+}
+
+impl<B: AsRef<[u8]>> Connection<B> {
+    fn new(config: &Config, names: Names, state: State, now: Time) -> Self {
+        let agreed = Agreed {
+            time_stamps: config.time_stamps,
+            sack: config.sack,
+            peer_scale: None,
+            peer_segment: SEGMENT_DEFAULT,
+            path_mtu: config.mtu,
+        };
+        let segment = u64::from(SEGMENT_DEFAULT);
+        Self {
+            state,
+            end: None,
+            events: Events::default(),
+            sender: Sender::new(config, segment, now),
+            receiver: Receiver::new(config),
+            names,
+            agreed,
+            config: *config,
+            guard: Guard::default(),
+            clocks: Clocks { heard: now, ..Clocks::default() },
+            reset_due: false,
+            orphaned: false,
+        }
+    }
+
+    /// A connection that sends a SYN.
+    pub fn connect(config: &Config, names: Names, now: Time) -> Self {
+        Self::new(config, names, State::SynSent, now)
+    }
+
+    /// A connection that answers a SYN.
+    pub fn answer(config: &Config, names: Names, syn: &Tcp, now: Time) -> Self {
+        let mut connection = Self::new(config, names, State::SynReceived, now);
+        connection.take_syn(syn, now);
+        connection
+    }
+
+    /// Takes what the peer's SYN says.
+    pub(super) fn take_syn(&mut self, syn: &Tcp, now: Time) {
+        let Options { mss, window_scale, sack_permitted, time_stamps, .. } = syn.options;
+        self.receiver.begin(Origin(syn.seq));
+        self.agreed.sack &= sack_permitted;
+        self.agreed.time_stamps &= time_stamps.is_some();
+        self.agreed.peer_scale = window_scale.filter(|_| self.config.window_scaling);
+        if self.agreed.peer_scale.is_some() {
+            self.receiver.scale = self.receiver.scale_to_offer();
+        }
+        self.agreed.peer_segment = mss.unwrap_or(SEGMENT_DEFAULT).max(SEGMENT_MIN);
+        self.receiver.stamp = time_stamps.map(|stamps| (stamps.value, now));
+        self.sender.agree(self.segment(), self.agreed.sack);
+    }
+
+    /// Bytes of payload in a full segment.
+    pub(super) fn segment(&self) -> u64 {
+        let headers = self.names.ip_header_bytes + HEADER_BYTES;
+        let path = self.agreed.path_mtu.saturating_sub(headers);
+        let options = if self.agreed.time_stamps { STAMPS_BYTES } else { 0 };
+        let segment = path.min(self.agreed.peer_segment).saturating_sub(options);
+        u64::from(segment.max(SEGMENT_MIN - STAMPS_BYTES))
+    }
+
+    /// The state.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Why the connection ended, if it did so other than by both FINs.
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// The program has closed or aborted it: when [`State::Closed`], nothing is left to tell.
+    pub fn is_orphaned(&self) -> bool {
+        self.orphaned
+    }
+
+    /// What has happened since the last call.
+    pub fn take_events(&mut self) -> Events {
+        core::mem::take(&mut self.events)
+    }
+
+    /// Something has happened.
+    pub fn has_events(&self) -> bool {
+        self.events.any()
+    }
+
+    /// Bytes that can be handed over now.
+    pub fn send_room(&self) -> u64 {
+        if self.state == State::Closed || self.sender.outbox.is_finished() {
+            return 0;
+        }
+        let chunks_left = self.sender.outbox.chunks() < CHUNKS_MAX;
+        let room = self.config.send_bytes_max.saturating_sub(self.sender.queued());
+        if chunks_left { room } else { 0 }
+    }
+
+    /// Hands over bytes to be sent. The buffer is dropped when they are acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// The bytes come back, and nothing has been taken: there is no room for any, or the stream to the peer has ended.
+    /// The last chunk may exceed the room.
+    pub fn send(&mut self, chunk: B, now: Time) -> Result<(), B> {
+        if self.send_room() == 0 {
+            return Err(chunk);
+        }
+        self.sender.push(Piece::whole(chunk), now);
+        Ok(())
+    }
+
+    /// The next bytes that the peer has sent; `None` if there are none now, or no more: [`Connection::is_at_end`].
+    pub fn receive(&mut self) -> Option<Received<B>> {
+        self.receiver.take(self.sender.segment())
+    }
+
+    /// Bytes that wait to be received.
+    pub fn readable_bytes(&self) -> u64 {
+        self.receiver.ready_bytes()
+    }
+
+    /// The peer has ended its stream, and all of it has been received.
+    pub fn is_at_end(&self) -> bool {
+        self.receiver.ready_bytes() == 0
+            && (self.receiver.has_ended() || self.state == State::Closed)
+    }
+
+    /// Bytes that have been handed over and not been acknowledged.
+    pub fn unacknowledged_bytes(&self) -> u64 {
+        self.sender.queued()
+    }
+
+    /// The smoothed round trip, if one has been measured.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.sender.round_trip()
+    }
+
+    /// Bytes that may be in the network.
+    pub fn congestion_window(&self) -> u64 {
+        self.sender.congestion_window()
+    }
+
+    /// Packets and segments that are remembered; bounded by the configuration.
+    pub fn remembered(&self) -> usize {
+        self.sender.remembered() + self.sender.outbox.chunks()
+    }
+
+    /// Small segments leave at once, or do not any longer.
+    pub fn set_no_delay(&mut self, no_delay: bool) {
+        self.sender.no_delay = no_delay;
+    }
+
+    /// Small segments wait for more bytes, 200 ms at most, or do not any longer.
+    pub fn set_corked(&mut self, corked: bool) {
+        self.sender.set_corked(corked);
+    }
+
+    /// Most bytes a second; `None` is no limit.
+    pub fn set_pacing(&mut self, bytes_per_second: Option<u64>) {
+        self.sender.set_pacing(bytes_per_second);
+    }
+
+    /// Silent peers are asked if they are there, or are not any longer.
+    pub fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
+        self.config.keep_alive = keep_alive;
+        self.arm_keep_alive();
+    }
+
+    /// How long the peer may be silent while it owes an answer.
+    pub fn set_user_timeout(&mut self, timeout: Duration) {
+        self.config.user_timeout = timeout;
+        if self.state.is_synchronized() {
+            self.sender.patience.limit = timeout;
+        }
+    }
+
+    /// Ends our stream. The peer's goes on.
+    pub fn shut_down(&mut self) {
+        let next = match self.state {
+            State::SynSent => {
+                // Nothing is known of a peer: there is nothing to end. RFC 9293 §3.10.4.
+                self.finish(None);
+                return;
+            }
+            State::Established | State::SynReceived => State::FinWait1,
+            State::CloseWait => State::LastAck,
+            State::Closed
+            | State::Closing
+            | State::FinWait1
+            | State::FinWait2
+            | State::LastAck
+            | State::TimeWait => return,
+        };
+        self.sender.outbox.finish();
+        // A FIN before the handshake is over waits for it: `establish` moves on.
+        if self.state != State::SynReceived {
+            self.state = next;
+        }
+    }
+
+    /// Ends our stream, and takes nothing more. Bytes that wait to be received are lost, and the peer gets a reset
+    /// for them: RFC 9293 §3.6.1, RFC 2525 §2.17.
+    pub fn close(&mut self, now: Time) {
+        if self.orphaned {
+            return;
+        }
+        self.orphaned = true;
+        if self.receiver.ready_bytes() > 0 {
+            self.abort();
+            return;
+        }
+        self.shut_down();
+        self.receiver.discards = true;
+        if self.state == State::FinWait2 {
+            self.clocks.state = Some(now.plus(self.config.fin_wait_2));
+        }
+    }
+
+    /// Ends the connection at once, and tells the peer by a reset.
+    pub fn abort(&mut self) {
+        self.orphaned = true;
+        // RFC 9293 §3.10.5: the peer has nothing to be told in the other states.
+        self.reset_due = match self.state {
+            State::CloseWait
+            | State::Established
+            | State::FinWait1
+            | State::FinWait2
+            | State::SynReceived => true,
+            State::Closed | State::Closing | State::LastAck | State::SynSent | State::TimeWait => {
+                false
+            }
+        };
+        self.finish(Some(End::Aborted));
+    }
+
+    /// There is no connection any more.
+    pub(super) fn finish(&mut self, end: Option<End>) {
+        self.state = State::Closed;
+        self.end = self.end.or(end);
+        self.sender.clear();
+        self.clocks.state = None;
+        self.clocks.keep_alive = None;
+        self.events.closed = true;
+        self.events.readable = true;
+        self.events.writable = true;
+    }
+
+    /// The handshake is over.
+    pub(super) fn establish(&mut self) {
+        self.state =
+            if self.sender.outbox.is_finished() { State::FinWait1 } else { State::Established };
+        self.sender.patience.limit = self.config.user_timeout;
+        self.events.connected = true;
+        self.events.writable = true;
+        self.arm_keep_alive();
+    }
+
+    /// The state is TIME-WAIT from `now` on.
+    pub(super) fn wait_out(&mut self, now: Time) {
+        self.state = State::TimeWait;
+        self.sender.clear();
+        self.clocks.keep_alive = None;
+        self.clocks.state = Some(now.plus(self.config.time_wait));
+    }
+
+    /// Our FIN is acknowledged, and the peer's has not come.
+    pub(super) fn wait_for_fin(&mut self, now: Time) {
+        self.state = State::FinWait2;
+        if self.orphaned {
+            self.clocks.state = Some(now.plus(self.config.fin_wait_2));
+        }
+    }
+
+    /// Something acceptable has come from the peer.
+    pub(super) fn hear(&mut self, now: Time) {
+        self.clocks.heard = now;
+        self.clocks.asked = 0;
+        // The deadline stays where it is: when it comes, it is put off.
+    }
+
+    fn arm_keep_alive(&mut self) {
+        let KeepAlive { idle, interval, .. } = match self.config.keep_alive {
+            Some(keep_alive) if self.state.is_synchronized() => keep_alive,
+            Some(_) | None => {
+                self.clocks.keep_alive = None;
+                return;
+            }
+        };
+        let asked = self.clocks.asked;
+        self.clocks.keep_alive = Some(self.clocks.heard.plus(idle + interval * asked));
+    }
+
+    /// A question whether the peer is there is to be sent.
+    pub(super) fn takes_ask(&mut self) -> bool {
+        core::mem::take(&mut self.clocks.ask)
+    }
+
+    /// When [`Connection::on_time`] is to be called.
+    pub fn next_deadline(&self) -> Option<Time> {
+        if self.state == State::Closed {
+            return None;
+        }
+        let (sender, receiver) = (self.sender.next_deadline(), self.receiver.next_deadline());
+        earliest([sender, receiver, self.clocks.keep_alive, self.clocks.state])
+    }
+
+    /// Time has passed. [`Connection::poll_transmit`] may have something then.
+    pub fn on_time(&mut self, now: Time) {
+        if self.state == State::Closed {
+            return;
+        }
+        if is_due(self.clocks.state, now) {
+            self.finish(None);
+            return;
+        }
+        if self.sender.on_time(now) {
+            self.time_out();
+            return;
+        }
+        if is_due(self.clocks.keep_alive, now) {
+            self.on_keep_alive(now);
+        }
+    }
+
+    fn on_keep_alive(&mut self, now: Time) {
+        self.arm_keep_alive();
+        let Some(KeepAlive { probes_max, interval, .. }) = self.config.keep_alive else {
+            return;
+        };
+        if !is_due(self.clocks.keep_alive, now) {
+            return; // Something came meanwhile.
+        }
+        if self.sender.next() > self.sender.unacked() {
+            // An answer is owed, and waited for, anyway.
+            self.clocks.keep_alive = Some(now.plus(interval));
+            return;
+        }
+        if self.clocks.asked >= probes_max {
+            self.reset_due = true;
+            self.time_out();
+            return;
+        }
+        self.clocks.asked += 1;
+        self.clocks.ask = true;
+        self.arm_keep_alive();
+    }
+
+    fn time_out(&mut self) {
+        self.reset_due |= self.state.is_synchronized();
+        self.finish(Some(End::TimedOut));
+    }
+
+    /// Our clock for time stamps: milliseconds. RFC 7323 §4.1.
+    pub(super) fn stamp(&self, now: Time) -> u32 {
+        let [.., b0, b1, b2, b3] = (now.nanos() / 1_000_000).to_be_bytes();
+        self.names.stamp_origin.wrapping_add(u32::from_be_bytes([b0, b1, b2, b3]))
+    }
+
+    /// The segment is a reset for one that belongs to no connection; `None` if that is a reset itself.
+    /// RFC 9293 §3.10.7.1.
+    pub fn refuse(header: &Tcp, payload_bytes: usize) -> Option<Tcp> {
+        if header.flags.has(Flags::RST) {
+            return None;
+        }
+        let len = u32::try_from(payload_bytes).unwrap_or_default()
+            + u32::from(header.flags.has(Flags::SYN))
+            + u32::from(header.flags.has(Flags::FIN));
+        let (seq, ack, flags) = if header.flags.has(Flags::ACK) {
+            (header.ack, Seq::new(0), Flags::RST)
+        } else {
+            (Seq::new(0), header.seq.plus(len), Flags::RST | Flags::ACK)
+        };
+        let (src_port, dst_port) = (header.dst_port, header.src_port);
+        let options = Options::default();
+        Some(Tcp { src_port, dst_port, seq, ack, flags, window: 0, urgent: 0, options })
+    }
+}
+
+impl Guard {
+    /// A segment that should not have come may be answered.
+    pub(super) fn allows(&mut self, now: Time) -> bool {
+        let second = now.nanos() / 1_000_000_000;
+        if second != self.second {
+            *self = Self { second, answered: 0 };
+        }
+        self.answered = self.answered.saturating_add(1);
+        self.answered <= CHALLENGES_MAX
+    }
+}
+
+/// Answers a second to segments that should not have come.
+const CHALLENGES_MAX: u8 = 10;
+
+/// Most chunks that wait to be sent or acknowledged.
+const CHUNKS_MAX: usize = 1 << 16;
+
+/// Payload of a segment if the peer does not say: RFC 9293 §3.7.1.
+const SEGMENT_DEFAULT: u16 = 536;
+
+/// A peer that says less is not believed: its segments would be all headers.
+const SEGMENT_MIN: u16 = 88;
+
+const HEADER_BYTES: u16 = 20;
+const STAMPS_BYTES: u16 = 12;
