@@ -18,6 +18,7 @@ pub mod ethernet;
 pub mod frame;
 pub mod icmp;
 pub mod neighbour;
+pub mod stack;
 pub mod tcp;
 mod time;
 pub mod tuple;

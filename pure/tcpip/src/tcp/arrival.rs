@@ -41,6 +41,24 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
+    /// The segment begins a new connection of this name, and this one, in TIME-WAIT, has nothing against it: it is
+    /// newer than all that came. RFC 9293 §3.6.1, RFC 6191.
+    pub fn yields_to(&self, header: &Tcp) -> bool {
+        let flags = header.flags;
+        if self.state != State::TimeWait || !flags.has(Flags::SYN) || flags.has(Flags::ACK) {
+            return false;
+        }
+        let expected = self.receiver.origin.seq(self.receiver.next());
+        let later = header.seq.since(expected) > 0;
+        match (self.receiver.stamp, header.options.time_stamps) {
+            (Some((recent, _)), Some(stamps)) if self.agreed.time_stamps => {
+                let newer = stamps.value.wrapping_sub(recent).cast_signed();
+                newer > 0 || newer == 0 && later
+            }
+            (Some(_) | None, Some(_) | None) => later,
+        }
+    }
+
     /// In SYN-SENT.
     fn on_answer(&mut self, header: &Tcp, payload_bytes: usize, now: Time) -> Option<Tcp> {
         let flags = header.flags;

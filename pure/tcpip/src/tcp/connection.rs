@@ -382,7 +382,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         core::mem::take(&mut self.clocks.ask)
     }
 
-    /// When [`Connection::on_time`] is to be called.
+    /// When [`Connection::on_time`] is to be called, if [`Connection::poll_transmit`] has nothing.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.state == State::Closed {
             return None;

@@ -1,0 +1,96 @@
+//! Listeners: who may connect, how many at once, and how often. RFC 9293 §3.10.7.2, RFC 4987.
+
+use alloc::collections::VecDeque;
+
+use crate::tcp::Config;
+use crate::time::Time;
+
+/// What a program chooses for its listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// Of the connections.
+    pub config: Config,
+    /// Connections that wait to be accepted, at most.
+    pub backlog: usize,
+    /// Connections whose handshake is not over, at most.
+    pub half_open_max: usize,
+    /// Connections a second, at most.
+    pub syn_rate: Option<u32>,
+}
+
+/// A listener's connections.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) listen: Listen,
+    half_open: usize,
+    /// Slots that wait to be accepted.
+    complete: VecDeque<u32>,
+    bucket: Bucket,
+}
+
+/// Connections that may still come.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    left: u32,
+    filled: Time,
+}
+
+impl Listener {
+    pub(super) fn new(listen: Listen, now: Time) -> Self {
+        let left = listen.syn_rate.unwrap_or(0);
+        let bucket = Bucket { left, filled: now };
+        Self { listen, half_open: 0, complete: VecDeque::new(), bucket }
+    }
+
+    /// A SYN may be answered.
+    pub(super) fn admits(&mut self, now: Time) -> bool {
+        let room =
+            self.half_open < self.listen.half_open_max && self.complete.len() < self.listen.backlog;
+        room && self.listen.syn_rate.is_none_or(|rate| self.bucket.take(rate, now))
+    }
+
+    /// A SYN has been answered.
+    pub(super) fn begin(&mut self) {
+        self.half_open += 1;
+    }
+
+    /// A handshake is over.
+    pub(super) fn complete(&mut self, slot: u32) {
+        self.half_open = self.half_open.saturating_sub(1);
+        self.complete.push_back(slot);
+    }
+
+    /// A connection has ended before it was accepted.
+    pub(super) fn lose(&mut self, slot: u32) {
+        let before = self.complete.len();
+        self.complete.retain(|complete| *complete != slot);
+        if self.complete.len() == before {
+            self.half_open = self.half_open.saturating_sub(1);
+        }
+    }
+
+    /// The connection that has waited the longest.
+    pub(super) fn accept(&mut self) -> Option<u32> {
+        self.complete.pop_front()
+    }
+
+    /// Connections that wait to be accepted.
+    pub(super) fn waiting(&self) -> usize {
+        self.complete.len()
+    }
+}
+
+impl Bucket {
+    fn take(&mut self, rate: u32, now: Time) -> bool {
+        let nanos = now.since(self.filled).as_nanos();
+        let more = nanos.saturating_mul(rate.into()) / 1_000_000_000;
+        if more > 0 {
+            let more = u32::try_from(more).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(more).min(rate);
+            self.filled = now;
+        }
+        let can = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        can
+    }
+}
