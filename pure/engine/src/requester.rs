@@ -653,7 +653,12 @@ impl Requester {
         self.window.on_marks(unacked, self.top);
     }
 
-    /// Packets were lost.
+    /// So many packets were lost.
+    pub(crate) fn on_losses(&mut self, packets: u64, unacked: u64) {
+        self.window.on_losses(packets, unacked, self.top);
+    }
+
+    /// Packets were lost, and all after them, or it is not known how many.
     pub(crate) fn on_loss(&mut self, unacked: u64) {
         self.window.on_loss(unacked, self.top);
     }

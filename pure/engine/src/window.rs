@@ -7,7 +7,9 @@
 //! - *delay*: round trips that take much longer than the shortest one, in the manner of Swift;
 //! - *marks*: congestion notifications (CNPs) that the peer sends for packets that a switch has marked, in the
 //!   manner of DCQCN: the more often they come, the more each takes;
-//! - *loss*, which halves it.
+//! - *loss*: each packet that was lost takes a few, up to half in a round trip. A network that loses one packet in
+//!   hundreds, and not by a queue that is full, keeps nearly all of its goodput; a queue that overflows loses many at
+//!   once. Where it is not known how many were lost, it is halved.
 //!
 //! It grows by a fixed number of packets in a round trip that filled it: as much for a large window as for a small
 //! one, so that queue pairs that share a queue come to equal shares. Where the shortest round trip is long,
@@ -26,6 +28,10 @@ pub(crate) struct Window {
     marked: u32,
     /// Reactions are over when everything before this sequence number is acknowledged.
     recovered_at: u64,
+    /// Losses before this sequence number take no more than down to `least`.
+    losses_until: u64,
+    /// Half of what the window was when the round trip of these losses began.
+    least: u32,
     /// There was more to emit than the window allowed.
     full: bool,
     /// There was no sign of congestion so far.
@@ -55,6 +61,8 @@ impl Window {
     const STEP_SHARE: u32 = 64;
     /// Peers that tell of marks all the time.
     const ALWAYS: u32 = 1024;
+    /// Packets that each lost one takes from the window.
+    const LOST_SHARE: u32 = 4;
     /// Share of the way from the old estimate of marks to a new observation.
     const MARK_GAIN: u32 = 16;
     /// A round trip is long from here on, in nanoseconds: more than a software peer's own delays.
@@ -74,6 +82,8 @@ impl Window {
             credit: 0,
             marked: Self::ALWAYS,
             recovered_at: 0,
+            losses_until: 0,
+            least: 0,
             full: false,
             opening: true,
             long: false,
@@ -194,6 +204,19 @@ impl Window {
         }
     }
 
+    /// So many packets were lost.
+    pub(crate) fn on_losses(&mut self, packets: u64, unacked: u64, top: u64) {
+        if unacked >= self.losses_until {
+            self.losses_until = top.min(unacked + u64::from(self.limit));
+            self.least = (self.limit / 2).max(Self::LIMIT_MIN);
+        }
+        let packets = u32::try_from(packets).unwrap_or(u32::MAX);
+        let less = self.limit.saturating_sub(packets.saturating_mul(Self::LOST_SHARE));
+        self.opening = false;
+        self.limit = less.max(self.least).min(self.limit);
+    }
+
+    /// Packets were lost, and all after them, or it is not known how many.
     pub(crate) fn on_loss(&mut self, unacked: u64, top: u64) {
         if self.reacts(unacked) {
             self.limit_to(self.limit / 2, unacked, top);
@@ -241,6 +264,38 @@ mod tests {
         assert_eq!(window.limit, 36);
         rounds(&mut window, 10);
         assert_eq!(window.limit, 64);
+    }
+
+    /// Goal: single losses cost little, many in a round trip half of the window, and each round trip may cost as much.
+    #[test]
+    fn each_lost_packet_takes_a_few_and_a_round_trip_no_more_than_half() {
+        let mut window = Window::open(256);
+        for (packets, unacked, limit) in [
+            (1, 0, 252),
+            (2, 10, 244),
+            (100, 200, 128),
+            (1, 255, 128),
+            (1, 256, 124),
+            (1 << 40, 300, 64),
+        ] {
+            window.on_losses(packets, unacked, unacked + 1000);
+            assert_eq!(window.limit, limit, "{packets} at {unacked}");
+        }
+        for at in 0..10 {
+            window.on_losses(1 << 40, 1000 * (1 + at), 1000 * (1 + at));
+        }
+        assert_eq!(window.limit, Window::LIMIT_MIN);
+    }
+
+    /// Goal: of a network that loses one packet in a hundred a large window is left.
+    #[test]
+    fn a_window_grows_in_spite_of_a_loss_in_each_round_trip() {
+        let mut window = Window::open(256);
+        for round in 0..1000 {
+            window.on_losses(u64::from(window.limit / 100), 256 * round, 256 * (round + 1));
+            rounds(&mut window, 1);
+        }
+        assert!(window.limit >= 100, "{}", window.limit);
     }
 
     #[test]
