@@ -27,9 +27,4 @@ impl<T> FutexMutex<T> {
         tally::<T>();
         Some(value)
     }
-
-    /// The value, without locking.
-    pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut()
-    }
 }

@@ -249,6 +249,19 @@ impl Socket {
         sockopt::set(&self.fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &descriptor)
     }
 
+    /// Leaves the reuse-port group: no more datagrams come, and those that have come can still be taken.
+    ///
+    /// A socket that is closed while datagrams come takes some along: for a moment the kernel finds it although it is in
+    /// no group any more. One that is bound to an interface that does not exist is found no more, and leaves its group.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` if it is bound to an interface, as one with a link-local address is, and the process has no right to
+    /// change that; nothing has changed then.
+    pub fn leave_group(&self) -> io::Result<()> {
+        sockopt::set(&self.fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &NO_INTERFACE)
+    }
+
     /// Sends the bytes of `batch` to `dest`, and returns how many there were.
     ///
     /// With a `segment` the kernel cuts them into datagrams of that many bytes, the last of which
@@ -635,6 +648,8 @@ pub const BURST_BYTES_MAX: usize = 65_535 - 20 - 8;
 
 const BUFFER_BYTES: usize = 8 << 20;
 const OFF: c_int = 0;
+/// Interfaces are numbered from 1 upwards.
+const NO_INTERFACE: c_int = c_int::MAX;
 const ON: c_int = 1;
 const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 const RECV_FLAGS: c_int = libc::MSG_DONTWAIT;

@@ -125,6 +125,8 @@ fn ip(line: &str) -> Result<(), String> {
 pub(crate) enum Place<'a> {
     /// On this host, by this way.
     Here(&'static str),
+    /// In the first of two network namespaces, by this way.
+    Within(&'a Hosts, &'static str),
     /// In two network namespaces.
     Apart(&'a Hosts),
 }
@@ -132,7 +134,7 @@ pub(crate) enum Place<'a> {
 impl Place<'_> {
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Here(path) => path,
+            Self::Here(path) | Self::Within(_, path) => path,
             Self::Apart(_) => "udp, namespaces",
         }
     }
@@ -141,7 +143,7 @@ impl Place<'_> {
     pub(crate) fn device(&self) -> &'static str {
         match self {
             Self::Here(_) => "soft_lo",
-            Self::Apart(_) => "soft_eth0",
+            Self::Within(..) | Self::Apart(_) => "soft_eth0",
         }
     }
 
@@ -149,6 +151,11 @@ impl Place<'_> {
         match self {
             Self::Here(path) => {
                 let mut command = command(line);
+                command.env("ADVERB_PATH", path);
+                command
+            }
+            Self::Within(hosts, path) => {
+                let mut command = hosts.on(0, line);
                 command.env("ADVERB_PATH", path);
                 command
             }
@@ -164,32 +171,14 @@ impl Place<'_> {
     pub(crate) fn address(&self, host: usize) -> &'static str {
         match (self, host) {
             (Self::Here(_), _) => "127.0.0.1",
-            (Self::Apart(_), 0) => "10.9.8.1",
+            (Self::Within(..), _) | (Self::Apart(_), 0) => "10.9.8.1",
             (Self::Apart(_), _) => "10.9.8.2",
         }
     }
 }
 
 /// Runs server and client of a program; answers with what the client printed, or with why it went wrong.
-///
-/// Programs on unreliable transports hang if a datagram is lost, as one can be when another process leaves the
-/// address: they get another try.
 pub(crate) fn pair(line: &str, place: Place<'_>, set: &[(&str, &str)]) -> Result<String, String> {
-    let unreliable = ["_uc_", "_ud_", "-c UC", "-c UD"].iter().any(|word| line.contains(word));
-    let mut tries = if unreliable { TRIES } else { 1 };
-    loop {
-        tries -= 1;
-        let ended = pair_once(line, place, set);
-        if ended.is_ok() || tries == 0 {
-            return ended;
-        }
-    }
-}
-
-/// How often a program on an unreliable transport may lose a datagram.
-const TRIES: u32 = 3;
-
-fn pair_once(line: &str, place: Place<'_>, set: &[(&str, &str)]) -> Result<String, String> {
     let port = port();
     let line = format!("{line} -p {port}");
     let start = |host, line: &str| {
@@ -327,7 +316,7 @@ fn listens(port: u16, process: &str) -> bool {
 pub(crate) fn until_it_listens(port: u16, server: &mut Child, place: Place<'_>) {
     let process = match place {
         Place::Here(_) => "self".to_owned(),
-        Place::Apart(_) => server.id().to_string(),
+        Place::Within(..) | Place::Apart(_) => server.id().to_string(),
     };
     let start = Instant::now();
     while !listens(port, &process) && start.elapsed() < PATIENCE {

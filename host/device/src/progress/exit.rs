@@ -1,5 +1,6 @@
 //! What a process still does for its peers when it ends and has not dropped its devices: it sends the
-//! acknowledgements that wait (`engine`, `port/acks.rs`), and then the messages of connection management that end its connections.
+//! acknowledgements that wait (`engine`, `port/acks.rs`), and then the messages of connection management that end its
+//! connections; last, it passes on the packets of others that its sockets have.
 //!
 //! The hardware of an adapter acknowledges a message whatever becomes of the program that received it. Here a
 //! program that ends with its last completion would take the acknowledgement along, and its peer's SEND would
@@ -10,6 +11,8 @@
 
 use super::seats::Table;
 use super::{Clock, Port};
+use crate::link::udp::endpoint::gid_of;
+use crate::link::udp::steering::scope;
 use crate::sync::Mutex;
 use adverb_engine::Look;
 use adverb_sys::fork::PerProcess;
@@ -88,6 +91,29 @@ impl Port {
             && !CALLED.swap(true, Ordering::AcqRel)
         {
             let _ = look(LOOKS_MAX, || end().then_some(()));
+        }
+        self.leave_company();
+    }
+
+    /// Leaves the groups of addresses that others have, too, as [`Port::leave_groups`] does.
+    fn leave_company(&self) {
+        let endpoints = look(LOOKS_MAX, || {
+            let endpoints = self.endpoints.try_lock()?;
+            Some(endpoints.values().cloned().collect::<Vec<_>>())
+        });
+        let registry = &self.links.registry;
+        for endpoint in endpoints.into_iter().flatten() {
+            let (address, scope) = (gid_of(endpoint.addr.ip()).0, scope(endpoint.addr));
+            if registry.has_company(address, scope) {
+                let leave = || {
+                    let left = registry.try_with_group(address, scope, |_, members| {
+                        self.leave_group(Arc::clone(&endpoint), members);
+                        Ok(())
+                    });
+                    left.ok().flatten()
+                };
+                let _ = look(LOOKS_MAX, leave);
+            }
         }
     }
 }

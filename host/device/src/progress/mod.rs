@@ -29,10 +29,9 @@ use crate::link::peer_cache::Departed;
 use crate::link::shm::handshake::Handshake;
 use crate::link::shm::link::{self};
 use crate::link::udp::capture::{self, Capture};
-use crate::link::udp::endpoint::{Endpoint, FlowCache, gid_of};
+use crate::link::udp::endpoint::{Endpoint, FlowCache};
 use crate::link::udp::multicast::Group;
 use crate::link::udp::reception::{Mode, Reception, Switch};
-use crate::link::udp::steering::{scope, steer};
 use crate::memory::export::Exports;
 use crate::memory::region::Regions;
 use crate::objects::events::Audience;
@@ -446,25 +445,7 @@ impl Drop for Port {
         self.handshake.stop();
         // A socket leaves its group when its last descriptor is closed: that has to be below.
         self.helper.forget_sockets();
-        let receiver = self.receiver.get_mut();
-        receiver.rx_sockets.clear();
-        let endpoints = std::mem::take(self.endpoints.get_mut());
-        for endpoint in endpoints.into_values() {
-            let addr = endpoint.addr;
-            // The group's last socket takes the place of the one that goes, in the kernel as here.
-            let _ = self.links.registry.with_group(
-                gid_of(addr.ip()).0,
-                scope(addr),
-                |registry, members| {
-                    if let Some(at) = members.iter().position(|slot| *slot == registry.slot()) {
-                        members.swap_remove(at);
-                    }
-                    steer(&endpoint, registry, members)?;
-                    drop(endpoint);
-                    Ok(())
-                },
-            );
-        }
+        self.leave_groups();
     }
 }
 

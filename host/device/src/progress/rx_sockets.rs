@@ -165,6 +165,62 @@ impl Port {
         })
     }
 
+    /// Leaves the groups of all addresses, and takes no datagram of another process along. Nothing else uses the port.
+    pub(super) fn leave_groups(&self) {
+        let endpoints = std::mem::take(&mut *self.endpoints.lock());
+        for endpoint in endpoints.into_values() {
+            let (address, scope) = (gid_of(endpoint.addr.ip()).0, scope(endpoint.addr));
+            let _ = self.links.registry.with_group(address, scope, |_, members| {
+                self.leave_group(endpoint, members);
+                Ok(())
+            });
+        }
+    }
+
+    /// Leaves an address's group, and passes on what has come before and is for others.
+    ///
+    /// The kernel moves a group's last socket into the place of the one that goes. Where others are looked for until they
+    /// are told of it there is no socket, and the kernel gives datagrams to any one, whose process passes them on.
+    pub(super) fn leave_group(&self, endpoint: Arc<Endpoint>, members: &mut Members) {
+        let addr = endpoint.addr;
+        self.give_up(endpoint);
+        let me = self.links.registry.slot();
+        if let Some(place) = members.iter().position(|slot| *slot == me) {
+            members.swap_remove(place);
+        }
+        if !members.is_empty() {
+            let _ = self.steer_for(addr, members); // Else they find out by themselves.
+        }
+    }
+
+    /// Takes a socket out of its group, passes on what it has, and closes it.
+    fn give_up(&self, endpoint: Arc<Endpoint>) {
+        // Where the kernel refuses it the socket goes when it is closed, and what comes in that moment is lost.
+        let _ = endpoint.socket.leave_group();
+        let mut steps = 0..LAST_STEPS_MAX;
+        while self.help(false) == Some(true) && steps.next().is_some() {}
+        if let Some(mut receiver) = self.receiver.try_lock() {
+            receiver.rx_sockets.retain(|rx_socket| !Arc::ptr_eq(&rx_socket.endpoint, &endpoint));
+        }
+    }
+
+    /// Tells the kernel the places of an address's sockets, where this port has none: by one for this moment alone, whose
+    /// place is the last, so that the others keep theirs.
+    fn steer_for(&self, addr: SocketAddr, members: &Members) -> io::Result<()> {
+        let endpoint = Endpoint::bind(addr, self.links.device.index, self.capture.clone())?;
+        let endpoint = Arc::new(endpoint);
+        let mut receiver = self.receiver.lock();
+        let mut rx_socket = RxSocket::new(Arc::clone(&endpoint));
+        if receiver.marks {
+            rx_socket.show_marks();
+        }
+        receiver.rx_sockets.push(rx_socket);
+        drop(receiver);
+        let steered = steer(&endpoint, &self.links.registry, members);
+        self.give_up(endpoint);
+        steered
+    }
+
     /// Tells the kernel which numbers are whose, on every address of this port.
     pub(super) fn steer_again(&self) -> io::Result<()> {
         let endpoints: Vec<_> = self.endpoints.lock().values().cloned().collect();
@@ -257,6 +313,8 @@ pub(super) fn send_to(endpoint: &Endpoint, to: &Destination, bytes: &[u8]) -> io
     endpoint.socket.send(&gather, to, None).map(drop)
 }
 
+/// Steps after which what still comes is left where it is.
+const LAST_STEPS_MAX: u32 = 64;
 /// Packets for others after which steering is looked at.
 pub(super) const MISLED_MAX: u32 = 16;
 /// How long to leave steering alone after an attempt to put it right.

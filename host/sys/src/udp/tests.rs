@@ -398,6 +398,37 @@ fn management_datagrams_reach_the_socket_their_connection_belongs_to() {
     }
 }
 
+/// Goal: a socket that has left its group keeps what it has, and the last one has its place.
+#[test]
+fn a_socket_that_leaves_its_group_gets_nothing_more() {
+    for local in [v4(), v6()] {
+        let first = shared(local);
+        let group = [shared(first.local_addr()), shared(first.local_addr())];
+        let to_the_first = program(4, NO_PROBE, &[], &Connections::NONE, 0).unwrap();
+        first.attach_reuseport_filter(&to_the_first).unwrap();
+        let sender = bind(local);
+        let mut buffer = vec![0; BURST_BYTES_MAX];
+        send(&sender, &first, &burst(1, 1), Some(64)).unwrap();
+        first.leave_group().unwrap();
+        for round in 2..10 {
+            let burst = burst(1, round);
+            send(&sender, &first, &burst, Some(64)).unwrap();
+            let mut got = Vec::new();
+            while got.len() < burst.len() {
+                let received = recv(&group[1], &mut buffer);
+                got.extend_from_slice(&buffer[..received.len]);
+            }
+            assert_eq!(got, burst);
+        }
+        let mut left = 0;
+        while let Ok(received) = first.recv(&mut buffer) {
+            left += received.len;
+        }
+        assert_eq!(left, burst(1, 1).len());
+        assert!(group[0].recv(&mut buffer).is_err());
+    }
+}
+
 /// Sixteen datagrams of 64 bytes that begin with a transport header for `qpn`. The byte before the
 /// number is not zero, as when congestion has been noted.
 fn burst(qpn: u32, round: u8) -> Vec<u8> {

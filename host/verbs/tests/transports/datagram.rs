@@ -6,10 +6,13 @@ use crate::alone::{is_alone, over_udp};
 use crate::pair::{FOREVER, eventually, pattern, wait};
 use crate::path::{Path, on_every_path};
 use adverb_verbs::{
-    Ah, AhAttr, AhError, Buf, Completion, Context, Cq, GRH_LEN, Gid, GlobalRoute, Memory, Modify,
-    Pd, PostError, Qkey, Qp, QpConfig, QpState, Qpn, SrqConfig, Ud, WcOpcode, WcStatus, Work,
+    Ah, AhAttr, AhError, Buf, Completion, Context, ContextConfig, Cq, GRH_LEN, Gid, GlobalRoute,
+    Memory, Modify, PathChoice, Pd, PostError, Qkey, Qp, QpConfig, QpState, Qpn, SrqConfig, Ud,
+    WcOpcode, WcStatus, Work,
 };
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 on_every_path! {
@@ -104,6 +107,35 @@ impl Side {
     pub(crate) fn is_quiet(&self) -> bool {
         (0..1000).all(|_| self.cq.next().expect("no overrun").is_none())
     }
+}
+
+/// Goal: a device that closes takes no datagram along that was meant for another one of its address. Method: the kernel
+/// moves the last socket of an address into the place of one that goes, and datagrams to that come one after the other.
+#[test]
+fn a_device_that_leaves_the_address_takes_no_datagram_along() {
+    over_udp("datagram::a_device_that_leaves_the_address_takes_no_datagram_along", || {
+        let config = ContextConfig { path: Some(PathChoice::Udp), exclusive: true };
+        let open = || Side::of(Context::open_with("soft_lo", &config).expect("a device"), QKEY);
+        let a = open();
+        for _ in 0..60 {
+            let (leaver, b) = (open(), open());
+            let ah = a.ah(1);
+            let ended = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    drop(leaver);
+                    ended.store(true, Ordering::Release);
+                });
+                let mut more = 10;
+                while more > 0 {
+                    more -= u32::from(ended.load(Ordering::Acquire));
+                    b.recv(8);
+                    a.send(&[1; 8], &ah, b.qp.number(), QKEY);
+                    b.received();
+                }
+            });
+        }
+    });
 }
 
 fn datagrams_of_all_lengths_arrive_whole_over_both_families(path: Path) {
