@@ -373,17 +373,18 @@ impl Core {
         }
     }
 
-    pub(crate) fn notify(&mut self, key: u64) -> Result<(), Error> {
+    pub(crate) fn notify(&mut self, key: u64) -> Result<bool, Error> {
         let state = self.state(key)?;
         let (Stage::Accepted | Stage::Established, Some(id)) = (state.stage, state.connection)
         else {
             return Err(Error::State("accepted"));
         };
         if state.stage == Stage::Established {
-            return Ok(());
+            return Ok(false);
         }
         let (manager, _) = self.manager()?;
-        Ok(manager.notify(id)?)
+        manager.notify(id)?;
+        Ok(true)
     }
 
     pub(crate) fn migrate(&mut self, key: u64, queue: &Arc<Waiting>) -> Result<(), Error> {

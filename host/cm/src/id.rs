@@ -267,13 +267,13 @@ impl Id {
         self.run(|core, key| core.disconnect(key))
     }
 
-    /// Says that packets of the peer have arrived, although its message that it is ready has not.
-    /// `rdma_notify`.
+    /// Says that packets of the peer have arrived, although its message that it is ready has not. False if that has
+    /// come meanwhile. `rdma_notify`.
     ///
     /// # Errors
     ///
     /// [`Error::State`].
-    pub fn notify_established(&self) -> Result<(), Error> {
+    pub fn notify_established(&self) -> Result<bool, Error> {
         self.run(|core, key| core.notify(key))
     }
 

@@ -7,7 +7,7 @@
 use super::channel::Channel;
 use super::table::{self, Known};
 use super::translate;
-use crate::errno::{Answer, INVALID};
+use crate::errno::{Answer, Errno, INVALID};
 use adverb_ibv::rdma_cm::{self, Command, Place, Query, id_answer, reported_answer};
 use adverb_rdmacm::{Error, Event, EventKind, Id};
 use std::sync::Arc;
@@ -169,7 +169,8 @@ fn migrate(channel: &Arc<Channel>, id: u32, fd: i32) -> Answer<Vec<u8>> {
 fn notify(known: &Known, event: u32) -> Answer<Vec<u8>> {
     const COMM_EST: u32 = 4;
     match event {
-        COMM_EST => done(known.id.notify_established()),
+        COMM_EST if known.id.notify_established()? => done(Ok(())),
+        COMM_EST => Err(Errno(libc::EISCONN)),
         _ => Err(INVALID),
     }
 }

@@ -183,6 +183,18 @@ fn children_that_are_forked_meet_by_the_connection_manager() {
     }
 }
 
+/// Goal: a connection is established by what its server learns of it elsewhere, once, and the client's word comes late.
+#[test]
+fn a_server_that_is_notified_of_packets_is_connected() {
+    let Some(program) = Compiled::new("notified", &["-lrdmacm", "-libverbs"]) else {
+        return;
+    };
+    for path in support::PATHS {
+        let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+        support::alone(program.path(), &[], &set);
+    }
+}
+
 /// Goal: a forked child cannot disturb its parent by the parent's objects, and has a device of its own.
 #[test]
 fn what_a_forked_child_does_with_objects_of_its_parent_is_refused() {

@@ -56,17 +56,20 @@ fn four_ranks_of_open_mpi_run_between_two_network_namespaces() {
     else {
         return;
     };
+    hosts.name_them().expect("files in /etc/netns");
     let two = |host| format!("-np 2 {} {}", hosts.within(host), program.path());
-    let line = format!("{MPIRUN} {BY_UCX} {} : {}", two(0), two(1));
-    let mut command = hosts.on(0, &line);
-    command.envs([
-        ("ADVERB_DEVICES", "soft_eth0"),
-        ("UCX_TLS", "rc_verbs,ud_verbs:aux,self"),
-        ("UCX_NET_DEVICES", "soft_eth0:1"),
-        ("PMIX_MCA_ptl_base_if_include", "eth0"),
-        ("PMIX_MCA_ptl_base_remote_connections", "1"),
-    ]);
-    four_ranks(command, "udp");
+    for by in [BY_UCX, BY_LIBFABRIC] {
+        let line = format!("{MPIRUN} {by} {} : {}", two(0), two(1));
+        let mut command = hosts.on(0, &line);
+        command.envs([
+            ("ADVERB_DEVICES", "soft_eth0"),
+            ("UCX_TLS", "rc_verbs,ud_verbs:aux,self"),
+            ("UCX_NET_DEVICES", "soft_eth0:1"),
+            ("PMIX_MCA_ptl_base_if_include", "eth0"),
+            ("PMIX_MCA_ptl_base_remote_connections", "1"),
+        ]);
+        four_ranks(command, "udp");
+    }
 }
 
 fn four_ranks(mut command: Command, path: &str) {
