@@ -83,16 +83,27 @@ fn verbs_of(context: *mut layout::Context) -> *mut layout::VerbsContext {
 ///
 /// It is one of ours, or null.
 pub(crate) unsafe fn of<'a>(context: *mut layout::Context) -> Answer<&'a Inner> {
+    // SAFETY: the caller's promise.
+    let inner = unsafe { own_or_inherited(context) }?;
+    if inner.generation.is_inherited() {
+        return Err(INHERITED);
+    }
+    Ok(inner)
+}
+
+/// The same, also of one that this process was forked with. Of that it may look at what does not change: locks may have
+/// been held when the process was forked, and the rest is its parent's.
+///
+/// # Safety
+///
+/// It is one of ours, or null.
+pub(crate) unsafe fn own_or_inherited<'a>(context: *mut layout::Context) -> Answer<&'a Inner> {
     if context.is_null() {
         return Err(INVALID);
     }
     let whole: *const Whole = verbs_of(context).cast();
     // SAFETY: rule 2.
-    let inner = unsafe { &(*whole).inner };
-    if inner.generation.is_inherited() {
-        return Err(INHERITED);
-    }
-    Ok(inner)
+    Ok(unsafe { &(*whole).inner })
 }
 
 /// Makes a context, which is the program's from now on.

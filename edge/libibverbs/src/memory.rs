@@ -511,8 +511,9 @@ entry! {
 
 /// Memory of the device.
 struct Dm {
-    /// Goes before the pages. In a domain that no queue pair is of.
-    region: Region,
+    /// Goes before the pages. In a domain that no queue pair is of. None of a forked child's that it has of its parent's
+    /// context, whose port is the parent's.
+    region: Option<Region>,
     pages: Pages,
     len: usize,
 }
@@ -545,7 +546,7 @@ entry! {
         attr: *mut layout::AllocDmAttr,
     ) -> *mut layout::Dm {
         // SAFETY: one of ours, or null.
-        let inner = unsafe { context::of(context) }?;
+        let inner = unsafe { context::own_or_inherited(context) }?;
         // SAFETY: the program's structure, or null.
         let attr = unsafe { attr.as_ref() }.ok_or(INVALID)?;
         let page = page_bytes().trailing_zeros();
@@ -555,6 +556,10 @@ entry! {
         if u64::try_from(attr.length).unwrap_or(u64::MAX) > DM_MAX {
             return Err(Errno(libc::ENOMEM));
         }
+        if inner.generation.is_inherited() {
+            let pages = Pages::private(attr.length)?;
+            return Ok(give_dm(context, Arc::new(Dm { region: None, pages, len: attr.length }), 0, false));
+        }
         let port = &inner.port;
         let domain = port.new_domain();
         let access = Access::LOCAL_WRITE;
@@ -562,7 +567,7 @@ entry! {
         // SAFETY: the pages go after the region (rule 3); there are no references to them.
         let region = unsafe { port.register(domain, pages.as_ptr(), attr.length, access) }?;
         let handle = region.key().0;
-        let dm = Arc::new(Dm { region, pages, len: attr.length });
+        let dm = Arc::new(Dm { region: Some(region), pages, len: attr.length });
         SHARED.lock().insert((Kind::Dm, handle), Shared::Dm(Arc::clone(&dm)));
         Ok(give_dm(context, dm, handle, false))
     }
@@ -643,7 +648,17 @@ entry! {
         }
         // SAFETY: the program's bytes, for the length of the call.
         let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) };
-        if dm.region.write(offset, bytes) { Ok(()) } else { Err(INVALID) }
+        match &dm.region {
+            Some(region) if region.write(offset, bytes) => Ok(()),
+            Some(_) => Err(INVALID),
+            None => {
+                // SAFETY: within the pages, as `dm_part` has found.
+                let to = unsafe { dm.pages.as_ptr().add(offset) };
+                // SAFETY: both are there for so many bytes, and there are no references to those of the pages.
+                unsafe { std::ptr::copy(bytes.as_ptr(), to.as_ptr(), len) };
+                Ok(())
+            }
+        }
     }
 }
 
@@ -663,7 +678,17 @@ entry! {
         }
         // SAFETY: the program's room, for the length of the call.
         let bytes = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), len) };
-        if dm.region.read(offset, bytes) { Ok(()) } else { Err(INVALID) }
+        match &dm.region {
+            Some(region) if region.read(offset, bytes) => Ok(()),
+            Some(_) => Err(INVALID),
+            None => {
+                // SAFETY: within the pages, as `dm_part` has found.
+                let from = unsafe { dm.pages.as_ptr().add(offset) };
+                // SAFETY: both are there for so many bytes, and there are no references to those of the pages.
+                unsafe { std::ptr::copy(from.as_ptr(), bytes.as_mut_ptr(), len) };
+                Ok(())
+            }
+        }
     }
 }
 

@@ -86,7 +86,7 @@ export! {
         attr: Option<&mut std::mem::MaybeUninit<layout::DeviceAttr>>,
     ) -> c_int, of context is context::is_ours, {
         // SAFETY: one of ours.
-        let inner = unsafe { context::of(context) }?;
+        let inner = unsafe { context::own_or_inherited(context) }?;
         attr.ok_or(INVALID)?.write(device_attr(inner.port.device()));
         Ok(())
     }
@@ -101,7 +101,7 @@ entry! {
         size: usize,
     ) -> c_int {
         // SAFETY: one of ours.
-        let inner = unsafe { context::of(context) }?;
+        let inner = unsafe { context::own_or_inherited(context) }?;
         if attr.is_null() {
             return Err(INVALID);
         }

@@ -115,6 +115,14 @@ static void child(void)
 	NONE(ibv_alloc_pd(context));
 	NONE(ibv_create_comp_channel(context));
 	MINUS(ibv_get_cq_event(channel, &(struct ibv_cq *){NULL}, &(void *){NULL}));
+	/* What the device is does not change, and its memory is whose process has asked for it. */
+	MUST(!ibv_query_device_ex(context, NULL, &(struct ibv_device_attr_ex){0}) && !ibv_query_device(context, &(struct ibv_device_attr){0}));
+	struct ibv_dm *dm = ibv_alloc_dm(context, &(struct ibv_alloc_dm_attr){.length = 64});
+	char copy[16];
+	MUST(dm && !ibv_memcpy_to_dm(dm, 32, "what is written", 16) && !ibv_memcpy_from_dm(copy, dm, 32, 16));
+	MUST(!strcmp(copy, "what is written") && ibv_memcpy_to_dm(dm, 56, copy, 16) == EINVAL);
+	NONE(ibv_reg_dm_mr(pd, dm, 0, 64, IBV_ACCESS_ZERO_BASED));
+	MUST(!ibv_free_dm(dm));
 	CODE(ibv_destroy_qp(qps[0]));
 	CODE(ibv_destroy_qp(qps[1]));
 	CODE(ibv_destroy_srq(srq));
