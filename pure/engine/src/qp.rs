@@ -390,7 +390,7 @@ impl Qp {
             Verdict::Fill(missing) => {
                 if requester.fill(missing, now, &self.queue) {
                     completer.on_loss();
-                    requester.on_losses(missing.to - missing.from, completer.unacked());
+                    requester.on_losses(missing.to - missing.from);
                     completer.on_fill(missing, now);
                 } else {
                     completer.await_fill(now);

@@ -654,8 +654,8 @@ impl Requester {
     }
 
     /// So many packets were lost.
-    pub(crate) fn on_losses(&mut self, packets: u64, unacked: u64) {
-        self.window.on_losses(packets, unacked, self.top);
+    pub(crate) fn on_losses(&mut self, packets: u64) {
+        self.window.on_losses(packets);
     }
 
     /// Packets were lost, and all after them, or it is not known how many.

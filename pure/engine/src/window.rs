@@ -28,9 +28,7 @@ pub(crate) struct Window {
     marked: u32,
     /// Reactions are over when everything before this sequence number is acknowledged.
     recovered_at: u64,
-    /// Losses before this sequence number take no more than down to `least`.
-    losses_until: u64,
-    /// Half of what the window was when the round trip of these losses began.
+    /// Half of what the window was when the last round trip ended: losses take no more until the next one has.
     least: u32,
     /// There was more to emit than the window allowed.
     full: bool,
@@ -82,8 +80,7 @@ impl Window {
             credit: 0,
             marked: Self::ALWAYS,
             recovered_at: 0,
-            losses_until: 0,
-            least: 0,
+            least: max / 2,
             full: false,
             opening: true,
             long: false,
@@ -94,7 +91,8 @@ impl Window {
     pub(crate) fn opening(max: u32, first: Option<u32>) -> Self {
         let window = Self::open(max);
         let first = first.unwrap_or(0).max(Self::LIMIT_FIRST);
-        Self { limit: window.max.min(first), ..window }
+        let limit = window.max.min(first);
+        Self { limit, least: limit / 2, ..window }
     }
 
     /// Packets that may be under way, if that is more than a guess.
@@ -176,6 +174,7 @@ impl Window {
         if self.full && self.limit < cap {
             self.limit = (self.limit + step).min(cap);
         }
+        self.least = self.limit / 2;
         self.full = false;
     }
 
@@ -205,15 +204,11 @@ impl Window {
     }
 
     /// So many packets were lost.
-    pub(crate) fn on_losses(&mut self, packets: u64, unacked: u64, top: u64) {
-        if unacked >= self.losses_until {
-            self.losses_until = top.min(unacked + u64::from(self.limit));
-            self.least = (self.limit / 2).max(Self::LIMIT_MIN);
-        }
+    pub(crate) fn on_losses(&mut self, packets: u64) {
         let packets = u32::try_from(packets).unwrap_or(u32::MAX);
         let less = self.limit.saturating_sub(packets.saturating_mul(Self::LOST_SHARE));
         self.opening = false;
-        self.limit = less.max(self.least).min(self.limit);
+        self.limit = less.max(self.least).max(Self::LIMIT_MIN).min(self.limit);
     }
 
     /// Packets were lost, and all after them, or it is not known how many.
@@ -270,19 +265,16 @@ mod tests {
     #[test]
     fn each_lost_packet_takes_a_few_and_a_round_trip_no_more_than_half() {
         let mut window = Window::open(256);
-        for (packets, unacked, limit) in [
-            (1, 0, 252),
-            (2, 10, 244),
-            (100, 200, 128),
-            (1, 255, 128),
-            (1, 256, 124),
-            (1 << 40, 300, 64),
-        ] {
-            window.on_losses(packets, unacked, unacked + 1000);
-            assert_eq!(window.limit, limit, "{packets} at {unacked}");
+        for (packets, limit) in [(1, 252), (2, 244), (100, 128), (1, 128)] {
+            window.on_losses(packets);
+            assert_eq!(window.limit, limit, "{packets}");
         }
-        for at in 0..10 {
-            window.on_losses(1 << 40, 1000 * (1 + at), 1000 * (1 + at));
+        window.on_progress(128);
+        window.on_losses(1);
+        assert_eq!(window.limit, 124);
+        for _ in 0..10 {
+            window.on_losses(u64::MAX);
+            window.on_progress(128);
         }
         assert_eq!(window.limit, Window::LIMIT_MIN);
     }
@@ -291,8 +283,8 @@ mod tests {
     #[test]
     fn a_window_grows_in_spite_of_a_loss_in_each_round_trip() {
         let mut window = Window::open(256);
-        for round in 0..1000 {
-            window.on_losses(u64::from(window.limit / 100), 256 * round, 256 * (round + 1));
+        for _ in 0..1000 {
+            window.on_losses(u64::from(window.limit / 100));
             rounds(&mut window, 1);
         }
         assert!(window.limit >= 100, "{}", window.limit);
