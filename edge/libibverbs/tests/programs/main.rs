@@ -17,7 +17,7 @@ mod support;
 mod table;
 
 use support::{Hosts, PATHS, Place, is_installed, pair};
-use table::{ALL_SIZES, PERFTEST, PERFTEST_APART, UCX, UCX_TRANSPORTS};
+use table::{ALL_SIZES, PERFTEST, PERFTEST_APART, PERFTEST_MORE, UCX, UCX_TRANSPORTS};
 
 /// The rdma-core test programs that a pair of processes runs.
 const PINGPONGS: [&str; 21] = [
@@ -224,7 +224,7 @@ fn the_matrix_is_written() {
         for command in PINGPONGS {
             row(command.to_owned(), pair(&pingpong(command, place), place, &[]));
         }
-        for command in PERFTEST.into_iter().chain(ALL_SIZES) {
+        for command in PERFTEST.into_iter().chain(PERFTEST_MORE).chain(ALL_SIZES) {
             row(command.to_owned(), run_perftest(command, place));
         }
         for options in cm::PERFTEST_CM {

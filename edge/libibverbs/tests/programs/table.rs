@@ -45,6 +45,20 @@ pub(crate) const ALL_SIZES: [&str; 6] = [
     "ib_read_bw -a -n 10",
 ];
 
+/// Other transports and options of the same operations, which are tried when the matrix is written.
+pub(crate) const PERFTEST_MORE: [&str; 10] = [
+    "ib_write_lat -c XRC",
+    "ib_read_lat -c XRC",
+    "ib_atomic_bw -c XRC",
+    "ib_atomic_lat -A CMP_AND_SWAP",
+    "ib_atomic_bw -q 4 -b",
+    "ib_read_bw -b -l 8",
+    "ib_send_bw -c UC -e -l 8",
+    "ib_send_bw -c UD -b -q 4",
+    "ib_send_bw -c UD --use-srq",
+    "ib_send_lat -c UD -e",
+];
+
 /// Those of them that run between two network namespaces in each test: each operation, transport and option once.
 pub(crate) const PERFTEST_APART: [&str; 15] = [
     "ib_send_bw",
