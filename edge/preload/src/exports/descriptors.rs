@@ -223,7 +223,9 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
             let ring = segment.outgoing(socket.end());
             match ring.has_much_room() {
                 true => answer,
-                false => put(target, c_int::try_from(ring.waiting()).unwrap_or(c_int::MAX)),
+                false => {
+                    put(target, c_int::try_from(ring.direction.waiting()).unwrap_or(c_int::MAX))
+                }
             }
         }
         _ => call(),

@@ -1,14 +1,16 @@
 //! The end of a connection: closing and shutting down, so that the peer sees what TCP would show.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use adverb_switchover::Route;
 
 use crate::base::raw;
 use crate::share::{processes, stats};
 use crate::socket::counters::Counters;
-use crate::socket::state::{Reason, Route, Socket};
+use crate::socket::state::{Reason, Socket};
 use crate::socket::{arena, history, table};
-use crate::transport::ring::{ACCEPTED, NEVER, Segment};
+use crate::transport::ring::Segment;
 use crate::transport::{bell, datagram, fallback, offer};
 use crate::wait::epoll;
 
@@ -17,7 +19,7 @@ use crate::wait::epoll;
 pub(crate) fn forget(fd: c_int) {
     let Some(socket) = table::clear(fd) else { return };
     let is_last = !processes::is_named(socket);
-    if socket.waiting.watchers.load(Ordering::Relaxed) > 0 {
+    if socket.waiters.watchers.load(Ordering::Relaxed) > 0 {
         if is_last { epoll::forget(socket) } else { epoll::lay(fd, socket) }
     }
     if is_last {
@@ -55,43 +57,25 @@ fn learn(socket: &Socket) {
 
 /// Says good-bye. What the kernel then sends, a FIN or a reset, is the peer's to see.
 fn part(socket: &Socket, segment: &Segment, fd: c_int) {
-    let incoming = segment.incoming(socket.end());
-    let outgoing = segment.outgoing(socket.end()).direction;
-    let is_unread = incoming.has_bytes();
-    if !is_unread && !socket.flags.is_abortive.load(Ordering::Relaxed) {
-        outgoing.producer.fin.store(1, Ordering::Release);
-    }
-    incoming.direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    bell::wake_at_end(outgoing);
-    if segment.is_leaving() {
+    let connection = segment.connection(socket);
+    let closing = connection.close(socket.flags.is_abortive.load(Ordering::Relaxed));
+    bell::wake(closing.wakes);
+    if closing.has_to_resend {
         fallback::send_the_rest(socket, fd);
         return offer::withdraw(socket);
     }
-    // From here on the peer sends no bells. Threads that are about to have a moment to finish, since a bell
-    // that has not been drained turns the FIN into a reset.
-    incoming.direction.consumer.sleep.armed.store(0, Ordering::SeqCst);
-    outgoing.writer.armed.store(0, Ordering::SeqCst);
     let until = raw::now_ns() + NOTIFYING_NS;
-    while incoming.direction.producer.notifying.load(Ordering::SeqCst) != 0 && raw::now_ns() < until
-    {
+    while connection.is_being_notified() && raw::now_ns() < until {
         raw::give_way();
     }
-    if is_unread {
+    if closing.is_unread {
         let now = libc::linger { l_onoff: 1, l_linger: 0 };
         let _ = raw::set_option_as(fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
-    } else if are_bells(segment, socket) {
+    } else if connection.incoming().is_past() {
         let mut bells = [0_u8; 512];
         while let Ok(1..) = raw::recv(fd, &mut bells, 0) {}
     }
     offer::withdraw(socket);
-}
-
-/// Whether what waits in the kernel's queue is bells, rather than bytes that have not been read.
-fn are_bells(segment: &Segment, socket: &Socket) -> bool {
-    let direction = segment.incoming(socket.end()).direction;
-    let switched = direction.producer.switched_at.load(Ordering::Acquire);
-    switched != NEVER && direction.consumer.taken.load(Ordering::Relaxed) >= switched
 }
 
 /// The state that `TCP_INFO` shows of a connection one of whose directions is shut in the rings alone.
@@ -122,10 +106,8 @@ pub(crate) fn disconnected(socket: &Socket) {
     let _receiving = socket.receiving.hold();
     let _sending = socket.sending.hold();
     if let Some(segment) = socket.segment() {
-        segment.incoming(socket.end()).direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        bell::wake_at_end(segment.outgoing(socket.end()).direction);
-        bell::wake_at_end(segment.incoming(socket.end()).direction);
+        bell::wake(segment.connection(socket).vanish(false));
+        bell::wake(segment.incoming(socket.end()).direction.wake_at_end());
         socket.set_reason(Reason::Feature);
         socket.set_route(Route::Kernel);
         offer::withdraw(socket);
@@ -141,35 +123,35 @@ pub(crate) fn disconnected(socket: &Socket) {
 ///
 /// One direction alone is closed in the rings: the kernel's stream has to go on carrying bells.
 pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
-    let Some(segment) = socket.segment() else { return true };
-    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+    let shut_reading = |segment: &Segment| {
         socket.flags.is_read_shut.store(true, Ordering::SeqCst);
-        bell::wake_at_end(segment.incoming(socket.end()).direction);
-    }
+        bell::wake(segment.incoming(socket.end()).direction.wake_at_end());
+    };
     if how == libc::SHUT_RD {
+        if let Some(segment) = socket.segment() {
+            shut_reading(segment);
+        }
         return true;
     }
     let _held = socket.sending.hold();
-    if segment.header().state.load(Ordering::Acquire) != ACCEPTED
-        && offer::take_back(socket, segment, fd)
-    {
+    // A stream that the kernel has ended carries no bells: no offer is taken any more.
+    socket.leave_to_kernel(Reason::Feature);
+    let Some(segment) = socket.segment() else { return true };
+    if how == libc::SHUT_RDWR {
+        shut_reading(segment);
+    }
+    if !segment.page().is_accepted() && offer::take_back(socket, segment, fd) {
         return true;
     }
     bell::switch(socket, segment);
     socket.flags.is_write_shut.store(true, Ordering::Release);
-    let outgoing = segment.outgoing(socket.end()).direction;
-    let producer = &outgoing.producer;
-    producer.fin.store(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    bell::wake_at_end(outgoing);
+    let connection = segment.connection(socket);
+    bell::wake(connection.shut(how != libc::SHUT_RDWR));
     if how == libc::SHUT_RDWR {
-        // What the peer sends now the kernel answers with a reset.
-        let incoming = segment.incoming(socket.end()).direction;
-        incoming.consumer.sleep.gone.store(1, Ordering::SeqCst);
         return true;
     }
-    if outgoing.consumer.sleep.armed.swap(0, Ordering::AcqRel) != 0 {
-        bell::notify(socket, segment, fd);
+    if bell::wake(connection.wake_at_fin()) {
+        bell::notify(socket, connection, fd);
     }
     // Where there is no peer any more, it is an error.
     socket.flags.is_peer_gone.load(Ordering::Relaxed)

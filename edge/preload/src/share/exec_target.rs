@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use adverb_shm::alive;
+use adverb_switchover::Route;
 
 use crate::base::lock::Lazy;
 use crate::base::{config, raw, signal};
 use crate::share::processes;
-use crate::socket::state::{Kind, Reason, Route, Socket};
+use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{arena, policy};
-use crate::transport::ring::ACCEPTED;
 use crate::transport::{datagram, fallback, offer, rendezvous};
 
 /// What has been done for a program that is about to take this process over.
@@ -223,8 +223,7 @@ pub(crate) fn hand_over(over: c_int, fd: c_int) {
 fn pass_on(socket: &Socket, fd: c_int) {
     socket.leave_to_kernel(Reason::HandedOver);
     if let Some(segment) = socket.segment()
-        && (segment.header().state.load(Ordering::Acquire) == ACCEPTED
-            || !offer::take_back(socket, segment, fd))
+        && (segment.page().is_accepted() || !offer::take_back(socket, segment, fd))
     {
         segment.share(socket.end());
         socket.identity.strangers.fetch_add(1, Ordering::AcqRel);

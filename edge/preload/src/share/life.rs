@@ -10,12 +10,13 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use adverb_shm::alive;
+use adverb_switchover::Route;
 
 use crate::base::lock::Lock;
 use crate::base::{config, confined, forks, heap, raw, signal, thread};
 use crate::share::{exec_target, processes};
 use crate::socket::ownership::Reserved;
-use crate::socket::state::{self, Kind, Route, Socket};
+use crate::socket::state::{self, Kind, Socket};
 use crate::socket::{arena, loans, policy, stamps, table};
 use crate::transport::{doorbell, offer, path_proof, rendezvous};
 use crate::wait::{epoll, filters};
@@ -77,7 +78,7 @@ pub(crate) fn confine() {
     });
     table::each(0, usize::MAX, |fd| {
         let Some(socket) = table::socket(fd) else { return };
-        let is_watched = socket.waiting.watchers.load(Ordering::Relaxed) > 0;
+        let is_watched = socket.waiters.watchers.load(Ordering::Relaxed) > 0;
         if socket.route() == Route::Kernel && !is_watched {
             table::clear(fd).map(Socket::release).unwrap_or(());
         } else {

@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use adverb_sockconf::{Level, Role};
+use adverb_switchover::{End, Route};
 
 use crate::base::{address, config, raw};
 use crate::share::processes;
-use crate::socket::state::{End, Kind, Reason, Route, Socket};
+use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{policy, stamps};
 use crate::transport::{datagram, fallback, offer, path_proof, ports};

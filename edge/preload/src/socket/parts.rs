@@ -73,14 +73,8 @@ parts! {
         pending_error: AtomicU8,
     }
 
-    /// Threads and instances that wait for something to happen to a socket.
+    /// What waits for something to happen to a socket, besides `Waiters`.
     pub(crate) struct Waiting {
-        /// Threads that sleep, or are about to, until something happens here.
-        sleepers: AtomicU32,
-        /// Those among them that wait for room.
-        writers: AtomicU32,
-        /// Epoll instances of this process that know it.
-        watchers: AtomicU32,
         /// When the kernel was last asked whether the peer is still there.
         looked_ns: AtomicU64,
     }

@@ -11,11 +11,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use adverb_sockconf::{Level, Role, Transport};
+use adverb_switchover::Route;
 
 use crate::base::lock::Guarded;
 use crate::base::{address, config, log, raw};
 use crate::socket::arena;
-use crate::socket::state::{Kind, Reason, Route, Socket};
+use crate::socket::state::{Kind, Reason, Socket};
 
 /// Sockets of the calling thread: as those of all threads, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

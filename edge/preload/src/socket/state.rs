@@ -20,6 +20,8 @@ use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use adverb_switchover::{End, Route, Waiters};
+
 use crate::base::lock::Lock;
 use crate::socket::counters::Counters;
 use crate::socket::ownership::{Allocation, Ownership, Place};
@@ -43,22 +45,6 @@ pub(crate) enum Kind {
     Stream = 4,
     /// UDP.
     Datagram = 5,
-}
-
-/// How the bytes of a connection travel.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u8)]
-pub(crate) enum Route {
-    /// Through the kernel; that may change.
-    Open = 0,
-    /// Through the kernel, for good.
-    Kernel = 1,
-    /// Rings have been offered to the peer.
-    Offered = 2,
-    /// Through the rings, once what was sent before has arrived.
-    Rings = 3,
-    /// Back to the kernel, once what is in the rings has arrived.
-    Leaving = 4,
 }
 
 /// Why a socket is treated as it is, for logs and statistics.
@@ -115,13 +101,6 @@ impl Reason {
     }
 }
 
-/// Which end of a connection: the one that connected, or the one that accepted.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum End {
-    Client,
-    Server,
-}
-
 /// One socket.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -136,6 +115,7 @@ pub(crate) struct Socket {
     pub(crate) receiving: Lock,
     pub(crate) sending: Lock,
     pub(crate) waiting: Waiting,
+    pub(crate) waiters: Waiters,
     pub(crate) traffic: Traffic,
     pub(crate) rendezvous: Rendezvous,
     pub(crate) datagrams: Datagrams,
@@ -317,6 +297,7 @@ impl Socket {
         self.receiving.reset();
         self.sending.reset();
         self.waiting.reset();
+        self.waiters.reset();
         self.traffic.reset();
         self.rendezvous.reset();
         self.datagrams.reset();

@@ -1,101 +1,111 @@
 //! Bells of a connection: bytes in the kernel's stream that wake an end that sleeps, sent and drained.
 //!
-//! An end that sleeps says so in memory first, and on what (`park.rs`). An end that sleeps on many connections is
+//! What is to be woken, and which bytes are bells, `adverb-switchover` says. An end that sleeps on many connections is
 //! woken by its doorbell instead (`doorbell.rs`).
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use adverb_switchover::{Bells, Connection, Direction, Route, Wake};
 
 use crate::base::{raw, thread};
 use crate::socket::counters::add;
-use crate::socket::state::{Reason, Route, Socket};
+use crate::socket::state::{Reason, Socket};
 use crate::transport::doorbell;
-use crate::transport::ring::{Direction, NEVER, ON_WORD, Ring, Segment, TOGETHER};
+use crate::transport::ring::{Ring, Segment};
 
 /// After reading: notifies a writer that waits for room, once there is a good deal of it.
 pub(crate) fn notify_of_room(socket: &Socket, ring: Ring<'_>, fd: c_int) {
-    fence(Ordering::SeqCst);
-    let writer = &ring.direction.writer;
-    if writer.armed.load(Ordering::Relaxed) == 0
-        || !ring.leaves_much_room()
-        || !wants_bell(&writer.armed)
-    {
+    let Some(segment) = socket.mapped() else { return };
+    let connection = segment.connection(socket);
+    if !wake(connection.wake_writer(|| ring.leaves_much_room())) {
         return;
     }
-    let Some(segment) = socket.mapped() else { return };
-    let outgoing = segment.outgoing(socket.end()).direction;
-    if outgoing.producer.switched_at.load(Ordering::Relaxed) == NEVER {
+    if !connection.outgoing().is_switched() {
         // From here on bytes in the kernel's stream are bells.
         let _held = socket.sending.hold();
         switch(socket, segment);
     }
-    notify(socket, segment, fd);
+    notify(socket, connection, fd);
 }
 
-/// Wakes a sleeper that has armed `bell` and sleeps on that very word. Returns whether there is one that the
+/// Wakes a sleeper that sleeps on a word or on its doorbell alone. Returns whether there is one that the
 /// caller has to notify.
-pub(crate) fn wants_bell(bell: &AtomicU32) -> bool {
-    match bell.swap(0, Ordering::AcqRel) {
-        0 => false,
-        ON_WORD => {
-            raw::wake(bell);
+#[inline]
+pub(crate) fn wake(wake: Wake<'_>) -> bool {
+    match wake {
+        Wake::Nothing => {}
+        Wake::Word(word) => {
+            raw::wake(word);
             thread::note_woken();
-            false
         }
-        _ => true,
+        Wake::Doorbell(number) => doorbell::notify_alone(number),
+        Wake::Bell => return true,
+    }
+    false
+}
+
+/// Bytes have been written to the ring: wakes what reads them, if it sleeps.
+#[inline]
+pub(crate) fn wake_reader(socket: &Socket, connection: Connection<'_>, fd: c_int) {
+    match connection.wake_reader() {
+        Wake::Doorbell(number) if doorbell::is_asleep(number) => {
+            let is_notified =
+                || doorbell::notify(number).then(|| add(&socket.counters.bells_rung, 1));
+            let is_done = || !doorbell::claim(number) || is_notified().is_some();
+            notify_unless(socket, connection, fd, is_done);
+        }
+        Wake::Doorbell(_) => {}
+        sleeper @ (Wake::Nothing | Wake::Word(_) | Wake::Bell) => {
+            if wake(sleeper) {
+                notify(socket, connection, fd);
+            }
+        }
     }
 }
 
 /// Sends a bell, unless the other end has closed or leaves: both wait for threads that are about to.
-pub(crate) fn notify(socket: &Socket, segment: &Segment, fd: c_int) {
-    notify_unless(socket, segment, fd, || false);
+pub(crate) fn notify(socket: &Socket, connection: Connection<'_>, fd: c_int) {
+    notify_unless(socket, connection, fd, || false);
 }
 
 /// The same, unless at the last moment it `is_done` or needless.
-pub(crate) fn notify_unless(
+fn notify_unless(
     socket: &Socket,
-    segment: &Segment,
+    connection: Connection<'_>,
     fd: c_int,
     is_done: impl FnOnce() -> bool,
 ) {
-    let outgoing = segment.outgoing(socket.end()).direction;
-    outgoing.producer.notifying.fetch_add(1, Ordering::SeqCst);
-    let is_listening =
-        outgoing.consumer.sleep.gone.load(Ordering::SeqCst) == 0 && !segment.is_leaving();
-    if is_listening && !is_done() {
-        outgoing.producer.bells.fetch_add(1, Ordering::SeqCst);
-        if raw::send(fd, &[0]).is_err() {
-            outgoing.producer.bells.fetch_sub(1, Ordering::AcqRel);
-        }
+    let Some(bell) = connection.bell() else { return };
+    if !is_done() {
+        bell.send(|| raw::send(fd, &[0]).is_ok());
         add(&socket.counters.bells_rung, 1);
         thread::note_woken();
     }
-    outgoing.producer.notifying.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// From here on this end's bytes travel through its ring. The lock for sending is held.
+#[inline]
 pub(crate) fn switch(socket: &Socket, segment: &Segment) {
-    if segment.outgoing(socket.end()).switch() {
+    // A process that was killed in between has switched, and not said so.
+    if segment.outgoing(socket.end()).direction.switch() || socket.route() == Route::Offered {
         socket.set_reason(Reason::Rings);
         socket.set_route(Route::Rings);
     }
 }
 
 /// Takes the pending bells out of the kernel's queue, unless another thread may be waiting for them.
-pub(crate) fn drain_pending(socket: &Socket, ring: Ring<'_>, fd: c_int) {
-    let pending = ring.pending();
-    if pending > 0
-        && socket.waiting.sleepers.load(Ordering::SeqCst) == 0
-        && socket.waiting.watchers.load(Ordering::SeqCst) == 0
-    {
-        take_bells(ring, fd, pending);
+#[inline]
+pub(crate) fn drain_pending(connection: Connection<'_>, fd: c_int) {
+    let pending = connection.pending_after_read();
+    if pending > 0 {
+        take_bells(connection.incoming(), fd, pending);
     }
 }
 
 /// Receives bells, and nothing but bells: the lock for receiving is held, and everything that was
 /// sent through the kernel has been read. Returns false if there were fewer.
-fn take_bells(ring: Ring<'_>, fd: c_int, count: usize) -> bool {
-    let mut left = count;
+fn take_bells(incoming: &Direction, fd: c_int, count: u64) -> bool {
+    let mut left = usize::try_from(count).unwrap_or(0).min(BELLS_MAX);
     let mut bells = [0_u8; 64];
     while left > 0 {
         let most = left.min(bells.len());
@@ -103,65 +113,36 @@ fn take_bells(ring: Ring<'_>, fd: c_int, count: usize) -> bool {
             return false;
         };
         left -= got;
-        let drained = &ring.direction.consumer.drained;
-        drained.fetch_add(got.try_into().unwrap_or(0), Ordering::AcqRel);
+        incoming.drained(got.try_into().unwrap_or(0));
     }
     true
 }
 
+/// More bells than this are not waiting at once.
+const BELLS_MAX: usize = 1 << 16;
+
 /// Takes bells out of the kernel's queue, so that a sleeper sleeps. Returns whether the queue is
 /// empty now.
-///
-/// Only bells whose bytes have been read: other threads that sleep on this connection must find the
-/// rest. So they are counted first, and the ring looked at after that. A bell may also be for a thread
-/// that waits for room: as long as there is another than the caller, all are left.
 pub(crate) fn drain(socket: &Socket, segment: &Segment, fd: c_int, is_writer: bool) -> bool {
-    let ring = segment.incoming(socket.end());
-    let is_past = || {
-        let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
-        switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched
-    };
-    if is_past() && ring.pending() == 0 {
-        return true;
-    }
-    if socket.waiting.writers.load(Ordering::SeqCst) > u32::from(is_writer) {
-        return false;
+    let connection = segment.connection(socket);
+    if let Some(bells) = connection.looks_for_bells(is_writer) {
+        return bells == Bells::None;
     }
     let _held = socket.receiving.hold();
-    if !is_past() {
-        return raw::waiting(fd).unwrap_or(0) == 0;
+    match connection.bells_to_take() {
+        Bells::None => true,
+        Bells::Take(pending) => take_bells(connection.incoming(), fd, pending),
+        Bells::Leave => false,
+        Bells::Data => raw::waiting(fd).unwrap_or(0) == 0,
     }
-    // Between the count of bells and the look at the ring lies all that makes this right.
-    let pending = ring.pending();
-    if ring.has_bytes() {
-        return false;
-    }
-    take_bells(ring, fd, pending)
-}
-
-/// Wakes a thread that sleeps to read in this direction, and not on the kernel's stream: it has come to an end.
-pub(crate) fn wake_at_end(direction: &Direction) {
-    let armed = &direction.consumer.sleep.armed;
-    let (o, r) = (Ordering::SeqCst, Ordering::Relaxed);
-    match armed.compare_exchange(ON_WORD, 0, o, r) {
-        Ok(_) => raw::wake(armed),
-        Err(TOGETHER) => doorbell::notify_alone(armed_by(direction)),
-        Err(_) => {}
-    }
-}
-
-/// The doorbell of the sleeper that reads in this direction.
-pub(crate) fn armed_by(direction: &Direction) -> u32 {
-    direction.consumer.sleep.doorbell.load(Ordering::Acquire)
 }
 
 /// After a sleep: takes the bell out of the kernel's queue at once. A program that ends with a bell
 /// pending would reset the connection where it should end it.
 pub(crate) fn drain_after_sleep(socket: &Socket, segment: &Segment, fd: c_int) {
     let _held = socket.receiving.hold();
-    let ring = segment.incoming(socket.end());
-    let switched = ring.direction.producer.switched_at.load(Ordering::Acquire);
-    if switched != NEVER && ring.direction.consumer.taken.load(Ordering::Relaxed) >= switched {
-        drain_pending(socket, ring, fd);
+    let connection = segment.connection(socket);
+    if connection.incoming().is_past() {
+        drain_pending(connection, fd);
     }
 }

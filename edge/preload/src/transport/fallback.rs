@@ -1,26 +1,9 @@
 //! Fallback to the kernel: a connection gives up its rings while bytes are in them.
 //!
-//! A program without this library can use a connection only if all that is still to come arrives
-//! through the kernel. So the end that is about to be handed to one *leaves*:
+//! What the end that leaves does, and the one that follows, and in which order, is `leave.rs` of `adverb-switchover`;
+//! this carries it out.
 //!
-//! 1. It reads no more from its ring, and writes no more to the other.
-//! 2. It takes what the kernel's queue holds in front of pending bells, and the bells.
-//! 3. It sends a last bell, and is the kernel's.
-//!
-//! The other end *follows* with its next call, or when the last bell has woken it:
-//!
-//! 1. It reads what is in its ring, drops the bells, which it can count, and then reads from the kernel.
-//! 2. What the end that left has not read it sends again, through the kernel, before anything new.
-//!
-//! ```text
-//! leaver            Leaves: no more rings              Left: as if there had never been any
-//! its queue         given | bell bell      ==>         (empty)
-//! follower sends                                       what was given and not read | its ring | new
-//! follower reads    given | bell | ring | last bell    new
-//! ```
-//!
-//! Bytes are counted, so neither end has to wait for the other. If the other end has closed or died
-//! and cannot send again, its last bytes and its end are put into a connection of this process with
+//! If the other end has closed or died and cannot send again, its last bytes and its end are put into a connection of this process with
 //! itself, which takes the place of the old one. If both leave, and the second has bytes in its ring
 //! that it has not read, they cannot be sent again: the connection is reset, rather than have a hole.
 //!
@@ -38,13 +21,14 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use adverb_shm::file::Expect;
+use adverb_switchover::{Broken, Following, Leave, Leaving, Received, Route};
 
 use crate::base::raw::{self, Errno};
 use crate::base::{address, log};
 use crate::socket::counters::add;
-use crate::socket::state::{End, Kind, Reason, Route, Socket};
+use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::table;
-use crate::transport::ring::{ACCEPTED, Broken, Leaver, NEVER, Ring, Segment};
+use crate::transport::ring::Segment;
 use crate::transport::{bell, offer, rendezvous};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.
@@ -62,7 +46,7 @@ pub(crate) fn leave(socket: &Socket, fd: c_int) {
 pub(crate) fn leave_for_feature(socket: &Socket, fd: c_int) {
     advance(socket, fd);
     socket.leave_to_kernel(Reason::Feature);
-    let has_unread = |segment: &Segment| segment.incoming(socket.end()).has_bytes();
+    let has_unread = |segment: &Segment| segment.incoming(socket.end()).direction.has_bytes();
     let has_to_wait = socket.segment().is_some_and(has_unread);
     socket.flags.wants_kernel.store(has_to_wait, Ordering::Relaxed);
     if !has_to_wait {
@@ -116,49 +100,53 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason) -> Departure {
     let _receiving = socket.receiving.hold();
     let _sending = socket.sending.hold();
     let Some(segment) = socket.segment() else { return Departure::Gone };
-    if segment.header().state.load(Ordering::Acquire) != ACCEPTED
-        && offer::take_back(socket, segment, fd)
-    {
+    if !segment.page().is_accepted() && offer::take_back(socket, segment, fd) {
         return Departure::Gone;
     }
-    let me = socket.end();
-    if !segment.begin_to_leave(me) {
+    let Some(leave) = segment.connection(socket).leave(raw::now_ns() + LEAVE_NS) else {
         return Departure::OtherFirst;
-    }
-    bell::switch(socket, segment);
-    leave_first(socket, segment, fd);
+    };
+    leave_first(socket, segment, fd, leave);
     socket.set_reason(if socket.reason() == Reason::Broken { Reason::Broken } else { reason });
     Departure::Gone
 }
 
-/// Leaves before the other end does, with both locks held; waits for that for [`LEAVE_NS`] at most.
-fn leave_first(socket: &Socket, segment: &Segment, fd: c_int) {
-    let me = socket.end();
-    let until = raw::now_ns() + LEAVE_NS;
-    let incoming = segment.incoming(me);
-    // Threads of the other end that are sending a bell have a moment to finish: then bells can be counted.
-    let mut round = 0_u32;
-    while incoming.direction.producer.notifying.load(Ordering::SeqCst) != 0
-        && !segment.is_abandoned(me)
-        && raw::now_ns() < until
-    {
-        round += 1;
-        if round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
+/// Leaves before the other end does, with both locks held.
+fn leave_first(socket: &Socket, segment: &Segment, fd: c_int, mut leave: Leave<'_>) {
+    let mut given = Vec::new();
+    let mut round = 0;
+    loop {
+        match leave.next(|| segment.is_abandoned(socket.end()), raw::now_ns()) {
+            Leaving::Pause => pause(&mut round),
+            Leaving::Receive { most, are_bells } => leave.on_received(receive(fd, most, |bytes| {
+                if !are_bells {
+                    given.extend_from_slice(bytes);
+                }
+            })),
+            Leaving::Await => _ = raw::poll_for(fd, libc::POLLIN, 10),
+            Leaving::Keep => leave.on_kept(keep_for_resending(socket, &given)),
+            Leaving::Inherit => {
+                inherit(socket, segment, fd, std::mem::take(&mut given));
+                leave.on_inherited();
+            }
+            Leaving::LastBell(sleeper) => {
+                bell::wake(sleeper);
+                leave.on_last_bell(raw::send(fd, &[0]).is_ok());
+            }
+            Leaving::Reset => return poison(socket, fd),
+            Leaving::Finish(sleeper) => {
+                finish(socket, fd);
+                bell::wake(sleeper);
+                return;
+            }
+        }
     }
-    let is_alone = segment.outgoing(me).direction.consumer.sleep.gone.load(Ordering::SeqCst) != 0
-        || segment.is_abandoned(me);
-    let Some(given) = empty_queue(incoming, fd, is_alone && incoming.has_bytes(), until) else {
-        return poison(socket, fd);
-    };
-    if is_alone {
-        inherit(socket, segment, fd, given);
-    } else if !keep_for_resending(socket, segment, &given) {
-        return poison(socket, fd);
-    } else {
-        notify_last(segment, me, fd);
-    }
-    segment.has_left(me);
-    finish(socket, fd);
+}
+
+/// Waits for what the other end is about to have done: naps are long where processors are busy.
+fn pause(round: &mut u32) {
+    *round += 1;
+    if *round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
 }
 
 /// There is no memory for what this end has to send: the connection goes back to the kernel, with all that is
@@ -172,8 +160,7 @@ pub(crate) fn leave_for_want_of_memory(socket: &Socket, fd: c_int) -> bool {
         if segment.is_leaving() {
             return true;
         }
-        let incoming = segment.incoming(socket.end());
-        incoming.pending_bells() == 0 || is_past(incoming)
+        segment.connection(socket).leaves_freely()
     };
     if is_free {
         leave_as(socket, fd, Reason::NoRoom);
@@ -183,77 +170,26 @@ pub(crate) fn leave_for_want_of_memory(socket: &Socket, fd: c_int) -> bool {
     is_free
 }
 
-/// Takes bells out of the kernel's queue, and returns the bytes in front of them. If there are no
-/// bells, these stay where they are, unless `all` are wanted. `None` if there are not as many by then as the
-/// other end says: what comes later could not be told apart from its data.
-fn empty_queue(incoming: Ring<'_>, fd: c_int, all: bool, until: u64) -> Option<Vec<u8>> {
-    let (producer, consumer) = (&incoming.direction.producer, &incoming.direction.consumer);
-    let bells = incoming.pending_bells();
-    if bells == 0 && !all {
-        return Some(Vec::new());
-    }
-    let taken = consumer.taken.load(Ordering::Acquire);
-    let end = match producer.switched_at.load(Ordering::Acquire) {
-        NEVER => producer.given.load(Ordering::Acquire),
-        switched => switched,
-    };
-    let mut given = Vec::new();
-    let waiting = end.saturating_sub(taken);
-    if waiting.max(bells) > QUEUE_MAX {
-        return None;
-    }
-    let is_whole = take_exactly(fd, waiting, until, |bytes| given.extend_from_slice(bytes));
-    consumer.taken.fetch_add(given.len() as u64, Ordering::AcqRel);
-    let is_drained = take_exactly(fd, bells, until, |bytes| {
-        consumer.drained.fetch_add(bytes.len() as u64, Ordering::AcqRel);
-    });
-    (is_whole && is_drained).then_some(given)
-}
-
-/// Receives so many bytes that are known to come. Returns whether they have, or never will, as the kernel's stream
-/// has ended.
-fn take_exactly(fd: c_int, mut count: u64, until: u64, mut take: impl FnMut(&[u8])) -> bool {
-    let mut buffer = vec![0; usize::try_from(count).unwrap_or(usize::MAX).min(65_536)];
-    while count > 0 {
-        let most = usize::try_from(count).unwrap_or(usize::MAX).min(buffer.len());
-        match raw::recv(fd, buffer.get_mut(..most).unwrap_or(&mut []), 0) {
-            Ok(0) => return true,
-            Ok(got) => {
-                take(buffer.get(..got).unwrap_or(&[]));
-                count = count.saturating_sub(got as u64);
-            }
-            Err(Errno::AGAIN | Errno::INTR) if raw::now_ns() < until => {
-                let _ = raw::poll_for(fd, libc::POLLIN, 10);
-            }
-            Err(Errno::AGAIN | Errno::INTR) => return false,
-            Err(_) => return true,
+/// Receives at most so many bytes, and hands them to `take`.
+fn receive(fd: c_int, most: u64, take: impl FnOnce(&[u8])) -> Received {
+    let mut buffer = vec![0; usize::try_from(most).unwrap_or(usize::MAX).min(65_536)];
+    match raw::recv(fd, &mut buffer, 0) {
+        Ok(0) => Received::Ended,
+        Ok(got) => {
+            take(buffer.get(..got).unwrap_or(&[]));
+            Received::Bytes(got as u64)
         }
+        Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
+        Err(_) => Received::Ended,
     }
-    true
 }
 
-/// Leaves bytes where the other end finds them, to send them again. Returns whether there was room for all.
-fn keep_for_resending(socket: &Socket, segment: &Segment, given: &[u8]) -> bool {
-    if given.is_empty() {
-        return true;
-    }
-    let Some(path) = offer::resend_path(socket) else { return false };
+/// Leaves bytes where the other end finds them, to send them again: so many, unless there is no room.
+fn keep_for_resending(socket: &Socket, given: &[u8]) -> Option<u64> {
+    let path = offer::resend_path(socket)?;
     raw::unlink(&path);
-    let Some(file) = rendezvous::open_own(&path, Expect::Nothing) else { return false };
-    let written = file.write(given);
-    segment.header().resend.store(written as u64, Ordering::Release);
-    written == given.len()
-}
-
-/// Wakes the other end.
-fn notify_last(segment: &Segment, me: End, fd: c_int) {
-    let outgoing = segment.outgoing(me).direction;
-    bell::wake_at_end(outgoing);
-    let bells = &outgoing.producer.bells;
-    bells.fetch_add(1, Ordering::SeqCst);
-    if raw::send(fd, &[0]).is_err() {
-        bells.fetch_sub(1, Ordering::SeqCst);
-    }
+    let written = rendezvous::open_own(&path, Expect::Nothing)?.write(given);
+    (written == given.len()).then_some(written as u64)
 }
 
 /// From here on the socket is what it would be without us.
@@ -280,55 +216,65 @@ pub(crate) fn follow(socket: &Socket, fd: c_int) -> bool {
 
 /// The same, with both locks held.
 fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
-    let me = socket.end();
-    let mut round = 0_u32;
+    let is_abandoned = || segment.is_abandoned(socket.end());
+    let mut follow = segment.connection(socket).follow();
+    let mut round = 0;
     let until = raw::now_ns() + LEAVING_NS;
     loop {
-        match segment.leaver() {
-            Err(Broken) | Ok(Leaver::Neither) => {
-                poison(socket, fd);
-                return true;
-            }
-            Ok(Leaver::Leaves(end) | Leaver::Left(end)) if end == me => {
-                // Another program that had this end too has left.
+        let next = if segment.is_spoilt() { Following::Reset } else { follow.next(is_abandoned) };
+        match next {
+            Following::Wait if raw::now_ns() < until => pause(&mut round),
+            Following::Wait => return is_overdue(socket, fd),
+            Following::Gone => {
                 socket.set_reason(Reason::Left);
                 socket.set_route(Route::Kernel);
                 return true;
             }
-            Ok(Leaver::Leaves(_)) if !segment.is_abandoned(me) => {}
-            Ok(Leaver::Leaves(_) | Leaver::Left(_)) => return follow_left(socket, segment, fd),
+            Following::Resend { from, of } => {
+                begin_to_follow(socket);
+                match resend(socket, fd, from, of) {
+                    Ok((sent, is_all)) => follow.on_resent(sent, is_all),
+                    Err(Broken) => return reset(socket, fd),
+                }
+            }
+            Following::Forward => {
+                begin_to_follow(socket);
+                match forward(socket, segment, fd) {
+                    Ok(is_all) => follow.on_forwarded(is_all),
+                    Err(Broken) => return reset(socket, fd),
+                }
+            }
+            Following::Drain => follow.on_drained(is_drained(socket, segment, fd)),
+            Following::Later => return true,
+            Following::Finish => {
+                finish(socket, fd);
+                offer::withdraw(socket);
+                return true;
+            }
+            Following::Reset => return reset(socket, fd),
         }
-        // Naps are long where processors are busy.
-        if raw::now_ns() >= until {
-            break;
-        }
-        round += 1;
-        if round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
     }
+}
+
+/// Whether the other end has been about to leave for so long that the connection is reset.
+fn is_overdue(socket: &Socket, fd: c_int) -> bool {
     let (now, o) = (raw::now_ns(), Ordering::Relaxed);
     let since = match socket.rendezvous.leaving_since_ns.compare_exchange(0, now, o, o) {
         Ok(_) => now,
         Err(since) => since,
     };
-    let is_over = now.saturating_sub(since) > TIMEOUT_NS;
-    if is_over {
-        poison(socket, fd);
-    }
-    is_over
+    now.saturating_sub(since) > TIMEOUT_NS && reset(socket, fd)
 }
 
-fn follow_left(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
+fn begin_to_follow(socket: &Socket) {
     if socket.route() != Route::Leaving {
         socket.set_route(Route::Leaving);
     }
-    match resend_all(socket, segment, fd) {
-        Err(Broken) => poison(socket, fd),
-        Ok(true) if is_drained(socket, segment, fd) => {
-            finish(socket, fd);
-            offer::withdraw(socket);
-        }
-        Ok(_) => {}
-    }
+}
+
+/// There is nothing left to follow.
+fn reset(socket: &Socket, fd: c_int) -> bool {
+    poison(socket, fd);
     true
 }
 
@@ -344,7 +290,7 @@ pub(crate) fn poison(socket: &Socket, fd: c_int) {
     socket.set_route(Route::Kernel);
     add(&socket.counters.rings_broken, 1);
     if let Some(segment) = socket.mapped() {
-        bell::wake_at_end(segment.incoming(socket.end()).direction);
+        bell::wake(segment.incoming(socket.end()).direction.wake_at_end());
     }
     offer::withdraw(socket);
     log::print(adverb_sockconf::Level::Warning, || format!("fd {fd}: {}", Reason::Broken.text()));
@@ -362,45 +308,33 @@ fn follow_to_the_end(socket: &Socket, fd: c_int) {
             if follow_held(socket, segment, fd) && socket.route() == Route::Kernel {
                 return;
             }
-            let incoming = segment.incoming(socket.end());
-            if incoming.has_bytes()
-                || !is_past(incoming)
+            let connection = segment.connection(socket);
+            if connection.bells_behind().is_none()
                 || raw::now_ns().saturating_sub(start) > TIMEOUT_NS
             {
                 disconnect(fd);
                 return finish(socket, fd);
             }
-            if has_resent(segment, socket.end()) { libc::POLLIN } else { libc::POLLOUT }
+            if connection.left_to_send() == 0 { libc::POLLIN } else { libc::POLLOUT }
         };
         let _ = raw::poll_for(fd, events, 10);
     }
 }
 
-/// Whether all that came through the kernel before the ring has been read.
-fn is_past(incoming: Ring<'_>) -> bool {
-    let switched = incoming.direction.producer.switched_at.load(Ordering::Acquire);
-    switched != NEVER && incoming.direction.consumer.taken.load(Ordering::Relaxed) >= switched
-}
-
 /// Whether everything that came otherwise than it will from now on has been read. Drops bells. Those that
 /// do not come any more, since the kernel's stream has ended, are not waited for.
 pub(crate) fn is_drained(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
-    let incoming = segment.incoming(socket.end());
-    if !is_past(incoming) || incoming.has_bytes() {
-        return false;
-    }
+    let connection = segment.connection(socket);
     let mut bells = [0_u8; 64];
-    loop {
-        let left = usize::try_from(incoming.pending_bells()).unwrap_or(usize::MAX);
-        if left == 0 {
+    for _ in 0..DRAINS_MAX {
+        let Some(left) = connection.bells_behind() else { return false };
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(bells.len());
+        if most == 0 {
             return true;
         }
-        let most = left.min(bells.len());
         match raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) {
             Ok(0) => return true,
-            Ok(got) => {
-                incoming.direction.consumer.drained.fetch_add(got as u64, Ordering::AcqRel);
-            }
+            Ok(got) => connection.incoming().drained(got as u64),
             Err(Errno::AGAIN | Errno::INTR) => return false,
             Err(Errno(error)) => {
                 // The kernel says it once: now.
@@ -412,46 +346,28 @@ pub(crate) fn is_drained(socket: &Socket, segment: &Segment, fd: c_int) -> bool 
             }
         }
     }
+    false
 }
 
-/// Whether everything that the end that left has not read has been sent again.
-pub(crate) fn has_resent(segment: &Segment, me: End) -> bool {
-    left_to_send(segment, me) == 0
-}
+/// Receptions of bells in one attempt: the other end says how many there are, and may send more meanwhile.
+const DRAINS_MAX: u32 = 1024;
 
-/// How much of that is still to be sent.
-fn left_to_send(segment: &Segment, me: End) -> u64 {
-    let resent = segment.header().resent.load(Ordering::Acquire);
-    resend_of(segment).saturating_sub(resent).saturating_add(segment.outgoing(me).waiting())
-}
-
-/// Bytes that the end that left has left to be sent again.
-fn resend_of(segment: &Segment) -> u64 {
-    segment.header().resend.load(Ordering::Acquire).min(QUEUE_MAX)
-}
-
-/// Sends again what the end that left has not read, as far as the kernel takes it. Returns whether
-/// that was all.
-fn resend_all(socket: &Socket, segment: &Segment, fd: c_int) -> Result<bool, Broken> {
-    let header = segment.header();
-    let resend = resend_of(segment);
-    let done = header.resent.load(Ordering::Acquire);
-    if done < resend {
-        let given = offer::resend_path(socket)
-            .and_then(|path| rendezvous::read_own(&path, usize::try_from(resend).ok()?))
-            .filter(|given| given.len() as u64 == resend)
-            .ok_or(Broken)?;
-        let rest = given.get(usize::try_from(done).unwrap_or(usize::MAX)..).unwrap_or(&[]);
-        let sent = give(fd, rest.as_ptr(), rest.len())?;
-        header.resent.fetch_add(sent as u64, Ordering::AcqRel);
-        if sent < rest.len() {
-            return Ok(false);
-        }
-        header.resent.store(resend, Ordering::Release);
-        if let Some(path) = offer::resend_path(socket) {
-            raw::unlink(&path);
-        }
+/// Sends again what the end that left has not read of the kernel's queue, from a position on, as far as the kernel takes
+/// it: so many bytes, and whether that was all.
+fn resend(socket: &Socket, fd: c_int, from: u64, of: u64) -> Result<(u64, bool), Broken> {
+    let path = offer::resend_path(socket).ok_or(Broken)?;
+    let given = usize::try_from(of).ok().and_then(|of| rendezvous::read_own(&path, of));
+    let given = given.filter(|given| given.len() as u64 == of).ok_or(Broken)?;
+    let rest = given.get(usize::try_from(from).unwrap_or(usize::MAX)..).unwrap_or(&[]);
+    let sent = give(fd, rest.as_ptr(), rest.len())?;
+    if sent == rest.len() {
+        raw::unlink(&path);
     }
+    Ok((sent as u64, sent == rest.len()))
+}
+
+/// Sends what the end that left has not read of the ring, as far as the kernel takes it. Returns whether that was all.
+fn forward(socket: &Socket, segment: &Segment, fd: c_int) -> Result<bool, Broken> {
     let mut is_torn = false;
     let is_all = segment.outgoing(socket.end()).forward(|bytes, len| {
         give(fd, bytes, len).unwrap_or_else(|Broken| {
@@ -488,7 +404,7 @@ pub(crate) fn send_the_rest(socket: &Socket, fd: c_int) {
     loop {
         advance(socket, fd);
         let Some(segment) = socket.segment() else { return };
-        let rest = left_to_send(segment, socket.end());
+        let rest = segment.connection(socket).left_to_send();
         if rest == 0 {
             return;
         }
@@ -644,5 +560,3 @@ const GRANTED_BYTES: c_int = 2 * 212_992;
 /// How long an end that closes waits for a reader that takes nothing: a call that another process holds up takes
 /// less than a second.
 const STALLED_NS: u64 = 800_000_000;
-/// More than the kernel holds for a connection.
-const QUEUE_MAX: u64 = 1 << 30;

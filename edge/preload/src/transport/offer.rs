@@ -13,20 +13,21 @@
 
 use std::ffi::{CStr, CString, c_int};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use adverb_shm::alive;
 use adverb_shm::file::Expect;
+use adverb_switchover::{Connection, End, Leaver, Route, Waiters};
 use adverb_sys::random;
 
 use crate::base::raw::{self, Errno};
 use crate::base::shelter::Mapping;
 use crate::base::{address, config};
-use crate::socket::parts::Rendezvous;
-use crate::socket::state::{End, Reason, Route, Socket};
+use crate::socket::parts::{Rendezvous, Traffic};
+use crate::socket::state::{Reason, Socket};
 use crate::socket::{changes, history, policy};
 use crate::transport::rendezvous::{self, Name};
-use crate::transport::ring::{ACCEPTED, Leaver, NEVER, OFFERED, Segment, WITHDRAWN};
+use crate::transport::ring::Segment;
 use crate::transport::{bell, path_proof, ports};
 
 /// A name for a connection: both addresses, and the namespaces they are addresses in.
@@ -110,7 +111,7 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
 /// Tells the other end of an offer that it cannot find.
 fn send_probe(segment: &Segment, ours: SocketAddr, theirs: SocketAddr) {
     let secret = segment.header().secret.load(Ordering::Relaxed);
-    if secret != 0 && segment.header().state.load(Ordering::Acquire) == OFFERED {
+    if secret != 0 && segment.page().is_offered() {
         path_proof::probe(ours, theirs, segment.name(), secret);
     }
 }
@@ -138,7 +139,7 @@ fn accept_probe(probe_socket: c_int, offered: [u64; 2], secret: u64, from: IpAdd
     let (client, server) = segment.addresses();
     let is_right = secret != 0
         && header.secret.load(Ordering::Relaxed) == secret
-        && header.state.load(Ordering::Acquire) == OFFERED
+        && segment.page().is_offered()
         && segment.name() == offered
         && client.ip() == from;
     let Some(space) = rendezvous::space(probe_socket).filter(|_| is_right) else { return };
@@ -249,22 +250,10 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
         return false;
     }
     socket.set_end(End::Server);
-    let incoming = segment.incoming(End::Server);
-    incoming
-        .direction
-        .consumer
-        .taken
-        .store(socket.traffic.taken.load(Ordering::Relaxed), Ordering::Release);
-    let outgoing = segment.outgoing(End::Server);
-    outgoing
-        .direction
-        .producer
-        .given
-        .store(socket.traffic.given.load(Ordering::Relaxed), Ordering::Release);
     prepare_kernel_socket(socket, fd);
     segment.own(End::Server);
-    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-    if header.state.compare_exchange(OFFERED, ACCEPTED, o, r).is_err() {
+    let Traffic { taken, given, .. } = &socket.traffic;
+    if !segment.page().take(taken.load(Ordering::Relaxed), given.load(Ordering::Relaxed)) {
         return false;
     }
     if is_near(ours, theirs) {
@@ -294,7 +283,7 @@ pub(crate) fn inherit(socket: &Socket, fd: c_int) -> bool {
     for (end, client, server) in both {
         let name = name(space, client, server);
         let Some(segment) = file(name).and_then(|path| open(&path)) else { continue };
-        if segment.header().state.load(Ordering::Acquire) != ACCEPTED {
+        if !segment.page().is_accepted() {
             continue;
         }
         socket.set_end(end);
@@ -340,9 +329,7 @@ fn map_again(socket: &Socket) -> Option<&Segment> {
 
 /// Gives up rings that have not been taken. Returns false if the peer was faster.
 pub(crate) fn take_back(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
-    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-    let header = segment.header();
-    let is_ours = header.state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok();
+    let is_ours = segment.page().withdraw();
     if is_ours {
         ports::discount_offer(socket);
         let nodelay = c_int::from(socket.flags.nodelay.load(Ordering::Relaxed));
@@ -365,8 +352,7 @@ pub(crate) fn withdraw(socket: &Socket) {
 
 /// Takes an offer back that has not been taken, and the second name that a path proof has given it.
 fn withdraw_segment(socket: &Socket, segment: &Segment) {
-    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-    if segment.header().state.compare_exchange(OFFERED, WITHDRAWN, o, r).is_ok() {
+    if segment.page().withdraw() {
         ports::discount_offer(socket);
     }
     if let Some(path) = Some(segment.alias()).filter(|alias| *alias != [0, 0]).and_then(file) {
@@ -395,24 +381,17 @@ pub(crate) fn withdraw_of_dead(socket: &Socket, key: u64) {
 /// Where a process that had an end was killed: tells the other end, as the dead one would have if it had ended.
 /// What is on its way through the kernel the kernel tells of.
 fn tell_of_deaths(segment: &Segment) {
-    if segment.header().state.load(Ordering::Acquire) != ACCEPTED || segment.is_leaving() {
+    if !segment.page().is_accepted() || segment.is_leaving() {
         return;
     }
     for (dead, other) in [(End::Client, End::Server), (End::Server, End::Client)] {
-        let outgoing = segment.outgoing(dead).direction;
-        if !segment.is_abandoned(other)
-            || outgoing.producer.switched_at.load(Ordering::Acquire) == NEVER
-        {
-            continue;
+        let page = segment.page();
+        if segment.is_abandoned(other) && page.outgoing(dead).is_switched() {
+            // With bytes that it has not read, the kernel resets the connection.
+            let fin = !page.incoming(dead).has_bytes();
+            let none = Waiters::default();
+            bell::wake(Connection { page, waiters: &none, me: dead }.vanish(fin));
         }
-        let incoming = segment.incoming(dead);
-        // With bytes that it has not read, the kernel resets the connection.
-        if !incoming.has_bytes() {
-            outgoing.producer.fin.store(1, Ordering::Release);
-        }
-        incoming.direction.consumer.sleep.gone.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        bell::wake_at_end(outgoing);
     }
 }
 

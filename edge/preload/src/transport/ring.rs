@@ -30,32 +30,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use adverb_shm::file::SharedFile;
 use adverb_shm::{alive, line};
+use adverb_switchover::{
+    Broken, Connection, Consumer, Direction, End, Leaver, NEVER, Page, Producer, Sender,
+};
 use adverb_sys::memory;
 
 use crate::base::address;
 use crate::base::config::Sizes;
 use crate::base::iovec::IoCursor;
 use crate::base::shelter::Mapping;
-use crate::socket::state::{Attached, End, Socket};
+use crate::socket::state::{Attached, Socket};
 use crate::transport::rendezvous;
 
 /// What the header says first.
-pub(crate) const MAGIC: u64 = 0x0009_6264_615f_6b73;
-/// The segment has been offered, and not taken.
-pub(crate) const OFFERED: u32 = 1;
-/// Both ends have it.
-pub(crate) const ACCEPTED: u32 = 2;
-/// The end that offered it has closed first.
-pub(crate) const WITHDRAWN: u32 = 3;
-/// An armed bell is for this connection alone.
-pub(crate) const ALONE: u32 = 1;
-/// The sleeper looks at all of its connections when it wakes: one bell is enough for all.
-pub(crate) const TOGETHER: u32 = 2;
-/// The sleeper sleeps on this very word.
-pub(crate) const ON_WORD: u32 = 3;
-/// Nothing has been switched yet.
-pub(crate) const NEVER: u64 = u64::MAX;
-
+pub(crate) const MAGIC: u64 = 0x000a_6264_615f_6b73;
 /// The start of a segment.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -66,7 +54,6 @@ pub(crate) struct Header {
     large_bytes: AtomicU64,
     /// The process that made it.
     pub(crate) maker: AtomicU32,
-    pub(crate) state: AtomicU32,
     /// The kernel's number for the maker's socket.
     pub(crate) cookie: AtomicU64,
     /// The name under which it was made, and the one that a path proof has given it elsewhere.
@@ -80,13 +67,8 @@ pub(crate) struct Header {
     pub(crate) ports: [AtomicU32; 2],
     /// The processes at both ends, the one that connected first.
     owners: [Owner; 2],
-    /// Which end goes back to the kernel, and how far it is; see `fallback.rs`.
-    leaver: AtomicU32,
-    /// Bytes that the end that left had to take out of the kernel's queue, and that are sent again, and
-    /// how many of them have been.
-    pub(crate) resend: AtomicU64,
-    pub(crate) resent: AtomicU64,
-    directions: [Direction; 2],
+    /// The words of both ends' protocol.
+    pub(crate) page: Page,
 }
 
 /// The process at one end.
@@ -97,95 +79,6 @@ pub(crate) struct Owner {
     /// Others may have it as well: children, or a program that it was passed to.
     pub(crate) is_shared: AtomicU32,
 }
-
-/// What belongs to one ring.
-#[derive(Debug, Default)]
-#[repr(C)]
-pub(crate) struct Direction {
-    pub(crate) producer: Producer,
-    sender: Sender,
-    pub(crate) consumer: Consumer,
-    pub(crate) writer: Writer,
-}
-
-/// Written by the end that sends.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-pub(crate) struct Producer {
-    head: AtomicU64,
-    skip_from: AtomicU64,
-    skip_to: AtomicU64,
-    /// How many bytes have gone through the kernel; [`NEVER`] before they go through the ring.
-    pub(crate) switched_at: AtomicU64,
-    /// How many bytes it has given to the kernel before.
-    pub(crate) given: AtomicU64,
-    /// It will send no more.
-    pub(crate) fin: AtomicU32,
-    /// How many threads are about to send a bell.
-    pub(crate) notifying: AtomicU32,
-    /// How many bells this end has sent, each a byte in the kernel's stream.
-    pub(crate) bells: AtomicU64,
-    /// From here on bytes lie in the larger ring; [`NEVER`] before it has grown.
-    grown_at: AtomicU64,
-}
-
-/// What the end that sends has for itself. The other end does not look at it, so a sender need not wait
-/// until it has got back what the other end looks at all the time.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-struct Sender {
-    /// As in [`Producer`], from before bytes are published.
-    head: AtomicU64,
-    grown_at: AtomicU64,
-    is_switched: AtomicU32,
-    /// What it last knew of the other end's cursor.
-    tail_seen: AtomicU64,
-    /// How much has gone through it while a larger one was wanted, and where the reader was when it was
-    /// last found full.
-    wanted: AtomicU64,
-    full_at: AtomicU64,
-    /// So many bytes from the start of the ring have memory, and of the larger one.
-    reserved: AtomicU64,
-    reserved_large: AtomicU64,
-}
-
-/// Written by the end that receives.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-pub(crate) struct Consumer {
-    tail: AtomicU64,
-    /// So many bytes behind it the program still has, where they lie: no room for the sender.
-    held: AtomicU64,
-    /// How many bytes it has taken from the kernel.
-    pub(crate) taken: AtomicU64,
-    /// How many bells it has taken from the kernel.
-    pub(crate) drained: AtomicU64,
-    /// What the sender looks at with every message.
-    pub(crate) sleep: Sleep,
-}
-
-/// Whether the end that receives sleeps: written when it does so, and not with what it reads.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-pub(crate) struct Sleep {
-    /// It sleeps, and wants to be woken: [`ALONE`], [`TOGETHER`] or [`ON_WORD`].
-    pub(crate) armed: AtomicU32,
-    /// The doorbell of a sleeper that sleeps together; see `doorbell.rs`.
-    pub(crate) doorbell: AtomicU32,
-    /// It is closed, and will read no more.
-    pub(crate) gone: AtomicU32,
-}
-
-/// Written by a sender that waits for room.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-pub(crate) struct Writer {
-    pub(crate) armed: AtomicU32,
-}
-
-/// The other end has written nonsense into the header.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Broken;
 
 /// Why nothing has been read or written.
 #[derive(Clone, Copy, Debug)]
@@ -249,38 +142,13 @@ impl Socket {
 const HEADER_BYTES: usize = 4096;
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
-/// More bells than this are not waiting at once.
-const BELLS_MAX: usize = 1 << 16;
-
 /// Where an empty ring begins again rather than go on, in bytes from its start.
 const RESTART_BYTES: u64 = 8192;
-
-/// Whether one end goes back to the kernel, and how far it is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Leaver {
-    Neither,
-    /// It uses the rings no more, and empties its kernel's queue of bells.
-    Leaves(End),
-    /// It has left: what is in its ring is to be sent through the kernel.
-    Left(End),
-}
-
-impl Leaver {
-    fn word(self) -> u32 {
-        match self {
-            Self::Neither => 0,
-            Self::Leaves(End::Client) => 1,
-            Self::Leaves(End::Server) => 2,
-            Self::Left(End::Client) => 3,
-            Self::Left(End::Server) => 4,
-        }
-    }
-}
 
 /// Where the sender's and the reader's cursors of both rings lie in a file of rings, the ring of the end
 /// that connected first, for readers of statistics.
 pub(crate) fn cursors() -> [usize; 4] {
-    let first = offset_of!(Header, directions);
+    let first = offset_of!(Header, page);
     let head = offset_of!(Direction, producer) + offset_of!(Producer, head);
     let tail = offset_of!(Direction, consumer) + offset_of!(Consumer, tail);
     let second = first + size_of::<Direction>();
@@ -308,7 +176,7 @@ impl Segment {
         file.reserve(0, HEADER_BYTES + least).ok()?;
         file.reserve(HEADER_BYTES + sizes.first + sizes.large, least).ok()?;
         let segment = Self { mapping: Mapping::new(file, len)?, sizes, next: Default::default() };
-        for direction in &segment.header().directions {
+        for direction in segment.header().page.directions() {
             direction.sender.reserved.store(word(least), Ordering::Relaxed);
         }
         Some(segment)
@@ -336,20 +204,13 @@ impl Segment {
     pub(crate) fn prepare(&self, cookie: u64, name: [u64; 2]) {
         let header = self.header();
         store(&header.name, name);
-        for direction in &header.directions {
-            direction.producer.switched_at.store(NEVER, Ordering::Relaxed);
-            direction.producer.grown_at.store(NEVER, Ordering::Relaxed);
-            direction.sender.grown_at.store(NEVER, Ordering::Relaxed);
-            // A thread that sleeps in the kernel and does not know of the rings yet has to be notified.
-            direction.consumer.sleep.armed.store(ALONE, Ordering::Relaxed);
-        }
         let Sizes { first, large } = self.sizes;
         header.first_bytes.store(first.try_into().unwrap_or(0), Ordering::Relaxed);
         header.large_bytes.store(large.try_into().unwrap_or(0), Ordering::Relaxed);
         header.maker.store(alive::me(), Ordering::Relaxed);
         header.cookie.store(cookie, Ordering::Relaxed);
         self.own(End::Client);
-        header.state.store(OFFERED, Ordering::Relaxed);
+        header.page.prepare();
         header.magic.store(MAGIC, Ordering::Release);
     }
 
@@ -401,14 +262,7 @@ impl Segment {
         if self.is_spoilt() {
             return Err(Broken);
         }
-        match self.header().leaver.load(Ordering::SeqCst) {
-            0 => Ok(Leaver::Neither),
-            1 => Ok(Leaver::Leaves(End::Client)),
-            2 => Ok(Leaver::Leaves(End::Server)),
-            3 => Ok(Leaver::Left(End::Client)),
-            4 => Ok(Leaver::Left(End::Server)),
-            _ => Err(Broken),
-        }
+        self.page().leaver()
     }
 
     /// Whether a page of it has been missing.
@@ -416,22 +270,22 @@ impl Segment {
         self.mapping.is_spoilt().load(Ordering::Relaxed)
     }
 
-    /// Whether either end goes back to the kernel, or the word for that means nothing: then the end that
-    /// follows finds that out.
+    /// What both ends share besides bytes.
+    #[inline]
+    pub(crate) fn page(&self) -> &Page {
+        &self.header().page
+    }
+
+    /// The connection, as this end has it.
+    #[inline]
+    pub(crate) fn connection<'a>(&'a self, socket: &'a Socket) -> Connection<'a> {
+        Connection { page: self.page(), waiters: &socket.waiters, me: socket.end() }
+    }
+
+    /// Whether either end goes back to the kernel.
     #[inline]
     pub(crate) fn is_leaving(&self) -> bool {
-        self.header().leaver.load(Ordering::SeqCst) != 0
-    }
-
-    /// This end goes back to the kernel, unless the other does so already.
-    pub(crate) fn begin_to_leave(&self, end: End) -> bool {
-        let (o, word) = (Ordering::SeqCst, Leaver::Leaves(end).word());
-        self.header().leaver.compare_exchange(0, word, o, o).is_ok()
-    }
-
-    /// This end has gone.
-    pub(crate) fn has_left(&self, end: End) {
-        self.header().leaver.store(Leaver::Left(end).word(), Ordering::SeqCst);
+        self.page().is_leaving()
     }
 
     /// The process at an end.
@@ -446,11 +300,7 @@ impl Segment {
     /// Whether the process at the other end has died and no other has inherited its end. The kernel
     /// would say so with a FIN; but that may be stuck behind bytes that are not read.
     pub(crate) fn is_abandoned(&self, end: End) -> bool {
-        let other = match end {
-            End::Client => End::Server,
-            End::Server => End::Client,
-        };
-        let Owner { process, is_shared } = self.owner(other);
+        let Owner { process, is_shared } = self.owner(end.other());
         let process = process.load(Ordering::Acquire);
         process != 0 && is_shared.load(Ordering::Acquire) == 0 && alive::has_ended(process)
     }
@@ -479,7 +329,7 @@ impl Segment {
 
     #[inline]
     fn ring(&self, second: bool) -> Ring<'_> {
-        let [a, b] = &self.header().directions;
+        let [a, b] = self.page().directions();
         let Sizes { first, large } = self.sizes;
         let at = HEADER_BYTES + if second { first + large } else { 0 };
         let bytes = self.mapping.base().as_ptr().wrapping_add(at);
@@ -577,23 +427,9 @@ impl Ring<'_> {
         ahead <= 2 * word(self.sizes.first + self.sizes.large)
     }
 
-    /// Whether there are bytes to read.
-    #[inline]
-    pub(crate) fn has_bytes(&self) -> bool {
-        let head = self.direction.producer.head.load(Ordering::Acquire);
-        head != self.direction.consumer.tail.load(Ordering::Relaxed)
-    }
-
-    /// How many bytes there are to read, about.
-    #[inline]
-    pub(crate) fn waiting(&self) -> u64 {
-        let head = self.direction.producer.head.load(Ordering::Relaxed);
-        head.wrapping_sub(self.direction.consumer.tail.load(Ordering::Relaxed))
-    }
-
     /// What waits is no more than a sender may be ahead: else the other end has written nonsense.
     pub(crate) fn waiting_is_possible(&self) -> bool {
-        self.is_possible(self.waiting())
+        self.is_possible(self.direction.waiting())
     }
 
     /// How far the sender has got: changes with every byte.
@@ -670,20 +506,6 @@ impl Ring<'_> {
         self.room(head, tail, self.grows_at()).0 > 0
     }
 
-    /// Bells that the sender of this ring has sent, and that have not been taken out of the kernel's queue.
-    #[inline]
-    pub(crate) fn pending(&self) -> usize {
-        let notified = self.direction.producer.bells.load(Ordering::SeqCst);
-        let drained = self.direction.consumer.drained.load(Ordering::Acquire);
-        usize::try_from(notified.wrapping_sub(drained)).unwrap_or(0).min(BELLS_MAX)
-    }
-
-    /// The same, all of them.
-    pub(crate) fn pending_bells(&self) -> u64 {
-        let notified = self.direction.producer.bells.load(Ordering::SeqCst);
-        notified.wrapping_sub(self.direction.consumer.drained.load(Ordering::Acquire))
-    }
-
     /// Whether there is so much room that it is worth waking a writer for: half of the ring. For the sender.
     #[inline]
     pub(crate) fn has_much_room(&self) -> bool {
@@ -703,19 +525,6 @@ impl Ring<'_> {
         let tail = self.free_to();
         let (room, len) = self.room(head, tail, grown_at);
         room >= len / 2
-    }
-
-    /// Bytes go through the ring from here on: so many have gone through the kernel. Returns whether they
-    /// did not before. The lock for sending is held.
-    #[inline]
-    pub(crate) fn switch(&self) -> bool {
-        let Direction { producer, sender, .. } = self.direction;
-        let is_first = sender.is_switched.load(Ordering::Relaxed) == 0;
-        if is_first {
-            producer.switched_at.store(producer.given.load(Ordering::Acquire), Ordering::Release);
-            sender.is_switched.store(1, Ordering::Relaxed);
-        }
-        is_first
     }
 
     /// Where the reader is, and how many bytes it can read.

@@ -34,7 +34,7 @@ pub(crate) fn gather(socket: &Socket) {
         (0..QUEUE_ROUNDS).for_each(|_| std::hint::spin_loop());
         return;
     };
-    if (1..GATHER_BYTES).contains(&segment.incoming(socket.end()).waiting()) {
+    if (1..GATHER_BYTES).contains(&segment.incoming(socket.end()).direction.waiting()) {
         (0..GATHER_ROUNDS).for_each(|_| std::hint::spin_loop());
     }
 }

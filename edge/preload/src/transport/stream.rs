@@ -9,9 +9,10 @@
 //! buffers, which it has promised for the length of the call (see `iovec.rs`).
 
 use std::ffi::c_int;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use adverb_sockconf::Level;
+use adverb_switchover::{Empty, Route, Source, Want, WayOut};
 
 use crate::base::iovec::{IoCursor, PARTS_MAX};
 use crate::base::raw::{self, Answer, Errno};
@@ -19,9 +20,9 @@ use crate::base::{log, thread};
 use crate::socket::counters::{add, rise};
 use crate::socket::loans::{Loan, PIECES_MAX};
 use crate::socket::policy;
-use crate::socket::state::{Kind, Reason, Route, Socket};
-use crate::transport::ring::{ACCEPTED, Leaver, NEVER, Ring, Segment, TOGETHER, Trouble};
-use crate::transport::{bell, doorbell, fallback, offer, park, rendezvous, streak};
+use crate::socket::state::{Kind, Reason, Socket};
+use crate::transport::ring::{Ring, Segment, Trouble};
+use crate::transport::{bell, fallback, offer, park, rendezvous, streak};
 
 /// What an attempt has come to.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +134,7 @@ fn broken(socket: &Socket, fd: c_int) -> Step {
 /// Whether the other end goes back to the kernel, and this one has not begun to follow.
 #[inline]
 fn is_left_behind(socket: &Socket, segment: &Segment) -> bool {
-    segment.is_leaving() && socket.route() != Route::Leaving
+    segment.connection(socket).is_left_behind(|| socket.route())
 }
 
 /// Through the kernel. The first bytes of a connection that was accepted are the moment to look for
@@ -199,35 +200,23 @@ fn receive_settled(
     into: &mut IoCursor<'_>,
     how: Receive<'_>,
 ) -> Step {
-    let ring = segment.incoming(socket.end());
-    let (producer, consumer) = (&ring.direction.producer, &ring.direction.consumer);
+    let connection = segment.connection(socket);
     for _ in 0..SETTLING_LOOKS_MAX {
-        let switched = producer.switched_at.load(Ordering::Acquire);
-        let taken = consumer.taken.load(Ordering::Relaxed);
-        if switched != NEVER && taken >= switched {
-            return receive_ring(socket, ring, fd, into, how);
-        }
-        let most = if switched == NEVER {
-            // What is in the queue before the peer has switched is no bell.
-            let waiting = raw::waiting(fd).unwrap_or(0);
-            if producer.switched_at.load(Ordering::Acquire) != NEVER {
-                continue;
-            }
-            match waiting {
-                0 => match raw::recv(fd, &mut [0], libc::MSG_PEEK) {
+        let most = match connection.source() {
+            Source::Ring => return receive_ring(socket, segment, fd, into, how),
+            Source::Kernel(most) => usize::try_from(most).unwrap_or(usize::MAX),
+            Source::Queue => match (raw::waiting(fd).unwrap_or(0), connection.source()) {
+                (_, Source::Ring | Source::Kernel(_)) => continue,
+                (0, Source::Queue) => match raw::recv(fd, &mut [0], libc::MSG_PEEK) {
                     Ok(0) if into.remaining() > 0 => return Step::Ended,
                     Ok(0) => return Step::Moved(0),
                     Ok(_) => continue,
-                    Err(Errno::AGAIN) if producer.switched_at.load(Ordering::Acquire) != NEVER => {
-                        continue;
-                    }
+                    Err(Errno::AGAIN) if connection.incoming().is_switched() => continue,
                     Err(Errno::AGAIN) => return Step::Nothing,
                     Err(error) => return Step::Failed(error),
                 },
-                waiting => waiting,
-            }
-        } else {
-            usize::try_from(switched - taken).unwrap_or(usize::MAX)
+                (waiting, Source::Queue) => waiting,
+            },
         };
         let got = match kernel_receive(fd, into, most, how) {
             Ok(0) if into.remaining() > 0 => return Step::Ended,
@@ -237,8 +226,7 @@ fn receive_settled(
         };
         into.skip(got);
         if !how.peek {
-            let taken = taken.wrapping_add(got.try_into().unwrap_or(0));
-            consumer.taken.store(taken, Ordering::Release);
+            connection.on_taken(got.try_into().unwrap_or(0));
             add(&socket.counters.rx_os_packets, 1);
             add(&socket.counters.rx_os_bytes, got);
             if socket.route() == Route::Offered {
@@ -259,20 +247,26 @@ fn give_up(socket: &Socket, segment: &Segment, fd: c_int) {
     let answers = socket.traffic.kernel_count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     let given = segment.outgoing(socket.end()).direction.producer.given.load(Ordering::Relaxed);
     let has_to_be_brought = offer::probe_again(segment, fd);
-    if given > 0 && answers >= ANSWERS && offer::take_back(socket, segment, fd) {
+    if given == 0 || answers < ANSWERS {
+        return;
+    }
+    // No other thread is about to send on the rings.
+    let _held = socket.sending.hold();
+    if offer::take_back(socket, segment, fd) {
         socket.set_reason(if has_to_be_brought { Reason::Unproven } else { Reason::PeerSilent });
     }
 }
 
 fn receive_ring(
     socket: &Socket,
-    ring: Ring<'_>,
+    segment: &Segment,
     fd: c_int,
     into: &mut IoCursor<'_>,
     how: Receive<'_>,
 ) -> Step {
+    let ring = segment.incoming(socket.end());
     let is_long = |loan: &&Loan<'_>| {
-        loan.least == 0 || ring.waiting() >= u64::try_from(loan.least).unwrap_or(u64::MAX)
+        loan.least == 0 || ring.direction.waiting() >= u64::try_from(loan.least).unwrap_or(u64::MAX)
     };
     let read = if let Some(loan) = how.loan.filter(is_long) {
         let take = |pieces: &mut [libc::iovec; PIECES_MAX]| {
@@ -281,7 +275,7 @@ fn receive_ring(
         };
         loan.lend(false, take).map_err(Trouble::from)
     } else if how.discard && how.peek {
-        let (waiting, wanted) = (ring.waiting(), into.remaining());
+        let (waiting, wanted) = (ring.direction.waiting(), into.remaining());
         Ok(usize::try_from(waiting).unwrap_or(usize::MAX).min(wanted))
     } else if how.discard {
         ring.discard(into.remaining()).map_err(Trouble::from)
@@ -292,22 +286,7 @@ fn receive_ring(
         Err(Trouble::Broken) => broken(socket, fd),
         Err(Trouble::Fault | Trouble::NoMemory) => Step::Failed(Errno::FAULT),
         Ok(0) if into.remaining() == 0 => Step::Moved(0),
-        Ok(0) if socket.flags.is_read_shut.load(Ordering::Relaxed) => match socket.segment() {
-            Some(segment) if park::is_at_end(socket, segment) => last_word(socket, fd),
-            Some(_) | None => Step::Ended,
-        },
-        Ok(0) if ring.direction.producer.fin.load(Ordering::Acquire) != 0 => {
-            if ring.has_bytes() {
-                Step::Moved(0)
-            } else {
-                Step::Ended
-            }
-        }
-        Ok(0) if socket.flags.is_peer_gone.load(Ordering::Acquire) && !is_left(socket) => {
-            if ring.has_bytes() { Step::Moved(0) } else { last_word(socket, fd) }
-        }
-        Ok(0) if is_left(socket) => receive_after_ring(socket, fd, into, how),
-        Ok(0) => Step::Nothing,
+        Ok(0) => at_empty(socket, segment, fd, into, how),
         Ok(got) => {
             if !how.peek {
                 streak::note_run(socket);
@@ -318,28 +297,46 @@ fn receive_ring(
                 add(&socket.counters.rx_packets, 1);
                 add(&socket.counters.rx_bytes, got);
                 bell::notify_of_room(socket, ring, fd);
-                bell::drain_pending(socket, ring, fd);
+                bell::drain_pending(segment.connection(socket), fd);
             }
             Step::Moved(got)
         }
     }
 }
 
-/// Whether the peer has gone back to the kernel.
-fn is_left(socket: &Socket) -> bool {
-    socket.mapped().is_some_and(|segment| matches!(segment.leaver(), Ok(Leaver::Left(_))))
+/// There was nothing in the ring.
+fn at_empty(
+    socket: &Socket,
+    segment: &Segment,
+    fd: c_int,
+    into: &mut IoCursor<'_>,
+    how: Receive<'_>,
+) -> Step {
+    let empty = segment.connection(socket).at_empty(
+        socket.flags.is_read_shut.load(Ordering::Relaxed),
+        || socket.flags.is_peer_gone.load(Ordering::Acquire),
+        || park::is_at_end(socket, segment),
+        segment.leaver().ok(),
+    );
+    match empty {
+        Empty::Again => Step::Moved(0),
+        Empty::Nothing => Step::Nothing,
+        Empty::Ended => Step::Ended,
+        Empty::AskKernel => last_word(socket, fd),
+        Empty::Behind => receive_after_ring(socket, segment, fd, into, how),
+    }
 }
 
 /// The peer has gone back to the kernel, and the ring is empty: what comes now comes from there.
 fn receive_after_ring(
     socket: &Socket,
+    segment: &Segment,
     fd: c_int,
     into: &mut IoCursor<'_>,
     how: Receive<'_>,
 ) -> Step {
-    let Some(segment) = socket.mapped() else { return Step::Nothing };
     if !fallback::is_drained(socket, segment, fd) {
-        let has_bytes = segment.incoming(socket.end()).has_bytes();
+        let has_bytes = segment.incoming(socket.end()).direction.has_bytes();
         return if has_bytes { Step::Moved(0) } else { Step::Nothing };
     }
     if let Some(error) = socket.take_error() {
@@ -412,51 +409,44 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>, more
         let Some(segment) = socket.segment() else {
             return through_kernel(socket, None, fd, from, more);
         };
-        if !is_left_behind(socket, segment) {
-            let step = send_settled(socket, segment, fd, from, more);
-            drop(held);
-            if matches!(step, Step::Failed(Errno::NOMEM)) && socket.route() == Route::Rings {
-                is_short = true;
-                continue;
-            }
-            if is_left_behind(socket, segment) {
-                // The other end did not wait for these bytes: they follow it.
-                fallback::follow(socket, fd);
-            }
-            return step;
-        }
+        let step = match segment.connection(socket).way_out(socket.route()) {
+            WayOut::Follow => None,
+            WayOut::Blocked => Some(Step::Nothing),
+            WayOut::Kernel => Some(send_beside(socket, segment, fd, from, more)),
+            WayOut::Ring => Some(through_ring(socket, segment, fd, from)),
+        };
         drop(held);
-        if !fallback::follow(socket, fd) {
-            return Step::Nothing;
+        match step {
+            Some(Step::Failed(Errno::NOMEM)) if socket.route() == Route::Rings => is_short = true,
+            Some(step) => {
+                if is_left_behind(socket, segment) {
+                    // The other end did not wait for these bytes: they follow it.
+                    fallback::follow(socket, fd);
+                }
+                return step;
+            }
+            None if fallback::follow(socket, fd) => {}
+            None => return Step::Nothing,
         }
     }
     broken(socket, fd)
 }
 
-fn send_settled(
+/// Through the kernel, though there are rings.
+fn send_beside(
     socket: &Socket,
     segment: &Segment,
     fd: c_int,
     from: &mut IoCursor<'_>,
     more: bool,
 ) -> Step {
-    match socket.route() {
-        Route::Leaving if !fallback::has_resent(segment, socket.end()) => return Step::Nothing,
-        Route::Leaving => return through_kernel(socket, Some(segment), fd, from, more),
-        Route::Offered if segment.header().state.load(Ordering::Acquire) != ACCEPTED => {
-            let step = through_kernel(socket, Some(segment), fd, from, more);
-            if socket.counters.tx_os_packets.load(Ordering::Relaxed).is_power_of_two() {
-                offer::probe_again(segment, fd);
-            }
-            return step;
-        }
-        Route::Offered => {
-            socket.set_reason(Reason::Rings);
-            socket.set_route(Route::Rings);
-        }
-        Route::Rings | Route::Open | Route::Kernel => {}
+    let step = through_kernel(socket, Some(segment), fd, from, more);
+    if socket.route() == Route::Offered
+        && socket.counters.tx_os_packets.load(Ordering::Relaxed).is_power_of_two()
+    {
+        offer::probe_again(segment, fd);
     }
-    through_ring(socket, segment, fd, from)
+    step
 }
 
 /// A connection that was accepted and is written to first: looks for an offer now and then.
@@ -480,13 +470,13 @@ fn through_kernel(
 ) -> Step {
     match kernel_send(fd, from, more) {
         Ok(sent) => {
-            let given = match segment {
-                None => &socket.traffic.given,
-                Some(segment) => &segment.outgoing(socket.end()).direction.producer.given,
-            };
             streak::end_run(socket);
             thread::note_woken();
-            given.fetch_add(sent.try_into().unwrap_or(0), Ordering::AcqRel);
+            let bytes = sent.try_into().unwrap_or(0);
+            match segment {
+                None => _ = socket.traffic.given.fetch_add(bytes, Ordering::AcqRel),
+                Some(segment) => segment.connection(socket).on_given(bytes),
+            }
             add(&socket.counters.tx_os_packets, 1);
             add(&socket.counters.tx_os_bytes, sent);
             Step::Moved(sent)
@@ -521,8 +511,8 @@ fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut IoCurs
     }
     // Another thread may sleep on an instance, having seen room: it is to be notified of room to come.
     if from.remaining() > 0
-        && socket.waiting.watchers.load(Ordering::SeqCst) > 0
-        && !park::arm(socket, segment, park::Want::Room)
+        && socket.waiters.watchers.load(Ordering::SeqCst) > 0
+        && !park::arm(socket, segment, Want::Room)
     {
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
@@ -533,21 +523,7 @@ fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut IoCurs
     if sent == 0 {
         return if from.remaining() == 0 { Step::Moved(0) } else { Step::Nothing };
     }
-    fence(Ordering::SeqCst);
-    match consumer.sleep.armed.load(Ordering::Relaxed) {
-        0 => {}
-        TOGETHER => {
-            let number = bell::armed_by(ring.direction);
-            if doorbell::is_asleep(number) {
-                let is_notified =
-                    || doorbell::notify(number).then(|| add(&socket.counters.bells_rung, 1));
-                let is_done = || !doorbell::claim(number) || is_notified().is_some();
-                bell::notify_unless(socket, segment, fd, is_done);
-            }
-        }
-        _ if bell::wants_bell(&consumer.sleep.armed) => bell::notify(socket, segment, fd),
-        _ => {}
-    }
+    bell::wake_reader(socket, segment.connection(socket), fd);
     streak::end_run(socket);
     add(&socket.counters.tx_packets, 1);
     add(&socket.counters.tx_bytes, sent);

@@ -7,6 +7,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use adverb_sockconf::Load;
+use adverb_switchover::{Route, Want};
 
 use crate::base::config;
 use crate::base::iovec::IoCursor;
@@ -14,11 +15,10 @@ use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::socket::counters::add;
 use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
-use crate::socket::state::{Route, Socket};
+use crate::socket::state::Socket;
 use crate::socket::{pacing, table};
-use crate::transport::park::{self, Want};
 use crate::transport::stream::{NO_PARTS, Receive, Step, try_receive, try_send};
-use crate::transport::{bell, fallback, streak};
+use crate::transport::{bell, fallback, park, streak};
 
 /// Sleeps until the kernel has something for this connection, at most so long.
 fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
@@ -32,11 +32,11 @@ fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Re
         }
         let spent_ns = start_ns.map(|start_ns| raw::now_ns().saturating_sub(start_ns));
         left_ns = left_ns.map(|left| left.saturating_sub(spent_ns.unwrap_or(0)));
+        let is_quiet = bell::drain(socket, segment, fd, is_writer);
         if !park::arm(socket, segment, want) {
             return Ok(());
         }
         let in_ring = socket.route() == Route::Rings;
-        let is_quiet = bell::drain(socket, segment, fd, is_writer);
         if is_writer && in_ring && !is_quiet {
             // Bytes that another thread has to read keep the kernel's queue full.
             raw::nap(WRITER_NAP_NS);

@@ -11,6 +11,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
+use adverb_switchover::Want;
+
 use crate::base::few::Few;
 use crate::base::raw::{self, Errno};
 use crate::base::thread::{Interrupts, Seen};
@@ -21,7 +23,7 @@ use crate::socket::table::{self, SocketRef};
 use crate::socket::waits::{Call, Waiting};
 use crate::transport::datagram::{self, Content};
 use crate::transport::doorbell::{Borrowed, Doorbell, Sleeping};
-use crate::transport::park::{self, Sleeper, Want};
+use crate::transport::park::{self, Sleeper};
 use crate::transport::ring::Segment;
 use crate::transport::{bell, fallback};
 use crate::wait::epoll::{self, Instance};
@@ -435,17 +437,17 @@ fn arm_all(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bo
                 let Some((socket, segment)) = known.rings() else { continue };
                 // What comes through the kernel, the kernel wakes for.
                 let number = if park::kernel_speaks(socket, segment).0 { 0 } else { number };
+                let is_writer = fd.events & libc::POLLOUT != 0;
+                let is_drained = bell::drain(socket, segment, fd.fd, is_writer);
                 if fd.events & libc::POLLIN != 0
-                    && !park::arm_together(socket, segment, number, true)
+                    && !segment.connection(socket).arm_together(number, true)
                 {
                     park::arm(socket, segment, Want::Read);
                 }
-                if fd.events & libc::POLLOUT != 0 {
+                if is_writer {
                     park::arm(socket, segment, Want::Room);
                 }
-                let is_writer = fd.events & libc::POLLOUT != 0;
-                if !bell::drain(socket, segment, fd.fd, is_writer) && fd.events & libc::POLLIN == 0
-                {
+                if !is_drained && fd.events & libc::POLLIN == 0 {
                     // Another thread has to read what keeps the kernel's queue full.
                     raw::nap(NAP_NS);
                     park::look_at_kernel(socket, fd.fd);
@@ -507,7 +509,7 @@ fn sleep_on_bell(
         known.rings().is_some_and(|(socket, segment)| {
             fd.events & !of_bytes == 0
                 && park::is_in_memory(socket, segment)
-                && park::arm_together(socket, segment, bell.number(), true)
+                && segment.connection(socket).arm_together(bell.number(), true)
         })
     };
     let Some(bell_fd) = bell.fd() else { return Ok(false) };

@@ -13,6 +13,8 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
+use adverb_switchover::Route;
+
 use crate::base::forks::{self, Rank};
 use crate::base::iovec::IoCursor;
 use crate::base::lock::Guarded;
@@ -22,7 +24,7 @@ use crate::exports::extra::buffers::{self, Blank, Buffer, SHORT};
 use crate::exports::extra::rings;
 use crate::share::sockets;
 use crate::socket::loans::{Lent, Loan, PIECES_MAX, Spare};
-use crate::socket::state::{Kind, Route, Socket};
+use crate::socket::state::{Kind, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Content, Request};
 use crate::transport::stream::{self, Receive, Step};

@@ -194,7 +194,7 @@ impl<'a> Sleeper<'a> {
             let mailbox = Some(&inbox.mailbox);
             return inbox.mailbox.doze().then_some(Self { socket, mailbox });
         }
-        socket.waiting.sleepers.fetch_add(1, Ordering::SeqCst);
+        socket.waiters.sleepers.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let sleeper = Self { socket, mailbox: None };
         // A thread that makes a mailbox now has seen that we sleep, or is seen here.
@@ -206,7 +206,7 @@ impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         match self.mailbox {
             Some(mailbox) => mailbox.awake(),
-            None => _ = self.socket.waiting.sleepers.fetch_sub(1, Ordering::SeqCst),
+            None => _ = self.socket.waiters.sleepers.fetch_sub(1, Ordering::SeqCst),
         }
     }
 }
@@ -231,8 +231,8 @@ fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<
         return from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false);
     };
     mailbox.let_senders(
-        socket.waiting.sleepers.load(Ordering::SeqCst),
-        socket.waiting.watchers.load(Ordering::SeqCst),
+        socket.waiters.sleepers.load(Ordering::SeqCst),
+        socket.waiters.watchers.load(Ordering::SeqCst),
     );
     show_groups(socket, fd, mailbox);
     let front = mailbox.front();

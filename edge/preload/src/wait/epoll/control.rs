@@ -48,7 +48,7 @@ impl Epoll {
             }
             (libc::EPOLL_CTL_ADD, _) => {
                 kernel_control(epfd, op, fd, events, data)?;
-                socket.waiting.watchers.fetch_add(1, Ordering::SeqCst);
+                socket.waiters.watchers.fetch_add(1, Ordering::SeqCst);
                 let is_datagram = socket.kind() == Kind::Datagram;
                 let target = if is_datagram { Target::Datagram } else { Target::Socket };
                 let mut item = Item::new(fd, target(socket), events, data);

@@ -7,6 +7,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use adverb_switchover::Want;
+
 use super::Instance;
 use crate::base::raw;
 use crate::socket::changes;
@@ -14,8 +16,7 @@ use crate::socket::counters::add;
 use crate::socket::state::Socket;
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Content};
-use crate::transport::park::{self, Want};
-use crate::transport::{bell, fallback};
+use crate::transport::{bell, fallback, park};
 use crate::wait::epoll;
 
 /// What an item watches.
@@ -309,9 +310,9 @@ impl Item {
             Target::Socket(_) if self.is_copied => {}
             Target::Socket(socket) => {
                 if let Some(segment) = socket.mapped() {
-                    park::part_together(socket, segment);
+                    segment.connection(socket).part_together();
                 }
-                socket.waiting.watchers.fetch_sub(1, Ordering::AcqRel);
+                socket.waiters.watchers.fetch_sub(1, Ordering::AcqRel);
             }
             Target::Datagram(socket) => {
                 if let Some(mailbox) = datagram::mapped(socket) {
@@ -322,7 +323,7 @@ impl Item {
                         mailbox.seen(false);
                     }
                 }
-                socket.waiting.watchers.fetch_sub(1, Ordering::AcqRel);
+                socket.waiters.watchers.fetch_sub(1, Ordering::AcqRel);
             }
             Target::Inner(_) => {}
         }
@@ -332,7 +333,7 @@ impl Item {
     pub(super) fn after_fork(&mut self) {
         self.is_copied = true;
         if let Target::Datagram(socket) = &self.target {
-            socket.waiting.watchers.fetch_add(1, Ordering::AcqRel);
+            socket.waiters.watchers.fetch_add(1, Ordering::AcqRel);
             if let Some(mailbox) = datagram::mapped(socket) {
                 if self.is_armed {
                     mailbox.hold();
@@ -423,14 +424,15 @@ impl Item {
                 let is_reader = self.events & reading != 0;
                 // What the kernel wakes for stays armed when its watcher wakes: it is notified for alone.
                 let doorbell = if self.is_read_by_kernel() { 0 } else { doorbell };
-                let is_together = is_reader && park::arm_together(socket, segment, doorbell, false);
+                let is_drained = bell::drain(socket, segment, self.via, false);
+                let is_together =
+                    is_reader && segment.connection(socket).arm_together(doorbell, false);
                 if is_reader && !is_together {
                     park::arm(socket, segment, Want::Read);
                 }
                 if self.events & writing != 0 && !segment.outgoing(socket.end()).has_much_room() {
                     park::arm(socket, segment, Want::Room);
                 }
-                let is_drained = bell::drain(socket, segment, self.via, false);
                 let waits_for_room =
                     self.events & writing != 0 && !segment.outgoing(socket.end()).has_much_room();
                 if waits_for_room && !is_reader && !is_drained {

@@ -260,7 +260,7 @@ impl Epoll {
                                 // It may be of a connection that was here when the kernel was asked.
                                 park::look_at_kernel(socket, item.via);
                             }
-                            if socket.waiting.watchers.load(Ordering::Relaxed) == 1
+                            if socket.waiters.watchers.load(Ordering::Relaxed) == 1
                                 && let Some(segment) = socket.mapped()
                             {
                                 bell::drain(socket, segment, item.via, false);
@@ -313,7 +313,7 @@ impl Epoll {
                     && let Target::Socket(socket) = &item.target
                     && let Some(segment) = socket.mapped()
                 {
-                    park::disarm(socket, segment);
+                    segment.connection(socket).disarm();
                 }
                 start_polling(polled, at, item);
                 item.idle = idle;
