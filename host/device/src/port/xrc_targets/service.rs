@@ -270,3 +270,94 @@ fn errno_of(error: &ConnectError) -> u32 {
     };
     error.raw_os_error().map_or(0, i32::unsigned_abs)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::path::{PathChoice, PortConfig};
+    use crate::objects::cq::CqConfig;
+    use crate::objects::qp::{Change, QpCap, QpConfig};
+    use crate::objects::xrc::OpenXrcd;
+    use crate::registry::DomainName;
+    use adverb_engine::{QpState, QpType};
+    use adverb_sys::{memory, poll};
+    use adverb_wire::Qpn;
+
+    /// The next message of the thread; `None` if it has hung up.
+    fn next(stream: &Stream) -> Option<Message> {
+        assert!(poll::readable(stream, std::iter::empty(), Some(Duration::from_secs(60))).unwrap());
+        receive(stream).ok()
+    }
+
+    /// Goal: an opener that makes no sense is shown out, and what it had open is closed; others go on. Method: one that
+    /// stays, and strangers that say what is no message, or not their turn.
+    #[test]
+    fn openers_that_make_no_sense_are_shown_out() {
+        let config = PortConfig { path: Some(PathChoice::Udp), exclusive: true };
+        let port = Port::open_with("soft_lo", &config).unwrap();
+        let file = memory::memfd("domain", 1).unwrap();
+        let xrcd = port.open_xrcd(&file, OpenXrcd::Create).unwrap();
+        let cq = port.create_cq(&CqConfig { capacity: 1, ..Default::default() });
+        let cap = QpCap {
+            max_send_wr: 1,
+            max_recv_wr: 0,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+        };
+        let target = port.create_qp(&QpConfig {
+            domain: port.new_domain(),
+            kind: QpType::XrcTarget,
+            send_cq: (*cq).clone(),
+            recv_cq: (*cq).clone(),
+            srq: None,
+            xrcd: Some(xrcd.clone()),
+            events: None,
+            context: 0,
+            cap,
+            signal_all: false,
+            block_self_multicast: false,
+        });
+        let target = Arc::new(target.unwrap());
+        port.share_target(&xrcd, &target).unwrap();
+        let registry = &port.links.registry;
+        let place = name(registry.place(), registry.me());
+        let (domain, number) = (xrcd.shared.name().unwrap(), target.number());
+        let open = Message::Open { domain, number };
+        let connect = || Stream::connect(place.as_bytes()).unwrap();
+
+        let good = connect();
+        good.send(&open.emit(), &[]).unwrap();
+        assert_eq!(next(&good), Some(Message::Done));
+        let elsewhere = DomainName::from_words([0; 5]);
+        for unknown in [
+            Message::Open { domain: elsewhere, number },
+            Message::Open { domain, number: Qpn::new(number.get() ^ 1) },
+        ] {
+            let stranger = connect();
+            stranger.send(&unknown.emit(), &[]).unwrap();
+            assert_eq!(next(&stranger), Some(Message::Refused(0)));
+        }
+        let to_err = Message::Modify { to: QpState::Err, change: Change::default() };
+        let (query, long) = (Message::Query.emit(), [1; 4096]);
+        for nonsense in [&b"x"[..], &long, &to_err.emit(), &query, &Message::Done.emit()] {
+            let stranger = connect();
+            stranger.send(nonsense, &[]).unwrap();
+            assert_eq!(next(&stranger), None);
+        }
+        let twice = connect();
+        twice.send(&open.emit(), &[]).unwrap();
+        twice.send(&open.emit(), &[]).unwrap();
+        assert_eq!((next(&twice), next(&twice)), (Some(Message::Done), None));
+
+        good.send(&query, &[]).unwrap();
+        let Some(Message::Found { query, .. }) = next(&good) else {
+            panic!("it is shown out with the others");
+        };
+        assert_eq!(query.state, QpState::Reset);
+        drop(good);
+        while Arc::strong_count(&target) > 1 {
+            thread::yield_now();
+        }
+    }
+}
