@@ -352,17 +352,17 @@ impl<B: AsRef<[u8]>> Sender<B> {
         let before = self.board.in_flight();
         let (mut sample, mut again) = (None, false);
         let shortest = self.trip.shortest().unwrap_or_default();
-        let answer = Answer { now, echoed: ack.echoed, shortest };
         let rack = &mut self.rack;
-        let mut delivered = |sent: &Sent| {
-            rack.deliver(sent, &answer);
+        let mut deliver = |sent: &Sent, echoed: Option<Time>| {
+            rack.deliver(sent, &Answer { now, echoed, shortest });
             again |= sent.again;
             // What follows a hole is acknowledged when the hole is filled, which is no round trip.
             sample = (!again).then(|| now.since(sent.sent_at));
         };
-        self.board.acknowledge(ack.position, &mut delivered);
+        self.board.acknowledge(ack.position, |sent| deliver(sent, ack.echoed));
         for (from, to) in ack.sacked {
-            self.board.sack(from, to, &mut delivered);
+            // The time stamp is that of the last segment in order, not of what came early: RFC 7323 §4.3.
+            self.board.sack(from, to, |sent| deliver(sent, None));
         }
         let acked = ack.position.saturating_sub(self.unacked);
         if acked > 0 {

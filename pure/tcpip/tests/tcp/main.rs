@@ -4,5 +4,6 @@
 #![allow(dead_code, reason = "not every test needs all of it")]
 #![expect(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test may panic")]
 
+mod goodput;
 mod pair;
 mod random;

@@ -34,13 +34,15 @@ pub(crate) struct Path {
     pub(crate) weather: Weather,
     /// Longer packets are lost, as a router with a narrow link would do.
     pub(crate) mtu: usize,
+    /// Nothing arrives at this side.
+    pub(crate) cut_to: Option<usize>,
 }
 
 impl Default for Path {
     fn default() -> Self {
         let (delay, late) = (Duration::from_millis(5), Duration::from_millis(4));
         let weather = Weather::default();
-        Self { delay, rate: 0, queue_bytes: u64::MAX, late, weather, mtu: usize::MAX }
+        Self { delay, rate: 0, queue_bytes: u64::MAX, late, weather, mtu: usize::MAX, cut_to: None }
     }
 }
 
@@ -303,7 +305,7 @@ impl Pair {
 
     /// Puts a segment on the way to a side.
     fn send(&mut self, to: usize, mut segment: Vec<u8>) {
-        let Path { delay, rate, queue_bytes, late, weather, mtu } = self.path;
+        let Path { delay, rate, queue_bytes, late, weather, mtu, cut_to } = self.path;
         let len = u64::try_from(segment.len() + 20).unwrap();
         let side = &mut self.sides[1 - to];
         let mut at = self.now;
@@ -316,7 +318,7 @@ impl Pair {
             at = free.plus(span(len));
             side.link_free = at;
         }
-        if self.random.chance(weather.lost) || segment.len() + 20 > mtu {
+        if self.random.chance(weather.lost) || segment.len() + 20 > mtu || cut_to == Some(to) {
             return;
         }
         if self.random.chance(weather.flipped) {

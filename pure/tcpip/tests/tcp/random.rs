@@ -66,7 +66,7 @@ fn path() -> impl Strategy<Value = Path> {
     let rate = prop_oneof![Just(0_u64), 20_000_u64..10_000_000];
     (millis(0..=100), rate, millis(1..=200), weather()).prop_map(|(delay, rate, late, weather)| {
         let queue_bytes = if rate == 0 { u64::MAX } else { 20_000 };
-        Path { delay, rate, queue_bytes, late, weather, mtu: usize::MAX }
+        Path { delay, rate, queue_bytes, late, weather, mtu: usize::MAX, cut_to: None }
     })
 }
 
