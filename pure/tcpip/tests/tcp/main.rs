@@ -5,5 +5,6 @@
 #![expect(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test may panic")]
 
 mod goodput;
+mod other;
 mod pair;
 mod random;
