@@ -5,7 +5,7 @@
 //! under the UMEM's lock (`umem.rs`), a batch at a time.
 
 use crate::ring::{Descriptor, Entry, Ring};
-use crate::umem::{Holder, Locked, Umem, Writer};
+use crate::umem::{Holder, Locked, Umem, Writer, to_usize};
 use adverb_sys::busy_poll::{self, BusyPoll};
 use adverb_sys::fork::KeptFd;
 use rustix::io::Errno;
@@ -17,6 +17,7 @@ use rustix::net::xdp::{
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 use std::fmt;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -53,21 +54,53 @@ pub struct Statistics {
     pub invalid: u64,
 }
 
-/// One end of a queue.
+/// A member's end of a queue: two halves, for threads that receive and that send.
 #[derive(Debug)]
 pub struct Socket {
-    fd: KeptFd,
+    /// What arrives.
+    pub incoming: Incoming,
+    /// What is sent.
+    pub outgoing: Outgoing,
+}
+
+impl Socket {
+    /// Takes over a socket that is bound.
+    pub(crate) fn adopt(fd: OwnedFd, umem: Arc<Umem>, place: u32, queue: u32) -> io::Result<Self> {
+        let fd = Arc::new(KeptFd::new(fd)?);
+        let at = xdp_mmap_offsets(&*fd)?;
+        let (address, descriptor) = (Entry::Address, Entry::Descriptor);
+        let rx = Ring::map(&*fd, XDP_PGOFF_RX_RING, &at.rx, RX_ENTRIES, descriptor)?;
+        let tx = Ring::map(&*fd, XDP_PGOFF_TX_RING, &at.tx, TX_ENTRIES, descriptor)?;
+        let fill = Ring::map(&*fd, XDP_UMEM_PGOFF_FILL_RING, &at.fr, QUEUE_ENTRIES, address)?;
+        let completion =
+            Ring::map(&*fd, XDP_UMEM_PGOFF_COMPLETION_RING, &at.cr, QUEUE_ENTRIES, address)?;
+        let incoming = Incoming {
+            fd: Arc::clone(&fd),
+            umem: Arc::clone(&umem),
+            place,
+            queue,
+            rx,
+            fill,
+            read: Vec::with_capacity(BATCH),
+            room: Vec::new(),
+            idle: 0,
+        };
+        let written = tx.next_produced();
+        let spare = Vec::with_capacity(2 * BATCH);
+        let outgoing = Outgoing { fd, umem, place, tx, completion, written, spare };
+        Ok(Self { incoming, outgoing })
+    }
+}
+
+/// What arrives on a queue.
+#[derive(Debug)]
+pub struct Incoming {
+    fd: Arc<KeptFd>,
     umem: Arc<Umem>,
     place: u32,
     queue: u32,
     rx: Ring,
-    tx: Ring,
     fill: Ring,
-    completion: Ring,
-    /// Position in the transmit ring behind the last frame that was written.
-    written: u32,
-    /// Frames to write to.
-    spare: Vec<u32>,
     /// Frames that were read.
     read: Vec<u32>,
     /// Where bytes of a shared UMEM are copied to.
@@ -76,37 +109,7 @@ pub struct Socket {
     idle: u32,
 }
 
-impl Socket {
-    /// Takes over a socket that is bound.
-    pub(crate) fn adopt(fd: OwnedFd, umem: Arc<Umem>, place: u32, queue: u32) -> io::Result<Self> {
-        let fd = KeptFd::new(fd)?;
-        let at = xdp_mmap_offsets(&fd)?;
-        let (address, descriptor) = (Entry::Address, Entry::Descriptor);
-        let rx = Ring::map(&fd, XDP_PGOFF_RX_RING, &at.rx, RX_ENTRIES, descriptor)?;
-        let tx = Ring::map(&fd, XDP_PGOFF_TX_RING, &at.tx, TX_ENTRIES, descriptor)?;
-        let fill = Ring::map(&fd, XDP_UMEM_PGOFF_FILL_RING, &at.fr, QUEUE_ENTRIES, address)?;
-        let completion =
-            Ring::map(&fd, XDP_UMEM_PGOFF_COMPLETION_RING, &at.cr, QUEUE_ENTRIES, address)?;
-        let written = tx.next_produced();
-        let (spare, read) = (Vec::with_capacity(2 * BATCH), Vec::with_capacity(BATCH));
-        let (room, idle) = (Vec::new(), 0);
-        Ok(Self {
-            fd,
-            umem,
-            place,
-            queue,
-            rx,
-            tx,
-            fill,
-            completion,
-            written,
-            spare,
-            read,
-            room,
-            idle,
-        })
-    }
-
+impl Incoming {
     /// The number of its queue.
     #[must_use]
     pub const fn queue(&self) -> u32 {
@@ -119,10 +122,14 @@ impl Socket {
         &self.umem
     }
 
-    /// Gives at most `budget` frames that have arrived to `take`, from their Ethernet headers on; says how many there
-    /// were.
+    /// Gives at most `budget` frames that have arrived to `take`, from their Ethernet headers on, until it breaks off;
+    /// says how many there were.
     #[inline]
-    pub fn receive(&mut self, budget: usize, mut take: impl FnMut(&[u8])) -> usize {
+    pub fn receive(
+        &mut self,
+        budget: usize,
+        mut take: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> usize {
         let filled = self.rx.filled();
         if filled == 0 {
             self.idle = self.idle.wrapping_add(1);
@@ -136,22 +143,28 @@ impl Socket {
         let count = filled.min(u32::try_from(budget.min(BATCH)).unwrap_or(u32::MAX));
         let first = self.rx.next_consumed();
         let me = Holder::Member(self.place);
-        for position in (0..count).map(|n| first.wrapping_add(n)) {
+        let mut position = first;
+        while position != first.wrapping_add(count) {
             let Descriptor { addr, len, options } = self.rx.descriptor(position);
+            position = position.wrapping_add(1);
             // More than one frame to a packet was not asked for.
             let frame = self.umem.frame_of(addr, len).filter(|_| options == 0);
-            match frame.filter(|frame| self.umem.is_held_by(*frame, Holder::Kernel)) {
-                Some(frame) => {
-                    self.umem.give(frame, me);
-                    self.umem.lend(addr, len, &mut self.room, &mut take);
-                    self.read.push(frame);
-                }
-                None => self.umem.count_nonsense(),
+            let Some(frame) = frame.filter(|frame| self.umem.is_held_by(*frame, Holder::Kernel))
+            else {
+                self.umem.count_nonsense();
+                continue;
+            };
+            self.umem.give(frame, me);
+            self.read.push(frame);
+            if let Some(ControlFlow::Break(())) =
+                self.umem.lend(addr, len, &mut self.room, &mut take)
+            {
+                break;
             }
         }
-        self.rx.consumed(first.wrapping_add(count));
+        self.rx.consumed(position);
         self.refill();
-        usize::try_from(count).unwrap_or_default()
+        to_usize(position.wrapping_sub(first))
     }
 
     /// Gives the frames that were read to the kernel, and free ones if it has few.
@@ -168,10 +181,47 @@ impl Socket {
 
     /// Lets the interface's driver look for packets now; busy polling needs such calls.
     pub fn poll_driver(&self) {
-        let _ = rustix::net::recv(&self.fd, &mut [0_u8; 0][..], RecvFlags::DONTWAIT);
+        let _ = rustix::net::recv(&*self.fd, &mut [0_u8; 0][..], RecvFlags::DONTWAIT);
     }
 
-    /// Writes one frame, from its Ethernet header on, to be sent by the next [`Socket::flush`], or before.
+    /// What the kernel has counted of the socket.
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn statistics(&self) -> io::Result<Statistics> {
+        let counted = sockopt::xdp_statistics(&*self.fd)?;
+        Ok(Statistics {
+            dropped: counted.rx_dropped,
+            ring_full: counted.rx_ring_full.unwrap_or(0),
+            no_frames: counted.rx_fill_ring_empty_descs.unwrap_or(0),
+            invalid: counted.rx_invalid_descs + counted.tx_invalid_descs,
+        })
+    }
+}
+
+impl AsFd for Incoming {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What is sent on a queue.
+#[derive(Debug)]
+pub struct Outgoing {
+    fd: Arc<KeptFd>,
+    umem: Arc<Umem>,
+    place: u32,
+    tx: Ring,
+    completion: Ring,
+    /// Position in the transmit ring behind the last frame that was written.
+    written: u32,
+    /// Frames to write to.
+    spare: Vec<u32>,
+}
+
+impl Outgoing {
+    /// Writes one frame, from its Ethernet header on, to be sent by the next [`Outgoing::flush`], or before.
     ///
     /// # Errors
     ///
@@ -252,7 +302,7 @@ impl Socket {
             if before == 0 {
                 return Ok(());
             }
-            let error = match rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT) {
+            let error = match rustix::net::send(&*self.fd, &[], SendFlags::DONTWAIT) {
                 Ok(_) => return Ok(()),
                 Err(error) => error,
             };
@@ -268,27 +318,6 @@ impl Socket {
                 std::thread::yield_now();
             }
         }
-    }
-
-    /// What the kernel has counted.
-    ///
-    /// # Errors
-    ///
-    /// None in practice.
-    pub fn statistics(&self) -> io::Result<Statistics> {
-        let counted = sockopt::xdp_statistics(&self.fd)?;
-        Ok(Statistics {
-            dropped: counted.rx_dropped,
-            ring_full: counted.rx_ring_full.unwrap_or(0),
-            no_frames: counted.rx_fill_ring_empty_descs.unwrap_or(0),
-            invalid: counted.rx_invalid_descs + counted.tx_invalid_descs,
-        })
-    }
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 }
 

@@ -410,6 +410,33 @@ impl Writer<'_> {
         self.len == 0
     }
 
+    /// Writes over bytes that were written before: those from `at` on. Nothing happens if they are not all there.
+    pub fn patch(&mut self, at: usize, bytes: &[u8]) {
+        if at.checked_add(bytes.len()).is_some_and(|end| end <= self.len) {
+            let to = self.start.wrapping_add(at);
+            // SAFETY: a slice can be read; the frame is this member's (rule 3), and has as many bytes there.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        }
+    }
+
+    /// The sum of the 16-bit words from `at` on, as the check sums of IP and UDP have it before it is folded.
+    #[must_use]
+    pub fn sum(&self, at: usize) -> u64 {
+        let (mut sum, mut at) = (0, at);
+        let mut block = [0; 256];
+        while at < self.len {
+            let part = (self.len - at).min(block.len());
+            block.fill(0);
+            let from = self.start.wrapping_add(at);
+            // SAFETY: bytes of this member's frame (rule 3) that were written; a block of this process has room for them.
+            unsafe { std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), part) };
+            let (words, _) = block.as_chunks::<2>();
+            sum += words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum::<u64>();
+            at += part;
+        }
+        sum
+    }
+
     /// Its length, if everything has fitted.
     pub(crate) fn finish(self) -> Option<u32> {
         let Self { umem: _, start: _, room: _, len, whole } = self;
@@ -477,6 +504,24 @@ mod tests {
         drop(locked);
         umem.record.half(LOCK).store(umem.me, Ordering::Relaxed); // One that had this number.
         assert_eq!(umem.lock().unwrap().count(), 6);
+    }
+
+    #[test]
+    fn what_was_written_can_be_summed_and_patched_and_more_does_not_fit() {
+        let umem = Umem::private(SHAPE).unwrap();
+        let mut writer = umem.writer(1);
+        writer.push(&[1; 301]);
+        writer.patch(299, &[2, 3]);
+        writer.patch(300, &[9, 9]); // One too many.
+        assert_eq!((writer.len(), writer.sum(298)), (301, 0x0102 + 0x0300));
+        assert_eq!(writer.sum(0), 149 * 0x0101 + 0x0102 + 0x0300);
+        assert_eq!(writer.finish(), Some(301));
+        let lent = umem.lend(2048 + 298, 3, &mut Vec::new(), <[u8]>::to_vec);
+        assert_eq!(lent.unwrap(), [1, 2, 3]);
+        let mut writer = umem.writer(0);
+        writer.push(&[0; 2049]);
+        assert_eq!(writer.finish(), None);
+        assert_eq!(umem.writer(0).finish(), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use adverb_xdp::{Config, Interface, Key, Membership, Socket};
 use place::{FAR, FAR_6, MACS, NEAR, NEAR_6, Pair, frame, index, near_role, read, with_namespaces};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::ops::ControlFlow;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -65,26 +66,27 @@ fn frames_reach_a_kernel_socket_and_come_back() {
                     let mut due: Vec<_> = (0..32).map(|n| (round << 8 | n).to_be_bytes()).collect();
                     for payload in &due {
                         let bytes = frame(MACS, (near, PORT), (far, PORT), payload);
-                        socket.send(|writer| writer.push(&bytes)).unwrap();
+                        socket.outgoing.send(|writer| writer.push(&bytes)).unwrap();
                     }
-                    socket.flush().unwrap();
+                    socket.outgoing.flush().unwrap();
                     assert!(
                         soon(|| {
-                            while socket.receive(64, |bytes| {
+                            while socket.incoming.receive(64, |bytes| {
                                 let (from, to, payload) = read(bytes).unwrap();
                                 assert_eq!(from, SocketAddr::new(far.parse().unwrap(), PORT));
                                 assert_eq!(to, SocketAddr::new(near.parse().unwrap(), PORT));
                                 due.retain(|due| due != payload);
+                                ControlFlow::Continue(())
                             }) > 0
                             {}
                             due.is_empty()
                         }),
                         "{mode:?} {near} round {round}: {due:?} {:?}",
-                        socket.statistics()
+                        socket.incoming.statistics()
                     );
                 }
             }
-            assert_eq!(socket.umem().nonsense(), 0);
+            assert_eq!(socket.incoming.umem().nonsense(), 0);
         }
     });
 }
@@ -93,9 +95,10 @@ fn frames_reach_a_kernel_socket_and_come_back() {
 fn receive(sockets: &mut [Socket]) -> Vec<(u16, Vec<u8>)> {
     let mut came = Vec::new();
     for socket in sockets {
-        while socket.receive(64, |bytes| {
+        while socket.incoming.receive(64, |bytes| {
             let (_, to, payload) = read(bytes).unwrap();
             came.push((to.port(), payload.to_vec()));
+            ControlFlow::Continue(())
         }) > 0
         {}
     }
@@ -193,8 +196,8 @@ fn every_queue_has_its_socket() {
             interface.claim(key(NEAR, port), place).unwrap();
             let bytes = frame(MACS, (NEAR, port), (FAR, PORT), b"which queue?");
             let at = usize::from(port % 4);
-            sockets[at].send(|writer| writer.push(&bytes)).unwrap();
-            sockets[at].flush().unwrap();
+            sockets[at].outgoing.send(|writer| writer.push(&bytes)).unwrap();
+            sockets[at].outgoing.flush().unwrap();
         }
         let mut came = vec![Vec::new(); 4];
         assert!(

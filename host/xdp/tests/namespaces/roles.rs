@@ -5,6 +5,7 @@ use super::{OWNER, key, soon};
 use adverb_xdp::{Config, Interface, Membership, Owner};
 use std::io::Read;
 use std::net::UdpSocket;
+use std::ops::ControlFlow;
 
 /// The entry of a process with a role.
 #[test]
@@ -56,21 +57,22 @@ fn member(with: &str) {
         let mut due: Vec<_> = (0..64).map(|n| u32::from(round) << 8 | n).collect();
         for n in &due {
             let bytes = frame(MACS, (NEAR, own), (FAR, echo), &n.to_be_bytes());
-            sockets[0].send(|writer| writer.push(&bytes)).unwrap();
+            sockets[0].outgoing.send(|writer| writer.push(&bytes)).unwrap();
         }
-        sockets[0].flush().unwrap();
+        sockets[0].outgoing.flush().unwrap();
         let came = soon(|| {
             for socket in &mut sockets {
-                while socket.receive(64, |bytes| {
+                while socket.incoming.receive(64, |bytes| {
                     let (_, to, payload) = read(bytes).unwrap();
                     assert_eq!(to.port(), own);
                     due.retain(|due| due.to_be_bytes() != payload);
+                    ControlFlow::Continue(())
                 }) > 0
                 {}
             }
             due.is_empty()
         });
-        let counted: Vec<_> = sockets.iter().map(|socket| socket.statistics()).collect();
+        let counted: Vec<_> = sockets.iter().map(|socket| socket.incoming.statistics()).collect();
         assert!(came, "{own} in round {round}: {due:?} {counted:?}");
     }
     assert!(!member.has_ended());
@@ -89,9 +91,9 @@ fn hoarder(with: &str) {
     for _ in 0..12 {
         for _ in 0..64 {
             // Where there are no frames left, there is nothing to hoard.
-            let _ = sockets[0].send(|writer| writer.push(&bytes));
+            let _ = sockets[0].outgoing.send(|writer| writer.push(&bytes));
         }
-        let _ = sockets[0].flush();
+        let _ = sockets[0].outgoing.flush();
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     println!("\nready");
