@@ -39,7 +39,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 pub use self::address::Destination;
 use self::address::Name;
 use self::control::{Message, Orders, Tidings};
-pub use self::gather::{Full, Gather, GatherBuffer, VECTORS_MAX};
+pub use self::gather::{Cursor, Full, Gather, GatherBuffer, VECTORS_MAX};
 use self::steering::SockFilter;
 use crate::fork::KeptFd;
 use crate::sockopt;

@@ -111,7 +111,7 @@ impl Interface {
         let shape = Shape::for_mtu(mtu).map_err(system("choose the length of frames"))?;
         let places = u32::try_from(PLACES).unwrap_or(u32::MAX);
         let queues = config.queues.unwrap_or(QUEUES_MAX).min(QUEUES_MAX);
-        let steering = Steering::new(QUEUES_MAX, places, KEYS_MAX)
+        let steering = Steering::new(QUEUES_MAX, places, KEYS_MAX, shape.packet_bytes_max())
             .map_err(privileged("load the steering program"))?;
         let (attachment, mode, reason) = attach(&steering, index, config.mode)?;
         Ok(Self {

@@ -3,7 +3,7 @@
 //! A packet belongs to a member if its protocol, destination and source are in the table, or its protocol and
 //! destination alone. It goes to the socket that the member has on the queue on which the packet came, for the kernel
 //! drops packets for another queue's. Everything else is the kernel's: what is not in the table, fragments, IPv4 options,
-//! IPv6 extension headers, VLANs, and packets on a queue where the member has no socket.
+//! IPv6 extension headers, VLANs, packets longer than a frame, and packets on a queue where the member has no socket.
 
 use crate::assembler::{Assembler, If, Label, Reg, Width};
 use adverb_sys::bpf::{Map, MapKind, Program};
@@ -103,10 +103,15 @@ pub(crate) struct Steering {
 
 impl Steering {
     /// Tables for that many queues, members and keys.
-    pub(crate) fn new(queues: u32, places: u32, keys_max: u32) -> io::Result<Self> {
+    pub(crate) fn new(
+        queues: u32,
+        places: u32,
+        keys_max: u32,
+        packet_bytes_max: u32,
+    ) -> io::Result<Self> {
         let keys = Map::create(MapKind::Hash, KEY_BYTES, 4, keys_max)?;
         let sockets = Map::create(MapKind::XdpSockets, 4, 4, queues * places)?;
-        let program = Program::load_xdp(&program(&keys, &sockets, queues))?;
+        let program = Program::load_xdp(&program(&keys, &sockets, queues, packet_bytes_max))?;
         Ok(Self { keys, sockets, queues, program })
     }
 
@@ -136,7 +141,7 @@ impl Steering {
 }
 
 /// The program: makes a key of the packet, looks it up with its source and without, and redirects it.
-fn program(keys: &Map, sockets: &Map, queues: u32) -> Vec<u64> {
+fn program(keys: &Map, sockets: &Map, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
     let mut asm = Assembler::default();
     let [v4, v6, look, hit, pass] = [(); 5].map(|()| asm.label());
     asm.set(CONTEXT, Reg(1));
@@ -145,6 +150,10 @@ fn program(keys: &Map, sockets: &Map, queues: u32) -> Vec<u64> {
     for at in (0..5).map(|n| KEY + 8 * n) {
         asm.store(Width::Double, STACK, at, 0);
     }
+    // What does not fit a frame: packets that a sender on this host leaves to the interface to cut.
+    asm.set(BYTES, PACKET);
+    asm.add(BYTES, i32::try_from(packet_bytes_max).unwrap_or(i32::MAX));
+    asm.jump(If::Greater, END, BYTES, pass);
     bound(&mut asm, ETHERNET + 20 + PORTS, pass);
     asm.load(Width::Half, BYTES, PACKET, 12);
     asm.jump(If::Equal, BYTES, network(0x0800), v4);

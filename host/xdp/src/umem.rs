@@ -50,6 +50,11 @@ impl Shape {
         }
     }
 
+    /// The longest packet that fits a frame, in bytes.
+    pub(crate) const fn packet_bytes_max(self) -> u32 {
+        self.frame_bytes - HEADROOM_BYTES
+    }
+
     /// It is one that the kernel takes, and has as many frames as there may be.
     fn check(self) -> io::Result<Self> {
         let right =
@@ -419,19 +424,15 @@ impl Writer<'_> {
         }
     }
 
-    /// The sum of the 16-bit words from `at` on, as the check sums of IP and UDP have it before it is folded.
-    #[must_use]
-    pub fn sum(&self, at: usize) -> u64 {
-        let (mut sum, mut at) = (0, at);
+    /// Adds up what was written from `at` on, for a checksum.
+    pub fn fold<T>(&self, mut at: usize, mut sum: T, mut add: impl FnMut(T, &[u8]) -> T) -> T {
         let mut block = [0; 256];
         while at < self.len {
             let part = (self.len - at).min(block.len());
-            block.fill(0);
             let from = self.start.wrapping_add(at);
             // SAFETY: bytes of this member's frame (rule 3) that were written; a block of this process has room for them.
             unsafe { std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), part) };
-            let (words, _) = block.as_chunks::<2>();
-            sum += words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum::<u64>();
+            sum = add(sum, block.get(..part).unwrap_or_default());
             at += part;
         }
         sum
@@ -449,6 +450,8 @@ pub(crate) fn to_usize(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
+/// What the kernel keeps at the front of each frame that it fills.
+const HEADROOM_BYTES: u32 = 256;
 /// Frames of a UMEM unless its maker says otherwise.
 const FRAMES: u32 = 8192;
 /// Frames that one may have.
@@ -513,8 +516,10 @@ mod tests {
         writer.push(&[1; 301]);
         writer.patch(299, &[2, 3]);
         writer.patch(300, &[9, 9]); // One too many.
-        assert_eq!((writer.len(), writer.sum(298)), (301, 0x0102 + 0x0300));
-        assert_eq!(writer.sum(0), 149 * 0x0101 + 0x0102 + 0x0300);
+        let count =
+            |sum, bytes: &[u8]| sum + bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+        assert_eq!((writer.len(), writer.fold(299, 0, count)), (301, 5));
+        assert_eq!(writer.fold(0, 0, count), 299 + 5);
         assert_eq!(writer.finish(), Some(301));
         let lent = umem.lend(2048 + 298, 3, &mut Vec::new(), <[u8]>::to_vec);
         assert_eq!(lent.unwrap(), [1, 2, 3]);

@@ -35,7 +35,7 @@ pub use self::v6::Ipv6;
 
 use crate::icrc::Flow;
 use crate::room::Room;
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 pub(crate) use self::v6::parse_class;
 
@@ -92,6 +92,44 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
+    /// Reads an IP packet as [`Envelope::parse`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] says what it is instead.
+    pub fn parse(packet: &'a [u8]) -> Result<Self, Error> {
+        let Envelope { from, to, id, marks, payload } = Envelope::parse(packet)?;
+        let flow = match (from.ip(), to.ip()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                Flow::v4(src.octets(), dst.octets(), from.port(), to.port())
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                Flow::v6(src.octets(), dst.octets(), from.port(), to.port())
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {
+                return Err(Error::NotIp);
+            }
+        };
+        Ok(Self { flow, id, marks, payload })
+    }
+}
+
+/// One UDP datagram, with its addresses in place of its [`Flow`]: cheaper where that is known.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Envelope<'a> {
+    /// Source address and port.
+    pub from: SocketAddr,
+    /// Destination address and port.
+    pub to: SocketAddr,
+    /// The IPv4 identification; 0 for IPv6.
+    pub id: u16,
+    /// How it was to be treated on its way.
+    pub marks: Marks,
+    /// What UDP carries.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Envelope<'a> {
     /// Reads an IP packet that carries a whole UDP datagram. Check sums are not looked at, and
     /// bytes after the packet's end, which Ethernet adds to short frames, are ignored.
     ///
@@ -119,10 +157,11 @@ impl<'a> Datagram<'a> {
             return Err(Error::NotUdp);
         }
         let (udp, payload) = Udp::parse(rest.payload)?;
-        let flow = Flow::v4(ip.src.octets(), ip.dst.octets(), udp.src_port, udp.dst_port);
+        let from = SocketAddr::new(ip.src.into(), udp.src_port);
+        let to = SocketAddr::new(ip.dst.into(), udp.dst_port);
         let marks =
             Marks { traffic_class: ip.traffic_class, hop_limit: ip.hop_limit, flow_label: 0 };
-        Ok(Self { flow, id: ip.id, marks, payload })
+        Ok(Self { from, to, id: ip.id, marks, payload })
     }
 
     fn parse_v6(packet: &'a [u8]) -> Result<Self, Error> {
@@ -131,9 +170,11 @@ impl<'a> Datagram<'a> {
             return Err(Error::NotUdp);
         }
         let (udp, payload) = Udp::parse(rest)?;
-        let flow = Flow::v6(ip.src.octets(), ip.dst.octets(), udp.src_port, udp.dst_port);
+        let from = SocketAddr::new(ip.src.into(), udp.src_port);
+        let to = SocketAddr::new(ip.dst.into(), udp.dst_port);
         let Ipv6 { traffic_class, hop_limit, flow_label, .. } = ip;
-        Ok(Self { flow, id: 0, marks: Marks { traffic_class, hop_limit, flow_label }, payload })
+        let marks = Marks { traffic_class, hop_limit, flow_label };
+        Ok(Self { from, to, id: 0, marks, payload })
     }
 }
 

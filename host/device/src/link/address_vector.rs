@@ -7,6 +7,7 @@
 use crate::link::errors::ConnectError;
 use crate::link::peer_cache::LocalRoute;
 use crate::link::udp::endpoint::{Endpoint, gid_of};
+use crate::link::xdp::NextHop;
 use adverb_engine::Gid;
 use adverb_sys::udp::Destination;
 use adverb_wire::{Flow, Marks};
@@ -20,6 +21,8 @@ pub(crate) struct AddressVector {
     pub(crate) flow: Flow,
     /// How packets are marked when they leave.
     pub(crate) marks: Marks,
+    /// Packets leave as frames, where they can.
+    pub(crate) next_hop: Option<NextHop>,
     /// It ends in this network namespace: the destination may be a neighbour.
     pub(crate) local: Option<LocalRoute>,
 }
@@ -38,7 +41,8 @@ impl AddressVector {
             remote,
         })?;
         let (destination, marks) = endpoint.destination(peer, marks);
-        Ok(Self { endpoint, destination, flow, marks, local: None })
+        let next_hop = endpoint.next_hop(peer);
+        Ok(Self { endpoint, destination, flow, marks, next_hop, local: None })
     }
 
     /// It ends on this host, at the address where it begins.

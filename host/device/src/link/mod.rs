@@ -9,6 +9,7 @@ pub(crate) mod path;
 pub(crate) mod peer_cache;
 pub(crate) mod shm;
 pub(crate) mod udp;
+pub(crate) mod xdp;
 
 use self::gid::{Device, devices};
 use self::path::PathChoice;

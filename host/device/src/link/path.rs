@@ -19,6 +19,9 @@ pub enum PathChoice {
     SharedMemory,
     /// UDP always. `udp`.
     Udp,
+    /// As `Udp`, but packets to and from other hosts go past the kernel's sockets, as frames of the interface. Only one
+    /// process can have an interface so, and it takes privilege. `xdp`.
+    Xdp,
 }
 
 /// Configuration with which a device is opened.
@@ -58,8 +61,9 @@ impl PathChoice {
             "ring" => Ok(Self::Ring),
             "shm" => Ok(Self::SharedMemory),
             "udp" => Ok(Self::Udp),
+            "xdp" => Ok(Self::Xdp),
             other => {
-                let message = format!("{VARIABLE}={other}: it can be auto, ring, shm or udp");
+                let message = format!("{VARIABLE}={other}: it can be auto, ring, shm, udp or xdp");
                 Err(io::Error::new(io::ErrorKind::InvalidInput, message))
             }
         }
@@ -69,7 +73,7 @@ impl PathChoice {
     pub(crate) fn allows_memory(self) -> bool {
         match self {
             Self::Auto | Self::Ring | Self::SharedMemory => true,
-            Self::Udp => false,
+            Self::Udp | Self::Xdp => false,
         }
     }
 
@@ -77,7 +81,7 @@ impl PathChoice {
     pub(crate) fn shares(self) -> bool {
         match self {
             Self::Auto | Self::SharedMemory => true,
-            Self::Ring | Self::Udp => false,
+            Self::Ring | Self::Udp | Self::Xdp => false,
         }
     }
 }
@@ -98,9 +102,11 @@ mod tests {
             assert!(choice.allows_memory());
             assert_eq!(choice.shares(), shares);
         }
-        let udp = PathChoice::parse("udp").unwrap();
-        assert!(!udp.allows_memory() && !udp.shares());
+        for value in ["udp", "xdp"] {
+            let packets = PathChoice::parse(value).unwrap();
+            assert!(!packets.allows_memory() && !packets.shares());
+        }
         let error = PathChoice::parse("tcp").unwrap_err().to_string();
-        assert_eq!(error, "ADVERB_PATH=tcp: it can be auto, ring, shm or udp");
+        assert_eq!(error, "ADVERB_PATH=tcp: it can be auto, ring, shm, udp or xdp");
     }
 }

@@ -17,8 +17,8 @@ use crate::objects::qp::Directed;
 use crate::registry::probe;
 use crate::registry::relay::{Message, Passed};
 use adverb_engine::{
-    Acks, Driver, Dropped, Gid, Given, Look, Seats, Time, Waiting, accept, serve_ready,
-    set_open_deadline,
+    Acks, Driver, Dropped, Gid, Given, Look, Seats, Time, Waiting, accept, accept_known,
+    serve_ready, set_open_deadline,
 };
 use adverb_wire::{Packet, Qpn, Transport};
 use std::sync::atomic::Ordering;
@@ -92,7 +92,8 @@ impl Port {
     fn step(&self, receiver: &mut Receiver, driver: Driver) -> bool {
         // Reading the clock is a good part of a step that finds nothing.
         receiver.steps += 1;
-        let rarely = if receiver.shm_receivers.is_empty() { CLOCK_STEPS } else { SHM_CLOCK_STEPS };
+        let calls = receiver.shm_receivers.is_empty() && receiver.frames.is_empty();
+        let rarely = if calls { CLOCK_STEPS } else { SHM_CLOCK_STEPS };
         let due = receiver.steps >= rarely || receiver.waiting.has_packets();
         let mut clock = Clock::new();
         let (mut busy, mut published) = (false, false);
@@ -112,6 +113,11 @@ impl Port {
         // is silenced, or its sleepers wake at once.
         if !receiver.shm_receivers.is_empty() || self.standby.doorbell().is_suspect() {
             let (received, completed) = self.receive_records(receiver, &mut clock, driver);
+            busy |= received;
+            published |= completed;
+        }
+        if !receiver.frames.is_empty() {
+            let (received, completed) = self.receive_frames(receiver, &mut clock, driver);
             busy |= received;
             published |= completed;
         }
@@ -178,7 +184,8 @@ impl Port {
                 let now = clock.now();
                 let group =
                     group.as_ref().map(|group| Listeners { group, shm_receivers, departed });
-                let arrival = Arrival { passed, endpoint, group, now, driver, relayed: false };
+                let arrival =
+                    Arrival { passed, endpoint, group, now, driver, relayed: false, id: None };
                 let completed = self.take(&arrival, flows, waiting, parked) > 0;
                 published |= completed;
                 // The program has something to look at: completions, or a little in its memory.
@@ -223,7 +230,8 @@ impl Port {
             if let Some(RxSocket { endpoint, flows, .. }) = found {
                 self.links.counters.relayed.add(1);
                 let now = clock.now();
-                let arrival = Arrival { passed, endpoint, group: None, now, driver, relayed: true };
+                let arrival =
+                    Arrival { passed, endpoint, group: None, now, driver, relayed: true, id: None };
                 self.take(&arrival, flows, waiting, parked);
             } else {
                 self.on_stray_management(&passed);
@@ -252,14 +260,18 @@ impl Port {
         let mut grips = Grips::new(&self.links.regions);
         let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
         for (index, datagram) in passed.bytes.chunks(step).enumerate() {
-            let guess = u16::try_from(index).unwrap_or(0);
+            let guess = arrival.id.or(u16::try_from(index).ok()).unwrap_or(0);
             if let Some(capture) = endpoint.capture.as_deref()
                 && !probe::is_own(datagram)
             {
                 let id = flow.verify(datagram, guess).unwrap_or(guess);
                 capture.packet((passed.source, endpoint.addr), id, passed.marks, datagram);
             }
-            let packet = match accept(datagram, flow, guess) {
+            let accepted = match arrival.id {
+                Some(id) => accept_known(datagram, flow, id),
+                None => accept(datagram, flow, guess),
+            };
+            let packet = match accepted {
                 Ok(packet) => packet,
                 Err(Dropped::Corrupt) => {
                     self.links.counters.icrc_errors.add(1);
@@ -427,9 +439,9 @@ impl Port {
 
 /// Steps that find nothing, between looks at the clock.
 const CLOCK_STEPS: u32 = 8;
-/// The same, where there are shared-memory links: a look at them is short.
+/// The same, where there are shared-memory links or frames: a look at them is short.
 pub(super) const SHM_CLOCK_STEPS: u32 = 64;
-/// Steps in which no shared-memory link brings anything, before others are let to the processor, and again after so
+/// Steps in which no shared-memory link and no frame brings anything, before others are let to the processor, and again after so
 /// many more: some 50 µs, and some 10.
 const SPIN_STEPS: u32 = 2048;
 const YIELD_STEPS: u32 = 512;
@@ -440,7 +452,7 @@ const RELAYED_MAX: usize = 16;
 /// Steps after which a peer that goes on sending is not waited for.
 const SETTLING_STEPS_MAX: u32 = 10_000;
 /// What arrives in so few bytes at once is looked at before more is taken: a program may poll for it.
-const LITTLE_BYTES: usize = 512;
+pub(super) const LITTLE_BYTES: usize = 512;
 
 #[cfg(test)]
 mod tests {
@@ -477,6 +489,13 @@ mod tests {
             }
         }
         port.links.counters.relayed.get()
+    }
+
+    #[test]
+    fn frames_of_an_interface_that_has_none_are_refused_with_the_reason() {
+        let config = PortConfig { path: Some(PathChoice::Xdp), exclusive: true };
+        let error = Port::open_with("soft_lo", &config).unwrap_err().to_string();
+        assert!(error.contains("ADVERB_PATH=xdp") && error.contains("lo has no"), "{error}");
     }
 
     /// Goal: what comes from a device is a packet, also if that has ended meanwhile; the same message from a

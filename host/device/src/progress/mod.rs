@@ -9,6 +9,7 @@
 
 mod driving;
 mod exit;
+mod frames;
 pub(crate) mod helper;
 pub(crate) mod management;
 pub(crate) mod monitor;
@@ -32,6 +33,7 @@ use crate::link::udp::capture::{self, Capture};
 use crate::link::udp::endpoint::{Endpoint, FlowCache};
 use crate::link::udp::multicast::Group;
 use crate::link::udp::reception::{Mode, Reception, Switch};
+use crate::link::xdp::XdpLink;
 use crate::memory::export::Exports;
 use crate::memory::region::Regions;
 use crate::objects::events::Audience;
@@ -54,6 +56,7 @@ use adverb_sys::clock;
 use adverb_sys::epoll::Epoll;
 use adverb_sys::udp::{self, BURST_BYTES_MAX, Received};
 use adverb_wire::{Marks, Qpn};
+use adverb_xdp::socket::Incoming;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
@@ -138,6 +141,8 @@ pub(crate) struct Receiver {
     /// Neighbours whose shared-memory links have ended.
     departed: VecDeque<Departed>,
     rx_sockets: Vec<RxSocket>,
+    /// Frames that come past the sockets, by queue.
+    frames: Vec<Incoming>,
     /// The sockets of multicast groups, once there was one: sleepers watch it, and not them.
     groups: Option<Epoll>,
     buffer: Box<[u8]>,
@@ -151,7 +156,7 @@ pub(crate) struct Receiver {
     postponed: bool,
     /// Steps since timers and held acknowledgements were looked at.
     steps: u32,
-    /// Steps since a shared-memory link brought something.
+    /// Steps since a shared-memory link or a frame brought something.
     quiet: u32,
     /// Sockets show how packets are marked.
     marks: bool,
@@ -199,6 +204,8 @@ pub struct Port {
     receiver: FutexMutex<Receiver>,
     endpoints: Mutex<HashMap<u8, Arc<Endpoint>>>,
     capture: Option<Arc<Capture>>,
+    /// Packets of other hosts come and go by it.
+    xdp_link: Option<Arc<XdpLink>>,
     /// Where others see the counters, unless the system has no room for that.
     stats_page: Option<StatsPage>,
     numbers: Mutex<Numbers>,
@@ -263,6 +270,17 @@ impl Port {
             memory.allows_memory(),
         )
         .map_err(failed("listen for neighbours"))?;
+        let (xdp_link, frames) = match choice {
+            PathChoice::Xdp => XdpLink::open(device)
+                .map(|(link, frames)| (Some(link), frames))
+                .map_err(failed("have the interface's frames, as ADVERB_PATH=xdp asks"))?,
+            PathChoice::Auto | PathChoice::Ring | PathChoice::SharedMemory | PathChoice::Udp => {
+                (None, Vec::new())
+            }
+        };
+        for incoming in &frames {
+            helper.watch(incoming).map_err(failed("prepare the helper thread"))?;
+        }
         let relayed = registry.relayed();
         let port = Arc::new(Self {
             links: Links {
@@ -288,6 +306,7 @@ impl Port {
                 shm_receivers: Vec::new(),
                 departed: VecDeque::new(),
                 rx_sockets: Vec::new(),
+                frames,
                 groups: None,
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
                 waiting: Waiting::default(),
@@ -301,6 +320,7 @@ impl Port {
             }),
             endpoints: Mutex::new(HashMap::new()),
             capture: capture.map(Arc::new),
+            xdp_link,
             stats_page,
             numbers: Mutex::new(Numbers::default()),
             handshake,
@@ -473,4 +493,6 @@ struct Arrival<'a> {
     driver: Driver,
     /// They came by way of another process.
     relayed: bool,
+    /// The IP identification, where it is known: then there is one packet.
+    id: Option<u16>,
 }

@@ -616,9 +616,9 @@ impl Receiver {
     }
 
     /// The sockets' turn has come. A look costs a system call each, which a program that talks to
-    /// its neighbours does not want to pay every time.
+    /// its neighbours, or by frames, does not want to pay every time.
     pub(super) fn looks_at_sockets(&self, driver: Driver) -> bool {
-        self.shm_receivers.is_empty()
+        self.shm_receivers.is_empty() && self.frames.is_empty()
             || driver == Driver::Helper
             || self.quiet >= QUIET_STEPS
             || self.steps == 0

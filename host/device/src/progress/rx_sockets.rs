@@ -159,6 +159,10 @@ impl Port {
     pub(super) fn open_endpoint(&self, addr: SocketAddr) -> io::Result<Arc<Endpoint>> {
         self.links.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
             let endpoint = Endpoint::bind(addr, self.links.device.index, self.capture.clone())?;
+            let endpoint = match &self.xdp_link {
+                Some(link) => endpoint.with_frames(link)?,
+                None => endpoint,
+            };
             members.push(registry.slot());
             steer(&endpoint, registry, members)?;
             Ok(Arc::new(endpoint))

@@ -357,7 +357,8 @@ impl Port {
                             .find(|rx_socket| rx_socket.endpoint.addr.ip() == target);
                         if let Some(RxSocket { endpoint, flows, .. }) = rx_socket {
                             let (group, relayed) = (None, true);
-                            let arrival = Arrival { passed, endpoint, group, now, driver, relayed };
+                            let arrival =
+                                Arrival { passed, endpoint, group, now, driver, relayed, id: None };
                             self.take(&arrival, flows, waiting, all);
                         }
                     }

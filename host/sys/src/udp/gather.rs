@@ -167,6 +167,12 @@ impl<'a> Gather<'a> {
         done
     }
 
+    /// A look at the bytes from the first on.
+    #[must_use]
+    pub fn cursor(&self) -> Cursor<'_> {
+        Cursor { vectors: self.vectors, offset: 0 }
+    }
+
     /// The only place there is, if there is one only: a call for one place is cheaper.
     #[inline]
     pub(super) fn only(&self) -> Option<(*const u8, usize)> {
@@ -180,6 +186,30 @@ impl<'a> Gather<'a> {
     #[inline]
     pub(super) fn as_raw(&self) -> (*const libc::iovec, usize) {
         (self.vectors.as_ptr(), self.vectors.len())
+    }
+}
+
+/// A position in what was gathered.
+#[derive(Debug)]
+pub struct Cursor<'a> {
+    vectors: &'a [libc::iovec],
+    /// Bytes of the first place that were passed.
+    offset: usize,
+}
+
+impl Cursor<'_> {
+    /// Passes bytes that follow one another in memory, at most `most`, and says where they are; `None` at the end.
+    #[inline]
+    pub fn take(&mut self, most: usize) -> Option<(*const u8, usize)> {
+        let (first, rest) = self.vectors.split_first()?;
+        let start = first.iov_base.cast_const().cast::<u8>().wrapping_add(self.offset);
+        let left = first.iov_len.saturating_sub(self.offset);
+        if left > most {
+            self.offset += most;
+            return Some((start, most));
+        }
+        (self.vectors, self.offset) = (rest, 0);
+        Some((start, left))
     }
 }
 

@@ -38,11 +38,30 @@ impl Hosts {
     }
 
     fn agents(&self, gid_index: u8) -> [Agent; 2] {
-        self.names.each_ref().map(|name| {
+        self.agents_over(["udp"; 2], gid_index)
+    }
+
+    /// One at each end, which takes this path.
+    fn agents_over(&self, paths: [&str; 2], gid_index: u8) -> [Agent; 2] {
+        let [a, b] = &self.names;
+        let [path, other] = paths;
+        [(a, path), (b, other)].map(|(name, path)| {
             let mut command = Command::new("ip");
-            command.args(["netns", "exec", name]).arg(program());
+            command.args(["netns", "exec", name]).arg(program()).env("ADVERB_PATH", path);
             Agent::start_by(command, "soft_eth0", gid_index)
         })
+    }
+
+    /// Datagrams that the kernel has given to sockets, in both.
+    fn datagrams(&self) -> u64 {
+        let of = |name: &String, table: &str, word: &str, field: usize| {
+            let text =
+                run(&format!("ip netns exec {name} cat /proc/net/{table}")).expect("a table");
+            let last = text.lines().rfind(|line| line.starts_with(word)).expect("a line");
+            last.split_whitespace().nth(field).expect("a field").parse::<u64>().expect("a number")
+        };
+        let both = |name| of(name, "snmp", "Udp: ", 1) + of(name, "snmp6", "Udp6InDatagrams", 1);
+        self.names.iter().map(both).sum()
     }
 }
 
@@ -65,7 +84,11 @@ fn run(command: &str) -> Result<String, String> {
 }
 
 fn both_ways(hosts: &Hosts, setup: Setup) {
-    let [mut a, mut b] = hosts.agents(setup.gid_index);
+    both_ways_over(hosts, ["udp"; 2], setup);
+}
+
+fn both_ways_over(hosts: &Hosts, paths: [&str; 2], setup: Setup) {
+    let [mut a, mut b] = hosts.agents_over(paths, setup.gid_index);
     let (x, y) = Agent::introduce(&mut a, &mut b, &setup);
     one_way(&mut a, &mut b, x, y);
     one_way(&mut b, &mut a, y, x);
@@ -106,6 +129,56 @@ fn two_hosts_reach_each_other_over_ipv4_and_link_local_ipv6() {
             let [mut a, _] = hosts.agents(gid_index);
             assert_eq!(a.ask("mtu"), path_mtu.bytes().to_string(), "what fits {mtu}");
             both_ways(&hosts, Setup { gid_index, path_mtu, ..Setup::default() });
+        }
+    }
+}
+
+/// Goal: packets that go past the sockets at one end or at both are those that the sockets' would be.
+#[test]
+fn frames_and_sockets_reach_each_other_over_ipv4_and_link_local_ipv6() {
+    let Some(hosts) = Hosts::new("frames", 1500) else {
+        return;
+    };
+    if let Err(error) = adverb_sys::bpf::Map::create(adverb_sys::bpf::MapKind::XdpSockets, 4, 4, 1)
+    {
+        return println!("skipped: no AF_XDP to be had: {error}");
+    }
+    for paths in [["xdp", "xdp"], ["xdp", "udp"]] {
+        for gid_index in [0, 1] {
+            let setup = Setup { gid_index, path_mtu: PathMtu::B1024, ..Setup::default() };
+            both_ways_over(&hosts, paths, setup);
+            let [mut a, mut b] = hosts.agents_over(paths, gid_index);
+            let (here, _) = Agent::introduce(&mut a, &mut b, &setup);
+            let far = b.memory();
+            let write = format!("write {} 0 4000 {} {}", here.index, far.addr, far.rkey.0);
+            let before = hosts.datagrams();
+            for _ in 0..200 {
+                assert_eq!(a.ask(&write), "Success");
+            }
+            // Four packets and an acknowledgement each; few go by the sockets, while neighbours are not known.
+            let datagrams = hosts.datagrams() - before;
+            assert_eq!(paths == ["xdp", "xdp"], datagrams < 100, "{paths:?}: {datagrams}");
+        }
+    }
+}
+
+/// Goal: a mark of congestion on a frame is seen, and answered. Method: the sender marks its packets itself.
+#[test]
+fn marks_on_frames_are_seen() {
+    let Some(hosts) = Hosts::new("marks", 1500) else {
+        return;
+    };
+    if let Err(error) = adverb_sys::bpf::Map::create(adverb_sys::bpf::MapKind::XdpSockets, 4, 4, 1)
+    {
+        return println!("skipped: no AF_XDP to be had: {error}");
+    }
+    for (traffic_class, marked) in [(2, false), (3, true)] {
+        for gid_index in [0, 1] {
+            let [mut a, mut b] = hosts.agents_over(["xdp"; 2], gid_index);
+            let setup =
+                Setup { gid_index, traffic_class, path_mtu: PathMtu::B1024, ..Setup::default() };
+            let (_, notified) = answers(&mut a, &mut b, &setup);
+            assert_eq!(notified > 0, marked, "{traffic_class}: {notified}");
         }
     }
 }

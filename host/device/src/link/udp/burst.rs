@@ -15,6 +15,7 @@
 
 use crate::link::address_vector::AddressVector;
 use crate::link::udp::endpoint::Endpoint;
+use crate::link::xdp::{NextHop, Way};
 use crate::memory::copying::{copy_long, copy_short};
 use crate::memory::local::Source;
 use crate::memory::region::{RawPin, Regions};
@@ -36,6 +37,8 @@ const COPY_BYTES_MAX: usize = 4096;
 const ICRC_BLOCK_BYTES: usize = 2048;
 /// Pieces of one packet's payload: as many as a request has scatter/gather entries.
 pub(crate) const PIECES_MAX: usize = 32;
+/// Bursts of so many packets go by the socket also where there are frames: one call costs less than as many frames.
+const BULK_PACKETS: usize = 8;
 /// Regions pinned by one burst.
 const PINS_MAX: usize = 1024;
 /// How long to wait at a time for room in the network's queue, and before a burst counts as lost of a queue pair that
@@ -109,6 +112,7 @@ pub(crate) struct Route<'a> {
     pub(crate) destination: &'a Destination,
     pub(crate) flow: &'a Flow,
     pub(crate) marks: Marks,
+    pub(crate) next_hop: Option<&'a NextHop>,
     pub(crate) regions: &'a Regions,
     pub(crate) counters: &'a Counters,
 }
@@ -120,8 +124,10 @@ impl<'a> Route<'a> {
         regions: &'a Regions,
         counters: &'a Counters,
     ) -> Self {
-        let AddressVector { endpoint, destination, flow, marks, local: _ } = address_vector;
-        Self { endpoint, destination, flow, marks: *marks, regions, counters }
+        let AddressVector { endpoint, destination, flow, marks, next_hop, local: _ } =
+            address_vector;
+        let (marks, next_hop) = (*marks, next_hop.as_ref());
+        Self { endpoint, destination, flow, marks, next_hop, regions, counters }
     }
 }
 
@@ -343,6 +349,12 @@ impl Burst<'_> {
     fn send(&mut self) {
         let endpoint = self.route.endpoint;
         endpoint.count_burst();
+        if let Some(next_hop) = self.route.next_hop
+            && (self.packets < BULK_PACKETS || !endpoint.gso())
+            && let Some(way) = next_hop.way()
+        {
+            return self.send_frames(&way);
+        }
         let told = self.paced
             && endpoint.socket.unsent_bytes() > 0
             && endpoint.socket.tell_of_full_queues(true).is_ok();
@@ -391,6 +403,27 @@ impl Burst<'_> {
                 self.route.counters.send_dropped.add(packets);
             }
             return;
+        }
+    }
+
+    /// Sends the burst as frames.
+    fn send_frames(&self, way: &Way<'_>) {
+        let Route { endpoint, flow, marks, counters, .. } = self.route;
+        let mut sender = way.sender(flow, endpoint.as_sent(marks), self.wait_max());
+        let (mut cursor, mut left) = (self.gather.cursor(), self.gather.len());
+        for id in (0..=u16::MAX).take(self.packets) {
+            let len = left.min(self.segment);
+            left -= len;
+            let sent = sender.send(id, len, |frame| {
+                let mut missing = len;
+                while let Some((start, part)) = cursor.take(missing).filter(|_| missing > 0) {
+                    missing -= part;
+                    // SAFETY: gathered: of the staging area, or pinned (rules 1 and 2); and no frame.
+                    unsafe { frame.push_raw(start, part) };
+                }
+            });
+            let counter = if sent { &counters.sent_pkts } else { &counters.send_dropped };
+            counter.add(1);
         }
     }
 

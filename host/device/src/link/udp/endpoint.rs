@@ -1,6 +1,7 @@
 //! One local address: its socket, and what is known about the ways to and from it.
 
 use crate::link::udp::capture::Capture;
+use crate::link::xdp::{NextHop, XdpLink};
 use adverb_engine::Gid;
 use adverb_sys::udp::{self, BindOptions, Destination, Socket};
 use adverb_wire::{Flow, Marks, ROCE_PORT};
@@ -25,6 +26,8 @@ pub(crate) struct Endpoint {
     ecn_capable: AtomicBool,
     /// Hop limit of packets of which nothing else is said.
     hop_limit: u8,
+    /// Packets to other hosts leave as frames where they can.
+    frames: Option<Arc<XdpLink>>,
 }
 
 impl Endpoint {
@@ -43,7 +46,22 @@ impl Endpoint {
         let _ = socket.set_multicast_interface(interface);
         let ecn_capable = AtomicBool::new(false);
         let bursts = AtomicU64::new(0);
-        Ok(Self { socket, addr, interface, capture, gso, bursts, ecn_capable, hop_limit })
+        let frames = None;
+        Ok(Self { socket, addr, interface, capture, gso, bursts, ecn_capable, hop_limit, frames })
+    }
+
+    /// The same, whose packets to and from other hosts go by a link of frames. The socket has what that cannot carry.
+    pub(crate) fn with_frames(self, link: &Arc<XdpLink>) -> io::Result<Self> {
+        link.claim(self.addr)?;
+        Ok(Self { frames: Some(Arc::clone(link)), ..self })
+    }
+
+    /// The way by which packets for `peer` leave as frames, if they can.
+    pub(crate) fn next_hop(&self, peer: SocketAddr) -> Option<NextHop> {
+        self.frames
+            .as_ref()
+            .filter(|_| !peer.ip().is_multicast())
+            .map(|link| link.next_hop(peer.ip()))
     }
 
     /// The address of a multicast group on an interface, as one binds and sends to it.
