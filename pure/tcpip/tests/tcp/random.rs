@@ -80,8 +80,16 @@ proptest! {
         plans in [plan(), plan()],
         path in path(),
     ) {
+        // A peer with a window of one byte, which it reads after a pause, takes seconds for each.
+        let plans = [0, 1].map(|at| {
+            let windows = WINDOWS_MAX * u64::from(configs[1 - at].receive_bytes_max);
+            Plan { bytes: plans[at].bytes.min(windows), ..plans[at] }
+        });
         let mut pair = Pair::new(seed, configs, plans, path);
         pair.run(Duration::from_secs(30_000));
         pair.assert_complete();
     }
 }
+
+/// Full windows in a stream, at most.
+const WINDOWS_MAX: u64 = 3000;
