@@ -480,7 +480,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
     /// When [`Sender::on_time`] is to be called.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         let Timers { retransmit, tail, reorder, persist } = self.timers;
-        earliest([retransmit, tail, reorder, persist, self.pacer.deadline()])
+        earliest([retransmit, tail, reorder, persist, self.pacer.deadline(), self.patience.end()])
     }
 
     /// Time has passed. Says whether the peer has been silent for too long.
@@ -503,7 +503,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
         if is_due(self.timers.retransmit, now) {
             self.on_timeout(now);
         }
-        self.patience.since.is_some_and(|since| now.since(since) >= self.patience.limit)
+        is_due(self.patience.end(), now)
     }
 
     fn on_persist(&mut self, now: Time) {
@@ -547,6 +547,13 @@ impl<B: AsRef<[u8]>> Sender<B> {
             self.congestion.on_idle();
         }
         self.outbox.push(piece);
+    }
+}
+
+impl Patience {
+    /// When it is over.
+    fn end(self) -> Option<Time> {
+        self.since.map(|since| since.plus(self.limit))
     }
 }
 

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use adverb_tcpip::Time;
-use adverb_tcpip::tcp::{Config, Connection, End, Flags, Names, Options, Piece, Seq, State, Tcp};
+use adverb_tcpip::tcp::{
+    Config, Connection, End, Flags, Names, Options, Piece, Seq, State, Tcp, TimeStamps,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-const OURS: u32 = 0xffff_fff0;
+pub(crate) const OURS: u32 = 0xffff_fff0;
 const THEIRS: u32 = 0xffff_ff00;
 
 fn client(config: &Config) -> Connection<Vec<u8>> {
@@ -19,20 +21,22 @@ fn client(config: &Config) -> Connection<Vec<u8>> {
 }
 
 /// A segment whose numbers are these distances from both SYNs.
-fn segment(seq: u32, ack: u32, flags: Flags, window: u16) -> Tcp {
+pub(crate) fn segment(seq: u32, ack: u32, flags: Flags, window: u16) -> Tcp {
     let (seq, ack) = (Seq::new(THEIRS).plus(seq), Seq::new(OURS).plus(ack));
     let (src_port, dst_port, urgent, options) = (2, 1, 0, Options::default());
     Tcp { src_port, dst_port, seq, ack, flags, window, urgent, options }
 }
 
-fn plain() -> Config {
+pub(crate) fn plain() -> Config {
     Config { time_stamps: false, sack: true, receive_bytes_max: 5000, ..Config::default() }
 }
 
-fn established(config: &Config) -> Connection<Vec<u8>> {
+pub(crate) fn established(config: &Config) -> Connection<Vec<u8>> {
     let mut client = client(config);
     let mut syn = segment(0, 1, Flags::SYN | Flags::ACK, 1000);
     syn.options.sack_permitted = true;
+    syn.options.mss = Some(1460);
+    syn.options.time_stamps = config.time_stamps.then_some(TimeStamps { value: 1, echo: 0 });
     assert!(client.on_segment(&syn, Piece::whole(vec![]), Time::ZERO).is_none());
     while client.poll_transmit(Time::ZERO).is_some() {}
     assert_eq!(client.state(), State::Established);

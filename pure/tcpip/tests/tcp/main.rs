@@ -9,3 +9,4 @@ mod hostile;
 mod other;
 mod pair;
 mod random;
+mod rare;

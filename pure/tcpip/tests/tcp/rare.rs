@@ -1,0 +1,194 @@
+//! What connections seldom do: each test has one thing, and a peer that says what the test needs.
+
+use std::time::Duration;
+
+use adverb_tcpip::Time;
+use adverb_tcpip::icmp::Report;
+use adverb_tcpip::tcp::{
+    Config, Connection, Departure, End, Flags, KeepAlive, Names, Piece, Seq, State, Tcp, TimeStamps,
+};
+
+use crate::hostile::{OURS, established, plain, segment};
+
+fn none() -> Piece<Vec<u8>> {
+    Piece::whole(vec![])
+}
+
+fn seconds(seconds: u64) -> Time {
+    Time::ZERO.plus(Duration::from_secs(seconds))
+}
+
+fn departures(connection: &mut Connection<Vec<u8>>, now: Time) -> Vec<Departure> {
+    std::iter::from_fn(|| connection.poll_transmit(now)).collect()
+}
+
+/// Lets time pass until `end`, and says when segments left, and which.
+fn pass(connection: &mut Connection<Vec<u8>>, end: Time) -> Vec<(Time, Tcp)> {
+    let mut sent = Vec::new();
+    while let Some(now) = connection.next_deadline().filter(|at| *at <= end) {
+        connection.on_time(now);
+        sent.extend(departures(connection, now).iter().map(|departure| (now, departure.header)));
+    }
+    sent
+}
+
+/// RFC 9293 §3.5, figure 8.
+#[test]
+fn syns_that_cross_make_one_connection() {
+    for time_stamps in [false, true] {
+        let config = Config { time_stamps, ..Config::default() };
+        let mut ends = [(1, 2, 100), (2, 1, u32::MAX)].map(|(local_port, remote_port, first)| {
+            let (first, stamp_origin) = (Seq::new(first), first);
+            let names = Names { local_port, remote_port, ip_header_bytes: 20, first, stamp_origin };
+            Connection::<Vec<u8>>::connect(&config, names, Time::ZERO)
+        });
+        for round in 0..4 {
+            // All that both send is on the way before any of it arrives.
+            let crossing = ends.each_mut().map(|end| departures(end, Time::ZERO));
+            let count = crossing.iter().map(Vec::len).sum::<usize>();
+            assert_eq!(count, [2, 2, 2, 0][round], "round {round}");
+            for (from, departures) in crossing.iter().enumerate() {
+                for departure in departures {
+                    let reply = ends[1 - from].on_segment(&departure.header, none(), Time::ZERO);
+                    assert_eq!(reply, None);
+                }
+            }
+        }
+        for from in [0, 1] {
+            assert_eq!(ends[from].state(), State::Established);
+            ends[from].send(vec![9; 300], Time::ZERO).unwrap();
+            let [departure] = departures(&mut ends[from], Time::ZERO)[..] else {
+                panic!("one segment");
+            };
+            let payload: Vec<u8> = ends[from].payload(&departure).flatten().copied().collect();
+            ends[1 - from].on_segment(&departure.header, Piece::whole(payload), Time::ZERO);
+            assert_eq!(ends[1 - from].readable_bytes(), 300);
+        }
+    }
+}
+
+fn asking() -> Connection<Vec<u8>> {
+    let (idle, interval) = (Duration::from_secs(100), Duration::from_secs(10));
+    let keep_alive = Some(KeepAlive { idle, interval, probes_max: 3 });
+    established(&Config { keep_alive, ..plain() })
+}
+
+/// RFC 9293 §3.8.4.
+#[test]
+fn a_silent_peer_is_asked_and_then_given_up() {
+    let mut client = asking();
+    let sent = pass(&mut client, seconds(1000));
+    let (asks, reset) = sent.split_at(3);
+    for ((at, ask), expected) in asks.iter().zip([100, 110, 120]) {
+        assert_eq!(*at, seconds(expected));
+        assert_eq!((ask.flags, ask.seq), (Flags::ACK, Seq::new(OURS)), "before what is expected");
+    }
+    let [(at, reset)] = reset else {
+        panic!("one segment more: {reset:?}");
+    };
+    assert_eq!((*at, reset.flags), (seconds(130), Flags::RST | Flags::ACK));
+    assert_eq!(client.end(), Some(End::TimedOut));
+}
+
+#[test]
+fn an_answer_ends_the_questions_until_the_peer_is_silent_again() {
+    let mut client = asking();
+    assert_eq!(pass(&mut client, seconds(115)).len(), 2);
+    client.on_segment(&segment(1, 1, Flags::ACK, 1000), none(), seconds(115));
+    assert_eq!(departures(&mut client, seconds(115)).len(), 0);
+    assert_eq!(pass(&mut client, seconds(214)).len(), 0);
+    assert_eq!(pass(&mut client, seconds(239)).len(), 3);
+    assert_eq!(client.end(), None);
+}
+
+/// RFC 5482.
+#[test]
+fn a_peer_that_owes_an_answer_has_the_time_that_the_program_gives_it() {
+    let mut client = established(&plain());
+    client.set_user_timeout(Duration::from_secs(30));
+    assert_eq!(pass(&mut client, seconds(1000)).len(), 0, "it owes nothing");
+    client.send(vec![1; 100], seconds(1000)).unwrap();
+    assert_eq!(departures(&mut client, seconds(1000)).len(), 1);
+    pass(&mut client, seconds(1029));
+    assert_eq!(client.end(), None);
+    pass(&mut client, seconds(1030));
+    assert_eq!(client.end(), Some(End::TimedOut));
+}
+
+/// RFC 9293 §3.10.5.
+#[test]
+fn an_abort_drops_what_waits_and_sends_one_reset() {
+    let mut client = established(&plain());
+    client.send(vec![1; 5000], Time::ZERO).unwrap();
+    let sent =
+        departures(&mut client, Time::ZERO).iter().map(Departure::payload_bytes).sum::<usize>();
+    client.abort();
+    let [reset] = departures(&mut client, Time::ZERO)[..] else {
+        panic!("one segment");
+    };
+    let next = Seq::new(OURS).plus(1).plus(u32::try_from(sent).unwrap());
+    assert_eq!((reset.header.flags, reset.header.seq), (Flags::RST | Flags::ACK, next));
+    assert_eq!((client.state(), client.end()), (State::Closed, Some(End::Aborted)));
+    assert_eq!((client.remembered(), client.next_deadline()), (0, None));
+}
+
+/// RFC 9293 §3.6.1, RFC 2525 §2.17.
+#[test]
+fn a_close_with_unread_bytes_resets_and_one_without_ends_in_order() {
+    for (unread, flags) in [(true, Flags::RST | Flags::ACK), (false, Flags::FIN | Flags::ACK)] {
+        let mut client = established(&plain());
+        let data = segment(1, 1, Flags::ACK, 1000);
+        client.on_segment(&data, Piece::whole(vec![7; 100]), Time::ZERO);
+        departures(&mut client, Time::ZERO);
+        if !unread {
+            client.receive().unwrap();
+        }
+        client.close(Time::ZERO);
+        let sent = departures(&mut client, Time::ZERO);
+        assert_eq!(sent.last().unwrap().header.flags, flags);
+    }
+}
+
+/// RFC 1191, RFC 5927 §4: only what is in flight can be too long.
+#[test]
+fn a_router_that_takes_less_shortens_what_is_sent_again() {
+    let config = Config { mtu: 1500, ..plain() };
+    for (at, mtu, longest) in [(1, 900, 860), (1, 0, 536), (1, 9000, 1460), (50_000, 900, 1460)] {
+        let mut client = established(&config);
+        client.on_segment(&segment(1, 1, Flags::ACK, 60_000), none(), Time::ZERO);
+        client.send(vec![1; 20_000], Time::ZERO).unwrap();
+        departures(&mut client, Time::ZERO);
+        client.on_icmp(Report::TooBig { mtu }, Seq::new(OURS).plus(at));
+        let mut sent = departures(&mut client, Time::ZERO);
+        let first = sent.first().map(|departure| departure.header.seq);
+        let again = (longest < 1460).then(|| Seq::new(OURS).plus(1));
+        assert_eq!(first, again, "{at} {mtu}: lost segments leave again");
+        client.on_segment(&segment(1, 1461, Flags::ACK, 60_000), none(), Time::ZERO);
+        sent.extend(departures(&mut client, Time::ZERO));
+        let most = sent.iter().map(Departure::payload_bytes).max();
+        assert_eq!(most, Some(longest), "{at} {mtu}");
+    }
+}
+
+/// RFC 7323 §5.
+#[test]
+fn a_segment_with_an_older_time_stamp_is_answered_and_not_taken() {
+    let mut client = established(&Config { time_stamps: true, ..plain() });
+    let mut step = |seq, value, now| {
+        let mut data = segment(seq, 1, Flags::ACK, 1000);
+        data.options.time_stamps = Some(TimeStamps { value, echo: 0 });
+        client.on_segment(&data, Piece::whole(vec![7; 10]), now);
+        let sent = departures(&mut client, now);
+        assert_eq!(sent.len(), 1);
+        let echo = sent[0].header.options.time_stamps.unwrap().echo;
+        (client.readable_bytes(), echo)
+    };
+    // What the SYN says is in `established`.
+    assert_eq!(step(1, 5, Time::ZERO), (10, 5));
+    assert_eq!(step(11, 4, Time::ZERO), (10, 5));
+    assert_eq!(step(11, 0xf000_0000, Time::ZERO), (10, 5));
+    assert_eq!(step(11, 5, Time::ZERO), (20, 5));
+    // After 24 days the clock may have run half its round.
+    let late = seconds(25 * 24 * 3600);
+    assert_eq!(step(21, 4, late), (30, 4));
+}
