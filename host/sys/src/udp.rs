@@ -1,7 +1,6 @@
 //! An unconnected UDP socket that sends and receives whole bursts of datagrams in one call.
 //!
-//! A burst that leaves is gathered from wherever its bytes lie ([`Gather`]) and cut into datagrams
-//! of one size by the kernel (`UDP_SEGMENT`); a burst that arrives may be handed over in one piece
+//! A burst that leaves is cut into datagrams of one size by the kernel (`UDP_SEGMENT`); a burst that arrives may be handed over in one piece
 //! (`UDP_GRO`), with the size of its segments. Nothing here knows what the datagrams mean.
 //!
 //! The socket is never connected, and always sends with the *don't fragment* bit
@@ -12,15 +11,12 @@
 //!
 //! 1. The kernel reads what a message header points to during the call and keeps no pointer. Every
 //!    header here is a local, and what it points to outlives the call: locals, or borrows.
-//! 2. Bytes to send may be written by others meanwhile. They are never seen through a reference
-//!    here; the kernel copies whatever it finds. [`Gather`] states the contract for such bytes.
-//! 3. Sending and receiving calls are made without the C library's wrappers, which would make each a
+//! 2. Sending and receiving calls are made without the C library's wrappers, which would make each a
 //!    point where a thread can be cancelled; the arguments are the same.
-//! 4. Bytes received go into a `&mut [u8]`, and the kernel is told its length.
+//! 3. Bytes received go into a `&mut [u8]`, and the kernel is told its length.
 
 mod address;
 mod control;
-mod gather;
 pub mod steering;
 #[cfg(test)]
 mod tests;
@@ -39,7 +35,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 pub use self::address::Destination;
 use self::address::Name;
 use self::control::{Message, Orders, Tidings};
-pub use self::gather::{Cursor, Full, Gather, GatherBuffer, VECTORS_MAX};
 use self::steering::SockFilter;
 use crate::fork::KeptFd;
 use crate::sockopt;
@@ -262,7 +257,7 @@ impl Socket {
         sockopt::set(&self.fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &NO_INTERFACE)
     }
 
-    /// Sends the bytes of `batch` to `dest`, and returns how many there were.
+    /// Sends `bytes` to `dest`, and returns how many there were.
     ///
     /// With a `segment` the kernel cuts them into datagrams of that many bytes, the last of which
     /// may be shorter; without, they are one datagram. At most [`SEGMENTS_MAX`] segments and
@@ -278,46 +273,40 @@ impl Socket {
     #[inline]
     pub fn send(
         &self,
-        batch: &Gather<'_>,
+        bytes: &[u8],
         dest: &Destination,
         segment: Option<u16>,
     ) -> io::Result<usize> {
-        let (vectors, count) = batch.as_raw();
         if dest.is_marked() {
-            return self.send_marked(batch, dest, segment);
+            return self.send_marked(bytes, dest, segment);
         }
         let name = dest.name();
-        if let (Some((start, len)), None) = (batch.only(), segment) {
-            // SAFETY:
-            // - The address is a borrow, and the kernel writes nothing (rule 1).
-            // - The bytes are the batch's only place, for which the batch vouches (rule 2).
+        let Some(segment) = segment else {
+            // SAFETY: the address and the bytes are borrows, and the kernel writes nothing (rule 1).
             let sent = unsafe {
                 libc::syscall(
                     libc::SYS_sendto,
                     self.fd.as_raw_fd(),
-                    start,
-                    len,
+                    bytes.as_ptr(),
+                    bytes.len(),
                     SEND_FLAGS,
                     ptr::from_ref(&name.raw),
                     name.len,
                 )
             };
             return usize::try_from(sent).map_err(|_| io::Error::last_os_error());
-        }
-        let mut control = Message::to_cut(segment.unwrap_or(0));
+        };
+        let mut control = Message::to_cut(segment);
+        let mut vector = vector_of(bytes);
         let mut message = empty_message();
         message.msg_name = ptr::from_ref(&name.raw).cast_mut().cast();
         message.msg_namelen = name.len;
-        message.msg_iov = vectors.cast_mut();
-        message.msg_iovlen = count;
-        if segment.is_some() {
-            message.msg_control = (&raw mut control).cast();
-            message.msg_controllen = size_of::<Message>();
-        }
-        // SAFETY:
-        // - The header, the address and the control message are a local, a borrow and a local
-        //   (rule 1); the kernel writes to none of them when sending.
-        // - The vectors are `batch`'s, which vouches for the bytes they point to (rule 2).
+        message.msg_iov = &raw mut vector;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut control).cast();
+        message.msg_controllen = size_of::<Message>();
+        // SAFETY: the header, the address, the bytes and the control message are locals and borrows (rule 1); the kernel
+        // writes to none of them when sending.
         let sent = unsafe {
             libc::syscall(libc::SYS_sendmsg, self.fd.as_raw_fd(), &raw const message, SEND_FLAGS)
         };
@@ -328,43 +317,36 @@ impl Socket {
     #[inline(never)] // Keeps the way of the others short.
     fn send_marked(
         &self,
-        batch: &Gather<'_>,
+        bytes: &[u8],
         dest: &Destination,
         segment: Option<u16>,
     ) -> io::Result<usize> {
         let marks = dest.marks();
-        let sent = self.send_with(batch, dest, Orders::new(dest.is_v6(), marks, segment));
+        let sent = self.send_with(bytes, dest, Orders::new(dest.is_v6(), marks, segment));
         let labelled = dest.is_v6() && marks.flow_label != 0;
         let refused = |error: &io::Error| labelled && error.raw_os_error() == Some(libc::EINVAL);
         if !sent.as_ref().is_err_and(refused) {
             return sent;
         }
         let marks = Marks { flow_label: 0, ..marks };
-        self.send_with(batch, dest, Orders::new(true, marks, segment))
+        self.send_with(bytes, dest, Orders::new(true, marks, segment))
     }
 
-    fn send_with(
-        &self,
-        batch: &Gather<'_>,
-        dest: &Destination,
-        orders: Orders,
-    ) -> io::Result<usize> {
-        let (vectors, count) = batch.as_raw();
+    fn send_with(&self, bytes: &[u8], dest: &Destination, orders: Orders) -> io::Result<usize> {
         let (control, control_bytes) = orders.as_raw();
         let name = dest.name();
         let mut message = empty_message();
         message.msg_name = ptr::from_ref(&name.raw).cast_mut().cast();
         message.msg_namelen = name.len;
-        message.msg_iov = vectors.cast_mut();
-        message.msg_iovlen = count;
+        let mut vector = vector_of(bytes);
+        message.msg_iov = &raw mut vector;
+        message.msg_iovlen = 1;
         if control_bytes > 0 {
             message.msg_control = control.cast_mut().cast();
             message.msg_controllen = control_bytes;
         }
-        // SAFETY:
-        // - The header, the address and the control messages are a local, a borrow and an argument
-        //   (rule 1); the kernel writes to none of them when sending.
-        // - The vectors are `batch`'s, which vouches for the bytes they point to (rule 2).
+        // SAFETY: the header, the address, the bytes and the control messages are locals and borrows (rule 1); the kernel
+        // writes to none of them when sending.
         let sent = unsafe {
             libc::syscall(libc::SYS_sendmsg, self.fd.as_raw_fd(), &raw const message, SEND_FLAGS)
         };
@@ -610,6 +592,11 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Where these bytes are, as the kernel wants it: it only reads them.
+fn vector_of(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
 }
 
 /// A header that points nowhere.

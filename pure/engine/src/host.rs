@@ -50,14 +50,8 @@ pub enum Payload {
         /// Number of bytes.
         len: u32,
     },
-    /// Bytes of registered memory that the peer reads.
-    Region {
-        /// What it reads.
-        range: Range,
-        /// The peer asked before, and the answer got lost or was spoilt on the way: the bytes must
-        /// be taken in one go, so that a writer at work cannot spoil every answer.
-        again: bool,
-    },
+    /// Bytes of registered memory that the peer reads: taken in one go, so that a writer at work cannot spoil the answer.
+    Region(Range),
 }
 
 impl Payload {
@@ -66,7 +60,7 @@ impl Payload {
         match self {
             Self::None => 0,
             Self::Request { len, .. } => *len,
-            Self::Region { range, .. } => range.len,
+            Self::Region(range) => range.len,
         }
     }
 

@@ -185,7 +185,7 @@ impl Host for Desk {
             Payload::Request { .. } if !self.local => {
                 return Err(EmitError::Local(LocalError::Protection));
             }
-            Payload::Region { range, .. } => {
+            Payload::Region(range) => {
                 self.check(range, Access::REMOTE_READ).map_err(EmitError::Remote)?;
             }
             Payload::None | Payload::Request { .. } => {}

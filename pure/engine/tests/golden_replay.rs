@@ -423,7 +423,7 @@ impl Host for Surroundings {
         let (at, len) = match payload {
             Payload::None => (0, 0),
             Payload::Request { offset, len, .. } => (usize::try_from(offset).expect("short"), len),
-            Payload::Region { range, .. } => {
+            Payload::Region(range) => {
                 let len = usize::try_from(range.len).expect("short");
                 (self.place(range.rkey, range.va, len).map_err(EmitError::Remote)?, range.len)
             }

@@ -312,7 +312,7 @@ impl Host for Around {
             Payload::Request { index, offset, len } => {
                 self.local(index, offset, len).map_err(EmitError::Local)?
             }
-            Payload::Region { range, .. } => self.memory.read(range).map_err(EmitError::Remote)?,
+            Payload::Region(range) => self.memory.read(range).map_err(EmitError::Remote)?,
         };
         let mut datagram = Vec::new();
         Packet { headers: *headers, payload }.emit_into(&self.flow, self.id, &mut datagram);

@@ -19,10 +19,8 @@ pub(crate) struct AddressVector {
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) destination: Destination,
     pub(crate) flow: Flow,
-    /// How packets are marked when they leave.
-    pub(crate) marks: Marks,
     /// Packets leave as frames, where they can.
-    pub(crate) next_hop: Option<NextHop>,
+    pub(crate) next_hop: Option<Box<NextHop>>,
     /// It ends in this network namespace: the destination may be a neighbour.
     pub(crate) local: Option<LocalRoute>,
 }
@@ -40,9 +38,14 @@ impl AddressVector {
             local: gid_of(endpoint.addr.ip()),
             remote,
         })?;
-        let (destination, marks) = endpoint.destination(peer, marks);
+        let destination = endpoint.destination(peer, marks);
         let next_hop = endpoint.next_hop(peer);
-        Ok(Self { endpoint, destination, flow, marks, next_hop, local: None })
+        Ok(Self { endpoint, destination, flow, next_hop, local: None })
+    }
+
+    /// How packets are to be marked.
+    pub(crate) fn marks(&self) -> Marks {
+        self.endpoint.marks(&self.destination)
     }
 
     /// It ends on this host, at the address where it begins.

@@ -71,24 +71,13 @@ impl<'b> Out<'_, 'b> {
         }
     }
 
-    /// Gives up the pins of what is being gathered, by sending it: what follows waits for pins
-    /// (`region.rs`, rule 6).
-    #[inline]
-    pub(crate) fn let_go(&mut self) {
-        match self {
-            Self::Packets(burst) => burst.flush(),
-            Self::Records(_) => {}
-        }
-    }
-
-    /// Takes a packet with these bytes; `again`: its bytes were sent before. A datagram goes by a record if it is
+    /// Takes a packet with these bytes. A datagram goes by a record if it is
     /// for a neighbour whose addresses are `near`, and to the neighbours of a multicast group by the
     /// links of `fan_out`.
     #[inline(always)]
     pub(crate) fn emit(
         &mut self,
         headers: &Headers,
-        again: bool,
         source: &Source<'_>,
         near: Option<Addresses>,
         fan_out: &[Arc<ShmLink>],
@@ -111,7 +100,7 @@ impl<'b> Out<'_, 'b> {
                     near.map_or(Ok(()), |near| tx_batch.emit_to(near, headers, source, regions))?;
                     tx_batch.send();
                 }
-                burst.emit(headers, source, again)
+                burst.emit(headers, source)
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Local bytes of posted work: pieces of registered memory, or a copy.
 
-use crate::memory::region::{Pin, Regions, Serial};
+use crate::memory::region::{Regions, Serial};
 use adverb_engine::{Access, AccessError};
 use std::num::NonZeroU32;
 
@@ -125,33 +125,32 @@ impl Source<'_> {
         }
     }
 
-    /// Shows each piece of the bytes, in order: where it starts, its length, and, if it is registered memory, its
-    /// key and the pin that keeps it in place.
+    /// Shows each piece of the bytes, in order: where it starts, and its length. Registered memory is pinned meanwhile.
     #[inline(always)]
-    pub(crate) fn each_piece<'r>(
+    pub(crate) fn each_piece(
         &self,
-        regions: &'r Regions,
-        mut show: impl FnMut(*const u8, usize, Option<(u32, Pin<'r>)>) -> Result<(), AccessError>,
+        regions: &Regions,
+        mut show: impl FnMut(*const u8, usize) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         match *self {
             Self::None => Ok(()),
             Self::Remote { rkey, va, len, domain, qp } => {
                 let pin = regions.pin_remote(rkey, domain, qp)?;
                 let start = pin.range(va, size(len), Access::REMOTE_READ)?;
-                show(start.cast_const(), size(len), Some((rkey, pin)))
+                show(start.cast_const(), size(len))
             }
             Self::Local { local: Local::Inline(bytes), offset, len, .. } => {
                 let end = size(offset).checked_add(size(len));
                 let part = end.and_then(|end| bytes.get(size(offset)..end));
                 let part = part.ok_or(AccessError::OutOfBounds)?;
-                show(part.as_ptr(), part.len(), None)
+                show(part.as_ptr(), part.len())
             }
             Self::Local { local: Local::Gather(sges), offset, len, domain } => {
                 let mut parts = parts(sges, offset, len);
                 for Sge { addr, len, lkey } in parts.by_ref() {
                     let pin = regions.pin_local(lkey, domain)?;
                     let start = pin.range(addr, size(len), Access::NONE)?;
-                    show(start.cast_const(), size(len), Some((lkey, pin)))?;
+                    show(start.cast_const(), size(len))?;
                 }
                 if parts.is_done() { Ok(()) } else { Err(AccessError::OutOfBounds) }
             }

@@ -216,7 +216,7 @@ impl Slot {
     /// Puts the key away and waits until the slot is not in use: then it may change (rule 5).
     pub(crate) fn close(&self) {
         self.key.store(0, Ordering::SeqCst);
-        // Accesses last as long as a copy or a system call that does not block.
+        // Pins last as long as the packets of one receive call, or a call that does not block.
         while self.users.load(Ordering::SeqCst) != 0 {
             std::thread::yield_now();
         }
@@ -886,14 +886,6 @@ impl Pin<'_> {
         // checked; all code that shares these bytes uses atomics or copies by pointer (rule 1).
         Ok(unsafe { AtomicU64::from_ptr(at) })
     }
-
-    /// Gives up the pin without dropping it; [`RawPin::unpin`] has to follow.
-    pub(crate) fn into_raw(self) -> RawPin {
-        let under = self.under.map_or(std::ptr::null(), std::ptr::from_ref);
-        let raw = RawPin { slot: std::ptr::from_ref(self.slot), under };
-        std::mem::forget(self);
-        raw
-    }
 }
 
 impl Drop for Pin<'_> {
@@ -985,29 +977,6 @@ impl<'a> Grips<'a> {
     pub(crate) fn let_go(&mut self) {
         self.local.let_go();
         self.remote.let_go();
-    }
-}
-
-/// A pin without a lifetime, for lists that outlive a borrow.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RawPin {
-    slot: *const Slot,
-    /// Null if it is not that of a window.
-    under: *const Slot,
-}
-
-impl RawPin {
-    /// Ends the pin.
-    ///
-    /// # Safety
-    ///
-    /// The table it came from still exists, and this is called once for each [`Pin::into_raw`].
-    pub(crate) unsafe fn unpin(self) {
-        // SAFETY: slots live as long as their table, which exists (the caller's promise).
-        let slot = unsafe { &*self.slot };
-        // SAFETY: as above, or null.
-        let under = unsafe { self.under.as_ref() };
-        drop(Pin { slot, under });
     }
 }
 

@@ -161,15 +161,13 @@ impl Exit<'_, '_> {
     fn emit(
         &mut self,
         headers: &Headers,
-        payload: Payload,
         source: &Source<'_>,
         near: Option<Addresses>,
         fan_out: &[Arc<ShmLink>],
         regions: &Regions,
     ) -> Result<(), AccessError> {
-        let again = matches!(payload, Payload::Region { again: true, .. });
         match self {
-            Self::Link(out) => out.emit(headers, again, source, near, fan_out, regions),
+            Self::Link(out) => out.emit(headers, source, near, fan_out, regions),
             // The transport asks for room first, and there is none.
             Self::None | Self::Direct { .. } => Ok(()),
         }
@@ -192,7 +190,7 @@ impl Exit<'_, '_> {
         let others = targets.domains().filter(|other| *other != own.domain);
         others
             .map(|domain| source_in(own, payload, domain))
-            .find_map(|source| self.emit(headers, payload, &source, near, &[], regions).ok())
+            .find_map(|source| self.emit(headers, &source, near, &[], regions).ok())
     }
 }
 
@@ -231,7 +229,7 @@ fn source_in(own: &Own, payload: Payload, domain: u32) -> Source<'_> {
         Payload::Request { index, offset, len } => {
             Source::Local { local: own.sends.local(index), offset, len, domain }
         }
-        Payload::Region { range: Range { rkey, va, len }, .. } => {
+        Payload::Region(Range { rkey, va, len }) => {
             Source::Remote { rkey: rkey.0, va, len, domain, qp: own.serial }
         }
     }
@@ -378,13 +376,10 @@ impl Surroundings<'_, '_, '_> {
         self.regions.pin_remote(rkey.0, self.own.domain, self.own.serial)
     }
 
-    /// Gives up the pins of what is being gathered (`Out::let_go`), and of what has arrived.
+    /// Gives up the pins of what has arrived: what follows waits for pins (`region.rs`, rule 6).
     fn let_go(&mut self) {
         if let Some(grips) = &mut self.grips {
             grips.let_go();
-        }
-        if let Exit::Link(out) = &mut self.out {
-            out.let_go();
         }
     }
 
@@ -476,11 +471,11 @@ impl Host for Surroundings<'_, '_, '_> {
             near = next_hop.address_vector.local.map(|near| near.addresses);
         }
         let Self { own, regions, out, .. } = self;
-        let emitted = out.emit(headers, payload, &source_of(own, payload), near, fan_out, regions);
+        let emitted = out.emit(headers, &source_of(own, payload), near, fan_out, regions);
         let Err(error) = emitted else {
             return Ok(());
         };
-        let Payload::Region { .. } = payload else {
+        let Payload::Region(_) = payload else {
             return Err(EmitError::Local(LocalError::Protection));
         };
         out.emit_in_other_domains(headers, payload, own, near, regions)

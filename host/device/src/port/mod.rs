@@ -349,8 +349,8 @@ impl Port {
             AddressVector::new(self.endpoint(attr.gid_index)?, attr.gid, attr.marks())?;
         let source = gid_of(address_vector.endpoint.addr.ip());
         address_vector.local = match ip_of(attr.gid).is_multicast() {
-            true => self.links.local_group_route(source, attr.gid, address_vector.marks),
-            false => self.links.local_route(source, attr.gid, address_vector.marks),
+            true => self.links.local_group_route(source, attr.gid, address_vector.marks()),
+            false => self.links.local_route(source, attr.gid, address_vector.marks()),
         };
         Ok(Ah::new(Arc::new(address_vector), self.progress(), domain, attr))
     }

@@ -265,6 +265,7 @@ impl Port {
                 && !probe::is_own(datagram)
             {
                 let id = flow.verify(datagram, guess).unwrap_or(guess);
+                grips.let_go(); // The file may be a pipe that nothing reads.
                 capture.packet((passed.source, endpoint.addr), id, passed.marks, datagram);
             }
             let accepted = match arrival.id {

@@ -128,7 +128,7 @@ impl Port {
         let len = u32::try_from(datagram.len()).unwrap_or(0);
         let source = Source::Local { local: Local::Inline(datagram), offset: 0, len, domain: 0 };
         let route = Route::new(&address_vector, self.links.regions(), &self.links.counters);
-        let _ = with_burst(route, 1, |burst| burst.emit(&headers(psn), &source, true));
+        let _ = with_burst(route, 1, |burst| burst.emit(&headers(psn), &source));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::registry::{DomainClaim, Members, probe};
 use adverb_engine::Gid;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Interest};
-use adverb_sys::udp::{Destination, GatherBuffer};
+use adverb_sys::udp::Destination;
 use adverb_wire::Qpn;
 use std::io;
 use std::net::SocketAddr;
@@ -311,10 +311,7 @@ impl Port {
 
 /// Sends what is no packet.
 pub(super) fn send_to(endpoint: &Endpoint, to: &Destination, bytes: &[u8]) -> io::Result<()> {
-    let mut buffer = GatherBuffer::new();
-    let mut gather = buffer.begin();
-    let _ = gather.push(bytes); // One place always fits.
-    endpoint.socket.send(&gather, to, None).map(drop)
+    endpoint.socket.send(bytes, to, None).map(drop)
 }
 
 /// Steps after which what still comes is left where it is.

@@ -8,7 +8,7 @@
 
 use crate::registry::control_message::ControlMessage;
 use crate::sync::Mutex;
-use adverb_sys::udp::{BURST_BYTES_MAX, BindOptions, Destination, GatherBuffer, Socket};
+use adverb_sys::udp::{BURST_BYTES_MAX, BindOptions, Destination, Socket};
 use adverb_wire::Marks;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -42,7 +42,8 @@ pub(crate) struct Relay {
     /// How messages begin.
     secret: [u8; SECRET_BYTES],
     /// Used by the receiving thread, one at a time; made once.
-    gather: Mutex<GatherBuffer>,
+    /// What is being sent.
+    message: Mutex<Vec<u8>>,
 }
 
 impl Relay {
@@ -64,8 +65,8 @@ impl Relay {
             }
         }
         let socket = socket?;
-        let (secret, gather) = (secret.to_ne_bytes(), Mutex::new(GatherBuffer::new()));
-        Ok(Self { socket, secret, gather })
+        let message = Mutex::new(Vec::new());
+        Ok(Self { socket, secret: secret.to_ne_bytes(), message })
     }
 
     /// The relay of this device in another process that has this port: all are on the same address.
@@ -96,13 +97,7 @@ impl Relay {
         let most = (BURST_BYTES_MAX - SECRET_BYTES - HEADER_BYTES) / step * step;
         for bytes in passed.bytes.chunks(most.max(1)) {
             let header = Passed { bytes, ..passed }.header();
-            let mut buffer = self.gather.lock();
-            let mut gather = buffer.begin();
-            // Three places always fit.
-            let _ = gather.push(&self.secret);
-            let _ = gather.push(&header);
-            let _ = gather.push(bytes);
-            self.socket.send(&gather, &destination, None)?;
+            self.send_parts(&[&header, bytes], &destination)?;
         }
         Ok(())
     }
@@ -114,19 +109,22 @@ impl Relay {
         control: &ControlMessage,
         passed: Option<Passed<'_>>,
     ) -> io::Result<()> {
-        let destination = self.at(port);
-        let control = control.emit();
-        let header = passed.map(|passed| passed.header());
-        let mut buffer = self.gather.lock();
-        let mut gather = buffer.begin();
-        // Four places always fit.
-        let _ = gather.push(&self.secret);
-        let _ = gather.push(&control);
-        if let (Some(header), Some(passed)) = (&header, passed) {
-            let _ = gather.push(header);
-            let _ = gather.push(passed.bytes);
+        let (destination, control) = (self.at(port), control.emit());
+        match passed {
+            None => self.send_parts(&[&control], &destination),
+            Some(passed) => {
+                self.send_parts(&[&control, &passed.header(), passed.bytes], &destination)
+            }
         }
-        self.socket.send(&gather, &destination, None).map(|_| ())
+    }
+
+    /// Sends these bytes, one behind the other, behind the secret.
+    fn send_parts(&self, parts: &[&[u8]], destination: &Destination) -> io::Result<()> {
+        let mut message = self.message.lock();
+        message.clear();
+        message.extend_from_slice(&self.secret);
+        parts.iter().for_each(|part| message.extend_from_slice(part));
+        self.socket.send(&message, destination, None).map(drop)
     }
 
     /// Takes one message; returns its sender, and what it is, if it is one of a device of this registry at all.

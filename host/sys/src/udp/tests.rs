@@ -35,10 +35,7 @@ fn dest(socket: &Socket) -> Destination {
 
 /// Sends `bytes` as one batch.
 fn send(from: &Socket, to: &Socket, bytes: &[u8], segment: Option<u16>) -> io::Result<usize> {
-    let mut buffer = GatherBuffer::new();
-    let mut batch = buffer.begin();
-    batch.push(bytes).unwrap();
-    from.send(&batch, &dest(to), segment)
+    from.send(bytes, &dest(to), segment)
 }
 
 /// Waits for the next datagram; loopback delivers, so that only a bug makes this give up.
@@ -148,49 +145,6 @@ fn a_datagram_larger_than_the_path_is_refused_and_not_cut_up() {
     assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
 }
 
-/// Goal: payload may come from memory that no reference covers, joined with borrowed headers.
-#[test]
-fn a_batch_is_gathered_in_order_from_slices_and_raw_memory() {
-    let (a, b) = (bind(v4()), bind(v4()));
-    let payload = crate::memory::Mapping::anonymous(4096).unwrap();
-    // SAFETY: the mapping is 4096 bytes long, and ours alone.
-    unsafe { payload.as_ptr().write_bytes(b'p', 10) };
-    let mut buffer = GatherBuffer::new();
-    let mut batch = buffer.begin();
-    batch.push(b"head ").unwrap();
-    // SAFETY: the mapping outlives the batch.
-    unsafe { batch.push_raw(payload.as_ptr().as_ptr(), 10) }.unwrap();
-    batch.push(b" tail").unwrap();
-    assert_eq!(batch.len(), 20);
-    a.send(&batch, &dest(&b), None).unwrap();
-    let mut received = [0; 64];
-    let len = recv(&b, &mut received).len;
-    assert_eq!(&received[..len], b"head pppppppppp tail");
-}
-
-#[test]
-fn neighbours_share_a_place_and_a_full_list_refuses_and_keeps_what_it_has() {
-    let bytes = pattern(4 * VECTORS_MAX);
-    let mut buffer = GatherBuffer::new();
-    let mut batch = buffer.begin();
-    batch.push(&bytes[0..2]).unwrap();
-    batch.push(&bytes[2..4]).unwrap();
-    batch.push(&[]).unwrap();
-    assert_eq!((batch.room(), batch.len()), (VECTORS_MAX - 1, 4));
-
-    for apart in bytes[6..].chunks(4).take(VECTORS_MAX - 1) {
-        batch.push(&apart[..1]).unwrap();
-    }
-    let len = batch.len();
-    assert_eq!(batch.room(), 0);
-    assert_eq!(batch.push(b"x"), Err(Full));
-    assert_eq!(batch.len(), len);
-
-    let (a, b) = (bind(v4()), bind(v4()));
-    assert_eq!(a.send(&batch, &dest(&b), None).unwrap(), len);
-    assert!(buffer.begin().is_empty());
-}
-
 #[test]
 fn a_port_taken_is_an_error_unless_both_share_it() {
     let taken = bind(v4());
@@ -228,10 +182,7 @@ fn buffers_are_as_large_as_the_kernel_allows() {
 fn marked(marks: Marks, addr: SocketAddr, bytes: &[u8], segment: Option<u16>) -> (Marks, usize) {
     let (from, to) = (bind(addr), bind(addr));
     to.show_marks().unwrap();
-    let mut buffer = GatherBuffer::new();
-    let mut batch = buffer.begin();
-    batch.push(bytes).unwrap();
-    assert_eq!(from.send(&batch, &dest(&to).marked(marks), segment).unwrap(), bytes.len());
+    assert_eq!(from.send(bytes, &dest(&to).marked(marks), segment).unwrap(), bytes.len());
     to.wait_readable();
     let mut buffer = vec![0; BURST_BYTES_MAX];
     let (received, marks) = to.recv_marked(&mut buffer).unwrap();

@@ -7,7 +7,7 @@ use crate::alone::{is_alone, over_udp};
 use crate::pair::{Pair, Setup, assert_same, bytes_of, eventually, pattern, remote};
 use crate::stranger::{ANOTHERS, PEERS, Stranger, VICTIM, headers, write};
 use adverb_sys::poll;
-use adverb_sys::udp::{BindOptions, Destination, GatherBuffer, Socket};
+use adverb_sys::udp::{BindOptions, Destination, Socket};
 use adverb_verbs::{Context, CqConfig, Mr, PortCounters, QpState, Qpn, Rkey, WcStatus, Work};
 use adverb_wire::{Aeth, Extension, Msn, Operation, ROCE_PORT, Reth, Syndrome};
 use std::net::SocketAddr;
@@ -271,10 +271,7 @@ fn bursts_of_garbage_are_dropped_piece_by_piece() {
         for (segment, count) in [(1_u16, 64_u16), (15, 60), (16, 64), (100, 64), (1000, 60)] {
             let before = scene.counters();
             let bytes = pattern(u64::from(segment), usize::from(segment) * usize::from(count));
-            let mut buffer = GatherBuffer::new();
-            let mut gather = buffer.begin();
-            gather.push(&bytes).expect("room");
-            socket.send(&gather, &Destination::new(VICTIM), Some(segment)).expect("sent");
+            socket.send(&bytes, &Destination::new(VICTIM), Some(segment)).expect("sent");
             let now = scene.settle(before, u64::from(count));
             let dropped = now.malformed + now.icrc_errors - before.malformed - before.icrc_errors;
             assert_eq!(dropped, u64::from(count), "{count} of {segment} bytes");

@@ -382,7 +382,7 @@ fn a_send_in_a_train_does_not_fill_the_mtu_for_a_peer_of_our_kind() {
     let lens = |desk: &Desk| -> Vec<u32> {
         let len = |payload: &Payload| match *payload {
             Payload::Request { len, .. } => len,
-            Payload::None | Payload::Region { .. } => panic!("{payload:?}"),
+            Payload::None | Payload::Region(_) => panic!("{payload:?}"),
         };
         desk.emitted.iter().map(|(_, payload)| len(payload)).collect()
     };

@@ -204,7 +204,7 @@ impl Reply {
                 let (operation, extension) = read_headers(*first, last, aeth);
                 let payload = match len {
                     0 => Payload::None,
-                    _ => Payload::Region { range: Range { len, ..*range }, again: self.again },
+                    _ => Payload::Region(Range { len, ..*range }),
                 };
                 range.va = range.va.wrapping_add(u64::from(len));
                 range.len -= len;

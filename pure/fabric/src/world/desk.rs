@@ -134,7 +134,7 @@ impl Host for Desk<'_> {
             Payload::Request { index, offset, len } => {
                 Frame::Packet { headers, payload: self.bytes_of(index, offset, len) }
             }
-            Payload::Region { range, .. } => {
+            Payload::Region(range) => {
                 let memory = self.memory.borrow();
                 let payload = memory.read(range).map_err(EmitError::Remote)?.to_vec();
                 Frame::Packet { headers, payload }

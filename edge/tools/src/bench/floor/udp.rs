@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use adverb_sys::udp::{BindOptions, Destination, GatherBuffer, Socket};
+use adverb_sys::udp::{BindOptions, Destination, Socket};
 
 use super::{Arrivals, Exchange};
 use crate::bench::control::{Answer, Control, Received, Watch};
@@ -139,12 +139,9 @@ pub(super) fn pour(
     let socket = bind(control, STREAM_QUEUE_BYTES)?;
     let server = Destination::new(control.peer(port)?);
     let mut burst = Burst::new(packet_bytes, memory);
-    let mut vectors = GatherBuffer::new();
     let mut pace = limit.start();
     loop {
-        let mut gather = vectors.begin();
-        gather.push(burst.bytes()).doing("gathering a burst")?;
-        match socket.send(&gather, &server, Some(packet_bytes)) {
+        match socket.send(burst.bytes(), &server, Some(packet_bytes)) {
             Ok(_) if pace.go_on(burst.packets, Instant::now()) => burst.memory.next(),
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {

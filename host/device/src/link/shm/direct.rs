@@ -576,7 +576,7 @@ fn word_at(place: Place<'_>, va: u64) -> Option<&AtomicU64> {
 /// program that polls for them finds all before them.
 #[inline(always)]
 fn put(bytes: &Source<'_>, regions: &Regions, mut place: Place<'_>) -> Result<(), AccessError> {
-    bytes.each_piece(regions, |source, len, _pin| {
+    bytes.each_piece(regions, |source, len| {
         match place.spot {
             Spot::Here(target) => {
                 let (body, tail) = if len < TAIL { (len, 0) } else { (len - TAIL, TAIL) };

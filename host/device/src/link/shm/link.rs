@@ -878,7 +878,7 @@ impl PayloadSource<'_> {
     /// Says whether the bytes are there to be copied.
     fn check(self, regions: &Regions) -> Result<(), AccessError> {
         match self {
-            Self::Bytes(source) => source.each_piece(regions, |_, _, _| Ok(())),
+            Self::Bytes(source) => source.each_piece(regions, |_, _| Ok(())),
             Self::ByReference { .. } => Ok(()),
         }
     }
@@ -897,7 +897,7 @@ impl PayloadSource<'_> {
             target = target.wrapping_add(len);
         };
         match self {
-            Self::Bytes(source) => source.each_piece(regions, |start, len, _pin| {
+            Self::Bytes(source) => source.each_piece(regions, |start, len| {
                 put(start, len);
                 Ok(())
             }),

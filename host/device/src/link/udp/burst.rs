@@ -2,45 +2,31 @@
 //!
 //! A burst is a run of packets of one queue pair that are equally long, but for the last, which
 //! may be shorter: the kernel cuts it into datagrams (UDP_SEGMENT), and numbers them 0, 1, 2 … in
-//! the IP ID, which the ICRC covers. Headers, small payloads and ICRCs lie in a staging area;
-//! large payloads are gathered straight from registered memory.
+//! the IP ID, which the ICRC covers. Packets lie one behind the other in a staging area: their payload is copied there once,
+//! so that the bytes that are sent are the bytes that were summed, even if their owner changes them meanwhile.
 //!
 //! # Safety
 //!
-//! 1. The staging area is one allocation that never moves. Pointers into it are pushed to the
-//!    gather list; bytes that a pointer covers are not written again before the burst is sent.
-//! 2. Pointers into regions are pushed only while the region is pinned, and pins are given up only
-//!    after the burst was sent or forgotten. The table of regions outlives the burst (`regions`).
-//! 3. Registered bytes are copied by pointer and never borrowed (`region.rs`, rule 1).
+//! Registered bytes are copied by pointer, while their region is pinned, and never borrowed (`region.rs`, rule 1).
 
 use crate::link::address_vector::AddressVector;
 use crate::link::udp::endpoint::Endpoint;
 use crate::link::xdp::{NextHop, Way};
-use crate::memory::copying::{copy_long, copy_short};
+use crate::memory::copying::copy_short;
 use crate::memory::local::Source;
-use crate::memory::region::{RawPin, Regions};
+use crate::memory::region::Regions;
 use crate::registry::counters::Counters;
 use adverb_engine::AccessError;
 use adverb_sys::udp::{
-    BURST_BYTES_MAX, Destination, Gather, GatherBuffer, SEGMENTS_MAX, lacks_buffers,
-    refuses_bursts, tells_of_others,
+    BURST_BYTES_MAX, Destination, SEGMENTS_MAX, lacks_buffers, refuses_bursts, tells_of_others,
 };
-use adverb_wire::{Flow, HeaderBytes, Headers, ICRC_LEN, Icrc, Marks, Transport};
+use adverb_wire::{Flow, HeaderBytes, Headers, ICRC_LEN, Transport};
 use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-/// Payloads up to this length, that of the longest packet, are copied next to their headers. They are copied for their
-/// ICRC anyhow, and a burst that lies in one place is cheaper for the kernel than one of many.
-const COPY_BYTES_MAX: usize = 4096;
-/// Registered bytes are copied through a block of this size for their ICRC.
-const ICRC_BLOCK_BYTES: usize = 2048;
-/// Pieces of one packet's payload: as many as a request has scatter/gather entries.
-pub(crate) const PIECES_MAX: usize = 32;
 /// Bursts of so many packets go by the socket also where there are frames: one call costs less than as many frames.
 const BULK_PACKETS: usize = 8;
-/// Regions pinned by one burst.
-const PINS_MAX: usize = 1024;
 /// How long to wait at a time for room in the network's queue, and before a burst counts as lost of a queue pair that
 /// sends it again.
 const WRITABLE_TIMEOUT: Duration = Duration::from_millis(1);
@@ -51,58 +37,13 @@ const NO_BUFFERS_WAIT: Duration = Duration::from_micros(100);
 /// Errors of earlier packets that one burst takes note of.
 const NEWS_MAX: u32 = 16;
 
-/// Memory for bursts, one a thread.
-struct Scratch {
-    staging: Box<[u8]>,
-    gather: GatherBuffer,
-    pins: Vec<(u32, RawPin)>,
-    /// Where the payload of the packet at hand is.
-    pieces: Vec<Piece>,
-    linear: Box<[u8]>,
-}
-
-impl Scratch {
-    fn new() -> Self {
-        Self {
-            staging: vec![0; BURST_BYTES_MAX].into(),
-            gather: GatherBuffer::new(),
-            pins: Vec::with_capacity(PINS_MAX),
-            pieces: Vec::with_capacity(PIECES_MAX),
-            linear: Box::default(),
-        }
-    }
-
-    fn lend<R>(
-        &mut self,
-        route: Route<'_>,
-        budget: usize,
-        fill: impl FnOnce(&mut Burst<'_>) -> R,
-    ) -> (R, u64) {
-        let Self { staging, gather, pins, pieces, linear } = self;
-        let mut burst = Burst {
-            route,
-            gather: gather.begin(),
-            staging: staging.as_mut_ptr(),
-            staging_len: staging.len(),
-            staged: 0,
-            pins,
-            pieces,
-            linear,
-            segment: 0,
-            packets: 0,
-            paced: false,
-            closed: false,
-            budget,
-            emitted: 0,
-        };
-        let result = fill(&mut burst);
-        burst.flush();
-        (result, burst.emitted)
-    }
-}
-
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new());
+    /// Room for one burst.
+    static STAGING: RefCell<Box<[u8]>> = RefCell::new(staging());
+}
+
+fn staging() -> Box<[u8]> {
+    vec![0; BURST_BYTES_MAX].into()
 }
 
 /// Route of bursts.
@@ -111,7 +52,6 @@ pub(crate) struct Route<'a> {
     pub(crate) endpoint: &'a Endpoint,
     pub(crate) destination: &'a Destination,
     pub(crate) flow: &'a Flow,
-    pub(crate) marks: Marks,
     pub(crate) next_hop: Option<&'a NextHop>,
     pub(crate) regions: &'a Regions,
     pub(crate) counters: &'a Counters,
@@ -124,23 +64,17 @@ impl<'a> Route<'a> {
         regions: &'a Regions,
         counters: &'a Counters,
     ) -> Self {
-        let AddressVector { endpoint, destination, flow, marks, next_hop, local: _ } =
-            address_vector;
-        let (marks, next_hop) = (*marks, next_hop.as_ref());
-        Self { endpoint, destination, flow, marks, next_hop, regions, counters }
+        let AddressVector { endpoint, destination, flow, next_hop, local: _ } = address_vector;
+        let next_hop = next_hop.as_deref();
+        Self { endpoint, destination, flow, next_hop, regions, counters }
     }
 }
 
 /// A burst being gathered.
 pub(crate) struct Burst<'a> {
     route: Route<'a>,
-    gather: Gather<'a>,
-    staging: *mut u8,
-    staging_len: usize,
+    staging: &'a mut [u8],
     staged: usize,
-    pins: &'a mut Vec<(u32, RawPin)>,
-    pieces: &'a mut Vec<Piece>,
-    linear: &'a mut Box<[u8]>,
     /// Length of the packets of the burst.
     segment: usize,
     packets: usize,
@@ -159,16 +93,9 @@ impl std::fmt::Debug for Burst<'_> {
     }
 }
 
-/// A run of bytes somewhere in memory.
-#[derive(Clone, Copy)]
-struct Piece {
-    start: *const u8,
-    len: usize,
-}
-
 /// Makes this thread's memory for bursts now, and not with the first packet.
 pub(crate) fn prepare() {
-    let _ = SCRATCH.try_with(|_| ());
+    let _ = STAGING.try_with(|_| ());
 }
 
 /// Lends a burst with room for `budget` packets to `fill`, sends what is in it afterwards, and
@@ -179,15 +106,37 @@ pub(crate) fn with_burst<R>(
     fill: impl FnOnce(&mut Burst<'_>) -> R,
 ) -> Option<(R, u64)> {
     let mut parts = Some((route, fill));
-    let lent = SCRATCH.try_with(|scratch| {
+    let lent = STAGING.try_with(|staging| {
         let (route, fill) = parts.take()?;
-        Some(scratch.try_borrow_mut().ok()?.lend(route, budget, fill))
+        Some(lend(&mut staging.try_borrow_mut().ok()?, route, budget, fill))
     });
     // A thread that ends has given its memory back, and may still have an acknowledgement to send.
     lent.unwrap_or_else(|_| {
         let (route, fill) = parts.take()?;
-        Some(Scratch::new().lend(route, budget, fill))
+        Some(lend(&mut staging(), route, budget, fill))
     })
+}
+
+fn lend<R>(
+    staging: &mut [u8],
+    route: Route<'_>,
+    budget: usize,
+    fill: impl FnOnce(&mut Burst<'_>) -> R,
+) -> (R, u64) {
+    let mut burst = Burst {
+        route,
+        staging,
+        staged: 0,
+        segment: 0,
+        packets: 0,
+        paced: false,
+        closed: false,
+        budget,
+        emitted: 0,
+    };
+    let result = fill(&mut burst);
+    burst.flush();
+    (result, burst.emitted)
 }
 
 impl Burst<'_> {
@@ -202,12 +151,11 @@ impl Burst<'_> {
         self.packets
     }
 
-    /// Adds one packet. If `copy`, its bytes are copied however many they are.
+    /// Adds one packet.
     pub(crate) fn emit(
         &mut self,
         headers: &Headers,
         source: &Source<'_>,
-        copy: bool,
     ) -> Result<(), AccessError> {
         let mut bytes = HeaderBytes::default();
         headers.emit(&mut bytes);
@@ -218,47 +166,22 @@ impl Burst<'_> {
         if !self.fits(total) {
             self.flush();
         }
-        let mut copy = copy || payload <= COPY_BYTES_MAX;
-        let Self { route, pins, pieces, .. } = self;
-        pieces.clear();
-        source.each_piece(route.regions, |start, len, pinned| {
-            if pieces.len() == PIECES_MAX {
-                return Err(AccessError::OutOfBounds);
-            }
-            pieces.push(Piece { start, len });
-            match pinned {
-                // Bursts read from few regions: one pin each is enough, and cheap to find again.
-                Some((key, pin)) if pins.last().is_none_or(|(known, _)| *known != key) => {
-                    pins.push((key, pin.into_raw()));
-                }
-                Some(_) => {}
-                None => copy = true,
-            }
-            Ok(())
-        })?;
         let id = if self.route.endpoint.gso() { self.packets } else { 0 };
         let (Ok(total16), Ok(id)) = (u16::try_from(total), u16::try_from(id)) else {
             return Err(AccessError::OutOfBounds);
         };
+        let packet = self.staging.get_mut(self.staged..self.staged + total);
+        let parts = packet.and_then(|packet| packet.split_at_mut_checked(head.len()));
+        let (place, rest) = parts.ok_or(AccessError::OutOfBounds)?;
+        place.copy_from_slice(head);
+        let (covered, icrc_place) = rest.split_at_mut(payload + pad);
+        let (body, padding) = covered.split_at_mut(payload);
+        copy(source, self.route.regions, body)?;
+        padding.fill(0);
         let mut icrc = self.route.flow.icrc(total16, id);
         icrc.headers(head);
-        self.stage(head);
-        for at in 0..self.pieces.len() {
-            let Some(&piece) = self.pieces.get(at) else { break };
-            if copy {
-                self.stage_piece(piece, &mut icrc);
-            } else {
-                update_from_memory(&mut icrc, piece);
-                // SAFETY: the piece is pinned until the burst is sent (rule 2).
-                let pushed = unsafe { self.gather.push_raw(piece.start, piece.len) };
-                debug_assert!(pushed.is_ok(), "`fits` has left room for the pieces");
-            }
-        }
-        let zeros = [0; 3];
-        let pad = zeros.get(..pad).unwrap_or(&[]);
-        icrc.update(pad);
-        self.stage(pad);
-        self.stage(&icrc.finish());
+        icrc.update(covered);
+        icrc_place.copy_from_slice(&icrc.finish());
         self.paced |= matches!(headers.bth.opcode.transport(), Transport::Uc | Transport::Ud);
         self.account(total);
         Ok(())
@@ -273,9 +196,7 @@ impl Burst<'_> {
             && total <= self.segment
             && self.packets < SEGMENTS_MAX
             && self.route.endpoint.gso()
-            && self.gather.len() + total <= BURST_BYTES_MAX
-            && self.gather.room() > PIECES_MAX + 2
-            && self.pins.len() + PIECES_MAX < PINS_MAX
+            && self.staged + total <= self.staging.len()
     }
 
     fn account(&mut self, total: usize) {
@@ -284,61 +205,18 @@ impl Burst<'_> {
         } else if total < self.segment {
             self.closed = true;
         }
+        self.staged += total;
         self.packets += 1;
         self.emitted += 1;
         self.budget = self.budget.saturating_sub(1);
     }
 
-    /// Copies bytes to the staging area and queues them.
-    fn stage(&mut self, bytes: &[u8]) {
-        let piece = Piece { start: bytes.as_ptr(), len: bytes.len() };
-        if let Some(start) = self.copy_to_staging(piece) {
-            // SAFETY: bytes of the staging area that are not written again (rule 1).
-            let pushed = unsafe { self.gather.push_raw(start, bytes.len()) };
-            debug_assert!(pushed.is_ok(), "`fits` has left room");
-        }
-    }
-
-    /// Copies a piece of payload to the staging area, and takes its ICRC from there: the bytes that
-    /// are sent are the bytes that were summed, even if their owner changes them meanwhile.
-    fn stage_piece(&mut self, piece: Piece, icrc: &mut Icrc) {
-        let Some(start) = self.copy_to_staging(piece) else {
-            return;
-        };
-        // SAFETY: the bytes were just written, belong to this thread's staging area, and nothing
-        // writes to them during the borrow (rule 1).
-        icrc.update(unsafe { std::slice::from_raw_parts(start, piece.len) });
-        // SAFETY: bytes of the staging area that are not written again (rule 1).
-        let pushed = unsafe { self.gather.push_raw(start, piece.len) };
-        debug_assert!(pushed.is_ok(), "`fits` has left room");
-    }
-
-    fn copy_to_staging(&mut self, piece: Piece) -> Option<*const u8> {
-        let end = self.staged.checked_add(piece.len)?;
-        if end > self.staging_len {
-            debug_assert!(false, "a burst is never longer than the staging area");
-            return None;
-        }
-        // SAFETY: `staged <= staging_len` (rule 1).
-        let target = unsafe { self.staging.add(self.staged) };
-        // SAFETY: `piece` is a borrowed slice, inline data, or pinned registered memory (rules 2
-        // and 3); the target has room, and nothing else lies in the staging area's free part.
-        unsafe { copy_short(piece.start, target, piece.len) };
-        self.staged = end;
-        Some(target)
-    }
-
-    /// Sends the burst, gives up its pins and starts the next.
+    /// Sends the burst and starts the next.
     pub(crate) fn flush(&mut self) {
         if self.packets > 0 {
             self.capture();
             self.send();
         }
-        for (_, pin) in self.pins.drain(..) {
-            // SAFETY: the table outlives the burst, and each pin is drained once (rule 2).
-            unsafe { pin.unpin() };
-        }
-        self.gather.clear();
         self.staged = 0;
         self.packets = 0;
         (self.paced, self.closed) = (false, false);
@@ -373,7 +251,8 @@ impl Burst<'_> {
         let (mut until, mut news) = (None, NEWS_MAX);
         let packets = u64::try_from(self.packets).unwrap_or(u64::MAX);
         loop {
-            let result = endpoint.socket.send(&self.gather, self.route.destination, segment);
+            let bytes = self.staging.get(..self.staged).unwrap_or_default();
+            let result = endpoint.socket.send(bytes, self.route.destination, segment);
             let Err(error) = result else {
                 self.route.counters.sent_pkts.add(packets);
                 return;
@@ -408,20 +287,11 @@ impl Burst<'_> {
 
     /// Sends the burst as frames.
     fn send_frames(&self, way: &Way<'_>) {
-        let Route { endpoint, flow, marks, counters, .. } = self.route;
-        let mut sender = way.sender(flow, endpoint.as_sent(marks), self.wait_max());
-        let (mut cursor, mut left) = (self.gather.cursor(), self.gather.len());
-        for id in (0..=u16::MAX).take(self.packets) {
-            let len = left.min(self.segment);
-            left -= len;
-            let sent = sender.send(id, len, |frame| {
-                let mut missing = len;
-                while let Some((start, part)) = cursor.take(missing).filter(|_| missing > 0) {
-                    missing -= part;
-                    // SAFETY: gathered: of the staging area, or pinned (rules 1 and 2); and no frame.
-                    unsafe { frame.push_raw(start, part) };
-                }
-            });
+        let Route { endpoint, destination, flow, counters, .. } = self.route;
+        let mut sender = way.sender(flow, endpoint.as_sent(destination), self.wait_max());
+        let bytes = self.staging.get(..self.staged).unwrap_or_default();
+        for (id, packet) in (0..=u16::MAX).zip(bytes.chunks(self.segment.max(1))) {
+            let sent = sender.send(id, packet);
             let counter = if sent { &counters.sent_pkts } else { &counters.send_dropped };
             counter.add(1);
         }
@@ -437,17 +307,11 @@ impl Burst<'_> {
     /// Each datagram then leaves with IP ID 0, so the ICRCs of all but the first change. A CRC is
     /// linear: the change is that of a packet of zeros.
     fn send_singly(&mut self) {
-        let segment = self.segment;
-        let Self { route, linear, .. } = self;
-        let total = self.gather.copy_to(linear_of(linear));
-        for (index, packet) in
-            linear.get_mut(..total).unwrap_or_default().chunks_mut(segment.max(1)).enumerate()
-        {
+        let Self { route, staging, staged, segment, .. } = self;
+        let bytes = staging.get_mut(..*staged).unwrap_or_default();
+        for (index, packet) in bytes.chunks_mut((*segment).max(1)).enumerate() {
             renumber(packet, index, route.flow);
-            let mut buffer = GatherBuffer::new(); // Once in the life of an endpoint.
-            let mut gather = buffer.begin();
-            let _ = gather.push(packet);
-            match route.endpoint.socket.send(&gather, route.destination, None) {
+            match route.endpoint.socket.send(packet, route.destination, None) {
                 Ok(_) => {
                     // Where not even single packets pass, bursts were not what was wrong.
                     route.endpoint.give_up_gso();
@@ -463,32 +327,16 @@ impl Burst<'_> {
         let Some(capture) = self.route.endpoint.capture.as_deref() else {
             return;
         };
-        let total = self.gather.copy_to(linear_of(self.linear));
-        let bytes = self.linear.get(..total).unwrap_or_default();
+        let bytes = self.staging.get(..self.staged).unwrap_or_default();
         let endpoint = self.route.endpoint;
         let peer = self.route.destination.addr();
         let numbered = endpoint.gso();
-        let marks = endpoint.as_sent(self.route.marks);
+        let marks = endpoint.as_sent(self.route.destination);
         for (index, packet) in bytes.chunks(self.segment.max(1)).enumerate() {
             let id = if numbered { u16::try_from(index).unwrap_or(0) } else { 0 };
             capture.packet((endpoint.addr, peer), id, marks, packet);
         }
     }
-}
-
-impl Drop for Burst<'_> {
-    fn drop(&mut self) {
-        self.packets = 0; // After a panic nothing is sent, but pins are given up.
-        self.flush();
-    }
-}
-
-/// The linear buffer, which only captures and refused bursts need.
-fn linear_of(linear: &mut Box<[u8]>) -> &mut [u8] {
-    if linear.is_empty() {
-        *linear = vec![0; BURST_BYTES_MAX].into();
-    }
-    linear
 }
 
 /// Replaces the ICRC of a packet made for IP ID `id` by that for ID 0.
@@ -511,18 +359,16 @@ fn renumber(packet: &mut [u8], id: usize, flow: &Flow) {
     }
 }
 
-/// Adds registered bytes to an ICRC, through a block that is not shared (rule 3).
-fn update_from_memory(icrc: &mut Icrc, piece: Piece) {
-    let mut block = [0_u8; ICRC_BLOCK_BYTES];
-    let mut done = 0;
-    while done < piece.len {
-        let part = (piece.len - done).min(ICRC_BLOCK_BYTES);
-        // SAFETY: `done < piece.len`, so the address is in the piece.
-        let start = unsafe { piece.start.add(done) };
-        // SAFETY: `part` bytes from there are in the piece, which is pinned (rule 2), and in the
-        // block, which is on the stack.
-        unsafe { copy_long(start, block.as_mut_ptr(), part) };
-        icrc.update(block.get(..part).unwrap_or_default());
-        done += part;
-    }
+/// Copies what a packet carries to `target`, which is as long.
+fn copy(source: &Source<'_>, regions: &Regions, target: &mut [u8]) -> Result<(), AccessError> {
+    let mut left = target;
+    source.each_piece(regions, |start, len| {
+        let (place, rest) =
+            std::mem::take(&mut left).split_at_mut_checked(len).ok_or(AccessError::OutOfBounds)?;
+        left = rest;
+        // SAFETY: the piece is inline data or pinned memory, `len` bytes of it; the place is borrowed, as long, and no
+        // registered memory.
+        unsafe { copy_short(start, place.as_mut_ptr(), len) };
+        Ok(())
+    })
 }

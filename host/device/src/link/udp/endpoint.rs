@@ -57,7 +57,7 @@ impl Endpoint {
     }
 
     /// The way by which packets for `peer` leave as frames, if they can.
-    pub(crate) fn next_hop(&self, peer: SocketAddr) -> Option<NextHop> {
+    pub(crate) fn next_hop(&self, peer: SocketAddr) -> Option<Box<NextHop>> {
         self.frames
             .as_ref()
             .filter(|_| !peer.ip().is_multicast())
@@ -101,14 +101,27 @@ impl Endpoint {
         }
     }
 
-    /// How packets leave that are to be marked like this.
-    pub(crate) fn as_sent(&self, marks: Marks) -> Marks {
+    /// How packets for a destination are to be marked.
+    pub(crate) fn marks(&self, destination: &Destination) -> Marks {
+        let udp::Marks { traffic_class, hop_limit, flow_label } = destination.marks();
+        let usual = || self.usual_hop_limit(destination.addr());
+        let hop_limit = if hop_limit == 0 { usual() } else { hop_limit };
+        Marks { traffic_class, hop_limit, flow_label }
+    }
+
+    /// How they leave: where nothing else is said, switches may mark them.
+    pub(crate) fn as_sent(&self, destination: &Destination) -> Marks {
+        let marks = self.marks(destination);
         match marks.traffic_class {
             0 if self.ecn_capable.load(Ordering::Relaxed) => {
                 Marks { traffic_class: Marks::ECN_CAPABLE, ..marks }
             }
             _ => marks,
         }
+    }
+
+    fn usual_hop_limit(&self, peer: SocketAddr) -> u8 {
+        if peer.ip().is_multicast() { GROUP_HOP_LIMIT } else { self.hop_limit }
     }
 
     /// The address and port of a peer's device, as seen from this address.
@@ -125,15 +138,12 @@ impl Endpoint {
         }
     }
 
-    /// Where to send packets for `peer` that are marked in this way, and how they then are when they
-    /// leave. What is marked as it would be anyway costs nothing more.
-    pub(crate) fn destination(&self, peer: SocketAddr, marks: Marks) -> (Destination, Marks) {
-        let usual = if peer.ip().is_multicast() { GROUP_HOP_LIMIT } else { self.hop_limit };
+    /// Where to send packets for `peer` that are marked in this way. What is marked as it would be anyway costs nothing
+    /// more.
+    pub(crate) fn destination(&self, peer: SocketAddr, marks: Marks) -> Destination {
         let Marks { traffic_class, hop_limit, flow_label } = marks;
-        let asked = if hop_limit == usual { 0 } else { hop_limit };
-        let order = udp::Marks { traffic_class, hop_limit: asked, flow_label };
-        let hop_limit = if hop_limit == 0 { usual } else { hop_limit };
-        (Destination::new(peer).marked(order), Marks { hop_limit, ..marks })
+        let hop_limit = if hop_limit == self.usual_hop_limit(peer) { 0 } else { hop_limit };
+        Destination::new(peer).marked(udp::Marks { traffic_class, hop_limit, flow_label })
     }
 
     /// The flow of packets from this address to `peer`; `None` if they are of different kinds.

@@ -21,24 +21,18 @@ pub(crate) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Writes the headers of a packet of `len` bytes, and has `payload` write it.
+    /// Writes a packet, from the BTH on, behind its headers.
     #[inline]
-    pub(crate) fn write(
-        &self,
-        writer: &mut Writer<'_>,
-        id: u16,
-        len: usize,
-        payload: impl FnOnce(&mut Writer<'_>),
-    ) {
+    pub(crate) fn write(&self, writer: &mut Writer<'_>, id: u16, packet: &[u8]) {
         let Self { macs: MacAddresses { src, dst }, flow, marks } = *self;
-        let len = u16::try_from(len).unwrap_or(0); // Packets of a burst are shorter.
+        let len = u16::try_from(packet.len()).unwrap_or(0); // Packets of a burst are shorter.
         let kind = if flow.is_ipv6() { IPV6 } else { IPV4 };
         writer.push(&dst);
         writer.push(&src);
         writer.push(&kind.to_be_bytes());
         let headers = emit_udp_headers(flow, id, marks, len);
         writer.push(headers.as_slice());
-        payload(writer);
+        writer.push(packet);
         if flow.is_ipv6() {
             self.check(writer, headers.as_slice());
         }

@@ -16,7 +16,6 @@ use adverb_wire::{Flow, Marks};
 use adverb_xdp::interface::{Config, Group, Interface};
 use adverb_xdp::socket::{Incoming, NotSent, Outgoing};
 use adverb_xdp::steering::{Key, Protocol};
-use adverb_xdp::umem::Writer;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,13 +82,13 @@ impl XdpLink {
         interface.claim(Key { protocol: Protocol::Udp, local, remote: None }, *place)
     }
 
-    pub(crate) fn next_hop(self: &Arc<Self>, to: IpAddr) -> NextHop {
-        NextHop {
+    pub(crate) fn next_hop(self: &Arc<Self>, to: IpAddr) -> Box<NextHop> {
+        Box::new(NextHop {
             link: Arc::clone(self),
             to,
             mac: AtomicU64::new(UNKNOWN),
             ask_at: AtomicU64::new(0),
-        }
+        })
     }
 }
 
@@ -172,24 +171,12 @@ pub(crate) struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Sends a packet of `len` bytes, from the BTH on, that `payload` writes; says whether it leaves.
-    pub(crate) fn send(
-        &mut self,
-        id: u16,
-        len: usize,
-        payload: impl FnOnce(&mut Writer<'_>),
-    ) -> bool {
-        let mut payload = Some(payload);
+    /// Sends a packet, from the BTH on; says whether it leaves.
+    pub(crate) fn send(&mut self, id: u16, packet: &[u8]) -> bool {
         let Self { outgoing, macs, flow, marks, .. } = self;
         let frame = Frame { macs: *macs, flow, marks: *marks };
         loop {
-            let sent = outgoing.send(|writer| {
-                payload
-                    .take()
-                    .into_iter()
-                    .for_each(|payload| frame.write(writer, id, len, payload));
-            });
-            match sent {
+            match outgoing.send(|writer| frame.write(writer, id, packet)) {
                 Ok(()) => return true,
                 Err(NotSent::Size) => return false,
                 Err(NotSent::Full) => {
