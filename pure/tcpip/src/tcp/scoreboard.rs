@@ -85,7 +85,9 @@ impl Scoreboard {
         }
         let from = self.sent.partition_point(|sent| sent.end <= self.lost_from);
         let found = self.sent.range(from..).position(|sent| sent.fate == Fate::Lost)? + from;
-        self.send_again(found, len_max, now)
+        let range = self.send_again(found, len_max, now)?;
+        self.lost_from = range.1;
+        Some(range)
     }
 
     /// The last segment leaves again.
@@ -104,11 +106,7 @@ impl Scoreboard {
         self.set(at, Fate::InFlight);
         let sent = self.sent.get_mut(at)?;
         (sent.sent_at, sent.again) = (now, true);
-        let (start, end) = (sent.start, sent.end);
-        if self.lost_from <= start {
-            self.lost_from = end;
-        }
-        Some((start, end))
+        Some((sent.start, sent.end))
     }
 
     fn split(&mut self, at: usize, position: u64) {
@@ -252,5 +250,21 @@ mod tests {
         board.acknowledge(1000, |_| {});
         check(&board);
         assert!(board.is_empty());
+    }
+
+    #[test]
+    fn the_last_segment_leaves_again_and_lost_ones_before_it_are_still_found() {
+        let mut board = Scoreboard::default();
+        for at in 0..4 {
+            board.send(at * 100, at * 100 + 100, Time::ZERO);
+        }
+        board.lose(|_| Some(true));
+        assert_eq!(board.send_lost(100, Time::ZERO), Some((0, 100)));
+        assert_eq!(board.send_last(50, Time::ZERO), Some((300, 350)));
+        for expected in [(100, 200), (200, 300), (350, 400)] {
+            assert!(board.has_lost());
+            assert_eq!(board.send_lost(100, Time::ZERO), Some(expected));
+        }
+        assert!(!board.has_lost());
     }
 }

@@ -222,6 +222,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
         self.set_segment(segment);
         self.board.lose(|sent| Some(sent.end - sent.start > segment));
         self.forced = true;
+        self.timers.tail = None; // What is lost is known already.
     }
 
     fn set_segment(&mut self, segment: u64) {

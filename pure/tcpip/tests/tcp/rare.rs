@@ -192,3 +192,33 @@ fn a_segment_with_an_older_time_stamp_is_answered_and_not_taken() {
     let late = seconds(25 * 24 * 3600);
     assert_eq!(step(21, 4, late), (30, 4));
 }
+
+/// Goal: segments that a router refused leave again although the congestion window holds them back for a while.
+/// Method: the window shrinks with the segment, so that some wait; then time for a tail loss probe passes.
+#[test]
+fn segments_that_were_too_long_all_leave_again() {
+    let mut client = established(&plain());
+    client.on_segment(&segment(1, 1, Flags::ACK, 60_000), none(), Time::ZERO);
+    client.send(vec![1; 14_600], Time::ZERO).unwrap();
+    assert_eq!(departures(&mut client, Time::ZERO).len(), 10);
+    client.on_icmp(Report::TooBig { mtu: 900 }, Seq::new(OURS).plus(1));
+    let mut arrived = vec![false; 14_600];
+    for round in 0..10 {
+        let now = Time::ZERO.plus(Duration::from_millis(100) * round);
+        let later = now.plus(Duration::from_millis(100));
+        let mut sent = departures(&mut client, now);
+        while let Some(at) = client.next_deadline().filter(|at| *at <= later) {
+            client.on_time(at);
+            sent.extend(departures(&mut client, at));
+        }
+        for departure in sent {
+            let at = departure.header.seq.since(Seq::new(OURS).plus(1));
+            let at = usize::try_from(at).unwrap();
+            arrived[at..at + departure.payload_bytes()].fill(true);
+        }
+        let acked = arrived.iter().take_while(|arrived| **arrived).count();
+        let acked = u32::try_from(acked).unwrap();
+        client.on_segment(&segment(1, 1 + acked, Flags::ACK, 60_000), none(), later);
+    }
+    assert_eq!(client.unacknowledged_bytes(), 0);
+}
