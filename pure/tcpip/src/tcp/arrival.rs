@@ -131,9 +131,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
             }
             self.establish();
         }
-        let oldest = self.sender.unacked().saturating_sub(self.sender.peer.largest);
         match position {
-            Some(position) if position >= oldest && position <= self.sender.next() => {
+            Some(position) if self.may_acknowledge(position) => {
                 self.hear(now);
                 self.acknowledge(header, position, payload.len(), place.start, now);
             }
@@ -145,6 +144,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.on_stream(header, place, payload, now)
     }
 
+    /// RFC 5961 §5.2: the position has been sent, and is not too far in the past.
+    fn may_acknowledge(&self, position: u64) -> bool {
+        let oldest = self.sender.unacked().saturating_sub(self.sender.peer.largest);
+        (oldest..=self.sender.next()).contains(&position)
+    }
+
     fn place(&mut self, header: &Tcp, payload_bytes: usize) -> Option<Place> {
         let origin = self.receiver.origin;
         let start = origin.position(header.seq, self.receiver.next())?;
@@ -153,19 +158,28 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Some(Place { start, payload, fin, end: fin + u64::from(header.flags.has(Flags::FIN)) })
     }
 
-    /// Nothing of it is acceptable.
+    /// Nothing of it is new: it came before, asks whether this end is there, or was never sent by the peer.
     fn on_outside(&mut self, header: &Tcp, place: Place, now: Time) {
         if header.flags.has(Flags::RST) {
             return;
         }
-        if self.state == State::TimeWait && header.flags.has(Flags::FIN) {
+        let position = Origin(self.names.first).position(header.ack, self.sender.unacked());
+        let known = header.flags.has(Flags::ACK)
+            && self.receiver.is_of_late(place.start)
+            && position.is_some_and(|position| self.may_acknowledge(position));
+        if !known {
+            self.challenge(now);
+            return;
+        }
+        self.hear(now);
+        // RFC 9293 §3.10.7.4: the peer's FIN once more.
+        let is_last = place.end == self.receiver.next();
+        if self.state == State::TimeWait && header.flags.has(Flags::FIN) && is_last {
             self.wait_out(now);
         }
-        if self.guard.allows(now) {
+        if self.duplicates.allows(now) {
             self.receiver.on_outside(place.payload, place.fin);
         }
-        // A window probe has nothing to say, but that its sender lives.
-        self.hear(now);
     }
 
     /// RFC 5961 §3.2; RFC 1337 for TIME-WAIT.
@@ -180,7 +194,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// Answers with an acknowledgement what should not have come, but not too often.
     fn challenge(&mut self, now: Time) {
-        if self.guard.allows(now) {
+        if self.challenges.allows(now) {
             self.receiver.owe_now();
         }
     }

@@ -27,7 +27,8 @@ pub struct Connection<B> {
     pub(super) names: Names,
     pub(super) agreed: Agreed,
     pub(super) config: Config,
-    pub(super) guard: Guard,
+    pub(super) challenges: Guard,
+    pub(super) duplicates: Guard,
     clocks: Clocks,
     /// A reset is to be sent.
     pub(super) reset_due: bool,
@@ -63,11 +64,12 @@ pub(super) struct Agreed {
     pub(super) path_mtu: u16,
 }
 
-/// Answers to segments that should not have come, so many a second. RFC 5961 §7.
-#[derive(Clone, Copy, Debug, Default)]
+/// Answers to segments that have nothing new, so many a second. RFC 5961 §7.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Guard {
+    max: u16,
     second: u64,
-    answered: u8,
+    answered: u16,
 }
 
 /// Deadlines of the connection as a whole.
@@ -104,7 +106,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
             names,
             agreed,
             config: *config,
-            guard: Guard::default(),
+            challenges: Guard::new(CHALLENGES_MAX),
+            duplicates: Guard::new(DUPLICATES_MAX),
             clocks: Clocks { heard: now, ..Clocks::default() },
             reset_due: false,
             orphaned: false,
@@ -464,19 +467,27 @@ impl<B: AsRef<[u8]>> Connection<B> {
 }
 
 impl Guard {
-    /// A segment that should not have come may be answered.
+    fn new(max: u16) -> Self {
+        Self { max, second: 0, answered: 0 }
+    }
+
+    /// A segment may be answered.
     pub(super) fn allows(&mut self, now: Time) -> bool {
         let second = now.nanos() / 1_000_000_000;
         if second != self.second {
-            *self = Self { second, answered: 0 };
+            (self.second, self.answered) = (second, 0);
         }
         self.answered = self.answered.saturating_add(1);
-        self.answered <= CHALLENGES_MAX
+        self.answered <= self.max
     }
 }
 
 /// Answers a second to segments that should not have come.
-const CHALLENGES_MAX: u8 = 10;
+const CHALLENGES_MAX: u16 = 10;
+
+/// Answers a second to segments that came before: enough for all that a peer sends again without need, and an end to
+/// ends that only answer each other.
+const DUPLICATES_MAX: u16 = 1000;
 
 /// Most chunks that wait to be sent or acknowledged.
 const CHUNKS_MAX: usize = 1 << 16;

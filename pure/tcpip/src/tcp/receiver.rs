@@ -158,6 +158,11 @@ impl<B: AsRef<[u8]>> Receiver<B> {
         if allowed && new { Fit::Inside } else { Fit::Outside }
     }
 
+    /// The position is at most a window before what comes next.
+    pub(super) fn is_of_late(&self, start: u64) -> bool {
+        (self.next().saturating_sub(self.buffer)..=self.next()).contains(&start)
+    }
+
     /// All of `start..end` has come before.
     pub(super) fn on_outside(&mut self, start: u64, end: u64) {
         self.owed.now = true;

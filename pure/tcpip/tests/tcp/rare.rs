@@ -222,3 +222,58 @@ fn segments_that_were_too_long_all_leave_again() {
     }
     assert_eq!(client.unacknowledged_bytes(), 0);
 }
+
+/// RFC 5961 §7 bounds challenges. A stranger that provokes them does not silence the answers to what the peer repeats.
+#[test]
+fn strays_do_not_use_up_the_answers_to_what_comes_twice() {
+    let mut client = established(&plain());
+    let data = segment(1, 1, Flags::ACK, 1000);
+    client.on_segment(&data, Piece::whole(vec![7; 100]), Time::ZERO);
+    departures(&mut client, Time::ZERO);
+    let mut answers = |header: &Tcp, bytes, count| {
+        let answered = (0..count).filter(|_| {
+            client.on_segment(header, Piece::whole(vec![7; bytes]), Time::ZERO);
+            departures(&mut client, Time::ZERO).len() == 1
+        });
+        answered.count()
+    };
+    // A reset and a SYN in the window, old bytes from far away, and old bytes without a right acknowledgement.
+    assert_eq!(answers(&segment(3000, 1, Flags::RST, 0), 0, 5), 5);
+    assert_eq!(answers(&segment(101, 1, Flags::SYN, 0), 0, 2), 2);
+    assert_eq!(answers(&segment(0x1000_0000, 1, Flags::ACK, 0), 100, 2), 2);
+    assert_eq!(answers(&segment(1, 70_000, Flags::ACK, 0), 100, 20), 1);
+    assert_eq!(answers(&data, 100, 5000), 1000);
+}
+
+#[test]
+fn strays_do_not_put_off_the_questions_to_a_silent_peer() {
+    let mut client = asking();
+    for (seq, ack) in [(0x1000_0000, 1), (1, 70_000)] {
+        client.on_segment(&segment(seq, ack, Flags::ACK, 0), none(), seconds(90));
+    }
+    departures(&mut client, seconds(90));
+    assert_eq!(pass(&mut client, seconds(105)).len(), 1);
+    // A question of the peer's own shows that it is there.
+    client.on_segment(&segment(0, 1, Flags::ACK, 1000), none(), seconds(106));
+    assert_eq!(departures(&mut client, seconds(106)).len(), 1);
+    assert_eq!(pass(&mut client, seconds(205)).len(), 0);
+}
+
+/// RFC 9293 §3.10.7.4.
+#[test]
+fn only_the_peers_fin_once_more_lengthens_time_wait() {
+    for (seq, ack, again) in [(1, 2, true), (0, 2, false), (0x1000_0000, 2, false), (1, 9, false)] {
+        let mut client = established(&plain());
+        client.close(Time::ZERO);
+        departures(&mut client, Time::ZERO);
+        client.on_segment(&segment(1, 2, Flags::FIN | Flags::ACK, 1000), none(), Time::ZERO);
+        departures(&mut client, Time::ZERO);
+        assert_eq!(client.state(), State::TimeWait);
+        client.on_segment(&segment(seq, ack, Flags::FIN | Flags::ACK, 0), none(), seconds(50));
+        departures(&mut client, seconds(50));
+        pass(&mut client, seconds(61));
+        assert_eq!(client.state() == State::TimeWait, again, "{seq} {ack}");
+        pass(&mut client, seconds(111));
+        assert_eq!(client.state(), State::Closed);
+    }
+}
