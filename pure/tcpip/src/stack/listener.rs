@@ -26,6 +26,8 @@ pub(super) struct Listener {
     /// Slots that wait to be accepted.
     complete: VecDeque<u32>,
     bucket: Bucket,
+    /// It is among those with a connection to accept.
+    pub(super) told: bool,
 }
 
 /// Connections that may still come.
@@ -39,7 +41,7 @@ impl Listener {
     pub(super) fn new(listen: Listen, now: Time) -> Self {
         let left = listen.syn_rate.unwrap_or(0);
         let bucket = Bucket { left, filled: now };
-        Self { listen, half_open: 0, complete: VecDeque::new(), bucket }
+        Self { listen, half_open: 0, complete: VecDeque::new(), bucket, told: false }
     }
 
     /// A SYN may be answered.

@@ -41,8 +41,10 @@ pub struct Stack<B> {
     acceptable: VecDeque<ListenerId>,
     /// Resets for segments that belong to no connection.
     resets: VecDeque<(Tuple, Tcp)>,
-    /// Connections in TIME-WAIT, the oldest first; some may have gone.
-    waiting: VecDeque<ConnectionId>,
+    /// Slots of connections in TIME-WAIT that the program knows no longer, by ticket: the oldest first.
+    waiting: BTreeMap<u64, u32>,
+    /// Tickets that have been given out: places in a line.
+    tickets: u64,
     key: Key,
     counters: Counters,
 }
@@ -59,7 +61,7 @@ pub struct ListenerId {
 /// Something has happened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
-    /// A listener has a connection to accept.
+    /// A listener has connections to accept: one, or more that have come since the last event.
     Acceptable(ListenerId),
     /// To a connection.
     Connection(ConnectionId, Events),
@@ -144,7 +146,8 @@ impl<B: AsRef<[u8]>> Stack<B> {
             events: VecDeque::new(),
             acceptable: VecDeque::new(),
             resets: VecDeque::new(),
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            tickets: 0,
             key,
             counters: Counters::default(),
         }
@@ -202,6 +205,7 @@ impl<B: AsRef<[u8]>> Stack<B> {
     /// Listens no longer. Connections that were not accepted are reset.
     pub fn unlisten(&mut self, at: ListenerId) {
         self.listeners.remove(&(at.port, at.address));
+        self.acceptable.retain(|acceptable| *acceptable != at);
         for slot in self.slots.of_listener(at) {
             if let Some(entry) = self.slots.get_mut(slot) {
                 entry.listener = None;
@@ -387,8 +391,11 @@ impl<B: AsRef<[u8]>> Stack<B> {
 
     /// Something that has happened, if anything has since the last call.
     pub fn poll_event(&mut self) -> Option<Event> {
-        if let Some(listener) = self.acceptable.pop_front() {
-            return Some(Event::Acceptable(listener));
+        if let Some(at) = self.acceptable.pop_front() {
+            if let Some(listener) = self.listeners.get_mut(&(at.port, at.address)) {
+                listener.told = false;
+            }
+            return Some(Event::Acceptable(at));
         }
         while let Some(slot) = self.events.pop_front() {
             let id = self.slots.id(slot);
@@ -438,12 +445,11 @@ impl<B: AsRef<[u8]>> Stack<B> {
         let Some(entry) = self.slots.get_mut(slot) else {
             return;
         };
-        if entry.connection.state() == State::TimeWait && !entry.waits {
-            entry.waits = true;
-            let id = self.slots.id(slot);
-            self.waiting.push_back(id);
-            self.forget_gone();
-            return self.look_at(slot);
+        let over = entry.connection.state() == State::TimeWait && entry.connection.is_orphaned();
+        if over && entry.waits.is_none() {
+            self.tickets += 1;
+            entry.waits = Some(self.tickets);
+            self.waiting.insert(self.tickets, slot);
         }
         match entry.listener {
             None => {
@@ -455,7 +461,9 @@ impl<B: AsRef<[u8]>> Stack<B> {
                 entry.complete = true;
                 if let Some(listener) = self.listeners.get_mut(&(at.port, at.address)) {
                     listener.complete(slot);
-                    self.acceptable.push_back(at);
+                    if !core::mem::replace(&mut listener.told, true) {
+                        self.acceptable.push_back(at);
+                    }
                 }
             }
             Some(_) => {}
@@ -493,26 +501,10 @@ impl<B: AsRef<[u8]>> Stack<B> {
         Some(slot)
     }
 
-    /// Makes room: the connection that has been in TIME-WAIT the longest goes, if the program knows it no longer.
+    /// Makes room: of the connections in TIME-WAIT that the program knows no longer, the oldest goes.
     fn evict(&mut self) {
-        while let Some(id) = self.waiting.pop_front() {
-            let gone = |slot: &Slot<B>| {
-                slot.connection.state() == State::TimeWait && slot.connection.is_orphaned()
-            };
-            if self.slots.find(id).is_some_and(gone) {
-                self.remove(id.slot);
-                return;
-            }
-        }
-    }
-
-    /// Forgets connections that have left TIME-WAIT, so that their number stays that of the slots.
-    fn forget_gone(&mut self) {
-        while let Some(id) = self.waiting.front() {
-            if self.slots.find(*id).is_some() {
-                return;
-            }
-            self.waiting.pop_front();
+        if let Some((_, slot)) = self.waiting.first_key_value() {
+            self.remove(*slot);
         }
     }
 
@@ -520,6 +512,9 @@ impl<B: AsRef<[u8]>> Stack<B> {
         if let Some(entry) = self.slots.remove(slot) {
             self.table.remove(slot);
             self.agenda.forget(slot, &entry.noted);
+            if let Some(ticket) = entry.waits {
+                self.waiting.remove(&ticket);
+            }
         }
     }
 

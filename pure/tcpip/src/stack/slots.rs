@@ -26,8 +26,8 @@ pub(super) struct Slot<B> {
     pub(super) complete: bool,
     /// It is among those with events.
     pub(super) told: bool,
-    /// It is among those in TIME-WAIT.
-    pub(super) waits: bool,
+    /// Its place among those in TIME-WAIT that may go.
+    pub(super) waits: Option<u64>,
 }
 
 impl<B> Slot<B> {
@@ -37,7 +37,7 @@ impl<B> Slot<B> {
         listener: Option<ListenerId>,
     ) -> Self {
         let noted = Noted::default();
-        Self { tuple, connection, noted, listener, complete: false, told: false, waits: false }
+        Self { tuple, connection, noted, listener, complete: false, told: false, waits: None }
     }
 }
 

@@ -287,3 +287,54 @@ fn a_listener_that_goes_resets_what_was_not_accepted() {
     assert_eq!(world.stacks[1].get(client).unwrap().end(), Some(End::Reset));
     assert!(world.stacks[0].is_empty());
 }
+
+#[test]
+fn connections_that_only_wait_make_room_and_those_that_a_program_knows_stay() {
+    let mut world = World::new(3, listen());
+    let known = world.connect(1, 999);
+    world.carry();
+    let server = world.accept().unwrap();
+    // The server's end waits, but its program has only shut it down.
+    world.stacks[0].with(server, Connection::shut_down);
+    world.carry();
+    let now = world.now;
+    world.stacks[1].with(known, |client| client.close(now));
+    world.carry();
+    assert_eq!(world.stacks[0].get(server).unwrap().state(), State::TimeWait);
+    for port in 1000..1100 {
+        let client = world.connect(1, port);
+        world.carry();
+        let other = world.accept().unwrap_or_else(|| panic!("room for {port}"));
+        world.stacks[0].with(other, |other| other.close(now));
+        world.carry();
+        world.stacks[1].with(client, |client| client.close(now));
+        world.carry();
+        assert!(world.stacks[0].waiting.len() <= world.stacks[0].len());
+    }
+    assert!(world.stacks[0].get(server).is_some(), "the program still knows it");
+    assert!(world.stacks[0].table.find(&tuple(1, 1098)).is_some(), "older ones went first");
+    // What the program lets go of makes room like all others.
+    world.stacks[0].with(server, |server| server.close(now));
+    for port in 1100..1103 {
+        world.connect(1, port);
+        world.carry();
+        assert!(world.accept().is_some(), "room for {port}");
+    }
+}
+
+#[test]
+fn handshakes_that_nothing_accepts_make_one_event() {
+    let mut world = World::new(100, listen());
+    for port in 1000..1050 {
+        let client = world.connect(1, port);
+        world.carry();
+        world.stacks[1].with(client, Connection::abort);
+        world.carry();
+    }
+    assert_eq!(world.stacks[0].acceptable.len(), 1);
+    assert_eq!(world.stacks[0].poll_event(), Some(Event::Acceptable(LISTENER)));
+    assert_eq!(world.stacks[0].poll_event(), None);
+    world.connect(1, 2000);
+    world.carry();
+    assert_eq!(world.stacks[0].poll_event(), Some(Event::Acceptable(LISTENER)));
+}
