@@ -244,7 +244,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
         let position = position.max(unacked);
         let ack = Ack { position, sacked, twice, repeated, echoed };
         let acked = self.sender.on_ack(ack, now);
-        self.sender.on_alive();
+        if !self.is_orphaned() {
+            self.sender.on_alive();
+        }
         if acked > 0 {
             self.events.writable = true;
             self.on_progress(position, now);

@@ -35,7 +35,8 @@ pub struct Config {
     pub rto_min: Duration,
     /// The longest time-out of a retransmission.
     pub rto_max: Duration,
-    /// How long a peer may be silent while it owes an answer. RFC 5482.
+    /// How long a peer may be silent while it owes an answer, or take nothing from a connection that is closed.
+    /// RFC 5482.
     pub user_timeout: Duration,
     /// How long a connection may take to come up.
     pub handshake_timeout: Duration,

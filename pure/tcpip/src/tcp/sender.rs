@@ -471,7 +471,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
         self.peer.said_by = said_by;
     }
 
-    /// The peer is there, though it takes nothing.
+    /// The peer is there, though it takes nothing: that is borne for as long as there is a program to end it.
     pub(super) fn on_alive(&mut self) {
         if self.board.is_empty() {
             self.patience.since = None;

@@ -277,3 +277,34 @@ fn only_the_peers_fin_once_more_lengthens_time_wait() {
         assert_eq!(client.state(), State::Closed);
     }
 }
+
+/// RFC 9293 §3.8.6.1 has a peer hold its window at 0 for as long as it likes; but not one that nothing waits for.
+#[test]
+fn a_window_that_stays_closed_is_borne_until_the_program_has_closed() {
+    let mut client = established(&plain());
+    client.set_user_timeout(Duration::from_secs(30));
+    let answer = segment(1, 1, Flags::ACK, 0);
+    client.on_segment(&answer, none(), Time::ZERO);
+    client.send(vec![1; 100], Time::ZERO).unwrap();
+    assert_eq!(departures(&mut client, Time::ZERO).len(), 0);
+    let closes = seconds(3600);
+    let mut probes = 0;
+    while let Some(now) = client.next_deadline().filter(|at| *at <= seconds(7200)) {
+        client.on_time(now);
+        for departure in departures(&mut client, now) {
+            assert!(now < closes || departure.header.flags != Flags::FIN | Flags::ACK);
+            client.on_segment(&answer, none(), now);
+            probes += 1;
+        }
+        if now < closes {
+            assert_eq!(client.end(), None);
+        } else {
+            client.close(now);
+        }
+        if client.state() == State::Closed {
+            assert!(now.since(closes) < Duration::from_secs(300), "{now:?}");
+        }
+    }
+    assert_eq!(client.end(), Some(End::TimedOut));
+    assert!(probes > 30, "{probes}");
+}
