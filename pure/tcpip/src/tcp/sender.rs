@@ -423,6 +423,8 @@ impl<B: AsRef<[u8]>> Sender<B> {
         if !first_is_lost {
             return false;
         }
+        // RFC 6582 §3.2: the next hole leaves at once, for nothing else brings another acknowledgement.
+        self.forced |= acked > 0;
         let first = self.unacked;
         self.board.lose(|sent| (sent.start <= first).then_some(!sent.again || acked > 0))
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use adverb_tcpip::Time;
 use adverb_tcpip::icmp::Report;
 use adverb_tcpip::tcp::{
-    Config, Connection, Departure, End, Flags, KeepAlive, Names, Piece, Seq, State, Tcp, TimeStamps,
+    Algorithm, Config, Connection, Departure, End, Flags, KeepAlive, Names, Piece, Seq, State, Tcp,
+    TimeStamps,
 };
 
 use crate::hostile::{OURS, established, plain, segment};
@@ -307,4 +308,24 @@ fn a_window_that_stays_closed_is_borne_until_the_program_has_closed() {
     }
     assert_eq!(client.end(), Some(End::TimedOut));
     assert!(probes > 30, "{probes}");
+}
+
+/// RFC 6582 §3.2, step 3.
+#[test]
+fn without_selective_acknowledgements_a_partial_one_sends_the_next_hole_at_once() {
+    let config = Config { congestion: Algorithm::NewReno, sack: false, ..plain() };
+    let mut client = established(&config);
+    client.on_segment(&segment(1, 1, Flags::ACK, 60_000), none(), Time::ZERO);
+    client.send(vec![1; 14_600], Time::ZERO).unwrap();
+    assert_eq!(departures(&mut client, Time::ZERO).len(), 10);
+    let mut step = |ack| {
+        client.on_segment(&segment(1, ack, Flags::ACK, 60_000), none(), Time::ZERO);
+        let sent = departures(&mut client, Time::ZERO);
+        sent.iter().map(|departure| departure.header.seq.since(Seq::new(OURS))).collect::<Vec<_>>()
+    };
+    // The first and two more segments of ten are lost; few of the repeated acknowledgements arrive.
+    assert_eq!([step(1), step(1), step(1)], [vec![], vec![], vec![1]]);
+    assert_eq!(step(1 + 4 * 1460), [1 + 4 * 1460]);
+    assert_eq!(step(1 + 6 * 1460), [1 + 6 * 1460]);
+    assert_eq!(step(1 + 10 * 1460), []);
 }
