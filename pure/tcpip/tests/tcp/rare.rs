@@ -15,6 +15,11 @@ fn none() -> Piece<Vec<u8>> {
     Piece::whole(vec![])
 }
 
+fn names(ip_header_bytes: u16) -> Names {
+    let first = Seq::new(OURS);
+    Names { local_port: 1, remote_port: 2, ip_header_bytes, first, stamp_origin: 0 }
+}
+
 fn seconds(seconds: u64) -> Time {
     Time::ZERO.plus(Duration::from_secs(seconds))
 }
@@ -328,4 +333,26 @@ fn without_selective_acknowledgements_a_partial_one_sends_the_next_hole_at_once(
     assert_eq!(step(1 + 4 * 1460), [1 + 4 * 1460]);
     assert_eq!(step(1 + 6 * 1460), [1 + 6 * 1460]);
     assert_eq!(step(1 + 10 * 1460), []);
+}
+
+/// Goal: time-outs of the connection come when they are due, not with the next retransmission.
+#[test]
+fn a_silent_peer_is_given_up_at_the_moment_that_the_program_has_chosen() {
+    let config = Config {
+        handshake_timeout: Duration::from_secs(10),
+        user_timeout: Duration::from_secs(20),
+        ..plain()
+    };
+    let mut lonely = Connection::connect(&config, names(20), Time::ZERO);
+    let mut left = established(&config);
+    left.send(vec![1; 100], Time::ZERO).unwrap();
+    for (connection, limit) in [(&mut lonely, 10), (&mut left, 20)] {
+        departures(connection, Time::ZERO);
+        let before = Time::from_nanos(seconds(limit).nanos() - 1);
+        pass(connection, before);
+        assert_eq!(connection.end(), None);
+        assert_eq!(connection.next_deadline(), Some(seconds(limit)));
+        pass(connection, seconds(limit));
+        assert_eq!(connection.end(), Some(End::TimedOut));
+    }
 }
