@@ -308,7 +308,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
 
     /// Nothing leaves although there is something: sees to it that this ends.
     fn watch_window(&mut self, now: Time) {
-        let waiting = self.next > 0 && self.next < self.outbox.end_with_fin();
+        let waiting = self.unacked > 0 && self.next < self.outbox.end_with_fin();
         let quiet = self.next == self.unacked;
         if waiting && (quiet || self.corked) && self.timers.persist.is_none() {
             let blocked = self.peer.limit <= self.next;

@@ -356,3 +356,18 @@ fn a_silent_peer_is_given_up_at_the_moment_that_the_program_has_chosen() {
         assert_eq!(connection.end(), Some(End::TimedOut));
     }
 }
+
+/// RFC 6298 §2 and §5.5: from one second on, the wait doubles.
+#[test]
+fn what_a_program_sends_before_the_handshake_does_not_change_when_syns_leave() {
+    for corked in [false, true] {
+        let mut client = Connection::connect(&plain(), names(20), Time::ZERO);
+        client.set_corked(corked);
+        client.send(vec![1; 100], Time::ZERO).unwrap();
+        assert_eq!(departures(&mut client, Time::ZERO).len(), 1);
+        let sent = pass(&mut client, seconds(60));
+        assert!(sent.iter().all(|(_, header)| header.flags == Flags::SYN));
+        let at: Vec<_> = sent.iter().map(|(at, _)| *at).collect();
+        assert_eq!(at, [1, 3, 7, 15, 31].map(seconds), "{corked}");
+    }
+}
