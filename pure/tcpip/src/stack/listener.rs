@@ -1,6 +1,6 @@
 //! Listeners: who may connect, how many at once, and how often. RFC 9293 §3.10.7.2, RFC 4987.
 
-use alloc::collections::VecDeque;
+use alloc::collections::BTreeMap;
 
 use crate::tcp::Config;
 use crate::time::Time;
@@ -23,8 +23,8 @@ pub struct Listen {
 pub(super) struct Listener {
     pub(super) listen: Listen,
     half_open: usize,
-    /// Slots that wait to be accepted.
-    complete: VecDeque<u32>,
+    /// Slots that wait to be accepted, by ticket: the one that has waited the longest is first.
+    complete: BTreeMap<u64, u32>,
     bucket: Bucket,
     /// It is among those with a connection to accept.
     pub(super) told: bool,
@@ -41,7 +41,7 @@ impl Listener {
     pub(super) fn new(listen: Listen, now: Time) -> Self {
         let left = listen.syn_rate.unwrap_or(0);
         let bucket = Bucket { left, filled: now };
-        Self { listen, half_open: 0, complete: VecDeque::new(), bucket, told: false }
+        Self { listen, half_open: 0, complete: BTreeMap::new(), bucket, told: false }
     }
 
     /// A SYN may be answered.
@@ -57,23 +57,22 @@ impl Listener {
     }
 
     /// A handshake is over.
-    pub(super) fn complete(&mut self, slot: u32) {
+    pub(super) fn complete(&mut self, ticket: u64, slot: u32) {
         self.half_open = self.half_open.saturating_sub(1);
-        self.complete.push_back(slot);
+        self.complete.insert(ticket, slot);
     }
 
-    /// A connection has ended before it was accepted.
-    pub(super) fn lose(&mut self, slot: u32) {
-        let before = self.complete.len();
-        self.complete.retain(|complete| *complete != slot);
-        if self.complete.len() == before {
-            self.half_open = self.half_open.saturating_sub(1);
+    /// A connection has ended before it was accepted; it has a ticket if its handshake was over.
+    pub(super) fn lose(&mut self, ticket: Option<u64>) {
+        match ticket {
+            Some(ticket) => _ = self.complete.remove(&ticket),
+            None => self.half_open = self.half_open.saturating_sub(1),
         }
     }
 
     /// The connection that has waited the longest.
     pub(super) fn accept(&mut self) -> Option<u32> {
-        self.complete.pop_front()
+        self.complete.pop_first().map(|(_, slot)| slot)
     }
 
     /// Connections that wait to be accepted.

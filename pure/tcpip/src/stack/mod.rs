@@ -431,7 +431,7 @@ impl<B: AsRef<[u8]>> Stack<B> {
             if let Some(at) = entry.listener
                 && let Some(listener) = self.listeners.get_mut(&(at.port, at.address))
             {
-                listener.lose(slot);
+                listener.lose(entry.complete);
             }
             self.remove(slot);
             return;
@@ -457,10 +457,11 @@ impl<B: AsRef<[u8]>> Stack<B> {
                     self.note_events(slot);
                 }
             }
-            Some(at) if entry.connection.state().is_synchronized() && !entry.complete => {
-                entry.complete = true;
+            Some(at) if entry.connection.state().is_synchronized() && entry.complete.is_none() => {
+                self.tickets += 1;
+                entry.complete = Some(self.tickets);
                 if let Some(listener) = self.listeners.get_mut(&(at.port, at.address)) {
-                    listener.complete(slot);
+                    listener.complete(self.tickets, slot);
                     if !core::mem::replace(&mut listener.told, true) {
                         self.acceptable.push_back(at);
                     }

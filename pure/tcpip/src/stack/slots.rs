@@ -22,8 +22,8 @@ pub(super) struct Slot<B> {
     pub(super) noted: Noted,
     /// It has not been accepted yet.
     pub(super) listener: Option<ListenerId>,
-    /// Its handshake is over, as the listener knows.
-    pub(super) complete: bool,
+    /// Its place among those that wait to be accepted, once its handshake is over.
+    pub(super) complete: Option<u64>,
     /// It is among those with events.
     pub(super) told: bool,
     /// Its place among those in TIME-WAIT that may go.
@@ -37,7 +37,7 @@ impl<B> Slot<B> {
         listener: Option<ListenerId>,
     ) -> Self {
         let noted = Noted::default();
-        Self { tuple, connection, noted, listener, complete: false, told: false, waits: None }
+        Self { tuple, connection, noted, listener, complete: None, told: false, waits: None }
     }
 }
 

