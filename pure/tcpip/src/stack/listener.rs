@@ -1,6 +1,7 @@
 //! Listeners: who may connect, how many at once, and how often. RFC 9293 §3.10.7.2, RFC 4987.
 
 use alloc::collections::BTreeMap;
+use core::time::Duration;
 
 use crate::tcp::Config;
 use crate::time::Time;
@@ -84,14 +85,47 @@ impl Listener {
 impl Bucket {
     fn take(&mut self, rate: u32, now: Time) -> bool {
         let nanos = now.since(self.filled).as_nanos();
-        let more = nanos.saturating_mul(rate.into()) / 1_000_000_000;
+        let more = nanos.saturating_mul(rate.into()) / SECOND;
         if more > 0 {
+            // The part of a connection that is left over counts the next time.
+            let used = (more * SECOND).div_ceil(rate.into());
+            self.filled =
+                self.filled.plus(Duration::from_nanos(u64::try_from(used).unwrap_or(u64::MAX)));
             let more = u32::try_from(more).unwrap_or(u32::MAX);
             self.left = self.left.saturating_add(more).min(rate);
-            self.filled = now;
         }
         let can = self.left > 0;
         self.left = self.left.saturating_sub(1);
         can
+    }
+}
+
+/// In nanoseconds.
+const SECOND: u128 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_fills_at_its_rate_however_often_it_is_asked() {
+        for (rate, every_ms) in [(10, 60), (10, 1), (3, 100), (7, 13), (1, 999)] {
+            let mut bucket = Bucket { left: 0, filled: Time::ZERO };
+            let asks = 100_000 / every_ms;
+            let taken = (1..=asks).filter(|ask| {
+                bucket.take(rate, Time::ZERO.plus(Duration::from_millis(ask * every_ms)))
+            });
+            let taken = u64::try_from(taken.count()).unwrap();
+            let expected = u64::from(rate) * asks * every_ms / 1000;
+            assert!((expected - 1..=expected).contains(&taken), "{rate} {every_ms}: {taken}");
+        }
+    }
+
+    #[test]
+    fn a_bucket_holds_a_second() {
+        let mut bucket = Bucket { left: 0, filled: Time::ZERO };
+        let late = Time::ZERO.plus(Duration::from_secs(1000));
+        assert_eq!((0..100).filter(|_| bucket.take(10, late)).count(), 10);
+        assert!(!(0..100).any(|_| bucket.take(0, late)));
     }
 }
