@@ -51,6 +51,18 @@ pub struct Names {
     pub stamp_origin: u32,
 }
 
+impl Names {
+    /// The addresses are those of IPv6.
+    pub(super) fn are_v6(&self) -> bool {
+        self.ip_header_bytes > 20
+    }
+
+    /// Payload of a segment if the peer does not say: RFC 9293 §3.7.1.
+    fn segment_default(&self) -> u16 {
+        if self.are_v6() { SEGMENT_DEFAULT_V6 } else { SEGMENT_DEFAULT_V4 }
+    }
+}
+
 /// What both ends have agreed upon.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
@@ -89,14 +101,15 @@ struct Clocks {
 
 impl<B: AsRef<[u8]>> Connection<B> {
     fn new(config: &Config, names: Names, state: State, now: Time) -> Self {
+        let peer_segment = names.segment_default();
         let agreed = Agreed {
             time_stamps: config.time_stamps,
             sack: config.sack,
             peer_scale: None,
-            peer_segment: SEGMENT_DEFAULT,
+            peer_segment,
             path_mtu: config.mtu,
         };
-        let segment = u64::from(SEGMENT_DEFAULT);
+        let segment = u64::from(peer_segment);
         Self {
             state,
             end: None,
@@ -136,7 +149,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         if self.agreed.peer_scale.is_some() {
             self.receiver.scale = self.receiver.scale_to_offer();
         }
-        self.agreed.peer_segment = mss.unwrap_or(SEGMENT_DEFAULT).max(SEGMENT_MIN);
+        self.agreed.peer_segment = mss.unwrap_or(self.agreed.peer_segment).max(SEGMENT_MIN);
         self.receiver.stamp = time_stamps.map(|stamps| (stamps.value, now));
         self.sender.agree(self.segment(), self.agreed.sack);
     }
@@ -492,8 +505,11 @@ const DUPLICATES_MAX: u16 = 1000;
 /// Most chunks that wait to be sent or acknowledged.
 const CHUNKS_MAX: usize = 1 << 16;
 
-/// Payload of a segment if the peer does not say: RFC 9293 §3.7.1.
-const SEGMENT_DEFAULT: u16 = 536;
+/// What hosts take, without headers.
+const SEGMENT_DEFAULT_V4: u16 = 536;
+
+/// What links take, without headers.
+const SEGMENT_DEFAULT_V6: u16 = 1220;
 
 /// A peer that says less is not believed: its segments would be all headers.
 const SEGMENT_MIN: u16 = 88;

@@ -370,3 +370,16 @@ fn what_a_program_sends_before_the_handshake_does_not_change_when_syns_leave() {
         assert_eq!(at, [1, 3, 7, 15, 31].map(seconds), "{corked}");
     }
 }
+
+/// RFC 9293 §3.7.1.
+#[test]
+fn a_peer_that_does_not_say_its_longest_segment_gets_the_default_of_its_protocol() {
+    for (ip_header_bytes, longest) in [(20, 536), (40, 1220)] {
+        let mut client = Connection::connect(&plain(), names(ip_header_bytes), Time::ZERO);
+        departures(&mut client, Time::ZERO);
+        client.on_segment(&segment(0, 1, Flags::SYN | Flags::ACK, 9000), none(), Time::ZERO);
+        client.send(vec![1; 9000], Time::ZERO).unwrap();
+        let sent = departures(&mut client, Time::ZERO);
+        assert_eq!(sent.iter().map(Departure::payload_bytes).max(), Some(longest));
+    }
+}
