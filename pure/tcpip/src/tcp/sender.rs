@@ -547,7 +547,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
     /// Hands over bytes to be sent.
     pub(super) fn push(&mut self, piece: Piece<B>, now: Time) {
         if self.board.is_empty() && now.since(self.last_sent) > self.trip.timeout() {
-            self.congestion.on_idle();
+            self.congestion.on_idle(now);
         }
         self.outbox.push(piece);
     }

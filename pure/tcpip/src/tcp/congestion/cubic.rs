@@ -19,6 +19,8 @@ pub(super) struct Cubic {
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     start: Time,
+    /// When the window was looked at last.
+    seen: Time,
     /// Milliseconds until the window is `window_max` again: the RFC's K.
     back_ms: u64,
     /// What NewReno's window would be, in 1/1024 bytes.
@@ -38,6 +40,7 @@ impl Cubic {
         let window_max = self.window_max.max(window);
         let mut epoch = self.epoch.unwrap_or_else(|| Epoch {
             start: now,
+            seen: now,
             back_ms: cube_root(
                 (window_max - window).saturating_mul(2_500_000_000) / segment.max(1),
             ),
@@ -47,12 +50,21 @@ impl Cubic {
         let gain = if epoch.reno / 1024 < self.before { 529 } else { 1000 };
         let gained = u128::from(segment) * u128::from(acked) * 1024 * gain;
         epoch.reno += narrow(gained / (u128::from(window.max(1)) * 1000));
+        epoch.seen = now;
         self.epoch = Some(epoch);
         let ahead = now.plus(rtt).since(epoch.start);
         let target = cubic_at(window_max, epoch.back_ms, segment, ahead);
         let target = target.clamp(window, window.saturating_add(window / 2));
         let step = u128::from(target - window) * u128::from(acked) / u128::from(window.max(1));
         window.saturating_add(narrow(step)).max(epoch.reno / 1024)
+    }
+
+    /// The window has not been used since it was looked at last: that time does not count. RFC 9438 §5.8.
+    pub(super) fn pause(&mut self, now: Time) {
+        if let Some(epoch) = &mut self.epoch {
+            epoch.start = epoch.start.plus(now.since(epoch.seen));
+            epoch.seen = now;
+        }
     }
 
     /// The threshold after a loss, if `used` bytes of the window were.

@@ -61,6 +61,7 @@ impl Congestion {
         let slow_start = self.window < self.threshold;
         let used = in_flight.saturating_add(self.segment);
         if if slow_start { used.saturating_mul(2) } else { used } < self.window {
+            self.pause(now);
             return;
         }
         match (&mut self.growth, slow_start) {
@@ -100,9 +101,17 @@ impl Congestion {
     }
 
     /// Nothing was sent for longer than a time-out: RFC 5681 §4.1.
-    pub(super) fn on_idle(&mut self) {
+    pub(super) fn on_idle(&mut self, now: Time) {
+        self.pause(now);
         if !matches!(self.growth, Growth::Unlimited) {
             self.window = self.window.min(initial_window(self.segment));
+        }
+    }
+
+    fn pause(&mut self, now: Time) {
+        match &mut self.growth {
+            Growth::Cubic(cubic) => cubic.pause(now),
+            Growth::NewReno { .. } | Growth::Unlimited => {}
         }
     }
 
@@ -185,12 +194,38 @@ mod tests {
         assert!(cubic.window() > 1_080_000, "{}", cubic.window());
     }
 
+    /// RFC 9438 §5.8.
+    #[test]
+    fn cubic_does_not_count_the_time_in_which_the_window_is_not_used() {
+        let mut cubic = Congestion::new(Algorithm::Cubic, 1000);
+        cubic.window = 1_000_000;
+        cubic.on_loss(1_000_000);
+        rounds(&mut cubic, 0, 90);
+        let before = cubic.window();
+        let mut idle = cubic;
+        // 1000 seconds with little to send: the same as without them.
+        for round in 90..10_090 {
+            idle.on_ack(1000, 1000, RTT, Time::ZERO.plus(RTT * round));
+        }
+        assert_eq!(idle.window(), before);
+        rounds(&mut idle, 10_090, 20);
+        rounds(&mut cubic, 90, 20);
+        assert!(idle.window().abs_diff(cubic.window()) < 2000, "{idle:?} {cubic:?}");
+        assert!(cubic.window() > before);
+        // 1000 seconds with nothing to send.
+        idle.on_idle(Time::ZERO.plus(RTT * 20_109));
+        idle.window = cubic.window();
+        rounds(&mut idle, 20_110, 20);
+        rounds(&mut cubic, 110, 20);
+        assert!(idle.window().abs_diff(cubic.window()) < 2000, "{idle:?} {cubic:?}");
+    }
+
     #[test]
     fn none_has_no_window() {
         let mut none = Congestion::new(Algorithm::None, 1000);
         none.on_loss(5000);
         none.on_timeout(5000, true);
-        none.on_idle();
+        none.on_idle(Time::ZERO);
         assert_eq!(none.window(), u64::MAX);
     }
 }
