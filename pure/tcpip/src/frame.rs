@@ -26,7 +26,7 @@ pub enum Frame {
     Neighbour(Neighbour),
     /// A segment of a connection.
     Tcp {
-        /// Between whom, as the receiver sees it.
+        /// The names of both ends, as the receiver sees them.
         tuple: Tuple,
         /// Its header.
         header: Tcp,
@@ -35,7 +35,7 @@ pub enum Frame {
     },
     /// A datagram.
     Udp {
-        /// Between whom, as the receiver sees it.
+        /// The names of both ends, as the receiver sees them.
         tuple: Tuple,
         /// Where in the frame its payload is.
         payload: Range<usize>,

@@ -1,4 +1,4 @@
-//! Neighbour discovery of IPv6: who has an address. RFC 4861 §4.3, §4.4.
+//! Neighbour discovery of IPv6: which Ethernet address belongs to an IPv6 address. RFC 4861 §4.3, §4.4.
 //!
 //! ```text
 //!     +----+----+--------+----------+-----------------+---------------------------+

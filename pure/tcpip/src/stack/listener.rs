@@ -1,4 +1,4 @@
-//! Listeners: who may connect, how many at once, and how often. RFC 9293 §3.10.7.2, RFC 4987.
+//! Listeners: how many connections may come at once, and how often. RFC 9293 §3.10.7.2, RFC 4987.
 
 use alloc::collections::BTreeMap;
 use core::time::Duration;

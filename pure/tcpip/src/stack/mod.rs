@@ -114,7 +114,7 @@ pub struct Counters {
 /// A segment to send.
 #[derive(Debug)]
 pub struct Transmit<'a, B> {
-    /// Between whom.
+    /// The names of both ends.
     pub tuple: Tuple,
     /// Its header, to which [`Tcp::emit_sum`] adds the checksum.
     pub header: Tcp,

@@ -1,4 +1,4 @@
-//! Bytes of buffers that somebody else made: frames of a ring, memory of a program.
+//! Bytes of buffers that were made elsewhere: frames of a ring, memory of a program.
 
 use alloc::vec::Vec;
 use core::ops::Range;
