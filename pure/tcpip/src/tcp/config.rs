@@ -11,8 +11,6 @@ pub struct Config {
     pub receive_bytes_max: u32,
     /// Most packets whose payload waits in place; that of more is copied together.
     pub receive_packets_max: usize,
-    /// Most packets that are kept before the ones that they follow.
-    pub early_packets_max: usize,
     /// Most bytes that wait to be sent or acknowledged.
     pub send_bytes_max: u64,
     /// Time stamps are offered. RFC 7323 §3.
@@ -90,7 +88,6 @@ impl Default for Config {
             mtu: 1500,
             receive_bytes_max: 1 << 20,
             receive_packets_max: 2048,
-            early_packets_max: 1024,
             send_bytes_max: 4 << 20,
             time_stamps: true,
             sack: true,

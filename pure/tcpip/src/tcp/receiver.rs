@@ -79,7 +79,7 @@ impl<B: AsRef<[u8]>> Receiver<B> {
         };
         Self {
             origin: Origin(super::seq::Seq::new(0)),
-            inbox: Inbox::new(config.receive_packets_max.max(1), config.early_packets_max),
+            inbox: Inbox::new(config.receive_packets_max.max(1), early_packets_max(buffer)),
             buffer,
             scale: 0,
             limit: 0,
@@ -299,3 +299,14 @@ const WINDOW_MAX: u32 = 1 << 30;
 
 /// How long a time stamp says what is old: RFC 7323 §5.5.
 const STAMP_KEPT: Duration = Duration::from_secs(24 * 24 * 3600);
+
+/// Most packets that are kept before the ones that they follow: a window of the shortest segments that hosts choose.
+fn early_packets_max(buffer: u64) -> usize {
+    length(buffer / EARLY_BYTES) + EARLY_PACKETS_MIN
+}
+
+/// A full segment has at least as many bytes: RFC 9293 §3.7.1 has 536 without options.
+const EARLY_BYTES: u64 = 512;
+
+/// Early packets that are kept however small the window is.
+const EARLY_PACKETS_MIN: usize = 4;

@@ -29,8 +29,7 @@ fn median(mut of: Vec<f64>) -> f64 {
 }
 
 fn config(congestion: Algorithm) -> Config {
-    let (receive_bytes_max, early_packets_max) = (4 << 20, 4096);
-    Config { congestion, receive_bytes_max, early_packets_max, ..Config::default() }
+    Config { congestion, receive_bytes_max: 4 << 20, ..Config::default() }
 }
 
 /// Goal: random loss costs what the formula of Mathis et al. says, and time-outs nothing beside it.

@@ -38,7 +38,6 @@ fn config() -> impl Strategy<Value = Config> {
                 mtu,
                 receive_bytes_max: window,
                 receive_packets_max: packets,
-                early_packets_max: packets,
                 send_bytes_max: 100_000,
                 time_stamps,
                 sack,

@@ -383,3 +383,24 @@ fn a_peer_that_does_not_say_its_longest_segment_gets_the_default_of_its_protocol
         assert_eq!(sent.iter().map(Departure::payload_bytes).max(), Some(longest));
     }
 }
+
+/// Goal: a whole window of full segments is kept while the first is missing, however large the window is.
+#[test]
+fn a_hole_costs_one_segment_whatever_the_window_is() {
+    for receive_bytes_max in [5000, 60_000, 8 << 20] {
+        let config = Config { receive_bytes_max, ..plain() };
+        let mut client = Connection::connect(&config, names(20), Time::ZERO);
+        departures(&mut client, Time::ZERO);
+        let mut syn = segment(0, 1, Flags::SYN | Flags::ACK, 1000);
+        syn.options.window_scale = Some(0);
+        client.on_segment(&syn, none(), Time::ZERO);
+        departures(&mut client, Time::ZERO);
+        let segments = receive_bytes_max / 536;
+        for number in (1..segments).chain([0]) {
+            let data = segment(1 + number * 536, 1, Flags::ACK, 1000);
+            client.on_segment(&data, Piece::whole(vec![7; 536]), Time::ZERO);
+            departures(&mut client, Time::ZERO);
+        }
+        assert_eq!(client.readable_bytes(), u64::from(segments * 536));
+    }
+}
