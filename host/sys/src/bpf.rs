@@ -5,7 +5,7 @@
 //!
 //! # Safety
 //!
-//! 1. The kernel reads and writes what the attributes of a command point to: memory that the caller of [`command`]
+//! 1. The kernel reads and writes what the attributes of a command point to: memory that the caller of `command`
 //!    lends for the length of the call, as long as the attributes say.
 //! 2. The attributes of each command are laid out as `union bpf_attr` of `linux/bpf.h` begins for it, in integers alone
 //!    and without padding. The kernel takes what is missing at their end as zeros.

@@ -11,7 +11,7 @@
 //! # Safety
 //!
 //! 1. The memory of frames is one mapping that lives as long as the [`Umem`]; bytes are reached only through addresses
-//!    that [`Umem::frame_of`] or a frame's number has shown to lie within.
+//!    that `Umem::frame_of` or a frame's number has shown to lie within.
 //! 2. Bytes of a UMEM that other processes map are copied and never borrowed. Those of a private one are borrowed only
 //!    in a frame that is this member's, which the kernel does not write until it is given back.
 //! 3. A frame is written only by the member that has it.
