@@ -4,7 +4,7 @@
 //! follows another one waits for it, but not for ever.
 
 use crate::ring::Ring;
-use crate::socket::{self, QUEUE_ENTRIES, Socket};
+use crate::socket::{self, QUEUE_ENTRIES, Remains, Socket};
 use crate::steering::{Key, Steering};
 use crate::umem::{Files, Shape, Umem};
 use adverb_sys::bpf::{Attachment, XdpMode};
@@ -152,8 +152,13 @@ impl Interface {
             true => Umem::shared(self.shape).map(|(umem, files)| (umem, Some(files)))?,
             false => (Umem::private(self.shape)?, None),
         };
-        let mut group =
-            Group { umem: Arc::new(umem), files, queues: Vec::new(), members: Vec::new() };
+        let mut group = Group {
+            umem: Arc::new(umem),
+            files,
+            queues: Vec::new(),
+            members: Vec::new(),
+            left: Vec::new(),
+        };
         while u32::try_from(group.queues.len()).is_ok_and(|count| count < queues) {
             let Some(number) = self.free_queues.pop() else { break };
             match self.queue(number, &group) {
@@ -171,7 +176,7 @@ impl Interface {
         if group.queues.is_empty() {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        group.top_up();
+        self.tend(&mut group);
         Ok(group)
     }
 
@@ -205,6 +210,7 @@ impl Interface {
     ///
     /// `ResourceBusy` if there are as many members as there may be; no memory or descriptors left.
     pub fn join(&mut self, group: &mut Group) -> io::Result<Member> {
+        self.tend(group);
         let free = self.places.iter_mut().zip(0..).find(|(taken, _)| !**taken);
         let (taken, place) = free.ok_or(io::ErrorKind::ResourceBusy)?;
         *taken = true;
@@ -230,8 +236,8 @@ impl Interface {
         Ok(Member { place, sockets })
     }
 
-    /// Ends a member: its packets are the kernel's again, and what it had of its group's frames comes back. Sockets of
-    /// a member that lives on receive nothing more.
+    /// Ends a member: its packets are the kernel's again, and what it had of its group's frames comes back, now or by
+    /// [`Interface::tend`]. Sockets of a member that lives on receive nothing more.
     pub fn leave(&mut self, group: &mut Group, place: u32) {
         let Some(at) = group.members.iter().position(|member| member.place == place) else {
             return;
@@ -239,15 +245,28 @@ impl Interface {
         let Sockets { place, fds } = group.members.swap_remove(at);
         let keys = self.keys.extract_if(|_, holder| *holder == place);
         keys.for_each(|(key, _)| self.steering.release(&key));
-        for (queue, fd) in &fds {
-            self.steering.uninstall(place, *queue);
-            // A ring that cannot be mapped keeps its frames.
-            let _ = socket::drain(fd.as_fd(), &group.umem);
+        fds.iter().for_each(|(queue, _)| self.steering.uninstall(place, *queue));
+        // A ring that cannot be mapped keeps its frames.
+        let remains = fds.iter().filter_map(|(_, fd)| Remains::of(fd.as_fd()).ok()).collect();
+        group.left.push(Left { place, remains });
+        self.tend(group);
+    }
+
+    /// Does for a group what is to be done, unless a member has its UMEM locked just then: takes back what members have
+    /// left, and gives the kernel free frames for packets that come, if it has few. Members do that only as packets
+    /// come, and one that reads none may have all there were: an owner of several members calls it now and then.
+    pub fn tend(&mut self, group: &mut Group) {
+        let Group { umem, queues, left, .. } = group;
+        if left.is_empty() && !queues.iter().any(|queue| socket::is_low(&queue.fill)) {
+            return;
         }
-        group.umem.reclaim(place);
-        group.top_up();
-        let taken = usize::try_from(place).ok().and_then(|at| self.places.get_mut(at));
-        taken.into_iter().for_each(|taken| *taken = false);
+        let Some(mut locked) = umem.try_lock() else { return };
+        for Left { place, remains } in left.drain(..) {
+            remains.iter().for_each(|rings| rings.reclaim(umem, &mut locked));
+            locked.reclaim(place);
+            free(&mut self.places, place);
+        }
+        queues.iter().for_each(|queue| socket::top_up(&queue.fill, umem, &mut locked));
     }
 
     /// Ends a group; its queues are free for others once no member has its sockets any more.
@@ -255,6 +274,7 @@ impl Interface {
         while let Some(place) = group.members.last().map(|member| member.place) {
             self.leave(&mut group, place);
         }
+        group.left.iter().for_each(|left| free(&mut self.places, left.place));
         self.free_queues.extend(group.queues.iter().rev().map(|queue| queue.number));
     }
 
@@ -289,6 +309,7 @@ pub struct Group {
     files: Option<Files>,
     queues: Vec<Queue>,
     members: Vec<Sockets>,
+    left: Vec<Left>,
 }
 
 impl Group {
@@ -297,16 +318,20 @@ impl Group {
         self.queues.iter().map(|queue| queue.number)
     }
 
-    /// Gives the kernel free frames for packets that come, if it has few: members do that only as packets come, and
-    /// one that reads none may have all there were. An owner of several members calls it now and then.
-    pub fn top_up(&self) {
-        self.queues.iter().for_each(|queue| socket::top_up(&queue.fill, &self.umem));
-    }
-
     /// It has no member.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
+    }
+
+    /// Its members, and those that have left and whose frames have not come back.
+    pub(crate) fn len(&self) -> usize {
+        self.members.len() + self.left.len()
+    }
+
+    /// Frames that members have left have not come back.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.left.is_empty()
     }
 
     pub(crate) fn shape(&self) -> Shape {
@@ -332,6 +357,18 @@ struct Queue {
 struct Sockets {
     place: u32,
     fds: Vec<(u32, KeptFd)>,
+}
+
+/// What a member has left, until it has been taken back. Its place is not given to another as long.
+#[derive(Debug)]
+struct Left {
+    place: u32,
+    remains: Vec<Remains>,
+}
+
+fn free(places: &mut [bool], place: u32) {
+    let taken = usize::try_from(place).ok().and_then(|at| places.get_mut(at));
+    taken.into_iter().for_each(|taken| *taken = false);
 }
 
 /// A new member's sockets, to be used here or handed to another process.

@@ -8,7 +8,7 @@
 //! member      another process's end: asks an owner for sockets
 //! grant       messages between the two
 //! socket      a member's end: one AF_XDP socket on one queue
-//! umem        memory of frames, and who has which
+//! umem        memory of frames, and a record of which is whose
 //! ring        the kernel's rings
 //! ```
 //!

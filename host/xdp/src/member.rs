@@ -21,17 +21,20 @@ pub struct Membership {
 
 impl Membership {
     /// Asks the owner with this abstract name for sockets, one on each queue of this user's group. The owner has to be
-    /// of this user or root: any process could have taken the name.
+    /// of this user or root: any process could have taken the name. It has to be of this process namespace: the lock of
+    /// a group has a process's number.
     ///
     /// # Errors
     ///
     /// `ConnectionRefused` if there is no owner; `PermissionDenied` if it does not admit this process, or is another
-    /// user's; `ResourceBusy` if another user's group has its queues; `TimedOut` if it does not answer; `InvalidData`
+    /// user's or of another process namespace; `ResourceBusy` if another user's group has its queues; `TimedOut` if it does not answer; `InvalidData`
     /// if its answer makes no sense.
     pub fn ask(name: &[u8]) -> io::Result<(Self, Vec<Socket>)> {
         let stream = Stream::connect(name)?;
-        let owner = stream.peer()?.uid;
-        if owner != 0 && owner != process::user() {
+        let owner = stream.peer()?;
+        let ours = owner.uid == 0 || owner.uid == process::user();
+        // It looks from its side, too: what each sees of the other is a process of one namespace.
+        if !ours || owner.pid == 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let mut fds = Vec::new();

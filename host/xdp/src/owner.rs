@@ -78,7 +78,8 @@ impl Owner {
     }
 
     /// Waits until there is something to do, or for `timeout`, and does it; ten times a second is enough for members that
-    /// wait for packets while another, which reads none, has all frames. `admits` says which processes may be members.
+    /// wait for packets while another, which reads none, has all frames. `admits` says which processes may be members;
+    /// those that cannot be seen from this process's namespace may not.
     ///
     /// # Errors
     ///
@@ -88,6 +89,8 @@ impl Owner {
         timeout: Option<Duration>,
         admits: impl Fn(Credentials) -> bool,
     ) -> io::Result<()> {
+        let is_behind = self.groups.values().any(Group::is_behind);
+        let timeout = if is_behind { Some(timeout.unwrap_or(AGAIN).min(AGAIN)) } else { timeout };
         self.epoll.wait(&mut self.events, timeout)?;
         let ready: Vec<_> = self.events.iter().map(|event| event.token).collect();
         for token in ready {
@@ -96,7 +99,7 @@ impl Owner {
                 Err(_) => self.take_in(&admits),
             }
         }
-        self.groups.values().for_each(Group::top_up);
+        self.groups.values_mut().for_each(|group| self.interface.tend(group));
         Ok(())
     }
 
@@ -104,7 +107,7 @@ impl Owner {
     fn take_in(&mut self, admits: impl Fn(Credentials) -> bool) {
         let Ok(stream) = self.listener.accept() else { return };
         let result = match stream.peer() {
-            Ok(peer) if admits(peer) => self.admit(&stream, peer.uid),
+            Ok(peer) if peer.pid != 0 && admits(peer) => self.admit(&stream, peer.uid),
             Ok(_) => Err(io::ErrorKind::PermissionDenied.into()),
             Err(error) => Err(error),
         };
@@ -122,7 +125,7 @@ impl Owner {
     }
 
     fn admit(&mut self, stream: &Stream, user: u32) -> io::Result<(u32, u32)> {
-        if self.members.values().filter(|member| member.user == user).count() >= MEMBERS_EACH {
+        if self.groups.get(&user).map_or(0, Group::len) >= MEMBERS_EACH {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         let mut group = match self.groups.remove(&user) {
@@ -215,7 +218,9 @@ fn greet(stream: &Stream, group: &Group, member: Member) -> io::Result<()> {
 /// No place has this number.
 const LISTENER: u64 = u64::MAX;
 const EVENTS: usize = 16;
-/// Members of one user.
+/// How long what could not be done is left.
+const AGAIN: Duration = Duration::from_millis(20);
+/// Members of one user, with those that have left and whose frames have not come back.
 const MEMBERS_EACH: usize = 32;
 /// Questions of one member that are answered before others are looked at.
 const REQUESTS: usize = 16;

@@ -341,27 +341,39 @@ pub(crate) fn on_queue_of(
     Ok(fd)
 }
 
-/// Takes frames back from the rings of a member that has ended.
-pub(crate) fn drain(fd: BorrowedFd<'_>, umem: &Umem) -> io::Result<()> {
-    let at = xdp_mmap_offsets(fd)?;
-    let rx = Ring::map(fd, XDP_PGOFF_RX_RING, &at.rx, RX_ENTRIES, Entry::Descriptor)?;
-    let tx = Ring::map(fd, XDP_PGOFF_TX_RING, &at.tx, TX_ENTRIES, Entry::Descriptor)?;
-    for _ in 0..TX_ENTRIES.div_ceil(32) {
-        if tx.filled() == 0 || rustix::net::send(fd, &[], SendFlags::DONTWAIT).is_ok() {
-            break;
+/// What the owner keeps of a member that has ended, or was ended: the rings of one of its sockets, with frames in them.
+#[derive(Debug)]
+pub(crate) struct Remains {
+    rx: Ring,
+    tx: Ring,
+}
+
+impl Remains {
+    /// Of this socket. What it was about to send leaves now, if the kernel takes it.
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let at = xdp_mmap_offsets(fd)?;
+        let rx = Ring::map(fd, XDP_PGOFF_RX_RING, &at.rx, RX_ENTRIES, Entry::Descriptor)?;
+        let tx = Ring::map(fd, XDP_PGOFF_TX_RING, &at.tx, TX_ENTRIES, Entry::Descriptor)?;
+        for _ in 0..TX_ENTRIES.div_ceil(32) {
+            if tx.filled() == 0 || rustix::net::send(fd, &[], SendFlags::DONTWAIT).is_ok() {
+                break;
+            }
         }
+        Ok(Self { rx, tx })
     }
-    let Some(mut locked) = umem.lock() else { return Ok(()) };
-    for ring in [&rx, &tx] {
-        let first = ring.next_consumed();
-        for position in (0..ring.filled()).map(|n| first.wrapping_add(n)) {
-            let frame = umem.frame_at(ring.descriptor(position).addr);
-            if let Some(frame) = frame.filter(|frame| umem.is_held_by(*frame, Holder::Kernel)) {
-                locked.put_back(frame);
+
+    /// Takes the frames back that are in the rings.
+    pub(crate) fn reclaim(&self, umem: &Umem, locked: &mut Locked<'_>) {
+        for ring in [&self.rx, &self.tx] {
+            let first = ring.next_consumed();
+            for position in (0..ring.filled()).map(|n| first.wrapping_add(n)) {
+                let frame = umem.frame_at(ring.descriptor(position).addr);
+                if let Some(frame) = frame.filter(|frame| umem.is_held_by(*frame, Holder::Kernel)) {
+                    locked.put_back(frame);
+                }
             }
         }
     }
-    Ok(())
 }
 
 /// Maps the fill ring of a queue. For the owner.
@@ -371,15 +383,13 @@ pub(crate) fn fill_ring(base: BorrowedFd<'_>) -> io::Result<Ring> {
 }
 
 /// Gives the kernel free frames if it has few. For the owner: members may all be waiting for a packet.
-pub(crate) fn top_up(fill: &Ring, umem: &Umem) {
-    if is_low(fill)
-        && let Some(mut locked) = umem.lock()
-    {
-        give_to(fill, umem, &mut locked, &mut Vec::new());
+pub(crate) fn top_up(fill: &Ring, umem: &Umem, locked: &mut Locked<'_>) {
+    if is_low(fill) {
+        give_to(fill, umem, locked, &mut Vec::new());
     }
 }
 
-fn is_low(fill: &Ring) -> bool {
+pub(crate) fn is_low(fill: &Ring) -> bool {
     fill.filled() < FILLED / 2
 }
 

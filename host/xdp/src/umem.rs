@@ -1,9 +1,13 @@
-//! UMEM: memory that is cut into frames, and a record of who has which.
+//! UMEM: memory that is cut into frames, and a record of which is whose.
 //!
 //! Beside the frames lies a second piece of memory that all members map: a lock, a stack of free frames, and for each
 //! frame a word that says whose it is. The words are the truth; the stack is made anew from them when the holder of the
 //! lock has been killed in the midst of a change. A frame that is the kernel's is in a fill ring, on its way in or out,
 //! in a completion ring, or in a receive ring.
+//!
+//! The lock holds the number of a process. Mappings of one file in one process share a turn, which comes before the
+//! lock, and an owner and its members are of one process namespace, where the number of a process that lives is no
+//! other's.
 //!
 //! Every number that is read there may be nonsense, for other members write it: one that names no frame, or a frame
 //! that is not what it should be, is dropped and counted. What that costs the group is a frame.
@@ -18,11 +22,14 @@
 
 use adverb_shm::alive;
 use adverb_sys::memory::{self, Mapping};
+use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// How a UMEM is cut.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -97,8 +104,8 @@ pub struct Umem {
     record: Mapping,
     /// Other processes map it.
     shared: bool,
-    /// This process's threads take turns before it takes its turn among the others.
-    turn: Mutex<()>,
+    /// This process's threads take turns, over all of its mappings, before it takes its turn among the others.
+    turn: Arc<Mutex<()>>,
     /// This process, as the lock has it.
     me: u32,
     nonsense: AtomicU64,
@@ -121,7 +128,7 @@ impl Umem {
         let shape = shape.check()?;
         let frames = Mapping::anonymous(shape.bytes())?;
         let record = Mapping::anonymous(shape.record_bytes())?;
-        let umem = Self::of(shape, frames, record, false);
+        let umem = Self::of(shape, frames, record, None);
         umem.begin();
         Ok(umem)
     }
@@ -131,7 +138,7 @@ impl Umem {
         let shape = shape.check()?;
         let (frames, frames_file) = Mapping::memfd("adverb-xdp-frames", shape.bytes())?;
         let (record, record_file) = Mapping::memfd("adverb-xdp-record", shape.record_bytes())?;
-        let umem = Self::of(shape, frames, record, true);
+        let umem = Self::of(shape, frames, record, Some(turn_of(&record_file)?));
         umem.begin();
         Ok((umem, Files { frames: frames_file, record: record_file }))
     }
@@ -145,14 +152,16 @@ impl Umem {
         };
         let frames = map(&files.frames, shape.bytes())?;
         let record = map(&files.record, shape.record_bytes())?;
-        Ok(Self::of(shape, frames, record, true))
+        Ok(Self::of(shape, frames, record, Some(turn_of(&files.record)?)))
     }
 
-    fn of(shape: Shape, frames: Mapping, record: Mapping, shared: bool) -> Self {
+    /// One that others map, too, has their `turn`.
+    fn of(shape: Shape, frames: Mapping, record: Mapping, turn: Option<Arc<Mutex<()>>>) -> Self {
         // Best effort: a child that has the mapping does not use it.
         let _ = frames.keep_from_children();
         let _ = record.keep_from_children();
-        let (turn, me) = (Mutex::new(()), alive::me());
+        let (shared, me) = (turn.is_some(), alive::me());
+        let turn = turn.unwrap_or_default();
         Self { shape, frames, record, shared, turn, me, nonsense: AtomicU64::new(0) }
     }
 
@@ -260,17 +269,13 @@ impl Umem {
     /// Locks the record; `None` if another process does not let go.
     pub(crate) fn lock(&self) -> Option<Locked<'_>> {
         let turn = self.turn();
-        let word = self.record.half(LOCK);
-        let take =
-            |from| word.compare_exchange(from, self.me, Ordering::Acquire, Ordering::Relaxed);
         for spins in 0..SPINS_MAX {
-            let Err(holder) = take(0) else { return Some(Locked { umem: self, _turn: turn }) };
-            // A member that has this process's number, and is not this process, has ended.
-            let ended = holder == self.me || spins % SPINS == SPINS - 1 && alive::has_ended(holder);
-            if ended && take(holder).is_ok() {
-                let mut locked = Locked { umem: self, _turn: turn };
-                locked.rebuild();
-                return Some(locked);
+            let Err(holder) = self.take_from(0) else {
+                return Some(Locked { umem: self, _turn: turn });
+            };
+            let look = holder == self.me || spins % SPINS == SPINS - 1;
+            if look && self.succeed(holder) {
+                return Some(self.rebuilt(turn));
             }
             std::thread::yield_now();
         }
@@ -278,14 +283,35 @@ impl Umem {
         None
     }
 
-    /// Takes back what a member had. For the owner.
-    pub(crate) fn reclaim(&self, place: u32) {
-        let Some(mut locked) = self.lock() else { return };
-        for frame in 0..self.shape.frames {
-            if self.is_held_by(frame, Holder::Member(place)) {
-                locked.put_back(frame);
-            }
+    /// Locks the record if it can be had at once.
+    pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
+        let turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        match self.take_from(0) {
+            Ok(_) => Some(Locked { umem: self, _turn: turn }),
+            Err(holder) => self.succeed(holder).then(|| self.rebuilt(turn)),
         }
+    }
+
+    fn take_from(&self, holder: u32) -> Result<u32, u32> {
+        let word = self.record.half(LOCK);
+        word.compare_exchange(holder, self.me, Ordering::Acquire, Ordering::Relaxed)
+    }
+
+    /// Takes the lock over if its holder has ended: as one has that had this process's number, for it is this process's
+    /// turn, and nothing else in it has the lock.
+    fn succeed(&self, holder: u32) -> bool {
+        (holder == self.me || alive::has_ended(holder)) && self.take_from(holder).is_ok()
+    }
+
+    /// The record, which has been left in the midst of a change.
+    fn rebuilt<'a>(&'a self, turn: MutexGuard<'a, ()>) -> Locked<'a> {
+        let mut locked = Locked { umem: self, _turn: turn };
+        locked.rebuild();
+        locked
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {
@@ -331,6 +357,15 @@ impl Locked<'_> {
         }
     }
 
+    /// Takes back what a member had in its hands. For the owner.
+    pub(crate) fn reclaim(&mut self, place: u32) {
+        for frame in 0..self.umem.shape.frames {
+            if self.umem.is_held_by(frame, Holder::Member(place)) {
+                self.put_back(frame);
+            }
+        }
+    }
+
     /// Makes the stack of what the words say.
     fn rebuild(&mut self) {
         let mut count = 0;
@@ -364,6 +399,24 @@ impl Drop for Locked<'_> {
         self.umem.record.half(LOCK).store(0, Ordering::Release);
     }
 }
+
+/// The turn of this process with a file: one for all of its mappings.
+fn turn_of(record: &OwnedFd) -> io::Result<Arc<Mutex<()>>> {
+    let file = File::from(record.try_clone()?).metadata()?;
+    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    turns.retain(|_, turn| turn.strong_count() > 0);
+    let known = turns.entry((file.dev(), file.ino())).or_default();
+    if let Some(turn) = known.upgrade() {
+        return Ok(turn);
+    }
+    let turn = Arc::default();
+    *known = Arc::downgrade(&turn);
+    Ok(turn)
+}
+
+/// By the file of the record. A file keeps its number as long as it is mapped.
+static TURNS: LazyLock<Mutex<Turns>> = LazyLock::new(Mutex::default);
+type Turns = HashMap<(u64, u64), Weak<Mutex<()>>>;
 
 /// Writes one frame, from its beginning on.
 #[derive(Debug)]
@@ -483,9 +536,9 @@ mod tests {
         taken.sort_unstable();
         assert_eq!(taken, (0..8).collect::<Vec<_>>());
         drop(locked);
-        umem.reclaim(1);
+        umem.lock().unwrap().reclaim(1);
         assert_eq!(umem.lock().unwrap().count(), 0);
-        umem.reclaim(0);
+        umem.lock().unwrap().reclaim(0);
         assert_eq!(umem.lock().unwrap().count(), 8);
     }
 
@@ -507,6 +560,23 @@ mod tests {
         drop(locked);
         umem.record.half(LOCK).store(umem.me, Ordering::Relaxed); // One that had this number.
         assert_eq!(umem.lock().unwrap().count(), 6);
+    }
+
+    /// Goal: two mappings of one file in one process, as two memberships have, take turns.
+    #[test]
+    fn mappings_of_one_process_do_not_take_the_lock_from_each_other() {
+        let (umem, files) = Umem::shared(SHAPE).unwrap();
+        let other = Umem::open(SHAPE, &files).unwrap();
+        let locked = umem.lock().unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| other.lock().map(|mut locked| locked.take(ME)));
+            for _ in 0..100 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                assert!(!waits.is_finished(), "it has the lock, too");
+            }
+            drop(locked);
+            assert_eq!(waits.join().unwrap(), Some(Some(7)));
+        });
     }
 
     #[test]
@@ -533,7 +603,7 @@ mod tests {
     fn a_lock_that_is_not_let_go_is_not_waited_for_for_ever() {
         let umem = Umem::private(SHAPE).unwrap();
         umem.record.half(LOCK).store(1, Ordering::Relaxed); // A process that lives.
-        assert!(umem.lock().is_none());
+        assert!(umem.lock().is_none() && umem.try_lock().is_none());
     }
 
     #[test]

@@ -80,6 +80,13 @@ pub(crate) fn near_role(role: &str, with: &str) -> Running {
     Running::start_role(&mut Command::new(myself()), role, with)
 }
 
+/// The same in a process namespace of its own.
+pub(crate) fn apart_role(role: &str) -> Running {
+    let mut command = Command::new("unshare");
+    command.args(["-p", "-f", "--kill-child"]).arg(myself());
+    Running::start_role(&mut command, role, "")
+}
+
 /// The near end of a cable, which is this namespace, and the far end.
 pub(crate) struct Pair {
     far: Running,

@@ -17,6 +17,8 @@ fn a_role() {
         "owner" => owner(),
         "member" => member(&with),
         "hoarder" => hoarder(&with),
+        "foreigner" => foreigner(),
+        "writer" => writer(),
         other => panic!("{other} is no role"),
     }
 }
@@ -98,4 +100,22 @@ fn hoarder(with: &str) {
     }
     println!("\nready");
     let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Writes frames that it does not flush.
+fn writer() {
+    let (_member, mut sockets) = Membership::ask(OWNER).unwrap();
+    for _ in 0..900 {
+        sockets[0].outgoing.send(|writer| writer.push(&[0; 60])).unwrap();
+    }
+    println!("\nready");
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Asks an owner that it cannot see.
+fn foreigner() {
+    println!("\nready");
+    let refused = Membership::ask(OWNER).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    println!("\nrefused");
 }
