@@ -245,7 +245,6 @@ impl Outgoing {
             return Err(NotSent::Size);
         };
         let addr = self.umem.address_of(frame);
-        self.umem.give(frame, Holder::Kernel);
         self.tx.set_descriptor(self.written, Descriptor { addr, len, options: 0 });
         self.written = self.written.wrapping_add(1);
         Ok(())
@@ -269,6 +268,8 @@ impl Outgoing {
         let (first, count) = (completion.next_consumed(), completion.filled());
         for position in (0..count).map(|n| first.wrapping_add(n)) {
             let frame = umem.frame_at(completion.address(position));
+            // Before it is another's: a frame that stays there after a kill would be taken twice.
+            completion.consumed(position.wrapping_add(1));
             match frame.filter(|frame| umem.is_held_by(*frame, Holder::Kernel)) {
                 Some(frame) if spare.len() < BATCH => {
                     umem.give(frame, me);
@@ -278,11 +279,26 @@ impl Outgoing {
                 None => umem.count_nonsense(),
             }
         }
-        completion.consumed(first.wrapping_add(count));
         while spare.len() < SPARE_MIN {
             let Some(frame) = locked.take(me) else { break };
             spare.push(frame);
         }
+    }
+
+    /// Gives the kernel what was written, in steps: a process that is killed in the midst of one loses its frames.
+    fn publish(&self) {
+        let Self { umem, tx, written, .. } = self;
+        let mut position = tx.next_produced();
+        while position != *written {
+            if let Some(frame) = umem.frame_at(tx.descriptor(position).addr) {
+                umem.give(frame, Holder::Kernel);
+            }
+            position = position.wrapping_add(1);
+            if position.is_multiple_of(STEP) {
+                tx.produced(position);
+            }
+        }
+        tx.produced(position);
     }
 
     /// Sends what was written: one call for up to 32 frames, as many as the kernel takes at a time.
@@ -292,7 +308,7 @@ impl Outgoing {
     /// `WouldBlock` if the kernel does not take all of it now: the rest stays in the ring, and leaves with the next
     /// call. Those of the interface, such as `ENETDOWN`.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.tx.produced(self.written);
+        self.publish();
         if !self.tx.needs_wakeup() {
             return Ok(());
         }
@@ -402,6 +418,9 @@ fn give_to(fill: &Ring, umem: &Umem, locked: &mut Locked<'_>, frames: &mut Vec<u
         umem.give(frame, Holder::Kernel);
         fill.set_address(position, umem.address_of(frame));
         position = position.wrapping_add(1);
+        if position.is_multiple_of(STEP) {
+            fill.produced(position);
+        }
     }
     fill.produced(position);
 }
@@ -424,6 +443,8 @@ const IDLE_CALLS: u32 = 256;
 const BATCH: usize = 64;
 /// Frames for sending below which free ones are taken.
 const SPARE_MIN: usize = 32;
+/// Frames that become the kernel's before it is told.
+const STEP: u32 = 32;
 /// Calls in a row by which the kernel takes nothing.
 const PATIENCE: u32 = 16;
 const SEND_BUFFER_BYTES: usize = 4 << 20;

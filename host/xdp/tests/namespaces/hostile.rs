@@ -66,6 +66,20 @@ fn a_lock_that_a_member_keeps_costs_no_frames() {
     });
 }
 
+/// Goal: a member that is killed before it has flushed what it wrote loses its group no frames.
+#[test]
+fn frames_that_were_written_and_not_flushed_come_back() {
+    with_namespaces("hostile::frames_that_were_written_and_not_flushed_come_back", || {
+        let _pair = Pair::new(1);
+        let _owner = near_role("owner", "");
+        let raw = Raw::ask();
+        let writer = near_role("writer", "");
+        assert!(raw.frames()[2] >= 900, "{:?}", raw.frames());
+        writer.kill();
+        assert!(soon(|| raw.frames() == [raw.frames - FILLED, FILLED, 0]), "{:?}", raw.frames());
+    });
+}
+
 /// Goal: where one does not see the other by its number, the lock could not say which process has it.
 #[test]
 fn members_of_another_process_namespace_are_refused() {
