@@ -12,10 +12,12 @@ use std::ffi::{CStr, c_char, c_int};
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::sockopt;
 
 /// One network interface.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,6 +49,15 @@ pub struct Address {
     pub prefix: u8,
     /// The interface that a link-local IPv6 address belongs to; 0 for other addresses.
     pub scope_id: u32,
+}
+
+/// The interface that a socket is bound to; 0: none.
+///
+/// # Errors
+///
+/// A descriptor that is no socket; a kernel older than 5.1.
+pub fn of_socket(socket: impl AsFd) -> io::Result<u32> {
+    sockopt::get(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).map(c_int::cast_unsigned)
 }
 
 /// All interfaces, in the kernel's order.

@@ -117,8 +117,26 @@ impl Stream {
     ///
     /// `WouldBlock` if there is none; those of `recvmsg(2)`.
     pub fn recv(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-        let mut extra = RecvAncillaryBuffer::new(&mut space);
+        self.recv_with(&mut [MaybeUninit::uninit(); space(FDS_MAX)], bytes, fds)
+    }
+
+    /// The same, with as many descriptors as anyone can send. Those for which there is no room the kernel closes here,
+    /// which may take as long as their sender wants.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Stream::recv`].
+    pub fn recv_all(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        self.recv_with(&mut [MaybeUninit::uninit(); space(SENT_MAX)], bytes, fds)
+    }
+
+    fn recv_with(
+        &self,
+        space: &mut [MaybeUninit<u8>],
+        bytes: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
+        let mut extra = RecvAncillaryBuffer::new(space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut parts = [io::IoSliceMut::new(bytes)];
         let got = rustix::net::recvmsg(&self.fd, &mut parts, &mut extra, flags)?;
@@ -131,12 +149,18 @@ impl Stream {
     }
 }
 
+const fn space(fds: usize) -> usize {
+    rustix::cmsg_space!(ScmRights(fds))
+}
+
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
+/// Descriptors that the kernel lets a message carry (`SCM_MAX_FD`).
+const SENT_MAX: usize = 253;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
@@ -174,6 +198,24 @@ mod tests {
         assert_eq!(&bytes[..3], b"two");
         let nothing = there.recv(&mut bytes, &mut fds).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_message_brings_all_the_descriptors_that_there_is_room_for() {
+        let (_listener, here, there) = pair("all");
+        let doorbell = EventFd::new().unwrap();
+        let mut space = [MaybeUninit::uninit(); space(SENT_MAX)];
+        for (all, count) in [(false, FDS_MAX), (true, SENT_MAX)] {
+            let mut extra = SendAncillaryBuffer::new(&mut space);
+            let many = vec![doorbell.as_fd(); SENT_MAX];
+            assert!(extra.push(SendAncillaryMessage::ScmRights(&many)));
+            let bytes = [io::IoSlice::new(b"x")];
+            rustix::net::sendmsg(&here.fd, &bytes, &mut extra, SendFlags::empty()).unwrap();
+            let (mut bytes, mut fds) = ([0], Vec::new());
+            let recv = if all { Stream::recv_all } else { Stream::recv };
+            assert_eq!(recv(&there, &mut bytes, &mut fds).unwrap(), 1);
+            assert_eq!(fds.len(), count);
+        }
     }
 
     #[test]
