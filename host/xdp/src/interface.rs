@@ -134,6 +134,10 @@ impl Interface {
         self.mode
     }
 
+    pub(crate) const fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Why it is not in the driver, if it was to be there.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {

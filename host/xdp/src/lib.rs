@@ -5,6 +5,7 @@
 //! steering    which packets are whose: keys, the program in the kernel
 //! assembler   eBPF instructions
 //! owner       hands sockets to other processes, and looks after what they leave
+//! inspector   looks at descriptors that members send, and closes them
 //! member      another process's end: asks an owner for sockets
 //! grant       messages between the two
 //! socket      a member's end: one AF_XDP socket on one queue
@@ -41,6 +42,7 @@
 
 pub mod assembler;
 mod grant;
+mod inspector;
 pub mod interface;
 pub mod member;
 pub mod owner;

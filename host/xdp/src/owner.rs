@@ -2,23 +2,23 @@
 //!
 //! Members of one user are a group, with a UMEM and queues of its own; the first user of an interface gets as many
 //! queues as the owner gives to each, and one for which there is none is refused. A member has the packets of ports that
-//! it holds by a socket of the kernel's, which it shows: nothing can be taken from another that way which the kernel
-//! would not give.
+//! it holds by a socket of the kernel's, which it shows, and which the owner keeps as long as the member has the packets:
+//! nothing can be taken from another that way which the kernel would not give.
 //!
-//! Nothing here waits for a member. One that does not read its answers is ended.
+//! Nothing here waits for a member: descriptors that members send are looked at and closed by threads of their users
+//! (`inspector.rs`), and a lock that a member has is tried again later. One that does not read its answers is ended.
 
 use crate::grant::{self, Greeting, Request};
+use crate::inspector::{Claim, Inspectors, Place, Verdict};
 use crate::interface::{Group, Interface, Member};
-use crate::steering::{Key, Protocol};
+use crate::steering::Key;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::netns;
 use adverb_sys::unix::{Credentials, Listener, Stream};
-use rustix::net::{SocketType, sockopt};
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An interface's owner, and the members that it serves.
 #[derive(Debug)]
@@ -32,14 +32,21 @@ pub struct Owner {
     /// By place.
     members: HashMap<u32, Served>,
     queues_each: u32,
-    /// The network namespace of the interface.
-    namespace: u64,
+    inspectors: Inspectors,
+    /// How many members there have been.
+    taken_in: u64,
+    /// No connections are taken before.
+    paused: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Served {
+    /// No other one ever has had this number.
+    member: u64,
     stream: Stream,
     user: u32,
+    /// The kernel's sockets that have the ports of its keys.
+    twins: HashMap<Key, OwnedFd>,
 }
 
 impl Owner {
@@ -53,6 +60,8 @@ impl Owner {
         let epoll = Epoll::new()?;
         epoll.add(&listener, LISTENER, Interest::Readable)?;
         let namespace = netns::cookie_of(std::net::UdpSocket::bind("0.0.0.0:0")?)?;
+        let inspectors = Inspectors::new(Place { interface: interface.index(), namespace })?;
+        epoll.add(&inspectors, VERDICTS, Interest::Readable)?;
         Ok(Self {
             interface,
             listener,
@@ -61,7 +70,9 @@ impl Owner {
             groups: HashMap::new(),
             members: HashMap::new(),
             queues_each,
-            namespace,
+            inspectors,
+            taken_in: 0,
+            paused: None,
         })
     }
 
@@ -89,23 +100,30 @@ impl Owner {
         timeout: Option<Duration>,
         admits: impl Fn(Credentials) -> bool,
     ) -> io::Result<()> {
-        let is_behind = self.groups.values().any(Group::is_behind);
+        self.resume();
+        let is_behind = self.paused.is_some() || self.groups.values().any(Group::is_behind);
         let timeout = if is_behind { Some(timeout.unwrap_or(AGAIN).min(AGAIN)) } else { timeout };
         self.epoll.wait(&mut self.events, timeout)?;
         let ready: Vec<_> = self.events.iter().map(|event| event.token).collect();
         for token in ready {
             match u32::try_from(token) {
                 Ok(place) => self.serve(place),
+                Err(_) if token == VERDICTS => self.decide(),
                 Err(_) => self.take_in(&admits),
             }
         }
         self.groups.values_mut().for_each(|group| self.interface.tend(group));
+        self.inspectors.close_all_but(|user| self.groups.contains_key(&user));
         Ok(())
     }
 
     /// Takes in a process that has connected.
     fn take_in(&mut self, admits: impl Fn(Credentials) -> bool) {
-        let Ok(stream) = self.listener.accept() else { return };
+        let stream = match self.listener.accept() {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => return self.pause(),
+        };
         let result = match stream.peer() {
             Ok(peer) if peer.pid != 0 && admits(peer) => self.admit(&stream, peer.uid),
             Ok(_) => Err(io::ErrorKind::PermissionDenied.into()),
@@ -114,13 +132,35 @@ impl Owner {
         match result {
             Ok((place, user)) => {
                 let watched = self.epoll.add(&stream, place.into(), Interest::Readable);
-                self.members.insert(place, Served { stream, user });
+                self.taken_in += 1;
+                let member = self.taken_in;
+                self.members.insert(place, Served { member, stream, user, twins: HashMap::new() });
                 if watched.is_err() {
                     self.end(place);
                 }
             }
-            // One that does not wait for the answer is gone.
-            Err(error) => drop(grant::answer(&stream, Err(error))),
+            Err(error) => {
+                // One that does not wait for the answer is gone.
+                let _ = grant::answer(&stream, Err(error));
+                self.inspectors.turn_away(stream);
+                if self.inspectors.is_gate_behind() {
+                    self.pause();
+                }
+            }
+        }
+    }
+
+    /// Takes no connections for a while: there are no descriptors left, or those that were turned away have not gone.
+    fn pause(&mut self) {
+        let _ = self.epoll.remove(&self.listener);
+        self.paused = Some(Instant::now() + AGAIN);
+    }
+
+    fn resume(&mut self) {
+        let due = self.paused.is_some_and(|until| until <= Instant::now());
+        if due && !self.inspectors.is_gate_behind() {
+            let added = self.epoll.add(&self.listener, LISTENER, Interest::Readable);
+            self.paused = self.paused.filter(|_| added.is_err());
         }
     }
 
@@ -128,6 +168,7 @@ impl Owner {
         if self.groups.get(&user).map_or(0, Group::len) >= MEMBERS_EACH {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
+        self.inspectors.open(user)?;
         let mut group = match self.groups.remove(&user) {
             Some(group) => group,
             None => self.interface.group(self.queues_each, true)?,
@@ -154,55 +195,84 @@ impl Owner {
     /// Answers a member, or ends it.
     fn serve(&mut self, place: u32) {
         for _ in 0..REQUESTS {
-            let Some(Served { stream, .. }) = self.members.get(&place) else { return };
+            let Some(Served { stream, member, user, .. }) = self.members.get(&place) else {
+                return;
+            };
+            let (member, user) = (*member, *user);
             let (mut bytes, mut fds) = ([0; Request::LEN + 1], Vec::new());
-            let result = match stream.recv(&mut bytes, &mut fds) {
+            let request = match stream.recv_all(&mut bytes, &mut fds) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) | Ok(0) => return self.end(place),
+                Err(_) | Ok(0) => None,
                 Ok(len) => Request::parse(bytes.get(..len).unwrap_or_default()),
             };
-            let result = match result {
-                None => return self.end(place),
-                Some(Request::Claim(key)) => match fds.as_slice() {
-                    [twin] if self.holds(twin, &key) => self.interface.claim(key, place),
-                    _ => Err(io::ErrorKind::PermissionDenied.into()),
-                },
-                Some(Request::Release(key)) => {
-                    self.interface.release(&key, place);
-                    Ok(())
+            match request {
+                Some(Request::Claim(key)) => {
+                    // What else it asks for is read after the answer.
+                    let _ = self.epoll.remove(stream);
+                    return self.inspectors.inspect(Claim { user, place, member, key }, fds);
                 }
-            };
-            let answered =
-                self.members.get(&place).map(|member| grant::answer(&member.stream, result));
-            if answered.is_none_or(|answered| answered.is_err()) {
-                return self.end(place);
+                Some(Request::Release(key)) => {
+                    fds.extend(self.release(place, &key));
+                    self.inspectors.close(user, fds);
+                    self.answer(place, Ok(()));
+                }
+                None => {
+                    self.inspectors.close(user, fds);
+                    return self.end(place);
+                }
             }
         }
     }
 
-    /// The kernel's socket has the port of the key, here.
-    fn holds(&self, twin: &OwnedFd, key: &Key) -> bool {
-        let kind = match key.protocol {
-            Protocol::Tcp => SocketType::STREAM,
-            Protocol::Udp => SocketType::DGRAM,
-        };
-        let bound = rustix::net::getsockname(twin).map(SocketAddr::try_from);
-        let Ok(Ok(bound)) = bound else { return false };
-        let any = bound.ip().is_unspecified() && bound.is_ipv4() == key.local.is_ipv4();
-        bound.port() == key.local.port()
-            && bound.port() != 0
-            && (any || bound.ip() == key.local.ip())
-            && sockopt::socket_type(twin) == Ok(kind)
-            && netns::cookie_of(twin).is_ok_and(|namespace| namespace == self.namespace)
+    /// Answers members whose sockets have been looked at.
+    fn decide(&mut self) {
+        self.inspectors.silence();
+        while let Some(Verdict { claim, twin }) = self.inspectors.verdict() {
+            let Claim { user, place, member, key } = claim;
+            let Some(served) =
+                self.members.get_mut(&place).filter(|served| served.member == member)
+            else {
+                self.inspectors.close(user, twin.into_iter().collect());
+                continue;
+            };
+            let (result, to_close) = match twin {
+                None => (Err(io::ErrorKind::PermissionDenied.into()), None),
+                Some(twin) => match self.interface.claim(key, place) {
+                    Ok(()) => (Ok(()), served.twins.insert(key, twin)),
+                    Err(error) => (Err(error), Some(twin)),
+                },
+            };
+            let watched = self.epoll.add(&served.stream, place.into(), Interest::Readable);
+            self.inspectors.close(user, to_close.into_iter().collect());
+            self.answer(place, result);
+            if watched.is_err() {
+                self.end(place);
+            }
+        }
+    }
+
+    /// Gives a member's packets back to the kernel; what has the port may be closed then.
+    fn release(&mut self, place: u32, key: &Key) -> Option<OwnedFd> {
+        self.interface.release(key, place);
+        self.members.get_mut(&place)?.twins.remove(key)
+    }
+
+    fn answer(&mut self, place: u32, result: io::Result<()>) {
+        let Some(Served { stream, .. }) = self.members.get(&place) else { return };
+        if grant::answer(stream, result).is_err() {
+            self.end(place);
+        }
     }
 
     fn end(&mut self, place: u32) {
-        let Some(Served { stream, user }) = self.members.remove(&place) else { return };
+        let Some(Served { stream, user, twins, .. }) = self.members.remove(&place) else { return };
         let _ = self.epoll.remove(stream.as_fd());
         if let Some(mut group) = self.groups.remove(&user) {
             self.interface.leave(&mut group, place);
             self.keep(user, group);
         }
+        self.inspectors.close(user, twins.into_values().collect());
+        self.inspectors.hang_up(user, stream);
     }
 }
 
@@ -215,8 +285,9 @@ fn greet(stream: &Stream, group: &Group, member: Member) -> io::Result<()> {
     grant::send_sockets(stream, &member.sockets)
 }
 
-/// No place has this number.
+/// No place has these numbers.
 const LISTENER: u64 = u64::MAX;
+const VERDICTS: u64 = u64::MAX - 1;
 const EVENTS: usize = 16;
 /// How long what could not be done is left.
 const AGAIN: Duration = Duration::from_millis(20);

@@ -1,14 +1,20 @@
 //! Members that do what they should not, and what it costs others.
 
-use super::place::{NEAR, Pair, apart_role, near_role, with_namespaces};
+use super::place::{FAR, NEAR, Pair, apart_role, index, near_role, with_namespaces};
 use super::{OWNER, PORT, key, soon};
 use adverb_sys::memory::Mapping;
 use adverb_sys::poll;
 use adverb_sys::unix::Stream;
-use adverb_xdp::Membership;
-use std::io::ErrorKind;
-use std::os::fd::AsFd;
+use adverb_xdp::{Config, Interface, Membership, Owner};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt};
+use std::fs::File;
+use std::io::{ErrorKind, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpStream, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::Command;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// A member that knows what the record of its group looks like.
 struct Raw {
@@ -91,6 +97,102 @@ fn members_of_another_process_namespace_are_refused() {
         owner.kill();
         let _owner = apart_role("owner");
         assert_eq!(Membership::ask(OWNER).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    });
+}
+
+/// Goal: a socket that lingers when it is closed keeps the owner from nothing, shown as a twin, as one descriptor too
+/// many, or left in a connection that was closed.
+/// Method: the owner's is the last descriptor of it, since it is stopped until the member has closed its own.
+#[test]
+fn sockets_that_linger_keep_no_other_waiting() {
+    with_namespaces("hostile::sockets_that_linger_keep_no_other_waiting", || {
+        let pair = Pair::new(1);
+        let _deaf = pair.far_role("deaf", &format!("{FAR} {PORT}"));
+        let owner = near_role("owner", "");
+        let raw = Raw::ask();
+        for (count, stays) in [(1, true), (8, true), (1, false), (1, true)] {
+            let stream = Stream::connect(OWNER).unwrap();
+            owner.signal("STOP");
+            let sockets: Vec<_> = (0..count).map(|_| lingering()).collect();
+            let fds: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+            send(&stream, &fds);
+            drop(fds);
+            drop(sockets);
+            let _stays = stays.then_some(stream);
+            owner.signal("CONT");
+            assert!(soon(|| Membership::ask(OWNER).is_ok()), "{count} {stays}");
+        }
+        drop(raw);
+    });
+}
+
+/// A connection with bytes that its peer does not take, which waits for them when it is closed.
+fn lingering() -> TcpStream {
+    let mut socket = TcpStream::connect((FAR, PORT)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.write(&[0; 1 << 16]).is_ok() {}
+    sockopt::set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
+    socket
+}
+
+/// Claims packets, with these descriptors.
+fn send(stream: &Stream, fds: &[BorrowedFd<'_>]) {
+    let mut bytes = vec![1, 0, 0, 0, 4, 17, 0, 1];
+    bytes.extend([10, 97, 0, 1]);
+    bytes.resize(44, 0);
+    let mut space = [MaybeUninit::uninit(); 256];
+    let mut extra = SendAncillaryBuffer::new(&mut space);
+    assert!(extra.push(SendAncillaryMessage::ScmRights(fds)));
+    rustix::net::sendmsg(stream, &[IoSlice::new(&bytes)], &mut extra, SendFlags::empty()).unwrap();
+}
+
+/// Goal: a port is not another's as long as its packets are a member's, also if the member has closed its own socket.
+#[test]
+fn a_port_is_held_as_long_as_its_packets() {
+    with_namespaces("hostile::a_port_is_held_as_long_as_its_packets", || {
+        let _pair = Pair::new(1);
+        let _owner = near_role("owner", "");
+        let (member, _sockets) = Membership::ask(OWNER).unwrap();
+        let bind = || UdpSocket::bind((NEAR, PORT));
+        for _ in 0..2 {
+            let twin = bind().unwrap();
+            member.claim(key(NEAR, PORT), &twin).unwrap();
+            member.claim(key(NEAR, PORT), &twin).unwrap();
+            drop(twin);
+            assert_eq!(bind().unwrap_err().kind(), ErrorKind::AddrInUse);
+            member.release(key(NEAR, PORT)).unwrap();
+            assert!(soon(|| bind().is_ok()));
+        }
+        member.claim(key(NEAR, PORT), bind().unwrap()).unwrap();
+        drop(member);
+        assert!(soon(|| bind().is_ok()));
+    });
+}
+
+/// Goal: an owner that has no descriptors left sleeps until it has some.
+#[test]
+fn an_owner_without_descriptors_waits_for_some() {
+    with_namespaces("hostile::an_owner_without_descriptors_waits_for_some", || {
+        let _pair = Pair::new(1);
+        let interface = Interface::open(index("near"), &Config::default()).unwrap();
+        let mut owner = Owner::new(interface, OWNER, 4).unwrap();
+        let _asks = Stream::connect(OWNER).unwrap();
+        let id = std::process::id().to_string();
+        let limited = Command::new("prlimit").args(["--pid", &id, "--nofile=64:64"]).status();
+        assert!(limited.unwrap().success());
+        let mut all: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        let until = Instant::now() + Duration::from_millis(300);
+        let mut steps = 0;
+        while Instant::now() < until {
+            owner.step(Some(Duration::from_secs(1)), |_| true).unwrap();
+            steps += 1;
+        }
+        assert!(steps < 1000, "{steps}");
+        all.truncate(all.len() / 2);
+        assert!(soon(|| {
+            owner.step(Some(Duration::from_secs(1)), |_| true).unwrap();
+            owner.members() == 1
+        }));
     });
 }
 

@@ -62,6 +62,11 @@ impl Running {
         self.child.id().to_string()
     }
 
+    /// Sends it a signal, by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        run(Command::new("kill").args([&format!("-{name}"), &self.id()]));
+    }
+
     /// Ends it as `kill -9` does.
     pub(crate) fn kill(self) {
         drop(self);

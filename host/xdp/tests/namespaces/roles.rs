@@ -4,7 +4,7 @@ use super::place::{FAR, MACS, NEAR, frame, index, read};
 use super::{OWNER, key, soon};
 use adverb_xdp::{Config, Interface, Membership, Owner};
 use std::io::Read;
-use std::net::UdpSocket;
+use std::net::{TcpListener, UdpSocket};
 use std::ops::ControlFlow;
 
 /// The entry of a process with a role.
@@ -17,6 +17,7 @@ fn a_role() {
         "owner" => owner(),
         "member" => member(&with),
         "hoarder" => hoarder(&with),
+        "deaf" => deaf(&with),
         "foreigner" => foreigner(),
         "writer" => writer(),
         other => panic!("{other} is no role"),
@@ -118,4 +119,12 @@ fn foreigner() {
     let refused = Membership::ask(OWNER).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
     println!("\nrefused");
+}
+
+/// A socket of the kernel's that takes connections, and nothing that comes by them.
+fn deaf(with: &str) {
+    let (ip, port) = with.split_once(' ').unwrap();
+    let _listener = TcpListener::bind((ip, port.parse().unwrap())).unwrap();
+    println!("\nready");
+    let _ = std::io::stdin().read(&mut [0]);
 }
