@@ -1,7 +1,7 @@
 //! The owner's end of an interface: its program and its tables, groups of members, and the members' sockets.
 //!
 //! The kernel keeps a queue busy for about 56 ms after the last of its sockets has been closed, so that an owner that
-//! follows another one waits for it, but not for ever.
+//! follows another one may wait for it. One that serves others does not: it takes another queue.
 
 use crate::ring::Ring;
 use crate::socket::{self, QUEUE_ENTRIES, Remains, Socket};
@@ -24,7 +24,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How an interface is opened.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -144,14 +144,15 @@ impl Interface {
         self.reason.as_deref()
     }
 
-    /// Makes a group that has the next `queues` queues that no group has, or as many as there are: its UMEM, of this
-    /// process alone unless it is to be `shared`.
+    /// Makes a group that has the next `queues` queues that no group and no other process has, or as many as there are:
+    /// its UMEM, of this process alone unless it is to be `shared`. Queues that are busy are waited for so long if there
+    /// are too few others.
     ///
     /// # Errors
     ///
     /// `ResourceBusy` if there is no free queue, here or because another process has it; no memory left, or more than
     /// may be locked.
-    pub fn group(&mut self, queues: u32, shared: bool) -> io::Result<Group> {
+    pub fn group(&mut self, queues: u32, shared: bool, patience: Duration) -> io::Result<Group> {
         let (umem, files) = match shared {
             true => Umem::shared(self.shape).map(|(umem, files)| (umem, Some(files)))?,
             false => (Umem::private(self.shape)?, None),
@@ -163,15 +164,12 @@ impl Interface {
             members: Vec::new(),
             left: Vec::new(),
         };
-        while u32::try_from(group.queues.len()).is_ok_and(|count| count < queues) {
-            let Some(number) = self.free_queues.pop() else { break };
-            match self.queue(number, &group) {
-                Ok((base, fill)) => group.queues.push(Queue { number, base, fill }),
-                Err(error) if error == Errno::INVAL && number > 0 => {
-                    self.free_queues.clear(); // The interface has no more.
-                }
+        let (begun, mut unbound) = (Instant::now(), None);
+        loop {
+            match self.add_queues(&mut group, queues, &mut unbound) {
+                Ok(false) if begun.elapsed() < patience => std::thread::sleep(BIND_WAIT),
+                Ok(_) => break,
                 Err(error) => {
-                    self.free_queues.push(number);
                     self.disband(group);
                     return Err(error.into());
                 }
@@ -184,12 +182,63 @@ impl Interface {
         Ok(group)
     }
 
-    /// The socket that holds a queue for a group. It receives nothing itself.
-    fn queue(&self, number: u32, group: &Group) -> Result<(KeptFd, Ring), Errno> {
+    /// Adds queues to a group until it has that many; false if it would have more if none were busy.
+    fn add_queues(
+        &mut self,
+        group: &mut Group,
+        queues: u32,
+        unbound: &mut Option<OwnedFd>,
+    ) -> Result<bool, Errno> {
+        let mut busy = Vec::new();
+        let mut result = Ok(());
+        let is_short =
+            |group: &Group| u32::try_from(group.queues.len()).is_ok_and(|count| count < queues);
+        while is_short(group) && result.is_ok() {
+            let Some(number) = self.free_queues.pop() else { break };
+            match self.queue(number, group, unbound) {
+                Ok((base, fill)) => group.queues.push(Queue { number, base, fill }),
+                Err(Errno::BUSY) => busy.push(number),
+                Err(Errno::INVAL) if number > 0 => {
+                    self.free_queues.clear(); // The interface has no more.
+                }
+                Err(error) => {
+                    self.free_queues.push(number);
+                    result = Err(error);
+                }
+            }
+        }
+        let is_whole = busy.is_empty() || !is_short(group);
+        self.free_queues.extend(busy.into_iter().rev());
+        result.map(|()| is_whole)
+    }
+
+    /// The socket that holds a queue for a group. It receives nothing itself. One that could not be bound is left for the
+    /// next queue.
+    fn queue(
+        &self,
+        number: u32,
+        group: &Group,
+        unbound: &mut Option<OwnedFd>,
+    ) -> Result<(KeptFd, Ring), Errno> {
         let other = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        let fd = socket::open().map_err(other)?;
+        let fd = match unbound.take() {
+            Some(fd) => fd,
+            None => self.base(group)?,
+        };
         let first = group.queues.first().map(|queue| queue.base.as_fd());
-        if first.is_none() {
+        if let Err(error) = bind(&fd, first, self.index, number, self.mode) {
+            *unbound = Some(fd);
+            return Err(error);
+        }
+        let fill = socket::fill_ring(fd.as_fd()).map_err(other)?;
+        Ok((KeptFd::new(fd).map_err(other)?, fill))
+    }
+
+    /// A socket for a group's next queue; that for the first one has the UMEM.
+    fn base(&self, group: &Group) -> Result<OwnedFd, Errno> {
+        let fd =
+            socket::open().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        if group.queues.is_empty() {
             let umem = XdpUmemReg {
                 addr: group.umem.start(),
                 len: group.umem.bytes(),
@@ -203,9 +252,7 @@ impl Interface {
         set_xdp_umem_fill_ring_size(&fd, QUEUE_ENTRIES)?;
         set_xdp_umem_completion_ring_size(&fd, QUEUE_ENTRIES)?;
         set_xdp_rx_ring_size(&fd, BASE_RX_ENTRIES)?;
-        bind_in_time(&fd, first, self.index, number, self.mode)?;
-        let fill = socket::fill_ring(fd.as_fd()).map_err(other)?;
-        Ok((KeptFd::new(fd).map_err(other)?, fill))
+        Ok(fd)
     }
 
     /// Makes a member of a group: its sockets, one on each of the group's queues.
@@ -425,8 +472,8 @@ fn attach(
     }
 }
 
-/// Binds a socket to a queue; one that has just been closed is waited for.
-fn bind_in_time(
+/// Binds a socket to a queue: the `first` of its group, or with the UMEM of that.
+fn bind(
     fd: &OwnedFd,
     first: Option<BorrowedFd<'_>>,
     interface: u32,
@@ -438,20 +485,13 @@ fn bind_in_time(
         XdpMode::Generic => SocketAddrXdpFlags::XDP_COPY,
     };
     let addr = |flags| SocketAddrXdp::new(flags, interface, queue);
-    let bind = || match first {
+    match first {
         Some(shared_umem_fd) => {
             let addr = addr(SocketAddrXdpFlags::XDP_SHARED_UMEM);
             rustix::net::bind(fd, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd })
         }
         None => rustix::net::bind(fd, &addr(copy | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP)),
-    };
-    for _ in 0..BIND_ATTEMPTS {
-        match bind() {
-            Err(Errno::BUSY) => std::thread::sleep(BIND_WAIT),
-            result => return result,
-        }
     }
-    bind()
 }
 
 fn system(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
@@ -473,6 +513,6 @@ const QUEUES_MAX: u32 = 64;
 const KEYS_MAX: u32 = 65_536;
 /// The kernel wants a ring, also where nothing is received.
 const BASE_RX_ENTRIES: u32 = 1;
-/// Waits of a bind: together several times what a queue stays busy after its last socket.
-const BIND_ATTEMPTS: u32 = 60;
+/// Several times what a queue stays busy after its last socket.
+pub const QUEUE_PATIENCE: Duration = Duration::from_millis(300);
 const BIND_WAIT: Duration = Duration::from_millis(5);

@@ -171,7 +171,7 @@ impl Owner {
         self.inspectors.open(user)?;
         let mut group = match self.groups.remove(&user) {
             Some(group) => group,
-            None => self.interface.group(self.queues_each, true)?,
+            None => self.interface.group(self.queues_each, true, Duration::ZERO)?,
         };
         let joined = self.interface.join(&mut group);
         let greeted = joined.and_then(|member| {

@@ -10,7 +10,7 @@ mod place;
 mod roles;
 
 use adverb_sys::bpf::XdpMode;
-use adverb_xdp::interface::OpenError;
+use adverb_xdp::interface::{OpenError, QUEUE_PATIENCE};
 use adverb_xdp::steering::Protocol;
 use adverb_xdp::{Config, Interface, Key, Membership, Socket};
 use place::{FAR, FAR_6, MACS, NEAR, NEAR_6, Pair, frame, index, near_role, read, with_namespaces};
@@ -55,7 +55,7 @@ fn frames_reach_a_kernel_socket_and_come_back() {
             let pair = Pair::new(1);
             let mut interface = Interface::open(index("near"), &config(mode)).unwrap();
             assert_eq!((interface.mode(), interface.reason()), (mode, None));
-            let mut group = interface.group(1, false).unwrap();
+            let mut group = interface.group(1, false, QUEUE_PATIENCE).unwrap();
             let member = interface.join(&mut group).unwrap();
             let place = member.place();
             let mut sockets = member.into_sockets(&group).unwrap();
@@ -127,7 +127,7 @@ fn packets_that_match_no_key_are_the_kernels() {
             let pair = Pair::new(1);
             let _echo = pair.far_role("echo", &format!("{far} {PORT}"));
             let mut interface = Interface::open(index("near"), &Config::default()).unwrap();
-            let mut group = interface.group(4, false).unwrap();
+            let mut group = interface.group(4, false, QUEUE_PATIENCE).unwrap();
             assert_eq!(group.queues().collect::<Vec<_>>(), [0]);
             let member = interface.join(&mut group).unwrap();
             let place = member.place();
@@ -188,7 +188,7 @@ fn every_queue_has_its_socket() {
         let pair = Pair::new(4);
         let _echo = pair.far_role("echo", &format!("{FAR} {PORT}"));
         let mut interface = Interface::open(index("near"), &Config::default()).unwrap();
-        let mut group = interface.group(16, false).unwrap();
+        let mut group = interface.group(16, false, QUEUE_PATIENCE).unwrap();
         assert_eq!(group.queues().collect::<Vec<_>>(), [0, 1, 2, 3]);
         let member = interface.join(&mut group).unwrap();
         let place = member.place();
@@ -221,14 +221,17 @@ fn what_is_taken_is_refused_with_the_reason() {
         let _pair = Pair::new(1);
         let mut interface = Interface::open(index("near"), &Config::default()).unwrap();
         assert_eq!((interface.mode(), interface.reason()), (XdpMode::Native, None));
-        let group = interface.group(1, false).unwrap();
-        assert_eq!(interface.group(1, true).unwrap_err().kind(), ErrorKind::ResourceBusy);
+        let group = interface.group(1, false, QUEUE_PATIENCE).unwrap();
+        assert_eq!(
+            interface.group(1, true, QUEUE_PATIENCE).unwrap_err().kind(),
+            ErrorKind::ResourceBusy
+        );
         let second = Interface::open(index("near"), &Config::default()).unwrap_err();
         assert!(matches!(second, OpenError::Occupied), "{second:?}");
         let none = Interface::open(99, &Config::default()).unwrap_err();
         assert!(matches!(none, OpenError::NotFound), "{none:?}");
         interface.disband(group);
-        interface.group(1, true).unwrap();
+        interface.group(1, true, QUEUE_PATIENCE).unwrap();
         drop(interface);
         // An interface whose driver takes no program.
         let interface = Interface::open(index("lo"), &Config::default());
@@ -237,6 +240,25 @@ fn what_is_taken_is_refused_with_the_reason() {
             Err(OpenError::System { doing, .. }) => assert!(doing.contains("frames"), "{doing}"),
             Err(error) => panic!("{error}"),
         }
+    });
+}
+
+/// Goal: a queue that stays busy is no reason to refuse those behind it, nor to wait.
+#[test]
+fn a_busy_queue_is_passed_over() {
+    with_namespaces("a_busy_queue_is_passed_over", || {
+        let _pair = Pair::new(2);
+        let mut interface = Interface::open(index("near"), &Config::default()).unwrap();
+        let mut first = interface.group(1, true, QUEUE_PATIENCE).unwrap();
+        let stays = interface.join(&mut first).unwrap();
+        interface.disband(first);
+        let second = interface.group(2, true, Duration::ZERO).unwrap();
+        assert_eq!(second.queues().collect::<Vec<_>>(), [1]);
+        let none = interface.group(1, true, Duration::ZERO).unwrap_err();
+        assert_eq!(none.kind(), ErrorKind::ResourceBusy);
+        drop(stays);
+        let third = interface.group(1, true, QUEUE_PATIENCE).unwrap();
+        assert_eq!(third.queues().collect::<Vec<_>>(), [0]);
     });
 }
 
@@ -316,6 +338,6 @@ fn an_owner_that_is_killed_leaves_nothing() {
             drop(sockets);
         }
         let mut interface = Interface::open(index("near"), &Config::default()).unwrap();
-        interface.group(1, false).unwrap();
+        interface.group(1, false, QUEUE_PATIENCE).unwrap();
     });
 }

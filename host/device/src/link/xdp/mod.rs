@@ -13,7 +13,7 @@ use adverb_sys::clock;
 use adverb_sys::netdev;
 use adverb_sys::routes::{Neighbour, Routes};
 use adverb_wire::{Flow, Marks};
-use adverb_xdp::interface::{Config, Group, Interface};
+use adverb_xdp::interface::{Config, Group, Interface, QUEUE_PATIENCE};
 use adverb_xdp::socket::{Incoming, NotSent, Outgoing};
 use adverb_xdp::steering::{Key, Protocol};
 use std::io;
@@ -56,7 +56,7 @@ impl XdpLink {
         // Behind the driver, a program would see bursts that the kernel has not cut yet, which are no packets.
         let config = Config { mode: Some(XdpMode::Native), ..Config::default() };
         let mut interface = Interface::open(device.index, &config).map_err(failed)?;
-        let mut group = interface.group(u32::MAX, false)?;
+        let mut group = interface.group(u32::MAX, false, QUEUE_PATIENCE)?;
         let member = interface.join(&mut group)?;
         let place = member.place();
         let mut incoming = Vec::new();
