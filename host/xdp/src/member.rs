@@ -7,16 +7,19 @@ use crate::umem::{Files, Umem};
 use adverb_sys::poll;
 use adverb_sys::process;
 use adverb_sys::unix::Stream;
+use rustix::net::Shutdown;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A member's connection to its owner. It ends the membership when it is dropped; a file descriptor that can be read
+/// A member's connection to its owner. It ends the membership when it is dropped, and when the owner does not answer; a file descriptor that can be read
 /// says that the owner has ended.
 #[derive(Debug)]
 pub struct Membership {
     stream: Stream,
+    /// Threads ask in turn: an answer does not say to which question.
+    turn: Mutex<()>,
 }
 
 impl Membership {
@@ -50,14 +53,15 @@ impl Membership {
                 sockets.push(Socket::adopt(fd, Arc::clone(&umem), greeting.place, queue)?);
             }
         }
-        Ok((Self { stream }, sockets))
+        Ok((Self { stream, turn: Mutex::new(()) }, sockets))
     }
 
     /// From now on packets that match come here. `twin` is a socket of the kernel's that has the port.
     ///
     /// # Errors
     ///
-    /// `PermissionDenied` if the socket has it not; `AlreadyExists` if another member has these packets.
+    /// `PermissionDenied` if the socket has it not; `AlreadyExists` if another member has these packets; `ResourceBusy`
+    /// if this user has as many keys as it may. `TimedOut` if the owner does not answer: the membership has ended then.
     pub fn claim(&self, key: Key, twin: impl AsFd) -> io::Result<()> {
         self.request(Request::Claim(key), &[twin.as_fd()])
     }
@@ -66,12 +70,12 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// The owner has ended.
+    /// The owner has ended; `TimedOut` as in [`Membership::claim`].
     pub fn release(&self, key: Key) -> io::Result<()> {
         self.request(Request::Release(key), &[])
     }
 
-    /// The owner has ended: no packets come any more.
+    /// The owner has ended, or the membership: no packets come any more.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         // It says nothing unless it is asked.
@@ -79,9 +83,18 @@ impl Membership {
     }
 
     fn request(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.stream.send(&request.emit()?, fds)?;
+        let request = request.emit()?;
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stream.send(&request, fds)?;
         let mut bytes = [0; 8];
-        grant::parse_answer(take(&self.stream, &mut bytes, &mut Vec::new())?)
+        match take(&self.stream, &mut bytes, &mut Vec::new()) {
+            Ok(bytes) => grant::parse_answer(bytes),
+            Err(error) => {
+                // An answer that is late must not be the next question's.
+                let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -108,3 +121,60 @@ fn nonsense() -> io::Error {
 
 /// How long an owner may take: it may have to wait for a queue.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steering::Protocol;
+    use adverb_sys::unix::Listener;
+
+    fn pair(name: &str) -> (Membership, Stream) {
+        let name = format!("adverb-xdp-{name}-{}", std::process::id());
+        let listener = Listener::bind(name.as_bytes()).unwrap();
+        let stream = Stream::connect(name.as_bytes()).unwrap();
+        (Membership { stream, turn: Mutex::new(()) }, listener.accept().unwrap())
+    }
+
+    fn key(port: u16) -> Key {
+        let local = ([10, 0, 0, 1], port).into();
+        Key { protocol: Protocol::Udp, local, remote: None }
+    }
+
+    /// Goal: an answer that comes too late is not taken for the next question's.
+    #[test]
+    fn a_membership_ends_when_the_owner_does_not_answer() {
+        let (member, owner) = pair("late");
+        assert_eq!(member.release(key(1)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let _ = grant::answer(&owner, Ok(()));
+        assert!(member.has_ended());
+        assert!(member.release(key(1)).is_err());
+        let (mut bytes, mut fds) = ([0; 64], Vec::new());
+        assert_eq!(owner.recv(&mut bytes, &mut fds).unwrap(), Request::LEN);
+        assert_eq!(owner.recv(&mut bytes, &mut fds).unwrap(), 0);
+    }
+
+    /// Goal: threads that ask at once each get their own answers. Method: the owner refuses odd ports.
+    #[test]
+    fn threads_get_their_own_answers() {
+        let (member, owner) = pair("turns");
+        std::thread::scope(|scope| {
+            for odd in [0, 1] {
+                let member = &member;
+                scope.spawn(move || {
+                    for n in 0..500 {
+                        assert_eq!(member.release(key(2 * n + odd)).is_err(), odd == 1);
+                    }
+                });
+            }
+            for _ in 0..1000 {
+                poll::readable(&owner, std::iter::empty(), None).unwrap();
+                let mut bytes = [0; Request::LEN];
+                owner.recv(&mut bytes, &mut Vec::new()).unwrap();
+                let Some(Request::Release(key)) = Request::parse(&bytes) else { panic!() };
+                let odd = key.local.port() % 2 == 1;
+                let result = if odd { Err(io::ErrorKind::InvalidInput.into()) } else { Ok(()) };
+                grant::answer(&owner, result).unwrap();
+            }
+        });
+    }
+}
