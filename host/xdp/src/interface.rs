@@ -5,7 +5,7 @@
 
 use crate::ring::Ring;
 use crate::socket::{self, QUEUE_ENTRIES, Remains, Socket};
-use crate::steering::{Key, Steering};
+use crate::steering::{KEY_BYTES, Key, Steering};
 use crate::umem::{Files, Shape, Umem};
 use adverb_sys::bpf::{Attachment, XdpMode};
 use adverb_sys::busy_poll::BusyPoll;
@@ -94,8 +94,8 @@ pub struct Interface {
     free_queues: Vec<u32>,
     /// Which places have members.
     places: [bool; PLACES],
-    /// Whose the packets are that match a key.
-    keys: HashMap<Key, u32>,
+    /// Whose the packets are that match a key: as the kernel's table has it.
+    keys: HashMap<[u8; KEY_BYTES], u32>,
 }
 
 impl Interface {
@@ -336,6 +336,7 @@ impl Interface {
     /// `AlreadyExists` if they go to another; `InvalidInput` for addresses of different families; `E2BIG` if there are
     /// as many keys as there may be.
     pub fn claim(&mut self, key: Key, place: u32) -> io::Result<()> {
+        let key = key.bytes().ok_or(io::ErrorKind::InvalidInput)?;
         match self.keys.get(&key) {
             Some(holder) if *holder != place => return Err(io::ErrorKind::AlreadyExists.into()),
             Some(_) | None => self.steering.claim(&key, place)?,
@@ -346,9 +347,10 @@ impl Interface {
 
     /// They are the kernel's again, if they were this member's.
     pub fn release(&mut self, key: &Key, place: u32) {
-        if self.keys.get(key) == Some(&place) {
-            self.keys.remove(key);
-            self.steering.release(key);
+        let Some(key) = key.bytes() else { return };
+        if self.keys.get(&key) == Some(&place) {
+            self.keys.remove(&key);
+            self.steering.release(&key);
         }
     }
 }

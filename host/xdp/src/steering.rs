@@ -116,16 +116,13 @@ impl Steering {
     }
 
     /// Packets that match `key` go to the member at `place`.
-    pub(crate) fn claim(&self, key: &Key, place: u32) -> io::Result<()> {
-        let key = key.bytes().ok_or(io::ErrorKind::InvalidInput)?;
-        self.keys.set(&key, &(place * self.queues).to_ne_bytes())
+    pub(crate) fn claim(&self, key: &[u8; KEY_BYTES], place: u32) -> io::Result<()> {
+        self.keys.set(key, &(place * self.queues).to_ne_bytes())
     }
 
     /// They are the kernel's again.
-    pub(crate) fn release(&self, key: &Key) {
-        if let Some(key) = key.bytes() {
-            self.keys.remove(&key);
-        }
+    pub(crate) fn release(&self, key: &[u8; KEY_BYTES]) {
+        self.keys.remove(key);
     }
 
     /// The member at `place` has this socket on this queue.

@@ -214,6 +214,21 @@ fn every_queue_has_its_socket() {
     });
 }
 
+/// Goal: keys that are one in the kernel's table are one here.
+#[test]
+fn a_key_with_an_unspecified_source_is_one_without() {
+    with_namespaces("a_key_with_an_unspecified_source_is_one_without", || {
+        let _pair = Pair::new(1);
+        let mut interface = Interface::open(index("near"), &Config::default()).unwrap();
+        let all = key(NEAR, PORT);
+        let same = Key { remote: Some("0.0.0.0:0".parse().unwrap()), ..all };
+        interface.claim(all, 0).unwrap();
+        assert_eq!(interface.claim(same, 1).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        interface.release(&same, 0);
+        interface.claim(all, 1).unwrap();
+    });
+}
+
 /// Goal: an interface has one owner, and a queue one group.
 #[test]
 fn what_is_taken_is_refused_with_the_reason() {
