@@ -14,6 +14,7 @@ use crate::interface::{Group, Interface, Member};
 use crate::steering::Key;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::netns;
+use adverb_sys::process;
 use adverb_sys::unix::{Credentials, Listener, Stream};
 use std::collections::HashMap;
 use std::io;
@@ -32,6 +33,8 @@ pub struct Owner {
     /// By place.
     members: HashMap<u32, Served>,
     queues_each: u32,
+    /// Keys of one user.
+    keys_each: usize,
     inspectors: Inspectors,
     /// How many members there have been.
     taken_in: u64,
@@ -50,7 +53,8 @@ struct Served {
 }
 
 impl Owner {
-    /// Serves an interface under an abstract name; each user gets `queues_each` of its queues, or what is left of them.
+    /// Serves an interface under an abstract name; each user gets `queues_each` of its queues, or what is left of them,
+    /// and 4096 keys, or as many as an eighth of the descriptors that this process may have, for each takes one.
     ///
     /// # Errors
     ///
@@ -70,6 +74,7 @@ impl Owner {
             groups: HashMap::new(),
             members: HashMap::new(),
             queues_each,
+            keys_each: KEYS_EACH.min(process::descriptors_max() / DESCRIPTORS_SHARE),
             inspectors,
             taken_in: 0,
             paused: None,
@@ -229,14 +234,17 @@ impl Owner {
         self.inspectors.silence();
         while let Some(Verdict { claim, twin }) = self.inspectors.verdict() {
             let Claim { user, place, member, key } = claim;
+            let keys = self.keys_of(user);
             let Some(served) =
                 self.members.get_mut(&place).filter(|served| served.member == member)
             else {
                 self.inspectors.close(user, twin.into_iter().collect());
                 continue;
             };
+            let has_room = keys < self.keys_each || served.twins.contains_key(&key);
             let (result, to_close) = match twin {
                 None => (Err(io::ErrorKind::PermissionDenied.into()), None),
+                Some(twin) if !has_room => (Err(io::ErrorKind::ResourceBusy.into()), Some(twin)),
                 Some(twin) => match self.interface.claim(key, place) {
                     Ok(()) => (Ok(()), served.twins.insert(key, twin)),
                     Err(error) => (Err(error), Some(twin)),
@@ -249,6 +257,11 @@ impl Owner {
                 self.end(place);
             }
         }
+    }
+
+    fn keys_of(&self, user: u32) -> usize {
+        let members = self.members.values().filter(|member| member.user == user);
+        members.map(|member| member.twins.len()).sum()
     }
 
     /// Gives a member's packets back to the kernel; what has the port may be closed then.
@@ -293,5 +306,8 @@ const EVENTS: usize = 16;
 const AGAIN: Duration = Duration::from_millis(20);
 /// Members of one user, with those that have left and whose frames have not come back.
 const MEMBERS_EACH: usize = 32;
+/// Keys of one user, and the part of this process's descriptors that their sockets may be.
+const KEYS_EACH: usize = 4096;
+const DESCRIPTORS_SHARE: usize = 8;
 /// Questions of one member that are answered before others are looked at.
 const REQUESTS: usize = 16;

@@ -169,6 +169,27 @@ fn a_port_is_held_as_long_as_its_packets() {
     });
 }
 
+/// Goal: no user has more keys than its part, however many members it has.
+#[test]
+fn keys_of_one_user_are_bounded() {
+    with_namespaces("hostile::keys_of_one_user_are_bounded", || {
+        let _pair = Pair::new(1);
+        let _owner = near_role("owner", "");
+        let members = [(); 2].map(|()| Membership::ask(OWNER).unwrap());
+        let claim = |port: u16| {
+            let (member, _sockets) = &members[usize::from(port % 2)];
+            member.claim(key(NEAR, port), UdpSocket::bind((NEAR, port)).unwrap())
+        };
+        let refused = (10_000..20_000).find_map(|port| claim(port).err().zip(Some(port)));
+        let (error, port) = refused.unwrap();
+        assert_eq!(error.kind(), ErrorKind::ResourceBusy);
+        assert_eq!(claim(port + 1).unwrap_err().kind(), ErrorKind::ResourceBusy);
+        members[0].0.release(key(NEAR, 10_000)).unwrap();
+        claim(port + 1).unwrap();
+        assert_eq!(claim(port + 2).unwrap_err().kind(), ErrorKind::ResourceBusy);
+    });
+}
+
 /// Goal: an owner that has no descriptors left sleeps until it has some.
 #[test]
 fn an_owner_without_descriptors_waits_for_some() {
