@@ -37,8 +37,9 @@
 //! receiving. So a group is one user's. A member of one group has no access to the memory of another. But
 //! **each member can send any Ethernet frame** under any address, as a process with CAP_NET_RAW can: an owner that
 //! serves others has to know that it trusts them with that. What members write to shared memory cannot make the owner
-//! or another member fail: each frame number, length and ring position is checked where it is read. A member that
-//! gives nothing back keeps its queues busy until it ends, also when it has left.
+//! or another member fail: each frame number, length and ring position is checked where it is read. Nor does the owner
+//! wait for a member: what takes as long as a member wants waits with others of its user. A member that gives nothing
+//! back keeps its queues busy until it ends, also when it has left.
 
 pub mod assembler;
 mod grant;

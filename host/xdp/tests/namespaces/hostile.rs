@@ -1,6 +1,6 @@
 //! Members that do what they should not, and what it costs others.
 
-use super::place::{FAR, NEAR, Pair, apart_role, index, near_role, with_namespaces};
+use super::place::{FAR, NEAR, Pair, apart_role, index, near_role, user_role, with_namespaces};
 use super::{OWNER, PORT, key, soon};
 use adverb_sys::memory::Mapping;
 use adverb_sys::poll;
@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A member that knows what the record of its group looks like.
@@ -166,6 +166,33 @@ fn a_port_is_held_as_long_as_its_packets() {
         member.claim(key(NEAR, PORT), bind().unwrap()).unwrap();
         drop(member);
         assert!(soon(|| bind().is_ok()));
+    });
+}
+
+/// Goal: users have queues of their own, and one for which none is left is refused and no trouble to the others.
+#[test]
+fn each_user_has_its_own_queue() {
+    with_namespaces("hostile::each_user_has_its_own_queue", || {
+        let _pair = Pair::new(2);
+        let interface = Interface::open(index("near"), &Config::default()).unwrap();
+        let mut owner = Owner::new(interface, OWNER, 1).unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    owner.step(Some(Duration::from_millis(1)), |_| true).unwrap();
+                }
+            });
+            let (_member, sockets) = Membership::ask(OWNER).unwrap();
+            assert_eq!(sockets.iter().map(|socket| socket.incoming.queue()).max(), Some(0));
+            let mut second = user_role(1001, "guest", "1");
+            second.wait_for("served");
+            let mut third = user_role(1002, "guest", "none");
+            third.wait_for("refused");
+            let mut same = user_role(1001, "guest", "1");
+            same.wait_for("served");
+            is_over.store(true, Ordering::Relaxed);
+        });
     });
 }
 

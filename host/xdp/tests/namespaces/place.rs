@@ -92,6 +92,13 @@ pub(crate) fn apart_role(role: &str) -> Running {
     Running::start_role(&mut command, role, "")
 }
 
+/// The same as another user.
+pub(crate) fn user_role(user: u32, role: &str, with: &str) -> Running {
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--reuid={user}"), "--clear-groups"]).arg(myself());
+    Running::start_role(&mut command, role, with)
+}
+
 /// The near end of a cable, which is this namespace, and the far end.
 pub(crate) struct Pair {
     far: Running,

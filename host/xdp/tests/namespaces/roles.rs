@@ -16,6 +16,7 @@ fn a_role() {
         "echo" => echo(&with),
         "owner" => owner(),
         "member" => member(&with),
+        "guest" => guest(&with),
         "hoarder" => hoarder(&with),
         "deaf" => deaf(&with),
         "foreigner" => foreigner(),
@@ -127,4 +128,22 @@ fn deaf(with: &str) {
     let _listener = TcpListener::bind((ip, port.parse().unwrap())).unwrap();
     println!("\nready");
     let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Has the socket of one queue, or none.
+fn guest(with: &str) {
+    let asked = Membership::ask(OWNER);
+    println!("\nready");
+    match asked {
+        Ok((_member, sockets)) => {
+            let queues: Vec<_> = sockets.iter().map(|socket| socket.incoming.queue()).collect();
+            assert_eq!(queues, [with.parse().unwrap()]);
+            println!("\nserved");
+            let _ = std::io::stdin().read(&mut [0]);
+        }
+        Err(error) => {
+            assert_eq!((error.kind(), with), (std::io::ErrorKind::ResourceBusy, "none"));
+            println!("\nrefused");
+        }
+    }
 }
