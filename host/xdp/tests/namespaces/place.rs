@@ -62,9 +62,15 @@ impl Running {
         self.child.id().to_string()
     }
 
-    /// Sends it a signal, by its name.
-    pub(crate) fn signal(&self, name: &str) {
-        run(Command::new("kill").args([&format!("-{name}"), &self.id()]));
+    /// Stops it: none of its threads does anything more.
+    pub(crate) fn stop(&self) {
+        run(Command::new("kill").args(["-STOP", &self.id()]));
+        assert!(super::soon(|| adverb_sys::process::is_stopped(self.child.id())), "it goes on");
+    }
+
+    /// Lets it go on.
+    pub(crate) fn go_on(&self) {
+        run(Command::new("kill").args(["-CONT", &self.id()]));
     }
 
     /// Ends it as `kill -9` does.
