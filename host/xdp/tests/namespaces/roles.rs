@@ -2,7 +2,7 @@
 
 use super::place::{FAR, MACS, NEAR, frame, index, read};
 use super::{OWNER, key, soon};
-use adverb_xdp::{Config, Interface, Membership, Owner};
+use adverb_xdp::{Config, Interface, Membership, Owner, Socket};
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
 use std::ops::ControlFlow;
@@ -47,11 +47,24 @@ fn owner() {
     }
 }
 
+/// Asks the owner; the queues of one that was before it stay busy for a moment.
+fn ask() -> (Membership, Vec<Socket>) {
+    let mut asked = Membership::ask(OWNER);
+    let busy = std::io::ErrorKind::ResourceBusy;
+    soon(|| {
+        if asked.as_ref().is_err_and(|error| error.kind() == busy) {
+            asked = Membership::ask(OWNER);
+        }
+        asked.is_ok()
+    });
+    asked.unwrap()
+}
+
 /// Sends packets to an echo by its own port, until all have come back to it, that many times.
 fn member(with: &str) {
     let mut words = with.split(' ').map(|word| word.parse().unwrap());
     let [own, echo, rounds] = [(); 3].map(|()| words.next().unwrap());
-    let (member, mut sockets) = Membership::ask(OWNER).unwrap();
+    let (member, mut sockets) = ask();
     let twin = UdpSocket::bind((NEAR, own)).unwrap();
     member.claim(key(NEAR, own), &twin).unwrap();
     let stolen = member.claim(key(NEAR, own + 1), &twin).unwrap_err();
@@ -88,7 +101,7 @@ fn member(with: &str) {
 fn hoarder(with: &str) {
     let mut words = with.split(' ').map(|word| word.parse().unwrap());
     let [own, echo] = [(); 2].map(|()| words.next().unwrap());
-    let (member, mut sockets) = Membership::ask(OWNER).unwrap();
+    let (member, mut sockets) = ask();
     let twin = UdpSocket::bind((NEAR, own)).unwrap();
     member.claim(key(NEAR, own), &twin).unwrap();
     let bytes = frame(MACS, (NEAR, own), (FAR, echo), b"to be kept");
