@@ -205,7 +205,7 @@ mod tests {
         let (_listener, here, there) = pair("all");
         let doorbell = EventFd::new().unwrap();
         let mut space = [MaybeUninit::uninit(); space(SENT_MAX)];
-        for (all, count) in [(false, FDS_MAX), (true, SENT_MAX)] {
+        for all in [false, true] {
             let mut extra = SendAncillaryBuffer::new(&mut space);
             let many = vec![doorbell.as_fd(); SENT_MAX];
             assert!(extra.push(SendAncillaryMessage::ScmRights(&many)));
@@ -214,7 +214,7 @@ mod tests {
             let (mut bytes, mut fds) = ([0], Vec::new());
             let recv = if all { Stream::recv_all } else { Stream::recv };
             assert_eq!(recv(&there, &mut bytes, &mut fds).unwrap(), 1);
-            assert_eq!(fds.len(), count);
+            assert_eq!(fds.len() == SENT_MAX, all, "{}", fds.len());
         }
     }
 
