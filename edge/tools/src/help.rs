@@ -40,8 +40,8 @@ pub(crate) const VARIABLES: [Variable; 14] = [
     variable(
         Readers::All,
         "ADVERB_PATH",
-        "auto, udp, shm, ring",
-        "the way to peers of this host; auto: the best; shm: shared memory or none; ring: its rings alone",
+        "auto, udp, shm, ring, xdp",
+        "the way to peers of this host; auto: the best; shm: shared memory or none; ring: its rings alone; xdp: packets, to other hosts as frames past the kernel's sockets",
     ),
     variable(
         Readers::All,

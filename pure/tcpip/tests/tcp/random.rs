@@ -45,6 +45,7 @@ fn config() -> impl Strategy<Value = Config> {
                 congestion,
                 no_delay,
                 quick_ack,
+                user_timeout: Duration::from_secs(30_000), // A reader may be slow; giving up is asked for elsewhere.
                 ..Config::default()
             }
         },
