@@ -1,4 +1,4 @@
-//! Netlink: notice that the network interfaces of a namespace or their addresses have changed.
+//! Netlink: notice that the network interfaces of a namespace, their addresses or its routes have changed.
 //!
 //! Only *that* something changed is heard here, not what: messages can be lost when there are many,
 //! and a look at [`interfaces`](crate::netdev::interfaces) afterwards misses nothing.
@@ -24,10 +24,23 @@ impl Changes {
     ///
     /// Those of `socket(2)` and `bind(2)`: no descriptors or no memory left.
     pub fn subscribe() -> io::Result<Self> {
+        Self::of(LINK | IPV4_ADDRESS | IPV6_ADDRESS)
+    }
+
+    /// The same, and to changes of routes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Changes::subscribe`].
+    pub fn subscribe_with_routes() -> io::Result<Self> {
+        Self::of(LINK | IPV4_ADDRESS | IPV6_ADDRESS | IPV4_ROUTE | IPV6_ROUTE)
+    }
+
+    fn of(groups: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // No protocol is protocol 0, which is that of links, addresses and routes.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-        bind(&socket, &SocketAddrNetlink::new(0, LINK | IPV4_ADDRESS | IPV6_ADDRESS))?;
+        bind(&socket, &SocketAddrNetlink::new(0, groups))?;
         Ok(Self { socket: KeptFd::new(socket)? })
     }
 
@@ -59,6 +72,8 @@ impl AsFd for Changes {
 // Groups of `rtnetlink(7)`, as bits.
 const LINK: u32 = 1;
 const IPV4_ADDRESS: u32 = 0x10;
+const IPV4_ROUTE: u32 = 0x40;
 const IPV6_ADDRESS: u32 = 0x100;
+const IPV6_ROUTE: u32 = 0x400;
 /// What does not fit is not read either.
 const MESSAGE_BYTES: usize = 64;

@@ -221,6 +221,19 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
+    /// There is room for one more frame, so that the next [`Outgoing::send`] does not fail for want of it. What was
+    /// written may leave for that.
+    #[inline]
+    pub fn has_room(&mut self) -> bool {
+        let Some(frame) = self.spare.pop().or_else(|| self.spare_frame()) else { return false };
+        self.spare.push(frame);
+        if self.tx.room() <= self.written.wrapping_sub(self.tx.next_produced()) {
+            let _ = self.flush();
+            return self.tx.room() > 0;
+        }
+        true
+    }
+
     /// Writes one frame, from its Ethernet header on, to be sent by the next [`Outgoing::flush`], or before.
     ///
     /// # Errors
@@ -228,16 +241,10 @@ impl Outgoing {
     /// [`NotSent`] says why it was not taken.
     #[inline]
     pub fn send(&mut self, write: impl FnOnce(&mut Writer<'_>)) -> Result<(), NotSent> {
-        let Some(frame) = self.spare.pop().or_else(|| self.spare_frame()) else {
+        if !self.has_room() {
             return Err(NotSent::Full);
-        };
-        if self.tx.room() <= self.written.wrapping_sub(self.tx.next_produced()) {
-            let _ = self.flush();
-            if self.tx.room() == 0 {
-                self.spare.push(frame);
-                return Err(NotSent::Full);
-            }
         }
+        let frame = self.spare.pop().ok_or(NotSent::Full)?;
         let mut writer = self.umem.writer(frame);
         write(&mut writer);
         let Some(len) = writer.finish() else {

@@ -145,7 +145,7 @@ fn emit(
     let len = u16::try_from(header_bytes + transmit.payload_bytes()).expect("a short segment");
     let header = match checksums {
         Checksums::Trusted => transmit.header.emit(0),
-        Checksums::Verified => {
+        Checksums::Complete | Checksums::Verified => {
             transmit.header.emit_sum(Sum::pseudo_v4(src, dst, 6, len), transmit.payload())
         }
     };

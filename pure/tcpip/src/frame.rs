@@ -54,11 +54,23 @@ pub enum Refused {
 /// Whether checksums of TCP, UDP and ICMP are verified. That of the IPv4 header always is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Checksums {
-    /// They are taken to be right. The interface has verified them; or it is virtual, and hands over what the
-    /// sender's kernel left to the hardware: checksums that nothing has completed.
+    /// They are verified if they are complete. A virtual interface hands over what the sender's kernel left to the
+    /// hardware: the sum of the pseudo header, to which nothing has added the rest.
+    Complete,
+    /// They are taken to be right: the interface has verified them.
     Trusted,
     /// Packets with a wrong one are damaged.
     Verified,
+}
+
+impl Checksums {
+    /// What a checksum begins with, and whether it may end there; `None` if it is not looked at.
+    const fn then_check(self, pseudo: Sum) -> Option<(Sum, Self)> {
+        match self {
+            Self::Complete | Self::Verified => Some((pseudo, self)),
+            Self::Trusted => None,
+        }
+    }
 }
 
 impl Frame {
@@ -91,7 +103,7 @@ impl Frame {
             dst: IpAddr::V4(ip.dst),
             start,
             bytes: rest.payload,
-            pseudo: (checksums == Checksums::Verified).then_some(pseudo),
+            pseudo: checksums.then_check(pseudo),
         };
         match ip.protocol {
             TCP => carried.tcp(),
@@ -113,12 +125,12 @@ impl Frame {
             dst: IpAddr::V6(ip.dst),
             start: Ethernet::LEN + Ipv6::LEN,
             bytes: payload,
-            pseudo: (checksums == Checksums::Verified).then_some(pseudo),
+            pseudo: checksums.then_check(pseudo),
         };
         match ip.next {
             TCP => carried.tcp(),
             UDP => carried.udp(),
-            ICMPV6 if !carried.is_intact() => Err(Refused::Damaged),
+            ICMPV6 if !carried.is_intact(2) => Err(Refused::Damaged),
             ICMPV6 => IcmpError::parse_v6(payload)
                 .map(Self::IcmpError)
                 .or_else(|| Neighbour::parse(payload, ip.hop_limit).map(Self::Neighbour))
@@ -135,13 +147,17 @@ struct Carried<'a> {
     /// Where in the frame it begins.
     start: usize,
     bytes: &'a [u8],
-    /// What a checksum begins with, if it is to be verified.
-    pseudo: Option<Sum>,
+    /// What a checksum begins with, and how it is verified, if it is.
+    pseudo: Option<(Sum, Checksums)>,
 }
 
 impl Carried<'_> {
-    fn is_intact(&self) -> bool {
-        self.pseudo.is_none_or(|pseudo| pseudo.with(self.bytes).finish() == 0)
+    /// The checksum, which the message has at this place, is right.
+    fn is_intact(&self, at: usize) -> bool {
+        let Some((pseudo, checksums)) = self.pseudo else { return true };
+        let sum = self.bytes.get(at..).and_then(|bytes| bytes.first_chunk::<2>());
+        let begun = Some(!pseudo.finish()) == sum.map(|sum| u16::from_be_bytes(*sum));
+        checksums == Checksums::Complete && begun || pseudo.with(self.bytes).finish() == 0
     }
 
     fn tuple(&self, src_port: u16, dst_port: u16) -> Tuple {
@@ -151,7 +167,7 @@ impl Carried<'_> {
 
     fn tcp(&self) -> Result<Frame, Refused> {
         let (header, payload) = Tcp::parse(self.bytes).ok_or(Refused::Damaged)?;
-        if !self.is_intact() || self.dst.is_multicast() || header.flags == Flags::default() {
+        if !self.is_intact(16) || self.dst.is_multicast() || header.flags == Flags::default() {
             return Err(Refused::Damaged);
         }
         let tuple = self.tuple(header.src_port, header.dst_port);
@@ -162,7 +178,7 @@ impl Carried<'_> {
         let (header, payload) = Udp::parse(self.bytes).map_err(|_| Refused::Damaged)?;
         // IPv4 may leave the checksum out, IPv6 may not: RFC 8200 §8.1.
         let none = header.sum == 0 && self.dst.is_ipv4();
-        if !none && !self.is_intact() {
+        if !none && !self.is_intact(6) {
             return Err(Refused::Damaged);
         }
         let tuple = self.tuple(header.src_port, header.dst_port);

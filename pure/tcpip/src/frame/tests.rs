@@ -108,6 +108,28 @@ fn an_incomplete_checksum_passes_where_checksums_are_trusted() {
     assert!(matches!(Frame::parse(&frame, Checksums::Trusted), Ok(Frame::Tcp { .. })));
 }
 
+/// Goal: of incomplete checksums only the one passes that a sender begins with, and complete ones are verified.
+#[test]
+fn a_checksum_that_was_only_begun_passes_if_complete_ones_are_verified() {
+    for (frame, at) in [(segment_v4(), 14 + 20 + 16), (segment_v6(), 14 + 40 + 16)] {
+        let parse = |frame: &[u8]| Frame::parse(frame, Checksums::Complete);
+        assert!(parse(&frame).is_ok());
+        let mut damaged = frame.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        assert_eq!(parse(&damaged), Err(Refused::Damaged));
+        let len = u16::try_from(Tcp::LEN + PAYLOAD.len()).unwrap();
+        let pseudo = match at {
+            50 => Sum::pseudo_v4(SRC, DST, TCP, len),
+            _ => Sum::pseudo_v6(SRC6, DST6, TCP, len),
+        };
+        damaged[at..at + 2].copy_from_slice(&(!pseudo.finish()).to_be_bytes());
+        assert!(parse(&damaged).is_ok());
+        assert_eq!(Frame::parse(&damaged, Checksums::Verified), Err(Refused::Damaged));
+        damaged[at] ^= 1;
+        assert_eq!(parse(&damaged), Err(Refused::Damaged));
+    }
+}
+
 #[test]
 fn datagrams_parse_with_and_without_a_checksum() {
     let len = u16::try_from(Udp::LEN + PAYLOAD.len()).unwrap();

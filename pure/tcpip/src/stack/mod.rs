@@ -72,7 +72,7 @@ pub enum Event {
 pub enum Outcome {
     /// It was for a connection or a listener.
     Taken,
-    /// There is neither. Something else may know it; [`Connection::refuse`] makes the reset if nothing does.
+    /// There is neither. Something else may know it; [`Stack::refuse_unknown`] sends the reset if nothing does.
     Unknown,
 }
 
@@ -280,6 +280,13 @@ impl<B: AsRef<[u8]>> Stack<B> {
         Outcome::Taken
     }
 
+    /// Answers a segment that nothing knows with a reset, unless it is one itself.
+    pub fn refuse_unknown(&mut self, tuple: Tuple, header: &Tcp, payload_bytes: usize) {
+        if let Some(reset) = Connection::<B>::refuse(header, payload_bytes) {
+            self.refuse(tuple, reset);
+        }
+    }
+
     /// A segment that belongs to no connection: RFC 9293 §3.10.7.1, §3.10.7.2.
     fn on_stranger(&mut self, tuple: Tuple, header: &Tcp, bytes: usize, now: Time) -> Outcome {
         let exact = (tuple.local_port, Some(tuple.local));
@@ -292,9 +299,7 @@ impl<B: AsRef<[u8]>> Stack<B> {
             return Outcome::Taken;
         }
         if flags.has(Flags::ACK) || !flags.has(Flags::SYN) {
-            if let Some(reset) = Connection::<B>::refuse(header, bytes) {
-                self.refuse(tuple, reset);
-            }
+            self.refuse_unknown(tuple, header, bytes);
             return Outcome::Taken;
         }
         if flags.has(Flags::FIN) || !listener.admits(now) {

@@ -217,6 +217,16 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.receiver.take(self.sender.segment())
     }
 
+    /// Copies the next bytes that the peer has sent, and says how many: 0 if there are none now, or no more.
+    pub fn read(&mut self, to: &mut [u8]) -> usize {
+        self.receiver.read(to, self.sender.segment())
+    }
+
+    /// Copies what [`Connection::read`] would after `skip` bytes, and leaves it to be received.
+    pub fn peek(&self, skip: usize, to: &mut [u8]) -> usize {
+        self.receiver.peek(skip, to)
+    }
+
     /// Bytes that wait to be received.
     pub fn readable_bytes(&self) -> u64 {
         self.receiver.ready_bytes()

@@ -14,7 +14,9 @@ use super::position::{count, length};
 pub(super) struct Inbox<B> {
     /// In order.
     ready: VecDeque<Received<B>>,
-    /// Bytes in `ready`.
+    /// Bytes of the first of them that the program has read.
+    read: usize,
+    /// Bytes in `ready` that it has not read.
     ready_bytes: u64,
     /// By position; they do not overlap, and all are beyond `next`.
     early: VecDeque<(u64, Piece<B>)>,
@@ -43,7 +45,7 @@ pub(super) enum Placed {
 impl<B: AsRef<[u8]>> Inbox<B> {
     pub(super) fn new(ready_max: usize, early_max: usize) -> Self {
         let (ready, early) = (VecDeque::new(), VecDeque::new());
-        Self { ready, ready_bytes: 0, early, next: 1, ready_max, early_max }
+        Self { ready, read: 0, ready_bytes: 0, early, next: 1, ready_max, early_max }
     }
 
     /// Position of the next byte that is not ready.
@@ -63,9 +65,41 @@ impl<B: AsRef<[u8]>> Inbox<B> {
 
     /// The next bytes for the program.
     pub(super) fn take(&mut self) -> Option<Received<B>> {
-        let received = self.ready.pop_front()?;
+        let mut received = self.ready.pop_front()?;
+        received.skip(core::mem::take(&mut self.read));
         self.ready_bytes -= count(received.as_ref().len());
         Some(received)
+    }
+
+    /// Copies the next bytes for the program, from the one on that follows `skip` others, and says how many.
+    pub(super) fn peek(&self, skip: usize, to: &mut [u8]) -> usize {
+        let (mut skip, mut copied) = (self.read + skip, 0);
+        for received in &self.ready {
+            let bytes = received.as_ref();
+            let from = bytes.get(skip..).unwrap_or_default();
+            skip = skip.saturating_sub(bytes.len());
+            let room = to.get_mut(copied..).unwrap_or_default();
+            let part = from.len().min(room.len());
+            let (Some(room), Some(from)) = (room.get_mut(..part), from.get(..part)) else { break };
+            room.copy_from_slice(from);
+            copied += part;
+            if copied == to.len() {
+                break;
+            }
+        }
+        copied
+    }
+
+    /// The program has read so many bytes.
+    pub(super) fn consume(&mut self, bytes: usize) {
+        self.ready_bytes = self.ready_bytes.saturating_sub(count(bytes));
+        self.read += bytes;
+        while let Some(first) = self.ready.front().map(|first| first.as_ref().len())
+            && self.read >= first
+        {
+            self.read -= first;
+            self.ready.pop_front();
+        }
     }
 
     /// Takes a payload that is not empty and begins at `start`.
@@ -185,6 +219,35 @@ mod tests {
         assert_eq!(inbox.insert(39, piece(39..42)), Placed::Ready);
         assert_eq!(all(&mut inbox), (1..42).collect::<Vec<_>>());
         assert_eq!((inbox.ready_bytes(), inbox.has_early()), (0, false));
+    }
+
+    /// Goal: bytes that are read in any portions are those that came, whether packets are taken between or not.
+    #[test]
+    fn bytes_can_be_read_in_any_portions() {
+        for portion in 1..40 {
+            let mut inbox = Inbox::new(2, 2); // The third packet is copied, and the fourth with it.
+            for at in 0..4 {
+                inbox.insert(1 + 10 * u64::from(at), piece(10 * at..10 * at + 10));
+            }
+            let (mut bytes, mut room) = (vec![], vec![0; portion]);
+            let mut take = false;
+            while inbox.ready_bytes() > 0 {
+                if take {
+                    bytes.extend_from_slice(inbox.take().unwrap().as_ref());
+                } else {
+                    let peeked = inbox.peek(1, &mut room);
+                    let next = room.first().copied();
+                    let len = inbox.peek(0, &mut room);
+                    assert!(peeked == 0 || portion == 1 || next == room.get(1).copied());
+                    inbox.consume(len);
+                    bytes.extend_from_slice(&room[..len]);
+                }
+                take = !take && portion % 3 == 0;
+                assert_eq!(usize::try_from(inbox.ready_bytes()).unwrap() + bytes.len(), 40);
+            }
+            assert_eq!(bytes, (0..40).collect::<Vec<_>>(), "{portion}");
+            assert!(inbox.take().is_none() && inbox.peek(0, &mut room) == 0);
+        }
     }
 
     #[test]

@@ -58,6 +58,16 @@ pub enum Received<B> {
     Packet(Piece<B>),
 }
 
+impl<B: AsRef<[u8]>> Received<B> {
+    /// Leaves out the first `count` bytes.
+    pub(super) fn skip(&mut self, count: usize) {
+        match self {
+            Self::Copied(bytes) => _ = bytes.drain(..count.min(bytes.len())),
+            Self::Packet(piece) => piece.skip(count),
+        }
+    }
+}
+
 impl<B: AsRef<[u8]>> AsRef<[u8]> for Received<B> {
     fn as_ref(&self) -> &[u8] {
         match self {

@@ -130,6 +130,27 @@ impl<B: AsRef<[u8]>> Receiver<B> {
     /// The next bytes for the program. An acknowledgement may be owed then, as the window has grown.
     pub(super) fn take(&mut self, segment: u64) -> Option<Received<B>> {
         let received = self.inbox.take()?;
+        self.on_room(segment);
+        Some(received)
+    }
+
+    /// Copies the next bytes for the program as [`Inbox::peek`] does.
+    pub(super) fn peek(&self, skip: usize, to: &mut [u8]) -> usize {
+        self.inbox.peek(skip, to)
+    }
+
+    /// Copies the next bytes for the program; an acknowledgement may be owed then, too.
+    pub(super) fn read(&mut self, to: &mut [u8], segment: u64) -> usize {
+        let len = self.inbox.peek(0, to);
+        if len > 0 {
+            self.inbox.consume(len);
+            self.on_room(segment);
+        }
+        len
+    }
+
+    /// The program has read something.
+    fn on_room(&mut self, segment: u64) {
         let left = self.told.saturating_sub(self.next());
         let gained = self.window_limit().saturating_sub(self.told);
         // RFC 9293 §3.8.6.2.2: no small steps.
@@ -141,7 +162,6 @@ impl<B: AsRef<[u8]>> Receiver<B> {
         if gained >= step.max(1) && !self.ended {
             self.owed.now = true;
         }
-        Some(received)
     }
 
     /// The limit that the buffer allows now.
