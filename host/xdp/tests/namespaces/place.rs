@@ -164,7 +164,7 @@ impl Pair {
         }
     }
 
-    fn far_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub(crate) fn far_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-n", "-t", &self.far.id(), "--"]).arg(program);
         command
@@ -180,7 +180,7 @@ fn text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-fn run(command: &mut Command) {
+pub(crate) fn run(command: &mut Command) {
     let output = command.output().expect("a program");
     assert!(output.status.success(), "{command:?}: {output:?}");
 }

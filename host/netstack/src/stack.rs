@@ -1,0 +1,335 @@
+//! [`Netstack`]: frames in, frames out, time.
+
+use crate::datagrams::Datagrams;
+use crate::hops::Hops;
+use crate::link::{Link, Sent};
+use crate::packet::Headers;
+use adverb_sys::netdev::{self, Address, Interface};
+use adverb_sys::netlink::Changes;
+use adverb_sys::random;
+use adverb_tcpip::Time;
+use adverb_tcpip::ethernet::Mac;
+use adverb_tcpip::frame::{Checksums, Frame};
+use adverb_tcpip::stack::{ConnectionId, Outcome, Stack};
+use adverb_tcpip::tcp::{Config, Connection, Piece};
+use adverb_xdp::Socket;
+use adverb_xdp::socket::Incoming;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// TCP and UDP on one interface.
+#[derive(Debug)]
+pub struct Netstack {
+    incoming: Vec<Incoming>,
+    link: Link,
+    tcp: Stack<Vec<u8>>,
+    udp: Datagrams,
+    index: u32,
+    interface: Interface,
+    changes: Changes,
+    /// When to look whether interfaces, addresses or routes have changed.
+    look_at: Time,
+    limits: Limits,
+    counters: Counters,
+}
+
+/// How much there may be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// Connections, in whatever state.
+    pub connections_max: usize,
+    /// Frames that a step takes from each queue.
+    pub frames_each: usize,
+    /// Segments that a step sends.
+    pub segments: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections_max: 16_384, frames_each: 64, segments: 256 }
+    }
+}
+
+/// What has been counted since the begin.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counters {
+    /// Frames that came.
+    pub received: u64,
+    /// Of these, those that were damaged.
+    pub damaged: u64,
+    /// Of these, those that nothing here was meant by.
+    pub unknown: u64,
+    /// Packets that left, or wait for a hardware address.
+    pub sent: u64,
+    /// Packets that had no way to leave.
+    pub lost: u64,
+}
+
+/// Why a datagram was not sent. The kernel's socket beside can send it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NotSent {
+    /// Earlier ones are still on their way.
+    Full,
+    /// It does not fit a packet of the interface.
+    Size,
+    /// The interface has no way to there.
+    Unreachable,
+}
+
+impl fmt::Display for NotSent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "earlier packets are still on their way",
+            Self::Size => "the datagram does not fit a packet",
+            Self::Unreachable => "there is no way by this interface",
+        })
+    }
+}
+
+impl std::error::Error for NotSent {}
+
+impl Netstack {
+    /// One that has these sockets of the interface with this number.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if there is no such interface, or no socket; `Unsupported` if it has no hardware address; no descriptors
+    /// left.
+    pub fn new(index: u32, sockets: Vec<Socket>, limits: Limits) -> io::Result<Self> {
+        let changes = Changes::subscribe_with_routes()?;
+        let interface = find(index)?;
+        let mac = interface.mac.ok_or(io::ErrorKind::Unsupported)?;
+        let (mut incoming, mut outgoing) = (Vec::new(), None);
+        for socket in sockets {
+            incoming.push(socket.incoming);
+            outgoing.get_or_insert(socket.outgoing);
+        }
+        let outgoing = outgoing.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self {
+            incoming,
+            link: Link::new(outgoing, Hops::new(index)?, Mac(mac)),
+            tcp: Stack::new(limits.connections_max, [random::number(), random::number()]),
+            udp: Datagrams::default(),
+            index,
+            interface,
+            changes,
+            look_at: Time::ZERO,
+            limits,
+            counters: Counters::default(),
+        })
+    }
+
+    /// The connections.
+    pub const fn tcp(&mut self) -> &mut Stack<Vec<u8>> {
+        &mut self.tcp
+    }
+
+    /// The UDP sockets.
+    pub const fn udp(&mut self) -> &mut Datagrams {
+        &mut self.udp
+    }
+
+    /// What has been counted since the begin.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// A connection's usual choices, on this interface.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        Config { mtu: u16::try_from(self.interface.mtu).unwrap_or(u16::MAX), ..Config::default() }
+    }
+
+    /// The addresses of the interface.
+    #[must_use]
+    pub fn addresses(&self) -> &[Address] {
+        &self.interface.addresses
+    }
+
+    /// The address from which packets to `to` leave; `None` if they leave by another interface, or not at all.
+    #[must_use]
+    pub fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
+        self.link.hops.route(to).ok()?.source
+    }
+
+    /// Descriptors that can be read when frames have come.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.incoming.iter().map(AsFd::as_fd)
+    }
+
+    /// Gives a connection bytes to send, and says how many it takes: 0 if there is no room; `None` if it is gone. They
+    /// leave with the next step.
+    pub fn send(&mut self, id: ConnectionId, bytes: &[u8], now: Time) -> Option<usize> {
+        self.tcp.with(id, |connection| write(connection, bytes, now))
+    }
+
+    /// Sends a datagram with the next flush, or before.
+    ///
+    /// # Errors
+    ///
+    /// [`NotSent`] says why it was not taken.
+    pub fn send_datagram(
+        &mut self,
+        from: SocketAddr,
+        to: SocketAddr,
+        payload: &[u8],
+        now: Time,
+    ) -> Result<(), NotSent> {
+        let overhead = if to.is_ipv4() { 28 } else { 48 };
+        let mtu = usize::try_from(self.interface.mtu).unwrap_or(usize::MAX);
+        if payload.len() + overhead > mtu {
+            return Err(NotSent::Size);
+        }
+        if !self.link.has_room() {
+            return Err(NotSent::Full);
+        }
+        let headers = Headers::of_datagram(from, to, payload).ok_or(NotSent::Unreachable)?;
+        match self.link.send(to.ip(), &headers, std::iter::once(payload), now) {
+            Sent::Taken => {
+                self.counters.sent += 1;
+                Ok(())
+            }
+            Sent::Lost => Err(NotSent::Unreachable),
+        }
+    }
+
+    /// Hands datagrams that were sent to the kernel.
+    pub fn flush(&mut self) {
+        self.link.flush();
+    }
+
+    /// Takes frames that have come, does what is due, and sends what there is to send, up to a bound; says whether there
+    /// was anything. Events are told by [`Stack::poll_event`] and [`Datagrams::poll_readable`].
+    pub fn step(&mut self, now: Time) -> bool {
+        if now >= self.look_at {
+            self.look(now);
+        }
+        let received = self.receive(now);
+        self.tcp.on_time(now);
+        let lost = self.link.release(now);
+        self.counters.lost += u64::try_from(lost).unwrap_or(0);
+        let sent = self.transmit(now);
+        self.link.flush();
+        received + sent > 0
+    }
+
+    /// When [`Netstack::step`] is to be called, if no frames come before.
+    #[must_use]
+    pub fn next_deadline(&self, now: Time) -> Option<Time> {
+        let deadlines = [self.tcp.next_deadline(), self.link.next_deadline(now)];
+        deadlines.into_iter().flatten().min()
+    }
+
+    fn receive(&mut self, now: Time) -> usize {
+        let Self { incoming, tcp, udp, counters, limits, .. } = self;
+        let mut received = 0;
+        for incoming in incoming {
+            received += incoming.receive(limits.frames_each, |bytes| {
+                take(bytes, tcp, udp, counters, now);
+                ControlFlow::Continue(())
+            });
+        }
+        counters.received += u64::try_from(received).unwrap_or(0);
+        received
+    }
+
+    fn transmit(&mut self, now: Time) -> usize {
+        let Self { link, tcp, counters, limits, .. } = self;
+        let mut sent = 0;
+        while sent < limits.segments && link.has_room() {
+            let Some(transmit) = tcp.poll_transmit(now) else { break };
+            sent += 1;
+            let tuple = &transmit.tuple;
+            let (payload, bytes) = (transmit.payload(), transmit.payload_bytes());
+            let headers = Headers::of_segment(
+                tuple.local,
+                tuple.remote,
+                &transmit.header,
+                payload.clone(),
+                bytes,
+            );
+            // One that cannot leave is as one that the network has lost.
+            match headers.as_ref().map(|headers| link.send(tuple.remote, headers, payload, now)) {
+                Some(Sent::Taken) => counters.sent += 1,
+                Some(Sent::Lost) | None => counters.lost += 1,
+            }
+        }
+        sent
+    }
+
+    /// Looks whether interfaces, addresses or routes have changed.
+    #[cold]
+    fn look(&mut self, now: Time) {
+        self.look_at = now.plus(LOOKS_EVERY);
+        if !self.changes.drain().unwrap_or(true) {
+            return;
+        }
+        self.link.hops.forget();
+        if let Ok(interface) = find(self.index) {
+            if let Some(mac) = interface.mac {
+                self.link.set_mac(Mac(mac));
+            }
+            self.interface = interface;
+        }
+    }
+}
+
+/// Takes a frame that has come. What is not for a socket here was for one a moment ago: the interface's steering sends
+/// only what is claimed.
+fn take(
+    bytes: &[u8],
+    tcp: &mut Stack<Vec<u8>>,
+    udp: &mut Datagrams,
+    counters: &mut Counters,
+    now: Time,
+) {
+    let known = match Frame::parse(bytes, Checksums::Complete) {
+        Ok(Frame::Tcp { tuple, header, payload }) => {
+            let payload = bytes.get(payload).unwrap_or_default().to_vec();
+            let len = payload.len();
+            let outcome = tcp.on_segment(tuple, &header, Piece::whole(payload), now);
+            if outcome == Outcome::Unknown {
+                tcp.refuse_unknown(tuple, &header, len);
+            }
+            outcome == Outcome::Taken
+        }
+        Ok(Frame::Udp { tuple, payload }) => {
+            udp.deliver(&tuple, bytes.get(payload).unwrap_or_default())
+        }
+        Ok(Frame::IcmpError(error)) => tcp.on_icmp(&error) == Outcome::Taken,
+        Ok(Frame::Arp(_) | Frame::Neighbour(_)) => false,
+        Err(_) => {
+            counters.damaged += 1;
+            return;
+        }
+    };
+    counters.unknown += u64::from(!known);
+}
+
+fn write(connection: &mut Connection<Vec<u8>>, bytes: &[u8], now: Time) -> usize {
+    let mut taken = 0;
+    for chunk in bytes.chunks(CHUNK_BYTES) {
+        let room = usize::try_from(connection.send_room()).unwrap_or(usize::MAX);
+        let part = chunk.get(..room.min(chunk.len())).unwrap_or_default();
+        if part.is_empty() || connection.send(part.to_vec(), now).is_err() {
+            break;
+        }
+        taken += part.len();
+    }
+    taken
+}
+
+fn find(index: u32) -> io::Result<Interface> {
+    let all = netdev::interfaces()?;
+    let found = all.into_iter().find(|interface| interface.index == index);
+    found.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Bytes that are kept together until all of them are acknowledged.
+const CHUNK_BYTES: usize = 64 << 10;
+const LOOKS_EVERY: Duration = Duration::from_millis(20);

@@ -1,0 +1,335 @@
+//! TCP and UDP over frames, with the kernel of another network namespace as peer, over a cable that each test lays.
+//!
+//! The near end is the test itself; what is to run at the far end is this binary again, with a role.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
+
+mod faults;
+mod near;
+#[path = "../../../xdp/tests/namespaces/place.rs"]
+#[expect(dead_code, reason = "part of it is for tests of frames")]
+mod place;
+mod roles;
+
+use adverb_netstack::NotSent;
+use adverb_sys::bpf::XdpMode;
+use adverb_tcpip::stack::Listen;
+use adverb_tcpip::tcp::{Config, End, KeepAlive, State};
+use near::{Near, pattern};
+use place::{FAR, FAR_6, NEAR, NEAR_6, Pair, near_role, run, with_namespaces};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 7001;
+const BOTH: [(&str, &str); 2] = [(NEAR, FAR), (NEAR_6, FAR_6)];
+
+/// Polls until it is true; false if it does not become so in several seconds.
+fn soon(mut is: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < until {
+        if is() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    false
+}
+
+fn at(ip: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(ip.parse().unwrap(), port)
+}
+
+fn listen(config: Config) -> Listen {
+    Listen { config, backlog: 2000, half_open_max: 2000, syn_rate: None }
+}
+
+/// Sets the MTU of both ends.
+fn set_mtu(pair: &Pair, mtu: u32) {
+    for (mut command, device) in [(Command::new("ip"), "near"), (pair.far_command("ip"), "far")] {
+        run(command.args(format!("link set {device} mtu {mtu}").split(' ')));
+    }
+}
+
+/// Goal: a stream goes to a server of the kernel's and comes back, byte by byte, and each end ends its own half.
+#[test]
+fn bytes_go_to_a_kernel_server_and_come_back() {
+    with_namespaces("bytes_go_to_a_kernel_server_and_come_back", || {
+        for mtu in [1500, 3000] {
+            for mode in [XdpMode::Native, XdpMode::Generic] {
+                let pair = Pair::new(1);
+                set_mtu(&pair, mtu);
+                if mode == XdpMode::Generic {
+                    // Behind the driver, packets that the far kernel leaves to be cut would not fit frames.
+                    run(pair.far_command("ethtool").args("-K far tso off gso off".split(' ')));
+                }
+                for (near_ip, far_ip) in BOTH {
+                    let _echo = pair.far_role("echo", &format!("{far_ip} {PORT}"));
+                    let mut near = Near::new(Some(mode));
+                    let id = near.connect(at(near_ip, 9000), at(far_ip, PORT), None);
+                    near.echo_through(id, 3_000_000);
+                    assert_eq!(near.counters().damaged, 0);
+                }
+            }
+        }
+    });
+}
+
+/// Goal: clients of the kernel's connect, and get back what they send.
+#[test]
+fn kernel_clients_get_their_bytes_back() {
+    with_namespaces("kernel_clients_get_their_bytes_back", || {
+        for (near_ip, _) in BOTH {
+            let pair = Pair::new(2);
+            let mut near = Near::new(None);
+            near.listen(at(near_ip, PORT), None);
+            let mut client = pair.far_role("client", &format!("{near_ip} {PORT} 3 2000000"));
+            near.serve_echo(PORT, 3);
+            client.wait_for("done");
+        }
+    });
+}
+
+/// Goal: a thousand connections of the kernel's at once, each with bytes of its own.
+#[test]
+fn a_thousand_kernel_clients_are_served_at_once() {
+    with_namespaces("a_thousand_kernel_clients_are_served_at_once", || {
+        let pair = Pair::new(1);
+        let mut near = Near::new(None);
+        near.listen(at(NEAR, PORT), None);
+        let mut client = pair.far_role("client", &format!("{NEAR} {PORT} 1000 3000"));
+        near.serve_echo(PORT, 1000);
+        client.wait_for("done");
+    });
+}
+
+/// Goal: streams survive packets that the far end loses, in both roles.
+#[test]
+fn streams_survive_loss() {
+    with_namespaces("streams_survive_loss", || {
+        for percent in [1, 5] {
+            let pair = Pair::new(1);
+            let _loss = pair.far_role("loss", &format!("far {percent}"));
+            for (near_ip, far_ip) in BOTH {
+                let _echo = pair.far_role("echo", &format!("{far_ip} {PORT}"));
+                let mut near = Near::new(None);
+                let id = near.connect(at(near_ip, 9000), at(far_ip, PORT), None);
+                near.echo_through(id, 2_000_000);
+                near.listen(at(near_ip, PORT), None);
+                let mut client = pair.far_role("client", &format!("{near_ip} {PORT} 4 300000"));
+                near.serve_echo(PORT, 4);
+                client.wait_for("done");
+            }
+        }
+    });
+}
+
+/// Goal: either end can end a connection at once, and a port without a listener refuses.
+#[test]
+fn resets_go_both_ways() {
+    with_namespaces("resets_go_both_ways", || {
+        let pair = Pair::new(1);
+        let mut near = Near::new(None);
+        let id = near.connect(at(NEAR, 9000), at(FAR, PORT), None);
+        assert!(near.until(|net| net.tcp().get(id).unwrap().state() == State::Closed));
+        assert_eq!(near.end(id), Some(End::Refused));
+
+        // The kernel's end closes with bytes unread.
+        let _deaf = pair.far_role("deaf", &format!("{FAR} {PORT}"));
+        let id = near.connect(at(NEAR, 9001), at(FAR, PORT), None);
+        near.send_all(id, &[7; 5000]);
+        assert!(near.until(|net| net.tcp().get(id).unwrap().state() == State::Closed));
+        assert_eq!(near.end(id), Some(End::Reset));
+
+        // The near end aborts.
+        let mut reader = pair.far_role("reader", &format!("{FAR} {}", PORT + 1));
+        let id = near.connect(at(NEAR, 9002), at(FAR, PORT + 1), None);
+        near.send_all(id, &[7; 5000]);
+        near.net.tcp().with(id, |connection| connection.abort());
+        assert!(near.until(|net| net.tcp().get(id).is_none()));
+        reader.wait_for("ConnectionReset");
+
+        // A claimed port that nothing listens on.
+        near.claim_tcp(at(NEAR, PORT), None);
+        let mut client = pair.far_role("refused", &format!("{NEAR} {PORT}"));
+        near.run_until_says(&mut client, "ConnectionRefused");
+    });
+}
+
+/// Goal: the peers of a process that is killed get a reset, though nothing of it is left to send one.
+#[test]
+fn peers_of_a_killed_process_get_a_reset() {
+    with_namespaces("peers_of_a_killed_process_get_a_reset", || {
+        let pair = Pair::new(1);
+        let server = near_role("netstack-server", &format!("{NEAR} {PORT}"));
+        let mut client = pair.far_role("talker", &format!("{NEAR} {PORT}"));
+        client.wait_for("talking");
+        server.kill();
+        client.wait_for("ConnectionReset");
+    });
+}
+
+/// Goal: ends that stop reading stop their peers, and let them go on.
+#[test]
+fn a_window_that_closes_opens_again() {
+    with_namespaces("a_window_that_closes_opens_again", || {
+        let pair = Pair::new(1);
+        // The kernel's end reads nothing for a second.
+        let _slow = pair.far_role("slow", &format!("{FAR} {PORT}"));
+        let mut near = Near::new(None);
+        let id = near.connect(at(NEAR, 9000), at(FAR, PORT), None);
+        near.echo_through(id, 9_000_000);
+
+        // The near end reads nothing until the kernel's end has been stopped for a while.
+        near.listen(at(NEAR, PORT), None);
+        let mut client = pair.far_role("client", &format!("{NEAR} {PORT} 1 6000000"));
+        let mut accepted = None;
+        assert!(near.until(|net| {
+            accepted = accepted.or_else(|| net.tcp().accept(near::listener(PORT)));
+            let connection = accepted.and_then(|id| net.tcp().get(id));
+            let full = u64::from(Config::default().receive_bytes_max) - 3000;
+            connection.is_some_and(|connection| connection.readable_bytes() > full)
+        }));
+        let begun = Instant::now();
+        near.until(|_| begun.elapsed() > Duration::from_millis(700));
+        near.echo_connections(vec![(accepted.unwrap(), Vec::new())]);
+        client.wait_for("done");
+    });
+}
+
+/// Goal: what the kernel calls urgent comes in its place in the stream, and a connection that is asked whether it is there
+/// says so; the kernel answers such questions, too.
+#[test]
+fn urgent_data_comes_in_line_and_idle_ends_answer() {
+    with_namespaces("urgent_data_comes_in_line_and_idle_ends_answer", || {
+        let pair = Pair::new(1);
+        let mut near = Near::new(None);
+        near.listen(at(NEAR, PORT), None);
+        let mut client = pair.far_role("urgent", &format!("{NEAR} {PORT}"));
+        let mut id = None;
+        assert!(near.until(|net| {
+            id = id.or_else(|| net.tcp().accept(near::listener(PORT)));
+            id.is_some()
+        }));
+        let id = id.unwrap();
+        let ask = KeepAlive {
+            // The kernel answers one such question in half a second.
+            idle: Duration::from_millis(400),
+            interval: Duration::from_millis(400),
+            probes_max: 3,
+        };
+        near.net.tcp().with(id, |connection| connection.set_keep_alive(Some(ask)));
+        // The kernel's end asks after one second of silence, and again after another: it would end after three.
+        let begun = Instant::now();
+        near.until(|_| begun.elapsed() > Duration::from_millis(4500));
+        assert_eq!(near.net.tcp().get(id).unwrap().state(), State::Established);
+        near.send_all(id, b"go on");
+        let mut bytes = Vec::new();
+        assert!(near.read_until_end(id, &mut bytes), "{bytes:?}");
+        assert_eq!(bytes, b"before!after");
+        near.net.tcp().with(id, |connection| connection.shut_down());
+        near.run_until_says(&mut client, "done");
+    });
+}
+
+/// Goal: both ends connect to each other at once, and have one connection.
+#[test]
+fn a_simultaneous_open_makes_one_connection() {
+    with_namespaces("a_simultaneous_open_makes_one_connection", || {
+        let pair = Pair::new(1);
+        for attempt in 0..20 {
+            let mut near = Near::new(None);
+            let (here, there) = (9000 + attempt, 9500 + attempt);
+            near.claim_tcp(at(NEAR, here), None);
+            let mut client = pair.far_role("crossing", &format!("{FAR} {there} {NEAR} {here}"));
+            let id = near.connect_unclaimed(at(NEAR, here), at(FAR, there), None);
+            // The kernel's SYN comes while ours is on its way, or ours is refused before: then there was no crossing.
+            near.until(|net| net.tcp().get(id).unwrap().state() != State::SynSent);
+            if near.end(id) == Some(End::Refused) {
+                continue;
+            }
+            near.send_all(id, b"crossed");
+            near.run_until_says(&mut client, "crossed");
+            return;
+        }
+    });
+}
+
+/// Goal: datagrams go to the kernel's sockets and come back; what does not fit, or has no way, is refused.
+#[test]
+fn datagrams_go_both_ways() {
+    with_namespaces("datagrams_go_both_ways", || {
+        let pair = Pair::new(1);
+        for (near_ip, far_ip) in BOTH {
+            let _echo = pair.far_role("udp-echo", &format!("{far_ip} {PORT}"));
+            let mut near = Near::new(None);
+            let (here, there) = (at(near_ip, 9000), at(far_ip, PORT));
+            near.claim_udp(here);
+            let id = near.net.udp().bind(here, None, 1 << 20).unwrap();
+            let max = if here.is_ipv4() { 1472 } else { 1452 };
+            for len in [0, 1, 7, 64, 1000, max] {
+                let payload = pattern(3, len);
+                near.net.send_datagram(here, there, &payload, near.now()).unwrap();
+                near.net.flush();
+                let mut came = None;
+                assert!(near.until(|net| {
+                    came = net.udp().receive(id);
+                    came.is_some()
+                }));
+                let came = came.unwrap();
+                assert_eq!((came.from, came.to, came.payload), (there, here, payload));
+            }
+            let now = near.now();
+            let long = near.net.send_datagram(here, there, &vec![0; max + 1], now);
+            assert_eq!(long, Err(NotSent::Size));
+            let nowhere = if here.is_ipv4() { at("192.0.2.1", 7) } else { at("2001:db8::1", 7) };
+            assert_eq!(near.net.send_datagram(here, nowhere, b"", now), Err(NotSent::Unreachable));
+            assert_eq!(near.net.source_for(there.ip()), Some(here.ip()));
+            assert_eq!(near.net.source_for(nowhere.ip()), None);
+        }
+    });
+}
+
+/// Goal: neighbours that the kernel does not know are found out, and one whose hardware address changes is found again;
+/// a route that is added is used.
+#[test]
+fn neighbours_and_routes_are_followed() {
+    with_namespaces("neighbours_and_routes_are_followed", || {
+        let pair = Pair::new(1);
+        let ip = |words: String| run(Command::new("ip").args(words.split(' ')));
+        let far_ip = |words: String| run(pair.far_command("ip").args(words.split(' ')));
+        for (near_ip, far_address, gateway) in
+            [(NEAR, FAR, "10.98.0.1/32"), (NEAR_6, FAR_6, "fd98::1/128")]
+        {
+            ip(format!("neighbour del {far_address} dev near"));
+            let _echo = pair.far_role("echo", &format!("{far_address} {PORT}"));
+            let mut near = Near::new(None);
+            let begun = Instant::now();
+            let id = near.connect(at(near_ip, 9000), at(far_address, PORT), None);
+            near.echo_through(id, 10_000);
+            // A SYN that was lost for want of the address would be sent again after a second.
+            assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+
+            // An address behind the neighbour, without a route and with one.
+            let behind = gateway.split('/').next().unwrap();
+            assert_eq!(near.net.source_for(behind.parse().unwrap()), None);
+            far_ip(format!("address add {gateway} dev lo"));
+            let _behind = pair.far_role("echo", &format!("{behind} {PORT}"));
+            let before = near.now();
+            let here = at(near_ip, 9002);
+            let lost = near.net.send_datagram(here, at(behind, PORT), b"", before);
+            assert_eq!(lost, Err(NotSent::Unreachable));
+            ip(format!("route add {gateway} via {far_address}"));
+            let id = near.connect(at(near_ip, 9001), at(behind, PORT), None);
+            near.echo_through(id, 10_000);
+        }
+        // The neighbour gets another hardware address, and tells so.
+        let _echo = pair.far_role("echo", &format!("{FAR} {}", PORT + 1));
+        let mut near = Near::new(None);
+        let id = near.connect(at(NEAR, 9003), at(FAR, PORT + 1), None);
+        near.send_all(id, b"before");
+        far_ip("link set far address 02:00:00:00:00:09".into());
+        ip(format!("neighbour replace {FAR} lladdr 02:00:00:00:00:09 dev near"));
+        near.echo_through_after(id, b"before", 10_000);
+    });
+}
