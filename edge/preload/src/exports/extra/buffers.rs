@@ -31,7 +31,7 @@ pub(crate) struct Buffer {
     references: u32,
     /// The place of the packet's first buffer.
     first: usize,
-    /// Of the first: what the packet is of, and how many buffers are referred to.
+    /// Of the first: what the packet is of, and how many buffers are referred to. `None` if it is a short one.
     packet: Option<Packet>,
     /// The bytes of a short packet.
     own: UnsafeCell<[u8; SHORT]>,
@@ -46,7 +46,7 @@ const SHORTS_MAX: usize = 4096;
 #[derive(Debug)]
 struct Packet {
     /// What has been lent: of which socket and descriptor, and under which number.
-    loan: Option<(SocketRef, c_int, u64)>,
+    loan: (SocketRef, c_int, u64),
     places: [usize; PIECES_MAX],
     count: usize,
     alive: usize,
@@ -71,6 +71,13 @@ static POOL: Guarded<Pool> = Guarded::new(Pool { chunks: Vec::new(), free: Vec::
 /// They have a part in forks from now on.
 pub(crate) fn join_forks() {
     forks::join(Rank::Buffers, POOL.lock());
+}
+
+impl Buffer {
+    /// Whether the buffer at this place, which is referred to, is the one of a short packet.
+    fn is_short(&self, place: usize) -> bool {
+        self.packet.is_none() && self.first == place
+    }
 }
 
 impl Pool {
@@ -117,8 +124,14 @@ impl Pool {
         let buffer = self.buffer(place)?;
         buffer.references = buffer.references.checked_sub(1)?;
         let (left, first) = (buffer.references, buffer.first);
+        let is_short = buffer.is_short(place);
         if left > 0 {
             return Some((left, None));
+        }
+        if is_short {
+            self.shorts -= 1;
+            self.free.push(place);
+            return Some((0, None));
         }
         let holder = &mut self.buffer(first)?.packet;
         let packet = holder.as_mut()?;
@@ -127,7 +140,6 @@ impl Pool {
             return Some((0, None));
         }
         let packet = holder.take()?;
-        self.shorts -= usize::from(packet.loan.is_none());
         self.free.extend(packet.places.iter().take(packet.count));
         Some((0, Some(packet)))
     }
@@ -150,7 +162,7 @@ pub(crate) fn list(socket: &SocketRef, fd: c_int, lent: &Lent) -> (*mut Buffer, 
             next = ptr::from_mut(buffer);
         }
         if let Some(buffer) = pool.buffer(first) {
-            let loan = Some((socket.clone(), fd, lent.id));
+            let loan = (socket.clone(), fd, lent.id);
             buffer.packet = Some(Packet { loan, places, count, alive: count });
         }
         (next, count)
@@ -170,14 +182,16 @@ unsafe impl Send for Blank {}
 impl Blank {
     /// One for a short packet; `None` if the program has very many.
     pub(crate) fn take() -> Option<Self> {
-        POOL.with(|pool| {
-            if pool.shorts >= SHORTS_MAX {
-                return None;
-            }
-            let place = pool.take();
-            let own = pool.buffer(place)?.own.get().cast();
-            Some(Self { place, own })
-        })
+        POOL.with(Self::take_from)
+    }
+
+    fn take_from(pool: &mut Pool) -> Option<Self> {
+        if pool.shorts >= SHORTS_MAX {
+            return None;
+        }
+        let place = pool.take();
+        let own = pool.buffer(place)?.own.get().cast();
+        Some(Self { place, own })
     }
 
     /// Room for [`SHORT`] bytes.
@@ -185,25 +199,23 @@ impl Blank {
         libc::iovec { iov_base: self.own.cast(), iov_len: SHORT }
     }
 
-    /// The packet of its first `len` bytes.
-    pub(crate) fn list(self, len: usize) -> *mut Buffer {
+    /// The packet of its first `len` bytes, and a blank for the next one.
+    pub(crate) fn list(self, len: usize) -> (*mut Buffer, Option<Self>) {
         let Self { place, own } = self;
         POOL.with(|pool| {
             pool.shorts += 1;
-            let Some(buffer) = pool.buffer(place) else { return ptr::null_mut() };
+            let next = Self::take_from(pool);
+            let Some(buffer) = pool.buffer(place) else { return (ptr::null_mut(), next) };
             (buffer.next, buffer.payload) = (ptr::null_mut(), own.cast());
             buffer.len = u16::try_from(len).unwrap_or(0);
             (buffer.references, buffer.first) = (1, place);
-            let mut places = [0; PIECES_MAX];
-            places.iter_mut().take(1).for_each(|first| *first = place);
-            buffer.packet = Some(Packet { loan: None, places, count: 1, alive: 1 });
-            ptr::from_mut(buffer)
+            (ptr::from_mut(buffer), next)
         })
     }
 }
 
 fn return_packet(packet: Option<Packet>) {
-    if let Some(Packet { loan: Some((socket, fd, id)), .. }) = packet {
+    if let Some(Packet { loan: (socket, fd, id), .. }) = packet {
         let _ = give_back(&socket, fd, id);
     }
 }
@@ -232,7 +244,11 @@ pub(crate) fn release(buffer: *const Buffer) -> Option<u32> {
 pub(crate) fn release_packet(first: *const Buffer) -> Option<()> {
     let packet = POOL.with(|pool| {
         let place = pool.place(first)?;
-        let packet = pool.buffer(place)?.packet.as_ref()?;
+        let buffer = pool.buffer(place)?;
+        if buffer.is_short(place) {
+            return pool.release(place).map(|(_, packet)| packet);
+        }
+        let packet = buffer.packet.as_ref()?;
         let (places, count) = (packet.places, packet.count);
         let mut last = None;
         for place in places.iter().take(count) {

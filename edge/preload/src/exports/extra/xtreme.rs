@@ -26,7 +26,7 @@ use crate::share::sockets;
 use crate::socket::loans::{Lent, Loan, PIECES_MAX, Spare};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::table::{self, SocketRef};
-use crate::transport::datagram::{self, Content, Request};
+use crate::transport::datagram::{self, Mailbox, Request};
 use crate::transport::stream::{self, Receive, Step};
 use crate::transport::{bell, fallback, park};
 
@@ -98,7 +98,11 @@ impl Paper {
     /// The packet of `len` bytes that have been copied there.
     fn list(&mut self, socket: &SocketRef, fd: c_int, len: usize) -> (*mut Buffer, usize) {
         match self.blank.take() {
-            Some(blank) if len <= SHORT => (blank.list(len), 1),
+            Some(blank) if len <= SHORT => {
+                let (buffer, next) = blank.list(len);
+                self.blank = next;
+                (buffer, 1)
+            }
             blank => {
                 if let Some(blank) = &blank {
                     let (to, from) = (self.spare.part().iov_base, blank.part().iov_base);
@@ -127,6 +131,8 @@ struct Desk {
     /// Calls since the kernel was last asked, and after how many it is asked again.
     calls: u32,
     most_calls: u32,
+    /// Calls in a row that have found nothing.
+    idle: u32,
     paper: Paper,
 }
 
@@ -159,6 +165,7 @@ fn seat(socket: &SocketRef, fd: c_int) {
                     first: 0,
                     calls: 0,
                     most_calls: 0,
+                    idle: 0,
                     paper: Paper { blank: None, spare: Spare::take() },
                 });
                 desks.last_mut()
@@ -251,11 +258,15 @@ impl Desk {
         self.look_at_memory(room)?;
         self.calls = self.calls.wrapping_add(1);
         if room.count > 0 {
+            self.idle = 0;
             return Ok(room.count);
         }
+        self.idle = self.idle.wrapping_add(1);
         // Before it polls again, a thread had better leave the lines alone for a moment that others write to.
         std::hint::spin_loop();
-        if self.calls > self.most_calls {
+        // What has ended the flow may be that the next one comes through the kernel.
+        let is_soon = self.idle >= KERNEL_SOON && self.idle.is_power_of_two();
+        if is_soon || self.calls > self.most_calls {
             let _errno = raw::KeptErrno::new();
             self.calls = 0;
             self.look_at_kernel(room)?;
@@ -269,25 +280,24 @@ impl Desk {
     #[inline]
     fn look_at_memory(&mut self, room: &mut Room) -> Result<(), Errno> {
         let Self { seats, first, paper, .. } = self;
-        let start = *first;
-        let mut has_gone = false;
-        for round in [start..usize::MAX, 0..start] {
-            let (from, most) = (round.start, round.end - round.start);
-            for (at, seat) in seats.iter_mut().enumerate().skip(from).take(most) {
-                if !seat.has_memory_news() {
-                    continue;
-                }
-                if !table::is_socket(seat.fd, &seat.socket) {
-                    has_gone = true;
-                    continue;
-                }
-                let fd = seat.fd;
-                if let Some(completion) = seat.serve(fd, paper) {
-                    *first = at + 1;
-                    room.put(completion)?;
-                    if room.is_full() {
-                        return Ok(());
-                    }
+        let (mut at, mut has_gone) = (*first, false);
+        for _ in 0..seats.len() {
+            at = if at < seats.len() { at } else { 0 };
+            let Some(seat) = seats.get_mut(at) else { break };
+            at += 1;
+            if !seat.has_memory_news() {
+                continue;
+            }
+            if !table::is_socket(seat.fd, &seat.socket) {
+                has_gone = true;
+                continue;
+            }
+            let fd = seat.fd;
+            if let Some(completion) = seat.serve(fd, paper) {
+                *first = at;
+                room.put(completion)?;
+                if room.is_full() {
+                    return Ok(());
                 }
             }
         }
@@ -365,11 +375,7 @@ impl Seat {
             Kind::Stream if !self.has_ended => {
                 self.socket.segment().is_some_and(|segment| park::has_news(&self.socket, segment))
             }
-            Kind::Datagram => {
-                // A record that is still being written is none yet.
-                let is_there = |mailbox| datagram::content(mailbox, self.fd) == Content::Datagram;
-                datagram::mapped(&self.socket).is_some_and(is_there)
-            }
+            Kind::Datagram => datagram::mapped(&self.socket).is_some_and(Mailbox::has_record),
             Kind::Stream | Kind::Fresh | Kind::Listener | Kind::Connecting => false,
         }
     }
@@ -546,3 +552,6 @@ const NO_EVENT: libc::epoll_event = libc::epoll_event { events: 0, u64: 0 };
 const KERNEL_EVENTS: usize = 32;
 /// Calls that look at memory alone for each that asks the kernel, where there is any memory to look at.
 const KERNEL_CALLS: u32 = 4096;
+/// After so many that have found nothing it is asked for the first time, then after twice as many, and so on.
+const KERNEL_SOON: u32 = 64;
+const _: () = assert!(KERNEL_SOON < KERNEL_CALLS);

@@ -37,7 +37,7 @@ use proofs::Proofs;
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
 pub(super) use senders::{Expects, Origin, Sender, Sent};
 
-const MAGIC: u64 = 0x0006_7872_626d_6b73;
+const MAGIC: u64 = 0x0007_7872_626d_6b73;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
 /// Processes of one family that own a mailbox; if there are more, it is not asked whether they live.
@@ -91,6 +91,7 @@ struct Header {
     /// Entries of `senders` from here on have never been used.
     used: AtomicU32,
     word: Line<AtomicU64>,
+    skipped: Skipped,
     producer: Producer,
     consumer: Consumer,
     senders: [Sender; SENDERS_MAX],
@@ -101,6 +102,15 @@ struct Header {
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct Line<T>(T);
+
+/// From where to where senders have skipped when they last began again at the start of the ring. Readers look
+/// at it with each datagram, so it lies apart from what senders change with each.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct Skipped {
+    from: AtomicU64,
+    to: AtomicU64,
+}
 
 /// Touched by senders alone.
 #[derive(Debug, Default)]
@@ -113,9 +123,6 @@ struct Producer {
     /// What was last known of the readers' cursor, and of what they have released.
     tail_seen: AtomicU64,
     released_seen: AtomicU64,
-    /// From where to where senders have skipped when they last began again at the start of the ring.
-    skip_from: AtomicU64,
-    skip_to: AtomicU64,
     /// Bytes charged so far.
     charged: AtomicU64,
     /// Where the readers' cursor was when a sender last waited for room in vain.
@@ -230,7 +237,7 @@ impl Mailbox {
         header.consumer.hold.store(1, Ordering::Relaxed);
         header.word.0.store(1, Ordering::Relaxed);
         header.producer.stalled_at.store(u64::MAX, Ordering::Relaxed);
-        header.producer.skip_from.store(u64::MAX, Ordering::Relaxed);
+        header.skipped.from.store(u64::MAX, Ordering::Relaxed);
         mailbox.own();
         header.magic.store(MAGIC, Ordering::Release);
         Some(mailbox)

@@ -218,7 +218,7 @@ impl Mailbox {
     /// Where a datagram of `len` bytes goes, if senders have got as far as `start`; `None` if there is no
     /// room for it. The senders' lock is held.
     fn space(&self, start: u64, len: usize) -> Option<Space> {
-        let Header { producer, consumer, limit, .. } = self.header();
+        let Header { producer, consumer, skipped, limit, .. } = self.header();
         let (total, charge) = (self.total(), charge_of(len));
         let needed = 1 + units(len);
         let limit = limit.load(Ordering::Relaxed);
@@ -233,8 +233,8 @@ impl Mailbox {
         if offset >= RESTART_UNITS || !fits(tail, released) {
             tail = consumer.tail.load(Ordering::Acquire);
             // What was skipped is empty, also before readers have got there.
-            let skip_to = producer.skip_to.load(Ordering::Relaxed);
-            if tail == producer.skip_from.load(Ordering::Relaxed)
+            let skip_to = skipped.to.load(Ordering::Relaxed);
+            if tail == skipped.from.load(Ordering::Relaxed)
                 && distance(skip_to, tail) < distance(start, tail)
             {
                 tail = skip_to;
@@ -251,8 +251,8 @@ impl Mailbox {
         let rest = total - offset;
         if offset >= RESTART_UNITS && tail == start && rest + needed <= total {
             head = start.wrapping_add(rest) & CURSOR_MASK;
-            producer.skip_from.store(start, Ordering::Relaxed);
-            producer.skip_to.store(head, Ordering::Relaxed);
+            skipped.from.store(start, Ordering::Relaxed);
+            skipped.to.store(head, Ordering::Relaxed);
         }
         let end = head.wrapping_add(needed) & CURSOR_MASK;
         Some(Space { head, end, len, charge })
@@ -353,7 +353,7 @@ impl Mailbox {
 
     /// The first record. The readers' lock is held.
     pub(crate) fn front(&self) -> Option<Front> {
-        let Header { word, producer, consumer, .. } = self.header();
+        let Header { word, skipped, consumer, .. } = self.header();
         let head = word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT;
         let mut tail = consumer.tail.load(Ordering::Relaxed);
         if head == tail {
@@ -365,8 +365,8 @@ impl Mailbox {
             self.spoil();
             return None;
         }
-        if tail == producer.skip_from.load(Ordering::Relaxed) {
-            let to = producer.skip_to.load(Ordering::Relaxed) & CURSOR_MASK;
+        if tail == skipped.from.load(Ordering::Relaxed) {
+            let to = skipped.to.load(Ordering::Relaxed) & CURSOR_MASK;
             if distance(to, tail) < available {
                 self.move_on(tail, to, false);
                 tail = to;
