@@ -451,6 +451,11 @@ impl Registry {
         self.claims().filter(move |(_, _, known)| *known == name).filter_map(|(_, owner, _)| owner)
     }
 
+    /// A device of this process has claimed a name; of processes of other namespaces it is believed.
+    pub(crate) fn is_held_by(&self, name: DomainName, pid: u32) -> bool {
+        self.holders(name).any(|slot| self.pid_of(slot).is_none_or(|holder| holder == pid))
+    }
+
     /// Claims a block of queue pair numbers that no live process has.
     pub(crate) fn claim_block(&self) -> io::Result<Block> {
         let exclusive = lock_file(&self.path)?;
@@ -1047,6 +1052,8 @@ mod tests {
         second.claim_domain(other, told(false)).unwrap();
         assert_ne!(second.domain_changes(), changes);
         assert_eq!(first.claimants(name).collect::<Vec<_>>(), [second.me()]);
+        let (me, stranger) = (std::process::id(), std::process::id() + 1);
+        assert!(first.is_held_by(name, me) && !first.is_held_by(name, stranger));
         let refused = first.claim_domain(name, |_| Err(io::ErrorKind::NotFound.into()));
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::NotFound);
         first.release_domain(claim);

@@ -268,6 +268,20 @@ fn connect(name: &[u8], over: impl Fn() -> bool) -> io::Result<Stream> {
     }
 }
 
+/// The next connection, if there is one. One that cannot be accepted, for want of descriptors or memory, is left alone for a
+/// while: the listener can still be read, and no wait would be one.
+pub(crate) fn accepted(listener: &Listener) -> Option<Stream> {
+    match listener.accept() {
+        Ok(stream) => Some(stream),
+        Err(error) => {
+            if error.kind() != io::ErrorKind::WouldBlock {
+                thread::sleep(ACCEPT_PAUSE);
+            }
+            None
+        }
+    }
+}
+
 /// Takes one message, which may be the end, or that there is no answer now.
 fn receive(stream: &Stream) -> io::Result<(Option<Hello>, Vec<OwnedFd>)> {
     let (mut bytes, mut fds) = ([0; HELLO_BYTES + 1], Vec::new());
@@ -331,16 +345,7 @@ impl Shared {
 
     fn let_in(&self, port: &Weak<dyn Meeting>) {
         let Some(listener) = &self.listener else { return };
-        for _ in 0..NAMELESS_MAX {
-            let stream = match listener.accept() {
-                Ok(stream) => stream,
-                Err(error) => {
-                    if error.kind() != io::ErrorKind::WouldBlock {
-                        thread::sleep(ACCEPT_PAUSE); // It can still be read: no wait would be one.
-                    }
-                    return;
-                }
-            };
+        for stream in (0..NAMELESS_MAX).map_while(|_| accepted(listener)) {
             if stream.peer().is_ok_and(|peer| peer.uid == self.place.user()) {
                 self.show_out_nameless();
                 if let Ok(token) = self.keep(stream, None) {

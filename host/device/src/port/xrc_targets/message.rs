@@ -7,7 +7,7 @@ use crate::objects::events::EventKind;
 use crate::objects::qp::{Change, QpQuery};
 use crate::registry::DomainName;
 use adverb_engine::{
-    Access, AckTimeout, Attributes, Gid, Partition, QpState, RetryCount, RnrRetry, Settings,
+    Access, AckTimeout, Attributes, Gid, Partition, QpState, RetryCount, RnrRetry,
 };
 use adverb_wire::{Marks, PathMtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 
@@ -32,9 +32,9 @@ pub(super) enum Message {
 
 const MAGIC: [u8; 4] = *b"advt";
 /// Grows with every change of a message.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const WORDS: usize = 3 + CHANGE_WORDS;
-const CHANGE_WORDS: usize = 26;
+const CHANGE_WORDS: usize = 7 + ATTRIBUTES;
 const WORD_BYTES: usize = 4;
 
 const OPEN: u32 = 1;
@@ -92,7 +92,7 @@ impl Message {
             Self::Found { query, is_connected } => {
                 let flags = u32::from(query.draining) | u32::from(*is_connected) << 1;
                 let change = Change {
-                    attributes: all_of(&query.settings),
+                    attributes: query.settings.into(),
                     gid_index: query.gid_index,
                     marks: query.marks,
                 };
@@ -120,7 +120,7 @@ impl Message {
             FOUND => {
                 let Change { attributes, gid_index, marks } = change_of(rest)?;
                 let (draining, is_connected) = (second & 1 != 0, second & 2 != 0);
-                let (state, settings) = (state_of(first)?, settings_of(&attributes)?);
+                let (state, settings) = (state_of(first)?, attributes.all()?);
                 let query = QpQuery { state, draining, gid_index, marks, settings };
                 Self::Found { query, is_connected }
             }
@@ -139,102 +139,89 @@ fn state_of(code: u32) -> Option<QpState> {
     QpState::ALL.get(usize::try_from(code).ok()?).copied()
 }
 
-/// The attributes that are given have a bit in the first word, and a word each.
+/// Attributes of one word: its value in a message, and what that means, if anything.
+macro_rules! words {
+    ($($name:ident: $emit:expr, $parse:expr;)*) => {
+        const ATTRIBUTES: usize = [$(stringify!($name)),*].len();
+
+        fn attribute_words(attributes: &Attributes) -> [Option<u32>; ATTRIBUTES] {
+            let Attributes { remote_gid: _, $($name),* } = *attributes;
+            [$($name.map($emit)),*]
+        }
+
+        fn attributes_of(words: [Option<u32>; ATTRIBUTES], remote_gid: Option<Gid>) -> Option<Attributes> {
+            let [$($name),*] = words;
+            $(let $name = match $name {
+                Some(word) => Some($parse(word)?),
+                None => None,
+            };)*
+            Some(Attributes { remote_gid, $($name),* })
+        }
+    };
+}
+
+words! {
+    current: code_of, state_of;
+    window_packets: u32::from, Some;
+    window_first: u32::from, Some;
+    partition: partition_word, partition_of;
+    port: u32::from, byte;
+    access: |access: Access| access.bits(), |bits| Some(Access::from_bits(bits).transport());
+    qkey: |Qkey(key)| key, |key| Some(Qkey(key));
+    remote: Qpn::get, |number| Some(Qpn::new(number));
+    path_mtu: |mtu: PathMtu| mtu.code().into(), |code| PathMtu::from_code(byte(code)?);
+    expected_psn: Psn::get, |psn| Some(Psn::new(psn));
+    max_dest_rd_atomic: u32::from, byte;
+    min_rnr_timer: |timer: RnrTimer| timer.code().into(), |code| byte(code).map(RnrTimer::new);
+    first_psn: Psn::get, |psn| Some(Psn::new(psn));
+    timeout: |timeout: AckTimeout| timeout.exponent().into(), |exponent| {
+        AckTimeout::from_exponent(byte(exponent)?).ok()
+    };
+    retry_count: |count: RetryCount| count.get().into(), |count| RetryCount::new(byte(count)?);
+    rnr_retry: |count: RnrRetry| count.get().into(), |count| RnrRetry::new(byte(count)?);
+    max_rd_atomic: u32::from, byte;
+    notify_drained: u32::from, |is_set| Some(is_set != 0);
+}
+
+fn byte(word: u32) -> Option<u8> {
+    u8::try_from(word).ok()
+}
+
+fn partition_word(Partition { index, pkey: Pkey(pkey) }: Partition) -> u32 {
+    u32::from(index) << 16 | u32::from(pkey)
+}
+
+fn partition_of(word: u32) -> Option<Partition> {
+    let [i0, i1, p0, p1] = word.to_be_bytes();
+    let pkey = Pkey(u16::from_be_bytes([p0, p1]));
+    Some(Partition { index: u16::from_be_bytes([i0, i1]), pkey })
+}
+
+/// The attributes that are given have a bit in the first word; each has its word, and the peer's GID four.
 fn change_words(change: &Change) -> [u32; CHANGE_WORDS] {
     let Change { attributes, gid_index, marks } = change;
-    let Attributes {
-        current,
-        window_packets,
-        window_first,
-        partition,
-        port,
-        access,
-        qkey,
-        remote_gid,
-        remote,
-        path_mtu,
-        expected_psn,
-        max_dest_rd_atomic,
-        min_rnr_timer,
-        first_psn,
-        timeout,
-        retry_count,
-        rnr_retry,
-        max_rd_atomic,
-        notify_drained,
-    } = *attributes;
-    let [g0, g1, g2, g3] = remote_gid.map_or([0; 4], gid_words);
-    let optional = [
-        current.map(code_of),
-        window_packets,
-        window_first,
-        partition.map(|Partition { index, pkey }| u32::from(index) << 16 | u32::from(pkey.0)),
-        port.map(u32::from),
-        access.map(|access| access.bits()),
-        qkey.map(|qkey| qkey.0),
-        remote_gid.map(|_| g0),
-        remote.map(Qpn::get),
-        path_mtu.map(|mtu| mtu.code().into()),
-        expected_psn.map(Psn::get),
-        max_dest_rd_atomic.map(u32::from),
-        min_rnr_timer.map(|timer| timer.code().into()),
-        first_psn.map(Psn::get),
-        timeout.map(|timeout| timeout.exponent().into()),
-        retry_count.map(|count| count.get().into()),
-        rnr_retry.map(|count| count.get().into()),
-        max_rd_atomic.map(u32::from),
-        notify_drained.map(u32::from),
-    ];
-    let given =
-        optional.iter().rev().fold(0, |given, value| given << 1 | u32::from(value.is_some()));
     let Marks { traffic_class, hop_limit, flow_label } = *marks;
+    let words = attribute_words(attributes);
+    let is_given = words.iter().rev().map(Option::is_some).chain([attributes.remote_gid.is_some()]);
+    let given = is_given.fold(0, |given, is_given| given << 1 | u32::from(is_given));
     let small = u32::from_be_bytes([*gid_index, traffic_class, hop_limit, 0]);
-    let values = optional.into_iter().map(Option::unwrap_or_default);
-    let mut words = [given, g1, g2, g3, small, flow_label].into_iter().chain(values);
+    let [g0, g1, g2, g3] = attributes.remote_gid.map_or([0; 4], gid_words);
+    let values = words.into_iter().map(Option::unwrap_or_default);
+    let mut words = [given, small, flow_label, g0, g1, g2, g3].into_iter().chain(values);
     std::array::from_fn(|_| words.next().unwrap_or(0))
 }
 
+/// What is not given is legal, whatever its word; what is given and makes no sense is not.
 fn change_of(words: [u32; CHANGE_WORDS]) -> Option<Change> {
-    let [given, g1, g2, g3, small, flow_label, values @ ..] = words;
+    let [given, small, flow_label, g0, g1, g2, g3, values @ ..] = words;
     let mut left = given;
-    let mut optional = values.into_iter().map(|value| {
+    let mut next = |value| {
         let is_given = left & 1 != 0;
         left >>= 1;
         is_given.then_some(value)
-    });
-    let mut next = || optional.next().flatten();
-    /// A field that is not given is legal; one that is given and makes no sense is not.
-    fn each<T>(value: Option<u32>, made: impl FnOnce(u32) -> Option<T>) -> Option<Option<T>> {
-        value.map_or(Some(None), |value| made(value).map(Some))
-    }
-    let byte = |value: u32| u8::try_from(value).ok();
-    let attributes = Attributes {
-        current: each(next(), state_of)?,
-        window_packets: next(),
-        window_first: next(),
-        partition: next().map(|both| {
-            let [i0, i1, p0, p1] = both.to_be_bytes();
-            let (index, pkey) = (u16::from_be_bytes([i0, i1]), u16::from_be_bytes([p0, p1]));
-            Partition { index, pkey: Pkey(pkey) }
-        }),
-        port: each(next(), byte)?,
-        access: next().map(|bits| Access::from_bits(bits).transport()),
-        qkey: next().map(Qkey),
-        remote_gid: next().map(|g0| gid_of([g0, g1, g2, g3])),
-        remote: next().map(Qpn::new),
-        path_mtu: each(next(), |code| byte(code).and_then(PathMtu::from_code))?,
-        expected_psn: next().map(Psn::new),
-        max_dest_rd_atomic: each(next(), byte)?,
-        min_rnr_timer: each(next(), byte)?.map(RnrTimer::new),
-        first_psn: next().map(Psn::new),
-        timeout: each(next(), |code| {
-            byte(code).and_then(|code| AckTimeout::from_exponent(code).ok())
-        })?,
-        retry_count: each(next(), |count| byte(count).and_then(RetryCount::new))?,
-        rnr_retry: each(next(), |count| byte(count).and_then(RnrRetry::new))?,
-        max_rd_atomic: each(next(), byte)?,
-        notify_drained: next().map(|value| value != 0),
     };
+    let remote_gid = next(0).map(|_| gid_of([g0, g1, g2, g3]));
+    let attributes = attributes_of(values.map(next), remote_gid)?;
     let [gid_index, traffic_class, hop_limit, _] = small.to_be_bytes();
     let flow_label = flow_label & Marks::FLOW_LABEL_MAX;
     Some(Change { attributes, gid_index, marks: Marks { traffic_class, hop_limit, flow_label } })
@@ -250,77 +237,10 @@ fn gid_of(words: [u32; 4]) -> Gid {
     Gid((a << 96 | b << 64 | c << 32 | d).to_be_bytes())
 }
 
-/// Attributes that set all of this.
-fn all_of(settings: &Settings) -> Attributes {
-    let Settings {
-        partition,
-        port,
-        access,
-        qkey,
-        remote_gid,
-        remote,
-        path_mtu,
-        expected_psn,
-        max_dest_rd_atomic,
-        min_rnr_timer,
-        first_psn,
-        timeout,
-        retry_count,
-        rnr_retry,
-        max_rd_atomic,
-        window_packets,
-        window_first,
-        notify_drained,
-    } = *settings;
-    Attributes {
-        current: None,
-        window_packets: Some(window_packets),
-        window_first,
-        partition: Some(partition),
-        port: Some(port),
-        access: Some(access),
-        qkey: Some(qkey),
-        remote_gid: Some(remote_gid),
-        remote: Some(remote),
-        path_mtu: Some(path_mtu),
-        expected_psn: Some(expected_psn),
-        max_dest_rd_atomic: Some(max_dest_rd_atomic),
-        min_rnr_timer: Some(min_rnr_timer),
-        first_psn: Some(first_psn),
-        timeout: Some(timeout),
-        retry_count: Some(retry_count),
-        rnr_retry: Some(rnr_retry),
-        max_rd_atomic: Some(max_rd_atomic),
-        notify_drained: Some(notify_drained),
-    }
-}
-
-fn settings_of(attributes: &Attributes) -> Option<Settings> {
-    Some(Settings {
-        partition: attributes.partition?,
-        port: attributes.port?,
-        access: attributes.access?,
-        qkey: attributes.qkey?,
-        remote_gid: attributes.remote_gid?,
-        remote: attributes.remote?,
-        path_mtu: attributes.path_mtu?,
-        expected_psn: attributes.expected_psn?,
-        max_dest_rd_atomic: attributes.max_dest_rd_atomic?,
-        min_rnr_timer: attributes.min_rnr_timer?,
-        first_psn: attributes.first_psn?,
-        timeout: attributes.timeout?,
-        retry_count: attributes.retry_count?,
-        rnr_retry: attributes.rnr_retry?,
-        max_rd_atomic: attributes.max_rd_atomic?,
-        window_packets: attributes.window_packets?,
-        window_first: attributes.window_first,
-        notify_drained: attributes.notify_drained?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use adverb_engine::Settings;
 
     fn change() -> Change {
         let attributes = Attributes {

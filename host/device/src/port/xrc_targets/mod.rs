@@ -24,6 +24,7 @@ use crate::sync::Mutex;
 use adverb_sys::fork::PerProcess;
 use adverb_wire::Qpn;
 use std::io;
+use std::ptr;
 use std::sync::{Arc, Weak};
 
 /// Another handle of an XRC target. `ibv_open_qp`.
@@ -54,11 +55,13 @@ impl Port {
     ///
     /// No descriptors or threads left; it cannot be opened then.
     pub fn share_target(self: &Arc<Self>, domain: &Xrcd, target: &Arc<Qp>) -> io::Result<()> {
-        if domain.is_of_file() {
-            service::listen(self)?;
-        }
+        // It is there before its listener is asked for: another's end cannot take that away in between.
         TARGETS.get().lock().push((domain.clone(), Arc::downgrade(target)));
-        Ok(())
+        let listens = if domain.is_of_file() { service::listen(self) } else { Ok(()) };
+        listens.inspect_err(|_| {
+            let is_other = |other: &Weak<Qp>| !ptr::eq(other.as_ptr(), Arc::as_ptr(target));
+            TARGETS.get().lock().retain(|(_, other)| is_other(other));
+        })
     }
 
     /// Opens the target of this domain with this number. `events` hears of it, where it goes by `context`.

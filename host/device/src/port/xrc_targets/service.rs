@@ -7,6 +7,7 @@ use super::message::Message;
 use super::opened::Connection;
 use super::{find_named, forget_ended_targets, has_targets, name};
 use crate::link::errors::ConnectError;
+use crate::link::shm::handshake::accepted;
 use crate::objects::events::{Element, EventQueue, Listener};
 use crate::port::qp::Qp;
 use crate::progress::Port;
@@ -19,27 +20,25 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
 
 /// The thread, seen from others.
 #[derive(Debug)]
 pub(super) struct Service {
     epoll: Epoll,
-    /// What it waits for. What it attends to is not among them meanwhile.
+    /// What other threads give it to wait for.
     places: Mutex<HashMap<u64, Place>>,
     tokens: AtomicU64,
 }
 
 #[derive(Debug)]
 enum Place {
-    /// Where openers of a port's targets connect.
-    Listener { listener: unix::Listener, port: Weak<Port> },
-    /// A process that opens a target of this one.
-    Opener(Opener),
+    /// Where openers of a port's targets connect, who are of this user.
+    Listener { listener: unix::Listener, port: Weak<Port>, user: u32 },
     /// A target of another process that this one has opened.
     Opened(Weak<Connection>),
 }
 
+/// A process that opens a target of this one.
 #[derive(Debug)]
 struct Opener {
     stream: Stream,
@@ -59,8 +58,6 @@ struct Open {
 const OPENERS_MAX: usize = 4096;
 /// Connections that are accepted before something else is looked at.
 const ACCEPTS_MAX: usize = 64;
-/// How long to leave connections alone that cannot be accepted, for want of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 static SERVICE: PerProcess<Mutex<Option<Arc<Service>>>> = PerProcess::new();
 
@@ -84,16 +81,17 @@ pub(super) fn listen(port: &Arc<Port>) -> io::Result<()> {
     let mut places = service.places.lock();
     let is_there = |place: &Place| match place {
         Place::Listener { port: known, .. } => Weak::ptr_eq(known, &Arc::downgrade(port)),
-        Place::Opener(_) | Place::Opened(_) => false,
+        Place::Opened(_) => false,
     };
     if places.values().any(is_there) {
         return Ok(());
     }
     let registry = &port.links.registry;
-    let listener = unix::Listener::bind(name(registry.place(), registry.me()).as_bytes())?;
+    let (place, user) = (registry.place(), registry.place().user());
+    let listener = unix::Listener::bind(name(place, registry.me()).as_bytes())?;
     let token = service.next_token();
     service.epoll.add(&listener, token, Interest::Readable)?;
-    places.insert(token, Place::Listener { listener, port: Arc::downgrade(port) });
+    places.insert(token, Place::Listener { listener, port: Arc::downgrade(port), user });
     Ok(())
 }
 
@@ -102,14 +100,14 @@ pub(super) fn forget_idle_listeners() {
     let service = SERVICE.get().lock().clone();
     let Some(service) = service else { return };
     service.places.lock().retain(|_, place| match place {
-        Place::Listener { listener, port } => {
+        Place::Listener { listener, port, .. } => {
             let stays = port.upgrade().is_some_and(|port| has_targets(&port));
             if !stays {
                 let _ = service.epoll.remove(&*listener);
             }
             stays
         }
-        Place::Opener(_) | Place::Opened(_) => true,
+        Place::Opened(_) => true,
     });
 }
 
@@ -124,7 +122,7 @@ impl Service {
         let mut places = self.places.lock();
         places.retain(|_, place| match place {
             Place::Opened(connection) => connection.strong_count() > 0,
-            Place::Listener { .. } | Place::Opener(_) => true,
+            Place::Listener { .. } => true,
         });
         places.insert(token, Place::Opened(Arc::downgrade(connection)));
         self.epoll.add(connection.stream(), token, Interest::Readable)
@@ -136,69 +134,55 @@ impl Service {
     }
 
     fn run(&self) {
-        let mut events = Events::with_capacity(16);
+        let (mut events, mut openers) = (Events::with_capacity(16), HashMap::new());
         while self.epoll.wait(&mut events, None).is_ok() {
             for event in events.iter() {
-                let Some(place) = self.places.lock().remove(&event.token) else {
-                    continue;
-                };
-                if let Some(place) = self.attend(event.token, place) {
-                    self.places.lock().insert(event.token, place);
+                match openers.get_mut(&event.token) {
+                    Some(opener) => {
+                        if self.answer(event.token, opener).is_err() {
+                            self.show_out(openers.remove(&event.token));
+                        }
+                    }
+                    None => self.attend(event.token, &mut openers),
                 }
             }
         }
     }
 
-    /// Does what there is to do; nothing is left of a place that has ended.
-    fn attend(&self, token: u64, place: Place) -> Option<Place> {
-        match place {
-            Place::Listener { listener, port } => {
-                self.let_in(&listener, &port);
-                Some(Place::Listener { listener, port })
-            }
-            Place::Opener(mut opener) => match self.answer(token, &mut opener) {
-                Ok(()) => Some(Place::Opener(opener)),
-                Err(_) => {
-                    let Opener { stream, open, .. } = opener;
-                    self.forget(&stream);
-                    if let Some(Open { target, events, .. }) = open {
-                        let _ = self.epoll.remove(events.watch());
-                        drop(target);
-                        forget_ended_targets();
-                    }
-                    None
-                }
-            },
-            Place::Opened(connection) => {
-                let lives = connection.upgrade().is_some_and(|connection| connection.listen());
-                lives.then_some(Place::Opened(connection))
-            }
+    fn show_out(&self, opener: Option<Opener>) {
+        let Some(Opener { stream, open, .. }) = opener else { return };
+        self.forget(&stream);
+        if let Some(Open { target, events, .. }) = open {
+            let _ = self.epoll.remove(events.watch());
+            drop(target);
+            forget_ended_targets();
         }
     }
 
-    fn let_in(&self, listener: &unix::Listener, port: &Weak<Port>) {
-        let Some(user) = port.upgrade().map(|port| port.links.registry.place().user()) else {
-            return;
-        };
-        for _ in 0..ACCEPTS_MAX {
-            let stream = match listener.accept() {
-                Ok(stream) => stream,
-                Err(error) => {
-                    if error.kind() != io::ErrorKind::WouldBlock {
-                        thread::sleep(ACCEPT_PAUSE); // It can still be read: no wait would be one.
+    /// Lets openers in, or listens to a process whose target is open here.
+    fn attend(&self, token: u64, openers: &mut HashMap<u64, Opener>) {
+        let places = self.places.lock();
+        match places.get(&token) {
+            None => {}
+            // A listener has its place meanwhile: `listen` sees that it is there.
+            Some(Place::Listener { listener, port, user }) => {
+                for stream in (0..ACCEPTS_MAX).map_while(|_| accepted(listener)) {
+                    let token = self.next_token();
+                    if stream.peer().is_ok_and(|peer| peer.uid == *user)
+                        && openers.len() < OPENERS_MAX
+                        && self.epoll.add(&stream, token, Interest::Readable).is_ok()
+                    {
+                        openers
+                            .insert(token, Opener { stream, port: Weak::clone(port), open: None });
                     }
-                    return;
                 }
-            };
-            let mut places = self.places.lock();
-            let is_user = stream.peer().is_ok_and(|peer| peer.uid == user);
-            let token = self.next_token();
-            if is_user
-                && places.len() < OPENERS_MAX
-                && self.epoll.add(&stream, token, Interest::Readable).is_ok()
-            {
-                let opener = Opener { stream, port: Weak::clone(port), open: None };
-                places.insert(token, Place::Opener(opener));
+            }
+            Some(Place::Opened(connection)) => {
+                let connection = connection.upgrade();
+                drop(places);
+                if !connection.is_some_and(|connection| connection.listen()) {
+                    self.places.lock().remove(&token);
+                }
             }
         }
     }
@@ -221,17 +205,20 @@ impl Service {
             received => received?,
         };
         let answer = match (message, &open) {
-            (Message::Open { domain, number }, None) => match find_named(domain, number) {
-                None => Message::Refused(0),
-                Some(target) => {
-                    let port = port.upgrade().ok_or(io::ErrorKind::NotFound)?;
-                    let events = port.create_event_queue()?;
-                    let _listener = target.listen(&events, 0);
-                    self.epoll.add(events.watch(), token, Interest::Readable)?;
-                    *open = Some(Open { target, events, _listener });
-                    Message::Done
+            (Message::Open { domain, number }, None) => {
+                let port = port.upgrade().ok_or(io::ErrorKind::NotFound)?;
+                let is_held = port.links.registry.is_held_by(domain, stream.peer()?.pid);
+                match find_named(domain, number).filter(|_| is_held) {
+                    None => Message::Refused(0),
+                    Some(target) => {
+                        let events = port.create_event_queue()?;
+                        let _listener = target.listen(&events, 0);
+                        self.epoll.add(events.watch(), token, Interest::Readable)?;
+                        *open = Some(Open { target, events, _listener });
+                        Message::Done
+                    }
                 }
-            },
+            }
             (Message::Modify { to, change }, Some(open)) => {
                 match open.target.modify(to, &change, |_, _| {}) {
                     Ok(()) => Message::Done,
@@ -277,11 +264,12 @@ mod tests {
     use crate::link::path::{PathChoice, PortConfig};
     use crate::objects::cq::CqConfig;
     use crate::objects::qp::{Change, QpCap, QpConfig};
-    use crate::objects::xrc::OpenXrcd;
+    use crate::objects::xrc::{OpenXrcd, Xrcd};
     use crate::registry::DomainName;
     use adverb_engine::{QpState, QpType};
     use adverb_sys::{memory, poll};
     use adverb_wire::Qpn;
+    use std::time::Duration;
 
     /// The next message of the thread; `None` if it has hung up.
     fn next(stream: &Stream) -> Option<Message> {
@@ -289,14 +277,12 @@ mod tests {
         receive(stream).ok()
     }
 
-    /// Goal: an opener that makes no sense is shown out, and what it had open is closed; others go on. Method: one that
-    /// stays, and strangers that say what is no message, or not their turn.
-    #[test]
-    fn openers_that_make_no_sense_are_shown_out() {
+    fn port() -> Arc<Port> {
         let config = PortConfig { path: Some(PathChoice::Udp), exclusive: true };
-        let port = Port::open_with("soft_lo", &config).unwrap();
-        let file = memory::memfd("domain", 1).unwrap();
-        let xrcd = port.open_xrcd(&file, OpenXrcd::Create).unwrap();
+        Port::open_with("soft_lo", &config).unwrap()
+    }
+
+    fn shared_target(port: &Arc<Port>, xrcd: &Xrcd) -> io::Result<Arc<Qp>> {
         let cq = port.create_cq(&CqConfig { capacity: 1, ..Default::default() });
         let cap = QpCap {
             max_send_wr: 1,
@@ -319,15 +305,84 @@ mod tests {
             block_self_multicast: false,
         });
         let target = Arc::new(target.unwrap());
-        port.share_target(&xrcd, &target).unwrap();
+        port.share_target(xrcd, &target).map(|()| target)
+    }
+
+    fn place(port: &Port) -> String {
         let registry = &port.links.registry;
-        let place = name(registry.place(), registry.me());
+        name(registry.place(), registry.me())
+    }
+
+    fn open(xrcd: &Xrcd, number: Qpn) -> [u8; Message::LEN] {
+        Message::Open { domain: xrcd.shared.name().unwrap(), number }.emit()
+    }
+
+    /// Goal: a target can be opened from its beginning to its end, whatever happens to others of its device. Method:
+    /// threads that make, open and end targets, so that the last one often ends while another begins.
+    #[test]
+    fn targets_that_come_and_go_at_once_can_be_opened() {
+        let port = port();
+        let file = memory::memfd("domain", 1).unwrap();
+        let xrcd = port.open_xrcd(&file, OpenXrcd::Create).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        let target = shared_target(&port, &xrcd).unwrap();
+                        let opener = Stream::connect(place(&port).as_bytes()).unwrap();
+                        opener.send(&open(&xrcd, target.number()), &[]).unwrap();
+                        assert_eq!(next(&opener), Some(Message::Done));
+                        drop((opener, target));
+                        forget_ended_targets();
+                    }
+                });
+            }
+        });
+    }
+
+    const ROUNDS: usize = 200;
+
+    /// Goal: a process that does not have the domain opens none of its targets, though it knows their names. Method: this
+    /// test in another process.
+    #[test]
+    fn a_process_without_the_domain_opens_no_target() {
+        const PLACE: &str = "PLACE_OF_TARGET";
+        const MESSAGE: &str = "MESSAGE_TO_TARGET";
+        if let (Ok(place), Ok(message)) = (std::env::var(PLACE), std::env::var(MESSAGE)) {
+            let bytes: Vec<u8> = message.split(' ').map(|byte| byte.parse().unwrap()).collect();
+            let stranger = Stream::connect(place.as_bytes()).unwrap();
+            stranger.send(&bytes, &[]).unwrap();
+            assert_eq!(next(&stranger), Some(Message::Refused(0)));
+            return;
+        }
+        let port = port();
+        let file = memory::memfd("domain", 1).unwrap();
+        let xrcd = port.open_xrcd(&file, OpenXrcd::Create).unwrap();
+        let target = shared_target(&port, &xrcd).unwrap();
+        let message = open(&xrcd, target.number()).map(|byte| byte.to_string()).join(" ");
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.env(PLACE, place(&port)).env(MESSAGE, message);
+        let test = thread::current().name().unwrap().to_owned();
+        let output = command.args(["--exact", &test]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    /// Goal: an opener that makes no sense is shown out, and what it had open is closed; others go on. Method: one that
+    /// stays, and strangers that say what is no message, or not their turn.
+    #[test]
+    fn openers_that_make_no_sense_are_shown_out() {
+        let port = port();
+        let file = memory::memfd("domain", 1).unwrap();
+        let xrcd = port.open_xrcd(&file, OpenXrcd::Create).unwrap();
+        let target = shared_target(&port, &xrcd).unwrap();
+        let place = place(&port);
         let (domain, number) = (xrcd.shared.name().unwrap(), target.number());
-        let open = Message::Open { domain, number };
+        let open = open(&xrcd, number);
         let connect = || Stream::connect(place.as_bytes()).unwrap();
 
         let good = connect();
-        good.send(&open.emit(), &[]).unwrap();
+        good.send(&open, &[]).unwrap();
         assert_eq!(next(&good), Some(Message::Done));
         let elsewhere = DomainName::from_words([0; 5]);
         for unknown in [
@@ -346,8 +401,8 @@ mod tests {
             assert_eq!(next(&stranger), None);
         }
         let twice = connect();
-        twice.send(&open.emit(), &[]).unwrap();
-        twice.send(&open.emit(), &[]).unwrap();
+        twice.send(&open, &[]).unwrap();
+        twice.send(&open, &[]).unwrap();
         assert_eq!((next(&twice), next(&twice)), (Some(Message::Done), None));
 
         good.send(&query, &[]).unwrap();
