@@ -1,8 +1,8 @@
 //! Directories that processes of one user share under a name that tells what is in them: `sysfs.rs` fills them.
 //!
-//! Each process that uses one holds a shared lock on it, which the kernel lets go of however the process ends. One
-//! that makes a directory removes those that have no lock: of processes that have ended, or were killed while they
-//! made theirs.
+//! Each process that uses one holds a shared lock on it, which the kernel lets go of however the process ends. It stays
+//! then, for the next. A process that begins removes those that have no lock, but its own: of other sets of devices, as
+//! network namespaces that are gone had them, and of processes that were killed while they made theirs.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -33,9 +33,10 @@ impl SharedTree {
         let root = base.join(format!("{prefix}{name}"));
         let mut result = Err(io::Error::from(io::ErrorKind::NotFound));
         for _ in 0..TRIES {
-            result = match used(&root, user) {
+            let found = used(&root, user);
+            remove_unused(base, &prefix, user); // What was found has a lock by now.
+            result = match found {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    remove_unused(base, &prefix, user);
                     made(base, &prefix, &root, user, &fill)
                 }
                 found => found,

@@ -137,19 +137,22 @@ fn perftest_runs_until_it_is_interrupted() {
     if !is_installed("ib_write_bw") {
         return;
     }
-    for path in PATHS {
-        let place = Place::Here(path);
-        let port = support::port();
+    let hosts = Hosts::new();
+    let apart = hosts.as_ref().map(Place::Apart);
+    for place in PATHS.map(Place::Here).into_iter().chain(apart) {
+        let (port, device) = (support::port(), place.device());
         let line = format!(
-            "timeout 30 stdbuf -oL ib_write_bw --run_infinitely -D 1 -F -d soft_lo -p {port}"
+            "timeout 30 stdbuf -oL ib_write_bw --run_infinitely -D 1 -F -d {device} -p {port}"
         );
         let mut server = Running::new(place.command(0, &line));
         support::until_it_listens(port, &mut server.child, place);
-        let mut client = Running::new(place.command(1, &format!("{line} 127.0.0.1")));
+        let line = format!("{line} {}", place.address(0));
+        let mut client = Running::new(place.command(1, &line));
         for _ in 0..2 {
             client.line_with(" 65536 ");
         }
-        assert!(client.child.try_wait().unwrap().is_none(), "{path}: it has ended by itself");
+        let name = place.name();
+        assert!(client.child.try_wait().unwrap().is_none(), "{name}: it has ended by itself");
         let number = client.child.id().to_string();
         let sent = Command::new("kill").args(["-INT", &number]).status().unwrap();
         assert!(sent.success());
@@ -197,6 +200,11 @@ fn the_files_of_killed_programs_are_removed_by_the_next() {
     std::os::unix::fs::symlink(&elsewhere, named("link")).unwrap();
     drop(looks());
     let kept = [tree.clone(), file_name(&named("link")), file_name(&named("running"))];
+    assert_eq!(trees(), [&kept[..], &["elsewhere".to_owned()]].concat());
+
+    // A process that finds its own directory removes others, too.
+    std::fs::create_dir_all(named("ended").join("class")).unwrap();
+    drop(looks());
     assert_eq!(trees(), [&kept[..], &["elsewhere".to_owned()]].concat());
     drop(running);
     std::fs::remove_dir_all(&base).unwrap();

@@ -79,6 +79,18 @@ pub(crate) const PERFTEST_APART: [&str; 15] = [
 ];
 
 /// What `ucx_perftest` measures, over each of its two transports.
-pub(crate) const UCX: [&str; 6] =
-    ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_fadd", "stream_lat"];
+pub(crate) const UCX: [&str; 12] = [
+    "tag_lat",
+    "tag_bw",
+    "ucp_put_lat",
+    "ucp_put_bw",
+    "ucp_get",
+    "ucp_add",
+    "ucp_fadd",
+    "ucp_swap",
+    "ucp_cswap",
+    "stream_lat",
+    "stream_bw",
+    "ucp_am_bw",
+];
 pub(crate) const UCX_TRANSPORTS: [&str; 2] = ["rc_verbs,ud_verbs:aux,self", "ud_verbs,self"];

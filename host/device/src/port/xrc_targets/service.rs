@@ -317,30 +317,28 @@ mod tests {
         Message::Open { domain: xrcd.shared.name().unwrap(), number }.emit()
     }
 
-    /// Goal: a target can be opened from its beginning to its end, whatever happens to others of its device. Method:
-    /// threads that make, open and end targets, so that the last one often ends while another begins.
+    /// Goal: a target can be opened from its beginning to its end, whatever happens to others of its device. Method: two
+    /// threads that make, call and end a target each, so that the last one often ends while another begins.
     #[test]
     fn targets_that_come_and_go_at_once_can_be_opened() {
         let port = port();
         let file = memory::memfd("domain", 1).unwrap();
         let xrcd = port.open_xrcd(&file, OpenXrcd::Create).unwrap();
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..ROUNDS {
-                        let target = shared_target(&port, &xrcd).unwrap();
-                        let opener = Stream::connect(place(&port).as_bytes()).unwrap();
-                        opener.send(&open(&xrcd, target.number()), &[]).unwrap();
-                        assert_eq!(next(&opener), Some(Message::Done));
-                        drop((opener, target));
-                        forget_ended_targets();
-                    }
-                });
+        let come_and_go = || {
+            for _ in 0..ROUNDS {
+                let target = shared_target(&port, &xrcd).unwrap();
+                let opener = Stream::connect(place(&port).as_bytes()).unwrap();
+                drop((opener, target));
+                forget_ended_targets();
             }
+        };
+        thread::scope(|scope| {
+            scope.spawn(come_and_go);
+            scope.spawn(come_and_go);
         });
     }
 
-    const ROUNDS: usize = 200;
+    const ROUNDS: usize = 1000;
 
     /// Goal: a process that does not have the domain opens none of its targets, though it knows their names. Method: this
     /// test in another process.
