@@ -1,15 +1,20 @@
-/* A ping-pong of SENDs between two processes, in one of two orders of calls; `benches/perftest/run` sets it beside what does the
- * same: `as-bench` beside `adverb bench`, `as-perftest` beside ib_send_lat.
+/* What `adverb bench` and ib_send_lat or ib_read_lat measure, between two processes, by the calls of either:
+ * `benches/perftest/run` sets each order of calls beside what makes them: `as-bench` beside `adverb bench`, `as-perftest` beside
+ * perftest.
  *
- * `adverb bench` posts its answer at once, and the next receive after it; one queue takes all completions. ib_send_lat posts the
- * next receive before it answers, and waits for the completion of each request, in a queue of its own, before it looks for the
- * message.
+ * send: a ping-pong. `adverb bench` posts its answer at once, and the next receive after it; one queue takes all completions.
+ * ib_send_lat posts the next receive before it answers, and waits for the completion of each request, in a queue of its own,
+ * before it looks for the message.
  *
- * Prints the median of half a round trip in nanoseconds. Arguments: the order, bytes (at most 256: inline), round trips, and
- * the two processors. */
+ * read: from the post to the completion. The server of `adverb bench` polls meanwhile; that of ib_read_lat waits for its client
+ * at a socket, and leaves the answers to its device.
+ *
+ * Prints the median, for send of half a round trip, in nanoseconds. Arguments: the order, the operation, bytes (at most 256:
+ * inline), round trips, and the two processors. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,6 +34,7 @@ static char memory[2][4096] __attribute__((aligned(4096)));
 static struct ibv_cq *sends, *receives;
 static struct ibv_qp *qp;
 static struct ibv_sge incoming, outgoing;
+static uint32_t remote_key;
 static int other, unfinished;
 
 /* Both processes are here. */
@@ -47,10 +53,12 @@ static void open_device(int two_queues, uint32_t bytes)
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	MUST(pd && (receives = ibv_create_cq(context, 4 * RECEIVES, NULL, NULL, 0)));
 	MUST(sends = two_queues ? ibv_create_cq(context, 4 * RECEIVES, NULL, NULL, 0) : receives);
-	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
 	MUST(mr);
 	incoming = (struct ibv_sge){(uintptr_t)memory[0], bytes, mr->lkey};
 	outgoing = (struct ibv_sge){(uintptr_t)memory[1], bytes, mr->lkey};
+	MUST(write(other, &mr->rkey, sizeof remote_key) == sizeof remote_key);
+	MUST(read(other, &remote_key, sizeof remote_key) == sizeof remote_key);
 	struct ibv_qp_init_attr attr = {.send_cq = sends, .recv_cq = receives, .cap = {128, 2 * RECEIVES, 1, 1, INLINE_MAX},
 		.qp_type = IBV_QPT_RC};
 	MUST(qp = ibv_create_qp(pd, &attr));
@@ -59,15 +67,16 @@ static void open_device(int two_queues, uint32_t bytes)
 static void connect_it(void)
 {
 	uint32_t number = qp->qp_num;
-	struct ibv_qp_attr to = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+	struct ibv_qp_attr to = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_READ};
 	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	MUST(write(other, &number, sizeof number) == sizeof number && read(other, &number, sizeof number) == sizeof number);
 	to = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = number, .min_rnr_timer = 12,
+		.max_dest_rd_atomic = 1,
 		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 1, .hop_limit = 64}}};
 	MUST(!ibv_query_gid(qp->context, 1, 1, &to.ah_attr.grh.dgid));
 	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	to = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = 7, .rnr_retry = 7};
+	to = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
 	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 		IBV_QP_MAX_QP_RD_ATOMIC));
 }
@@ -95,7 +104,7 @@ static int poll_once(struct ibv_cq *cq, int most)
 	for (int i = 0; i < found; i++) {
 		MUST(wc[i].status == IBV_WC_SUCCESS);
 		messages += wc[i].opcode == IBV_WC_RECV;
-		unfinished -= wc[i].opcode == IBV_WC_SEND;
+		unfinished -= wc[i].opcode != IBV_WC_RECV;
 	}
 	return messages;
 }
@@ -126,6 +135,27 @@ static void wait_as_perftest(void)
 	receive();
 }
 
+static void read_it(void)
+{
+	/* The other process is a copy of this one: its memory is at the same place. */
+	struct ibv_send_wr wr = {.sg_list = &incoming, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = {(uintptr_t)memory[1], remote_key}}, *bad;
+	MUST(!ibv_post_send(qp, &wr, &bad));
+	unfinished++;
+	while (unfinished)
+		poll_once(sends, 1);
+}
+
+/* Polls until the other process says something. */
+static void serve(void)
+{
+	struct pollfd at_end = {.fd = other, .events = POLLIN};
+	do {
+		for (int i = 0; i < 1024; i++)
+			poll_once(sends, 1);
+	} while (!poll(&at_end, 1, 0));
+}
+
 static double now_ns(void)
 {
 	struct timespec now;
@@ -141,9 +171,9 @@ static int by_size(const void *a, const void *b)
 
 int main(int argc, char **argv)
 {
-	MUST(argc == 6);
-	int as_perftest = !strcmp(argv[1], "as-perftest"), rounds = atoi(argv[3]), pair[2];
-	uint32_t bytes = atoi(argv[2]);
+	MUST(argc == 7);
+	int as_perftest = !strcmp(argv[1], "as-perftest"), reads = !strcmp(argv[2], "read"), rounds = atoi(argv[4]), pair[2];
+	uint32_t bytes = atoi(argv[3]);
 	MUST(rounds > 0 && bytes <= INLINE_MAX && !socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
 	double *times = calloc(rounds + 1, sizeof *times);
 	MUST(times);
@@ -154,7 +184,7 @@ int main(int argc, char **argv)
 	close(pair[!is_client]);
 	cpu_set_t cpu;
 	CPU_ZERO(&cpu);
-	CPU_SET(atoi(argv[is_client ? 4 : 5]), &cpu);
+	CPU_SET(atoi(argv[is_client ? 5 : 6]), &cpu);
 	MUST(!sched_setaffinity(0, sizeof cpu, &cpu));
 	open_device(as_perftest, bytes);
 	connect_it();
@@ -163,7 +193,7 @@ int main(int argc, char **argv)
 	meet();
 	void (*send)(void) = as_perftest ? send_as_perftest : send_as_bench;
 	void (*wait_for_it)(void) = as_perftest ? wait_as_perftest : wait_as_bench;
-	for (int round = 0; round < rounds; round++) {
+	for (int round = 0; round < rounds && !reads; round++) {
 		if (is_client) {
 			times[round] = now_ns();
 			send();
@@ -172,6 +202,12 @@ int main(int argc, char **argv)
 		if (!is_client)
 			send();
 	}
+	for (int round = 0; round < rounds && reads && is_client; round++) {
+		times[round] = now_ns();
+		read_it();
+	}
+	if (reads && !is_client && !as_perftest)
+		serve();
 	times[rounds] = now_ns();
 	while (unfinished)
 		poll_once(sends, 4);
@@ -181,7 +217,7 @@ int main(int argc, char **argv)
 	for (int round = 0; round < rounds; round++)
 		times[round] = times[round + 1] - times[round];
 	qsort(times, rounds, sizeof *times, by_size);
-	printf("%.0f\n", times[rounds / 2] / 2);
+	printf("%.0f\n", times[rounds / 2] / (reads ? 1 : 2));
 	int status;
 	MUST(waitpid(child, &status, 0) == child && status == 0);
 	return 0;

@@ -338,7 +338,7 @@ mod tests {
         });
     }
 
-    const ROUNDS: usize = 1000;
+    const ROUNDS: usize = 4000;
 
     /// Goal: a process that does not have the domain opens none of its targets, though it knows their names. Method: this
     /// test in another process.
