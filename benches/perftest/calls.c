@@ -1,16 +1,15 @@
-/* What `adverb bench` and ib_send_lat or ib_read_lat measure, between two processes, by the calls of either:
- * `benches/perftest/run` sets each order of calls beside what makes them: `as-bench` beside `adverb bench`, `as-perftest` beside
- * perftest.
+/* What `adverb bench` and perftest measure, between two processes, by the calls of either: `benches/perftest/run` sets each order
+ * of calls beside what makes them: `as-bench` beside `adverb bench`, `as-perftest` beside perftest.
  *
- * send: a ping-pong. `adverb bench` posts its answer at once, and the next receive after it; one queue takes all completions.
- * ib_send_lat posts the next receive before it answers, and waits for the completion of each request, in a queue of its own,
- * before it looks for the message.
+ * send-lat: a ping-pong. `adverb bench` posts its answer at once, and the next receive after it; one queue takes all
+ * completions. ib_send_lat posts the next receive before it answers, and waits for the completion of each request, in a queue
+ * of its own, before it looks for the message.
  *
- * read: from the post to the completion. The server of `adverb bench` polls meanwhile; that of ib_read_lat waits for its client
- * at a socket, and leaves the answers to its device.
+ * read-lat, read-bw: one READ at a time, or as many as the queue has room for. The server of `adverb bench` polls meanwhile;
+ * those of ib_read_lat and ib_read_bw wait for their clients at a socket, and leave the answers to their devices.
  *
- * Prints the median, for send of half a round trip, in nanoseconds. Arguments: the order, the operation, bytes (at most 256:
- * inline), round trips, and the two processors. */
+ * Prints nanoseconds: of half a round trip and of a READ the median, of a stream's READs the average. Arguments: the order, the
+ * operation, bytes (a SEND has at most 256, inline), how many times, and the two processors. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -27,10 +26,14 @@
 
 #define RECEIVES 256
 #define INLINE_MAX 256
+#define BYTES_MAX (1 << 20)
+#define DEPTH 128
+#define SIGNAL 100
+#define READS 128
 
 #define MUST(what) do { if (!(what)) { fprintf(stderr, "%d: %s: %s\n", __LINE__, #what, strerror(errno)); exit(1); } } while (0)
 
-static char memory[2][4096] __attribute__((aligned(4096)));
+static char memory[2][BYTES_MAX] __attribute__((aligned(4096)));
 static struct ibv_cq *sends, *receives;
 static struct ibv_qp *qp;
 static struct ibv_sge incoming, outgoing;
@@ -59,7 +62,7 @@ static void open_device(int two_queues, uint32_t bytes)
 	outgoing = (struct ibv_sge){(uintptr_t)memory[1], bytes, mr->lkey};
 	MUST(write(other, &mr->rkey, sizeof remote_key) == sizeof remote_key);
 	MUST(read(other, &remote_key, sizeof remote_key) == sizeof remote_key);
-	struct ibv_qp_init_attr attr = {.send_cq = sends, .recv_cq = receives, .cap = {128, 2 * RECEIVES, 1, 1, INLINE_MAX},
+	struct ibv_qp_init_attr attr = {.send_cq = sends, .recv_cq = receives, .cap = {DEPTH, 2 * RECEIVES, 1, 1, INLINE_MAX},
 		.qp_type = IBV_QPT_RC};
 	MUST(qp = ibv_create_qp(pd, &attr));
 }
@@ -71,12 +74,12 @@ static void connect_it(void)
 	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	MUST(write(other, &number, sizeof number) == sizeof number && read(other, &number, sizeof number) == sizeof number);
 	to = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = number, .min_rnr_timer = 12,
-		.max_dest_rd_atomic = 1,
+		.max_dest_rd_atomic = READS,
 		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 1, .hop_limit = 64}}};
 	MUST(!ibv_query_gid(qp->context, 1, 1, &to.ah_attr.grh.dgid));
 	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	to = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+	to = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = READS};
 	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 		IBV_QP_MAX_QP_RD_ATOMIC));
 }
@@ -135,15 +138,33 @@ static void wait_as_perftest(void)
 	receive();
 }
 
-static void read_it(void)
+static void post_read(int flags)
 {
 	/* The other process is a copy of this one: its memory is at the same place. */
-	struct ibv_send_wr wr = {.sg_list = &incoming, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED,
+	struct ibv_send_wr wr = {.sg_list = &incoming, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = flags,
 		.wr.rdma = {(uintptr_t)memory[1], remote_key}}, *bad;
 	MUST(!ibv_post_send(qp, &wr, &bad));
-	unfinished++;
-	while (unfinished)
+}
+
+static void read_one(void)
+{
+	post_read(IBV_SEND_SIGNALED);
+	for (unfinished = 1; unfinished;)
 		poll_once(sends, 1);
+}
+
+/* Each completion is of SIGNAL requests. */
+static void read_many(int count)
+{
+	int posted = 0, done = 0;
+	while (done < count / SIGNAL) {
+		while (posted < count && posted - done * SIGNAL < DEPTH)
+			post_read(++posted % SIGNAL ? 0 : IBV_SEND_SIGNALED);
+		unfinished = 0;
+		poll_once(sends, 4);
+		done -= unfinished;
+	}
+	unfinished = 0;
 }
 
 /* Polls until the other process says something. */
@@ -172,9 +193,10 @@ static int by_size(const void *a, const void *b)
 int main(int argc, char **argv)
 {
 	MUST(argc == 7);
-	int as_perftest = !strcmp(argv[1], "as-perftest"), reads = !strcmp(argv[2], "read"), rounds = atoi(argv[4]), pair[2];
+	int as_perftest = !strcmp(argv[1], "as-perftest"), streams = !strcmp(argv[2], "read-bw"), rounds = atoi(argv[4]), pair[2];
+	int reads = streams || !strcmp(argv[2], "read-lat");
 	uint32_t bytes = atoi(argv[3]);
-	MUST(rounds > 0 && bytes <= INLINE_MAX && !socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	MUST(rounds > 0 && rounds % SIGNAL == 0 && bytes <= (reads ? BYTES_MAX : INLINE_MAX) && !socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
 	double *times = calloc(rounds + 1, sizeof *times);
 	MUST(times);
 	pid_t child = fork();
@@ -202,9 +224,14 @@ int main(int argc, char **argv)
 		if (!is_client)
 			send();
 	}
-	for (int round = 0; round < rounds && reads && is_client; round++) {
+	for (int round = 0; round < rounds && reads && !streams && is_client; round++) {
 		times[round] = now_ns();
-		read_it();
+		read_one();
+	}
+	if (streams && is_client) {
+		read_many(rounds / SIGNAL / 8 * SIGNAL); /* Warms up. */
+		times[0] = now_ns();
+		read_many(rounds);
 	}
 	if (reads && !is_client && !as_perftest)
 		serve();
@@ -214,6 +241,8 @@ int main(int argc, char **argv)
 	meet();
 	if (!is_client)
 		return 0;
+	if (streams)
+		return printf("%.1f\n", (times[rounds] - times[0]) / rounds) < 0;
 	for (int round = 0; round < rounds; round++)
 		times[round] = times[round + 1] - times[round];
 	qsort(times, rounds, sizeof *times, by_size);

@@ -257,7 +257,7 @@ impl Handshake {
 }
 
 /// Connects, and tries again while the other has too many waiting.
-fn connect(name: &[u8], over: impl Fn() -> bool) -> io::Result<Stream> {
+pub(crate) fn connect(name: &[u8], over: impl Fn() -> bool) -> io::Result<Stream> {
     loop {
         match Stream::connect(name) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !over() => {

@@ -24,7 +24,6 @@ use crate::sync::Mutex;
 use adverb_sys::fork::PerProcess;
 use adverb_wire::Qpn;
 use std::io;
-use std::ptr;
 use std::sync::{Arc, Weak};
 
 /// Another handle of an XRC target. `ibv_open_qp`.
@@ -55,13 +54,11 @@ impl Port {
     ///
     /// No descriptors or threads left; it cannot be opened then.
     pub fn share_target(self: &Arc<Self>, domain: &Xrcd, target: &Arc<Qp>) -> io::Result<()> {
-        // It is there before its listener is asked for: another's end cannot take that away in between.
+        if domain.is_of_file() {
+            service::listen(self)?;
+        }
         TARGETS.get().lock().push((domain.clone(), Arc::downgrade(target)));
-        let listens = if domain.is_of_file() { service::listen(self) } else { Ok(()) };
-        listens.inspect_err(|_| {
-            let is_other = |other: &Weak<Qp>| !ptr::eq(other.as_ptr(), Arc::as_ptr(target));
-            TARGETS.get().lock().retain(|(_, other)| is_other(other));
-        })
+        Ok(())
     }
 
     /// Opens the target of this domain with this number. `events` hears of it, where it goes by `context`.
@@ -88,7 +85,6 @@ impl Port {
 /// A handle of a target was dropped: those that have ended let go of their domains.
 pub fn forget_ended_targets() {
     TARGETS.get().lock().retain(|(_, target)| target.strong_count() > 0);
-    service::forget_idle_listeners();
 }
 
 fn find(number: Qpn, is_domain: impl Fn(&Xrcd) -> bool) -> Option<Arc<Qp>> {
@@ -100,12 +96,6 @@ fn find(number: Qpn, is_domain: impl Fn(&Xrcd) -> bool) -> Option<Arc<Qp>> {
 /// A target that processes can open which have its domain open.
 fn find_named(name: DomainName, number: Qpn) -> Option<Arc<Qp>> {
     find(number, |domain| domain.shared.name() == Some(name))
-}
-
-/// A port has targets that others can open.
-fn has_targets(port: &Arc<Port>) -> bool {
-    let is_of_port = |domain: &Xrcd| domain.is_of_file() && port.owns_xrcd(domain);
-    TARGETS.get().lock().iter().any(|(domain, _)| is_of_port(domain))
 }
 
 /// The name by which a device is found that has made targets. Abstract names belong to the network namespace.

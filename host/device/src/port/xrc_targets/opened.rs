@@ -4,6 +4,7 @@ use super::message::Message;
 use super::name;
 use super::service::{Service, receive, service};
 use crate::link::errors::ConnectError;
+use crate::link::shm::handshake::connect;
 use crate::objects::events::{Affiliation, Element, EventKind, EventQueue, Listener};
 use crate::objects::qp::{Change, QpQuery};
 use crate::progress::Port;
@@ -16,7 +17,7 @@ use adverb_wire::Qpn;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A target of another process. Dropped, it is closed.
 #[derive(Debug)]
@@ -55,7 +56,9 @@ impl RemoteTarget {
         let slot =
             registry.owner(number).filter(|slot| registry.holders(domain).any(|one| one == *slot));
         let maker = registry.member(slot.ok_or(io::ErrorKind::NotFound)?);
-        let stream = match Stream::connect(name(registry.place(), maker).as_bytes()) {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let place = name(registry.place(), maker);
+        let stream = match connect(place.as_bytes(), || Instant::now() > deadline) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 return Err(io::ErrorKind::NotFound.into());
             }

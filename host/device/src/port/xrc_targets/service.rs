@@ -5,7 +5,7 @@
 
 use super::message::Message;
 use super::opened::Connection;
-use super::{find_named, forget_ended_targets, has_targets, name};
+use super::{find_named, forget_ended_targets, name};
 use crate::link::errors::ConnectError;
 use crate::link::shm::handshake::accepted;
 use crate::objects::events::{Element, EventQueue, Listener};
@@ -75,10 +75,12 @@ pub(super) fn service() -> io::Result<Arc<Service>> {
     Ok(made)
 }
 
-/// Lets other processes open targets of a port.
+/// Lets other processes open targets of a port, from now on for as long as it lives: its name could not be had again at once
+/// where a child of this process has the listener until it calls `exec`.
 pub(super) fn listen(port: &Arc<Port>) -> io::Result<()> {
     let service = service()?;
     let mut places = service.places.lock();
+    forget_ended(&mut places);
     let is_there = |place: &Place| match place {
         Place::Listener { port: known, .. } => Weak::ptr_eq(known, &Arc::downgrade(port)),
         Place::Opened(_) => false,
@@ -95,19 +97,11 @@ pub(super) fn listen(port: &Arc<Port>) -> io::Result<()> {
     Ok(())
 }
 
-/// Where no target is left that others can open, none connects any more.
-pub(super) fn forget_idle_listeners() {
-    let service = SERVICE.get().lock().clone();
-    let Some(service) = service else { return };
-    service.places.lock().retain(|_, place| match place {
-        Place::Listener { listener, port, .. } => {
-            let stays = port.upgrade().is_some_and(|port| has_targets(&port));
-            if !stays {
-                let _ = service.epoll.remove(&*listener);
-            }
-            stays
-        }
-        Place::Opened(_) => true,
+/// Closes listeners of ports that have gone, and forgets connections that have ended.
+fn forget_ended(places: &mut HashMap<u64, Place>) {
+    places.retain(|_, place| match place {
+        Place::Listener { port, .. } => port.strong_count() > 0,
+        Place::Opened(connection) => connection.strong_count() > 0,
     });
 }
 
@@ -120,10 +114,7 @@ impl Service {
     pub(super) fn attend_to(&self, connection: &Arc<Connection>) -> io::Result<()> {
         let token = self.next_token();
         let mut places = self.places.lock();
-        places.retain(|_, place| match place {
-            Place::Opened(connection) => connection.strong_count() > 0,
-            Place::Listener { .. } => true,
-        });
+        forget_ended(&mut places);
         places.insert(token, Place::Opened(Arc::downgrade(connection)));
         self.epoll.add(connection.stream(), token, Interest::Readable)
     }
@@ -164,7 +155,6 @@ impl Service {
         let places = self.places.lock();
         match places.get(&token) {
             None => {}
-            // A listener has its place meanwhile: `listen` sees that it is there.
             Some(Place::Listener { listener, port, user }) => {
                 for stream in (0..ACCEPTS_MAX).map_while(|_| accepted(listener)) {
                     let token = self.next_token();
@@ -262,6 +252,7 @@ fn errno_of(error: &ConnectError) -> u32 {
 mod tests {
     use super::*;
     use crate::link::path::{PathChoice, PortConfig};
+    use crate::link::shm::handshake::connect;
     use crate::objects::cq::CqConfig;
     use crate::objects::qp::{Change, QpCap, QpConfig};
     use crate::objects::xrc::{OpenXrcd, Xrcd};
@@ -327,7 +318,7 @@ mod tests {
         let come_and_go = || {
             for _ in 0..ROUNDS {
                 let target = shared_target(&port, &xrcd).unwrap();
-                let opener = Stream::connect(place(&port).as_bytes()).unwrap();
+                let opener = connect(place(&port).as_bytes(), || false).unwrap();
                 drop((opener, target));
                 forget_ended_targets();
             }
@@ -338,7 +329,7 @@ mod tests {
         });
     }
 
-    const ROUNDS: usize = 4000;
+    const ROUNDS: usize = 2000;
 
     /// Goal: a process that does not have the domain opens none of its targets, though it knows their names. Method: this
     /// test in another process.
@@ -377,7 +368,7 @@ mod tests {
         let place = place(&port);
         let (domain, number) = (xrcd.shared.name().unwrap(), target.number());
         let open = open(&xrcd, number);
-        let connect = || Stream::connect(place.as_bytes()).unwrap();
+        let connect = || connect(place.as_bytes(), || false).unwrap();
 
         let good = connect();
         good.send(&open, &[]).unwrap();
