@@ -198,7 +198,7 @@ impl Shared {
                 return Some(()); // What needed us has had time to need us again.
             }
             let found = port.help(!engaged && duty.is_at_work(&port, now));
-            duty.arrived = found == Some(true);
+            duty.arrived = found != Some(false);
             let rest = now.saturating_sub(last_busy) > nanos(LINGER);
             match found {
                 Some(true) => last_busy = now,
@@ -327,7 +327,7 @@ struct Duty {
     watched: usize,
     /// How often the program had driven when the helper last went to sleep.
     slept_at: u64,
-    /// Something has just arrived.
+    /// Something has just arrived, or another thread takes a step.
     arrived: bool,
     /// How often in turn the program took by itself what had arrived, and how often is enough.
     taken: u32,
@@ -456,7 +456,8 @@ fn is_left_waiting(port: &Port, looks: u32) -> Option<bool> {
     for _ in 0..looks {
         let (calls, waits) = (port.calls(), port.has_arrivals());
         thread::sleep(LINGER);
-        let called = port.calls() != calls;
+        // A step of a stream takes longer than a look: one that is being taken counts as well.
+        let called = port.calls() != calls || port.is_taking_a_step();
         if !called && waits && port.has_arrivals() {
             return Some(true);
         }
@@ -472,6 +473,7 @@ fn nanos(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::path::{PathChoice, PortConfig};
 
     /// Goal: a program is left to itself once it has taken a few arrivals in turn; one that was left lying counts more.
     #[test]
@@ -508,6 +510,16 @@ mod tests {
         }
         duty.stand_in_again(false);
         assert_eq!(duty.enough, TAKEN_ENOUGH_MAX);
+    }
+
+    /// Goal: a program is at work while it takes a step, however long that is: a burst of a stream takes longer than a look.
+    #[test]
+    fn a_program_in_the_midst_of_a_step_takes_what_arrives() {
+        let config = PortConfig { path: Some(PathChoice::Udp), exclusive: true };
+        let port = Port::open_with("soft_lo", &config).unwrap();
+        let step = port.receiver.lock();
+        assert_eq!(is_left_waiting(&port, LOOKS), Some(false));
+        drop(step);
     }
 
     #[test]

@@ -188,6 +188,11 @@ impl Port {
         poll::readable(first, sockets.map(AsFd::as_fd), Some(Duration::ZERO)).unwrap_or(false)
     }
 
+    /// A thread is in the midst of a step.
+    pub(crate) fn is_taking_a_step(&self) -> bool {
+        self.receiver.try_lock().is_none()
+    }
+
     /// A number that changes with each call that drives, and with each burst that leaves: a program that posts many
     /// requests at once is at work, though it does not look for completions meanwhile.
     pub(crate) fn calls(&self) -> u64 {
