@@ -5,7 +5,8 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 /// A running internet checksum. Bytes may be added in pieces of any length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
-    /// Sum of 16-bit words, carries above.
+    /// Sum of 16-bit words in this machine's byte order, carries above. The sum does not depend on the order but for a
+    /// swap at its end: RFC 1071 §2 (B).
     total: u64,
     /// An odd number of bytes was added: the next one is the low half of a word.
     odd: bool,
@@ -13,42 +14,45 @@ pub struct Sum {
 
 impl Sum {
     /// The sum of a TCP, UDP or ICMP message of `len` bytes over IPv4 begins with this. RFC 9293 §3.1.
+    #[inline]
     pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) -> Self {
         let [l0, l1] = len.to_be_bytes();
         Self::default().with(&src.octets()).with(&dst.octets()).with(&[0, protocol, l0, l1])
     }
 
     /// The sum of a TCP, UDP or ICMP message of `len` bytes over IPv6 begins with this. RFC 8200 §8.1.
+    #[inline]
     pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u16) -> Self {
         let [l0, l1] = len.to_be_bytes();
         Self::default().with(&src.octets()).with(&dst.octets()).with(&[0, protocol, l0, l1])
     }
 
     /// The sum with `bytes` behind those that it has.
+    #[inline]
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
         let words = word_sum(bytes);
-        let words = if self.odd { words.swap_bytes() } else { words };
-        Self { total: self.total + u64::from(words), odd: self.odd ^ (bytes.len() % 2 == 1) }
+        let words = if self.odd { u64::from(fold(words).swap_bytes()) } else { words };
+        Self { total: self.total + words, odd: self.odd ^ (bytes.len() % 2 == 1) }
     }
 
     /// The checksum: the complement of the sum. Over a message that contains its own checksum, 0.
+    #[inline]
     pub fn finish(self) -> u16 {
-        !fold(self.total)
+        !u16::from_be(fold(self.total))
     }
 }
 
-/// The one's complement sum of `bytes` as big-endian words, with a zero byte appended if their number is odd.
-fn word_sum(bytes: &[u8]) -> u16 {
-    // The sum does not depend on the byte order but for a swap at its end: RFC 1071 §2 (B).
+/// The sum of `bytes` as words of this machine, with a zero byte appended if their number is odd.
+#[inline]
+fn word_sum(bytes: &[u8]) -> u64 {
     let (chunks, rest) = bytes.as_chunks::<4>();
-    let mut total: u64 = chunks.iter().map(|chunk| u64::from(u32::from_ne_bytes(*chunk))).sum();
+    let total: u64 = chunks.iter().map(|chunk| u64::from(u32::from_ne_bytes(*chunk))).sum();
     let mut last = [0; 4];
     for (to, from) in last.iter_mut().zip(rest) {
         *to = *from;
     }
-    total += u64::from(u32::from_ne_bytes(last));
-    u16::from_be(fold(total))
+    total + u64::from(u32::from_ne_bytes(last))
 }
 
 /// Carries added back in until none is left.
