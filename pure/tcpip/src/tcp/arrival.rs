@@ -340,7 +340,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    fn on_too_big(&mut self, mtu: u32) {
+    pub(super) fn on_too_big(&mut self, mtu: u32) {
         let least = if self.names.are_v6() { MTU_MIN_V6 } else { MTU_MIN_V4 };
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(least);
         if mtu < self.agreed.path_mtu {

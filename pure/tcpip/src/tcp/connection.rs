@@ -430,8 +430,18 @@ impl<B: AsRef<[u8]>> Connection<B> {
             self.time_out();
             return;
         }
+        self.look_for_black_hole();
         if is_due(self.clocks.keep_alive, now) {
             self.on_keep_alive(now);
+        }
+    }
+
+    /// RFC 4821 §7.7: a path that takes no full segments, of which no router tells, looks like one that takes nothing.
+    fn look_for_black_hole(&mut self) {
+        for (time_outs, mtu) in SHORTER {
+            if mtu < self.agreed.path_mtu && self.sender.time_outs_of(self.segment()) >= time_outs {
+                self.on_too_big(mtu.into());
+            }
         }
     }
 
@@ -514,6 +524,10 @@ const DUPLICATES_MAX: u16 = 1000;
 
 /// Most chunks that wait to be sent or acknowledged.
 const CHUNKS_MAX: usize = 1 << 16;
+
+/// After how many time-outs packets are tried that have so many bytes at most: what all IPv6 links take, and what all
+/// hosts of IPv4.
+const SHORTER: [(u32, u16); 2] = [(2, 1280), (4, 576)];
 
 /// What hosts take, without headers.
 const SEGMENT_DEFAULT_V4: u16 = 536;

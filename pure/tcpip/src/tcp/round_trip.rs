@@ -65,6 +65,11 @@ impl RoundTrip {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
+    /// Time-outs since the last answer.
+    pub(super) fn time_outs(&self) -> u32 {
+        self.backoff
+    }
+
     /// There was an answer.
     pub(super) fn answered(&mut self) {
         self.backoff = 0;

@@ -225,6 +225,13 @@ impl<B: AsRef<[u8]>> Sender<B> {
         self.timers.tail = None; // What is lost is known already.
     }
 
+    /// Time-outs since the last answer, if the first segment in flight has so many bytes or more.
+    pub(super) fn time_outs_of(&self, bytes: u64) -> u32 {
+        let first = self.board.iter().next();
+        let long = first.is_some_and(|sent| sent.end - sent.start >= bytes);
+        if long { self.trip.time_outs() } else { 0 }
+    }
+
     fn set_segment(&mut self, segment: u64) {
         self.segment = segment;
         self.congestion.set_segment(segment);

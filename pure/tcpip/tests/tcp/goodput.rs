@@ -92,3 +92,17 @@ fn a_lost_tail_is_repaired_before_the_time_out() {
     let took = pair.now.since(lost_at);
     assert!(took < Duration::from_millis(200), "{took:?} for a round trip of 20 ms");
 }
+
+/// Goal: a path that takes shorter packets than the interface, and tells nothing of it, does not stop a stream.
+#[test]
+fn a_path_that_swallows_long_packets_gets_shorter_ones() {
+    let plan =
+        Plan { bytes: 200_000, chunk_max: 20_000, pause: Duration::from_millis(1), reads: 30_000 };
+    let peer = Plan { bytes: 100, ..plan };
+    for mtu in [1300, 600] {
+        let path = Path { mtu, ..Path::default() };
+        let mut pair = Pair::new(5, [Config::default(); 2], [plan, peer], path);
+        pair.run(Duration::from_secs(120)); // TIME-WAIT takes a minute.
+        pair.assert_complete();
+    }
+}
