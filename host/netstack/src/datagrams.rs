@@ -1,7 +1,7 @@
 //! UDP sockets: their names, and queues of what has arrived.
 
 use adverb_tcpip::tuple::Tuple;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -35,8 +35,8 @@ pub struct Datagram {
 /// All UDP sockets of a [`Netstack`](crate::Netstack).
 #[derive(Debug, Default)]
 pub struct Datagrams {
-    sockets: HashMap<SocketId, Socket>,
-    names: HashMap<Name, SocketId>,
+    sockets: BTreeMap<SocketId, Socket>,
+    names: BTreeMap<Name, SocketId>,
     /// Sockets with something to read, of which nothing has been told.
     readable: VecDeque<SocketId>,
     made: u64,

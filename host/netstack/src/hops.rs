@@ -28,6 +28,8 @@ pub(crate) struct Hops {
     interface: u32,
     routes: Routes,
     known: HashMap<IpAddr, Entry>,
+    /// The one that was found last, of those.
+    last: Option<(IpAddr, Entry)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,25 +43,34 @@ struct Entry {
 
 impl Hops {
     pub(crate) fn new(interface: u32) -> io::Result<Self> {
-        Ok(Self { interface, routes: Routes::open()?, known: HashMap::new() })
+        Ok(Self { interface, routes: Routes::open()?, known: HashMap::new(), last: None })
     }
 
     /// The way to an address.
     #[inline]
     pub(crate) fn find(&mut self, to: IpAddr, now: Time) -> Hop {
-        match self.known.get(&to) {
-            Some(entry) if now < entry.ask_at => entry.hop,
-            Some(_) | None => self.ask(to, now),
+        if let Some((last, entry)) = self.last
+            && last == to
+            && now < entry.ask_at
+        {
+            return entry.hop;
         }
+        let entry = match self.known.get(&to) {
+            Some(entry) if now < entry.ask_at => *entry,
+            Some(_) | None => self.ask(to, now),
+        };
+        self.last = Some((to, entry));
+        entry.hop
     }
 
     /// Routes have changed: all is to be asked anew.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
+        self.last = None;
     }
 
     #[cold]
-    fn ask(&mut self, to: IpAddr, now: Time) -> Hop {
+    fn ask(&mut self, to: IpAddr, now: Time) -> Entry {
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
@@ -73,8 +84,9 @@ impl Hops {
             }
             Ok(None) | Err(_) => (Hop::None, NONE_FOR, 0),
         };
-        self.known.insert(to, Entry { hop, ask_at: now.plus(wait), asked });
-        hop
+        let entry = Entry { hop, ask_at: now.plus(wait), asked };
+        self.known.insert(to, entry);
+        entry
     }
 
     /// The hardware address, if the kernel knows it.

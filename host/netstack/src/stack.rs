@@ -241,7 +241,7 @@ impl Netstack {
     fn transmit(&mut self, now: Time) -> usize {
         let Self { link, tcp, counters, limits, .. } = self;
         let mut sent = 0;
-        while sent < limits.segments && link.has_room() {
+        while sent < limits.segments && tcp.is_ready() && link.has_room() {
             let Some(transmit) = tcp.poll_transmit(now) else { break };
             sent += 1;
             let tuple = &transmit.tuple;

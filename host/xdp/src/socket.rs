@@ -163,7 +163,9 @@ impl Incoming {
             }
         }
         self.rx.consumed(position);
-        self.refill();
+        if self.read.len() >= REFILL_MIN || is_low(&self.fill) {
+            self.refill();
+        }
         to_usize(position.wrapping_sub(first))
     }
 
@@ -448,6 +450,8 @@ const FILLED: u32 = 1024;
 const IDLE_CALLS: u32 = 256;
 /// Frames that are received, and kept for sending, at a time.
 const BATCH: usize = 64;
+/// Frames that are given back together.
+const REFILL_MIN: usize = 16;
 /// Frames for sending below which free ones are taken.
 const SPARE_MIN: usize = 32;
 /// Frames that become the kernel's before it is told.

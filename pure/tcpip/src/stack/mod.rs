@@ -333,6 +333,11 @@ impl<B: AsRef<[u8]>> Stack<B> {
         Outcome::Taken
     }
 
+    /// [`Stack::poll_transmit`] may have something.
+    pub fn is_ready(&self) -> bool {
+        !self.resets.is_empty() || self.agenda.first_ready().is_some()
+    }
+
     /// The next segment to send, if there is one. It must be sent.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<'_, B>> {
         if let Some((tuple, header)) = self.resets.pop_front() {
