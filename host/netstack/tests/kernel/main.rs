@@ -16,7 +16,9 @@ use adverb_sys::bpf::XdpMode;
 use adverb_tcpip::stack::Listen;
 use adverb_tcpip::tcp::{Config, End, KeepAlive, State};
 use near::{Near, pattern};
-use place::{FAR, FAR_6, NEAR, NEAR_6, Pair, near_role, run, with_namespaces};
+use place::{
+    FAR, FAR_6, NEAR, NEAR_6, Pair, command_in, namespace, near_role, role_in, run, with_namespaces,
+};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -120,6 +122,41 @@ fn streams_survive_loss() {
                 near.serve_echo(PORT, 4);
                 client.wait_for("done");
             }
+        }
+    });
+}
+
+/// Goal: streams survive loss in both directions, behind a router, and in both roles.
+#[test]
+fn streams_survive_loss_both_ways_behind_a_router() {
+    with_namespaces("streams_survive_loss_both_ways_behind_a_router", || {
+        const BEYOND: &str = "10.99.0.2";
+        let pair = Pair::new(1);
+        let beyond = namespace();
+        let far = |words: &str| run(pair.far_command("ip").args(words.split(' ')));
+        far(&format!("link add middle type veth peer name beyond netns {}", beyond.id()));
+        far("address add 10.99.0.1/24 dev middle");
+        far("link set middle up");
+        run(pair.far_command("sysctl").args(["-q", "net.ipv4.ip_forward=1"]));
+        for words in [
+            format!("address add {BEYOND}/24 dev beyond"),
+            "link set beyond up".into(),
+            "route add default via 10.99.0.1".into(),
+        ] {
+            run(command_in(&beyond, "ip").args(words.split(' ')));
+        }
+        run(Command::new("ip").args(format!("route add 10.99.0.0/24 via {FAR}").split(' ')));
+        for percent in [1, 5] {
+            let _losses =
+                ["far", "middle"].map(|from| pair.far_role("loss", &format!("{from} {percent}")));
+            let _echo = role_in(&beyond, "echo", &format!("{BEYOND} {PORT}"));
+            let mut near = Near::new(None);
+            let id = near.connect(at(NEAR, 9000), at(BEYOND, PORT), None);
+            near.echo_through(id, 2_000_000);
+            near.listen(at(NEAR, PORT), None);
+            let mut client = role_in(&beyond, "client", &format!("{NEAR} {PORT} 4 300000"));
+            near.serve_echo(PORT, 4);
+            client.wait_for("done");
         }
     });
 }

@@ -58,7 +58,7 @@ impl Running {
         assert!(found, "it ended before it was {said}");
     }
 
-    fn id(&self) -> String {
+    pub(crate) fn id(&self) -> String {
         self.child.id().to_string()
     }
 
@@ -122,9 +122,7 @@ const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 impl Pair {
     /// A cable with that many queues; neighbours know each other.
     pub(crate) fn new(queues: u32) -> Self {
-        let mut command = Command::new("unshare");
-        command.args(["-n", "sh", "-c", "ip link set lo up && echo ready && exec cat"]);
-        let pair = Self { far: Running::start(&mut command) };
+        let pair = Self { far: namespace() };
         let _ = Command::new("ip").args(["link", "delete", "near"]).stderr(Stdio::null()).status();
         let queues = format!("numtxqueues {queues} numrxqueues {queues}");
         let far = pair.far.id();
@@ -165,15 +163,32 @@ impl Pair {
     }
 
     pub(crate) fn far_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["-n", "-t", &self.far.id(), "--"]).arg(program);
-        command
+        command_in(&self.far, program)
     }
 
     /// This binary in a role at the far end.
     pub(crate) fn far_role(&self, role: &str, with: &str) -> Running {
-        Running::start_role(&mut self.far_command(myself()), role, with)
+        role_in(&self.far, role, with)
     }
+}
+
+/// A program that does nothing, in a network namespace of its own.
+pub(crate) fn namespace() -> Running {
+    let mut command = Command::new("unshare");
+    command.args(["-n", "sh", "-c", "ip link set lo up && echo ready && exec cat"]);
+    Running::start(&mut command)
+}
+
+/// A program in the network namespace of another.
+pub(crate) fn command_in(other: &Running, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("nsenter");
+    command.args(["-n", "-t", &other.id(), "--"]).arg(program);
+    command
+}
+
+/// This binary in a role in the network namespace of another program.
+pub(crate) fn role_in(other: &Running, role: &str, with: &str) -> Running {
+    Running::start_role(&mut command_in(other, myself()), role, with)
 }
 
 fn text(mac: [u8; 6]) -> String {
