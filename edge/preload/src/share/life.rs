@@ -206,6 +206,7 @@ fn release() -> bool {
 /// In every child of a fork, by whatever function.
 extern "C" fn in_child() {
     thread::forget_id();
+    alive::after_fork();
     thread::with(|thread| thread.is_forking.set(false));
     let is_confined = confined::is_confined();
     if let Some(reserved) = thread::with(|thread| thread.reserved.take()) {
@@ -220,7 +221,6 @@ extern "C" fn in_child() {
         signal::settle_in();
         arena::add_process(alive::me());
     }
-    alive::after_fork();
     doorbell::after_fork();
     doorbell::make_room();
     rendezvous::after_fork();
