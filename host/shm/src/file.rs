@@ -123,6 +123,14 @@ impl SharedFile {
         }
     }
 
+    /// Whether it is `len` bytes long, and the file system has put memory aside for all of them.
+    pub fn is_reserved(&self, len: usize) -> bool {
+        let is_enough = |blocks: i64| blocks.checked_mul(BLOCK_BYTES) >= i64::try_from(len).ok();
+        self.about().is_ok_and(|about| {
+            usize::try_from(about.st_size) == Ok(len) && is_enough(about.st_blocks)
+        })
+    }
+
     /// Its length.
     ///
     /// # Errors
@@ -199,6 +207,9 @@ pub fn read_link<'a>(path: &CStr, into: &'a mut [u8]) -> &'a [u8] {
 fn is_of_user(about: &Stat) -> bool {
     about.st_uid == rustix::process::geteuid().as_raw()
 }
+
+/// What `st_blocks` counts, whatever the file system.
+const BLOCK_BYTES: i64 = 512;
 
 fn bytes(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
@@ -304,6 +315,9 @@ mod tests {
         file.reserve(8192, 4096).unwrap();
         let about = file.about().unwrap();
         assert_eq!(about.st_size, 1 << 20);
+        assert!(!file.is_reserved(1 << 20));
+        file.reserve(0, 1 << 20).unwrap();
+        assert!(file.is_reserved(1 << 20) && !file.is_reserved(1 << 19));
         rustix::io::pwrite(&file, b"abc", 0).unwrap();
         assert_eq!(file.read(&mut [0; 3]), b"abc");
     }

@@ -270,8 +270,11 @@ pub(crate) fn shared(kind: &str, reach: Reach) -> Option<SharedFile> {
 
 /// Maps a file of that length whose memory is put aside from the start.
 pub(crate) fn map_whole(file: &SharedFile, len: usize) -> Option<Mapping> {
-    file.set_len(len).ok()?;
-    file.reserve(0, len).ok()?;
+    // Each process of a server maps it, and to reserve again what is there takes as long as the file is.
+    if !file.is_reserved(len) {
+        file.set_len(len).ok()?;
+        file.reserve(0, len).ok()?;
+    }
     Mapping::new(file, len)
 }
 
