@@ -83,6 +83,23 @@ impl Pace {
         Grant::Bytes(granted, full_at.saturating_add(self.ticks(granted)))
     }
 
+    /// How long, in [`TICKS`], a bucket has been full while a sender waited for it that has woken up late. `None` if it
+    /// has not: nothing is lost.
+    pub fn late(full_at: u64, now_ns: u64) -> Option<u64> {
+        now_ns.saturating_mul(TICKS).checked_sub(full_at).filter(|late| *late > 0)
+    }
+
+    /// What a late sender is owed after it has been late once more.
+    pub fn owe(owed: u64, late: u64) -> u64 {
+        owed.saturating_add(late).min(OWED_MAX)
+    }
+
+    /// How much of what is owed goes off the price of bytes that have been granted: a sender that was late catches up,
+    /// a little faster than its rate and never by a burst.
+    pub fn discount(&self, granted: u64, owed: u64) -> u64 {
+        owed.min(self.ticks(granted) / CATCH_UP)
+    }
+
     /// The bucket after bytes have been given back that were taken, and could not be sent.
     pub fn give_back(&self, full_at: u64, bytes: u64) -> u64 {
         full_at.saturating_sub(self.ticks(bytes))
@@ -105,6 +122,12 @@ const SECOND: u64 = 1_000_000_000 * TICKS;
 
 /// The least burst that is chosen where none is given: two packets of Ethernet.
 const BURST_MIN: u64 = 3000;
+
+/// The most that is owed: less than 2 % of the second that it is measured by.
+const OWED_MAX: u64 = SECOND / 1000 * 16;
+
+/// A sender that catches up is faster than its rate by this part of it.
+const CATCH_UP: u64 = 16;
 
 /// The longest datagram.
 const LOAD_MAX: u64 = 65_535;
@@ -168,6 +191,44 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Goal: a sender that wakes up late keeps its rate, and no stretch of time has more than a burst beyond what it may
+    /// catch up by. Method: it sleeps three milliseconds longer than it was told, once in twenty times.
+    #[test]
+    fn time_lost_by_waking_late_is_caught_up_with() {
+        let pace = Pace::new(RATE, 0, 0).unwrap();
+        let (mut full_at, mut now, mut owed, mut waits) = (0, START_NS, 0, 0_u32);
+        let mut sent = alloc::vec::Vec::new();
+        while now < START_NS + 1_000_000_000 {
+            match pace.take(full_at, now, Load::Datagram(1400)) {
+                Grant::Bytes(bytes, next) => {
+                    let paid = pace.discount(bytes, owed);
+                    (full_at, owed) = (next - paid, owed - paid);
+                    sent.push((now, bytes));
+                }
+                Grant::Wait(wait_ns) => {
+                    waits += 1;
+                    now += wait_ns + if waits.is_multiple_of(200) { 3_000_000 } else { 0 };
+                    if let Some(late) = Pace::late(full_at, now) {
+                        (full_at, owed) = (now * TICKS, Pace::owe(owed, late));
+                    }
+                }
+            }
+        }
+        let total: u64 = sent.iter().map(|(_, bytes)| bytes).sum();
+        assert!((RATE - RATE / 50..=RATE + RATE / 50).contains(&total), "{total}");
+        let burst = (RATE / 1000).max(BURST_MIN);
+        for (at, (start, _)) in sent.iter().enumerate().step_by(7) {
+            let mut stretch = 0;
+            for (now, bytes) in &sent[at..] {
+                stretch += bytes;
+                let faster = RATE + RATE / (CATCH_UP - 1);
+                let allowed = burst + 1400 + (now - start) * faster / 1_000_000_000;
+                assert!(stretch <= allowed, "{stretch} in {} ns", now - start);
+            }
+        }
+        assert_eq!(Pace::owe(OWED_MAX, u64::MAX), OWED_MAX, "what is owed has a bound");
     }
 
     #[test]

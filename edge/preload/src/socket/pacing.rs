@@ -26,6 +26,8 @@ pub(crate) struct Paced {
     burst: AtomicU64,
     least: AtomicU64,
     full_at: AtomicU64,
+    /// What its senders are owed, who have waited and woken up late; see [`Pace::discount`].
+    owed: AtomicU64,
 }
 
 impl Paced {
@@ -46,6 +48,7 @@ impl Paced {
         self.burst.store(wanted.burst, Ordering::Relaxed);
         self.least.store(wanted.least, Ordering::Relaxed);
         self.full_at.store(0, Ordering::Relaxed);
+        self.owed.store(0, Ordering::Relaxed);
         self.rate.store(wanted.rate, Ordering::Relaxed);
     }
 
@@ -72,10 +75,31 @@ impl Paced {
                 return pace.take(full_at, raw::now_ns(), load);
             };
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-            match self.full_at.compare_exchange_weak(full_at, next, o, r) {
+            let owed = self.owed.load(r);
+            let paid = pace.discount(granted, owed);
+            let next = next.saturating_sub(paid);
+            if paid > 0 && self.owed.compare_exchange(owed, owed - paid, o, r).is_err() {
+                continue;
+            }
+            match self.full_at.compare_exchange(full_at, next, o, r) {
                 Ok(_) => return Grant::Bytes(granted, next),
                 Err(changed) => full_at = changed,
             }
+            if paid > 0 {
+                self.owed.fetch_add(paid, o);
+            }
+        }
+    }
+
+    /// A sender has waited for the bucket, and has perhaps woken up late. Of several that have, one says so.
+    fn woke(&self) {
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        let (full_at, now_ns) = (self.full_at.load(r), raw::now_ns());
+        if full_at != 0
+            && let Some(late) = Pace::late(full_at, now_ns)
+            && self.full_at.compare_exchange(full_at, full_at + late, o, r).is_ok()
+        {
+            let _ = self.owed.fetch_update(o, r, |owed| Some(Pace::owe(owed, late)));
         }
     }
 
@@ -127,6 +151,7 @@ impl Paced {
             raw::cancellation_point();
             let left_ns = limit_ns.map_or(u64::MAX, |limit| limit - spent_ns);
             pause(wait_ns.min(left_ns));
+            self.woke();
             is_still()?;
         }
     }
