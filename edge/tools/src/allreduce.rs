@@ -12,11 +12,12 @@ use adverb::session::{
 };
 
 use crate::args::{AllreduceArgs, Shape};
-use crate::bench::stats;
+use crate::bench::stats::{self, Samples};
 use crate::child::{Child, end_with_parent};
 use crate::failure::{Doing, Failure};
 use crate::here;
 use crate::mesh::free_ports;
+use crate::output::json;
 use crate::progress::Progress;
 
 /// Runs the subcommand.
@@ -58,6 +59,9 @@ fn start(args: &AllreduceArgs, rank: usize, ports: &str) -> Result<Child, Failur
     command.args(["--local", &args.local.to_string(), "--size", &args.size.to_string()]);
     command.args(["--iters", &args.iters.to_string(), "--wait", args.wait.name()]);
     command.args(["--topology", args.topology.name()]);
+    if args.json {
+        command.arg("--json");
+    }
     if let Some(width) = args.width {
         command.args(["--width", &width.to_string()]);
     }
@@ -72,10 +76,10 @@ fn member(args: &AllreduceArgs, rank: usize) -> Result<(), Failure> {
     let bytes = usize::try_from(args.size).doing("allocating the vector")?;
     let len = bytes.div_ceil(size_of::<f32>());
     let fresh: Vec<f32> = (0..len).map(|place| value(rank, place)).collect();
-    let mut times = Vec::new();
+    let mut samples = Samples::new();
     let mut data = fresh.clone();
     let mut progress = (rank == 0).then(|| Progress::new((args.iters + 1, 0)));
-    for _ in 0..=args.iters {
+    for round in 0..=args.iters {
         if let Some(progress) = &mut progress {
             progress.short_step("rounds");
         }
@@ -83,7 +87,9 @@ fn member(args: &AllreduceArgs, rank: usize) -> Result<(), Failure> {
         group.barrier().doing("waiting for the others")?;
         let start = Instant::now();
         group.allreduce(&mut data, Reduction::Sum).doing("adding up")?;
-        times.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        if round > 0 {
+            samples.record(start.elapsed()); // The first is to get acquainted.
+        }
         for (place, sum) in data.iter().enumerate() {
             let due: f32 = (0..size).map(|rank| value(rank, place)).sum();
             if sum.to_bits() != due.to_bits() {
@@ -93,17 +99,26 @@ fn member(args: &AllreduceArgs, rank: usize) -> Result<(), Failure> {
     }
     drop(progress);
     group.close().doing("parting from the others")?;
-    times.swap_remove(0); // To get acquainted.
-    let median = stats::median(times).unwrap_or(0);
-    let rate = stats::to_f64(args.size) / stats::to_f64(median.max(1));
-    if rank == 0 {
-        println!(
-            "{size} members, {} bytes of f32, {}: every bit right; {:.3} ms, {rate:.3} GB/s",
-            args.size,
-            args.topology.name(),
-            stats::to_f64(median) / 1e6,
-        );
+    if rank > 0 {
+        return Ok(());
     }
+    let took = samples.percentiles();
+    let rate = stats::per_second(args.size, Duration::from_nanos(took.p50));
+    let topology = args.topology.name();
+    if args.json {
+        let found = serde_json::json!({
+            "members": size, "bytes": args.size, "topology": topology, "rounds": args.iters,
+            "allreduce_ns": took, "bytes_per_s": rate,
+        });
+        print!("{}", json(found)?);
+        return Ok(());
+    }
+    println!(
+        "{size} members, {} bytes of f32, {topology}: every bit right; {:.3} ms, {:.3} GB/s",
+        args.size,
+        stats::to_f64(took.p50) / 1e6,
+        stats::to_f64(rate) / 1e9,
+    );
     Ok(())
 }
 

@@ -512,6 +512,10 @@ pub(crate) struct AllreduceArgs {
     #[arg(long, default_value = "epoll")]
     pub(crate) wait: Wait,
 
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
     /// A member
     #[arg(long, hide = true, requires = "ports")]
     pub(crate) rank: Option<usize>,
@@ -615,6 +619,10 @@ pub(crate) struct PingpongArgs {
     /// What both sides meet over
     #[arg(long, value_enum, default_value_t = Meeting::Tcp)]
     pub(crate) connector: Meeting,
+
+    /// Print JSON
+    #[arg(long, conflicts_with = "server")]
+    pub(crate) json: bool,
 }
 
 /// What two ends meet over.

@@ -23,6 +23,7 @@ use crate::child::{Child, end_with_parent};
 use crate::devices::asked_for;
 use crate::failure::{Doing, Failure};
 use crate::here;
+use crate::output::json;
 use crate::progress::Progress;
 
 /// Runs the subcommand.
@@ -210,9 +211,13 @@ fn hint(error: &ConnectError) -> &'static str {
 /// The client: greets, tests, and says what came of it.
 fn test(endpoint: Endpoint, args: &PingpongArgs) -> Result<(), Failure> {
     let bytes = usize::try_from(args.size).doing("allocating a block")?;
-    println!("connected to {}", who(&endpoint));
+    if !args.json {
+        println!("connected to {}", who(&endpoint));
+    }
     let (side, said) = Side::set_up(endpoint, Some((bytes, args.iters)))?;
-    println!("the peer says: {said}; its sink is {BLOCKS} blocks of {bytes} bytes");
+    if !args.json {
+        println!("the peer says: {said}; its sink is {BLOCKS} blocks of {bytes} bytes");
+    }
     let mut samples = Samples::new();
     let mut progress = Progress::new((args.iters, 0));
     for round in 0..args.iters {
@@ -225,16 +230,26 @@ fn test(endpoint: Endpoint, args: &PingpongArgs) -> Result<(), Failure> {
         side.read_back(seed)?;
     }
     drop(progress);
-    let counters = side.data.counters();
+    let resent = side.data.counters().completer_retry_err;
     let Side { endpoint, control, .. } = side;
+    let (peer, path) = (endpoint.peer(), endpoint.path().map(|path| path.to_string()));
     control.drain().doing("closing")?;
     endpoint.close().doing("closing")?;
-    let [p50, p99] =
-        [samples.percentiles().p50, samples.percentiles().p99].map(|ns| stats::to_f64(ns) / 1e3);
+    let took = samples.percentiles();
+    if args.json {
+        let found = serde_json::json!({
+            "address": peer.addr.to_string(), "device": peer.device.as_str(), "gid": peer.gid.to_string(),
+            "mtu": peer.path_mtu.bytes(), "path": path, "bytes": bytes, "rounds": args.iters,
+            "round_ns": took, "resent": resent,
+        });
+        print!("{}", json(found)?);
+        return Ok(());
+    }
+    let [p50, p99] = [took.p50, took.p99].map(|ns| stats::to_f64(ns) / 1e3);
     println!(
         "{} rounds of WRITE, WRITE with immediate and READ of {bytes} bytes, both ways: every byte \
-         right; a round {p50:.1} µs (99 % {p99:.1}); {} packets sent again",
-        args.iters, counters.completer_retry_err,
+         right; a round {p50:.1} µs (99 % {p99:.1}); {resent} packets sent again",
+        args.iters,
     );
     Ok(())
 }

@@ -125,6 +125,7 @@ pub(crate) fn documents(words: &[&str]) -> Vec<Value> {
 #[test]
 fn every_command_prints_what_its_schema_says() {
     for (definition, words) in [
+        ("allreduce", "allreduce --local 2 -n 3 -s 4K --json"),
         ("bench", "bench --json -s 1,5000 -n 20"),
         ("bench", "bench --json -s 64 -n 20 --no-floor"),
         ("modes", "bench --modes -D 0.05 --json"),
@@ -134,6 +135,7 @@ fn every_command_prints_what_its_schema_says() {
         ("devinfo", "devinfo --json"),
         ("devinfo", "devinfo --json -v"),
         ("mesh", "mesh --local 2 -D 0.2 --json"),
+        ("pingpong", "pingpong -n 3 --json"),
         ("parameters", "sockets parameters --json"),
         ("top", "top --json -d 0.1"),
     ] {
