@@ -32,7 +32,7 @@ pub(crate) fn svg(report: &Report) -> String {
     );
     for (place, (path, records)) in rows.iter().enumerate() {
         let y = HEAD + to_f64(count(place)) * ROW_HEIGHT;
-        let title = escaped(&path.to_string());
+        let title = format!("{}, by bytes of a message", escaped(&path.to_string()));
         let _ = writeln!(
             text,
             "<text x=\"16\" y=\"{}\" font-size=\"13\" font-weight=\"bold\">{title}</text>",
@@ -73,17 +73,20 @@ pub(crate) fn html(report: &Report) -> String {
             cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
         let _ = writeln!(rows, "<tr>{cells}</tr>");
     }
+    let medians = match report.rounds {
+        1 => "Latencies are medians of one round.".to_owned(),
+        rounds => format!("Latencies are medians; of {rounds} rounds the median counts."),
+    };
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>adverb bench</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n{}\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>adverb bench</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n<div>\n{}</div>\n\
          <p>A dashed line is the floor: what plain sockets, or shared pages, reach between the same two processes. \
-         Latencies are medians; of {} rounds the median counts. The share of the floor is 1 where Adverb is as fast \
+         {medians} The share of the floor is 1 where Adverb is as fast \
          as the floor, less where it is slower.</p>\n\
-         <table>\n<thead><tr><th>path</th><th>measured</th><th>Adverb</th><th>99 %</th><th>floor</th><th></th>\
-         <th>ratio</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</body>\n</html>\n",
+         <div>\n<table>\n<thead><tr><th>path</th><th>measured</th><th>Adverb</th><th>99 %</th><th>floor</th><th></th>\
+         <th>ratio</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n</body>\n</html>\n",
         svg(report),
-        report.rounds,
     )
 }
 
@@ -367,9 +370,15 @@ const INNER_WIDTH: f64 = 336.0;
 const INNER_HEIGHT: f64 = 230.0;
 const LEGEND_WIDTH: f64 = 118.0;
 const STYLE: &str = "\
-body { font-family: sans-serif; max-width: 1240px; margin: 1em auto; padding: 0 1em; color: #222; }
-svg { max-width: 100%; height: auto; }
+body { font-family: sans-serif; max-width: 1240px; margin: 1em auto; padding: 0 1em; color: #222; background: white; }
+/* On a narrow screen, what is wide is pushed along, and stays large enough to be read. */
+div { overflow-x: auto; }
+svg { width: 100%; min-width: 900px; height: auto; }
 table { border-collapse: collapse; font-size: 13px; }
-th, td { text-align: left; padding: 2px 14px 2px 0; border-bottom: 1px solid #eee; }
-td:nth-child(3), td:nth-child(4), td:nth-child(5), td:nth-child(7) { text-align: right; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 2px 14px 2px 0; border-bottom: 1px solid #8884; white-space: nowrap; }
+:is(th, td):is(:nth-child(3), :nth-child(4), :nth-child(5), :nth-child(7)) { text-align: right; font-variant-numeric: tabular-nums; }
+@media (prefers-color-scheme: dark) {
+  body { color: #ddd; background: #181818; }
+  svg { filter: invert(0.9) hue-rotate(180deg); }
+}
 ";

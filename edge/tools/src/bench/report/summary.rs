@@ -76,11 +76,21 @@ pub(super) fn figure(value: Value, number: u64, gbits: bool) -> String {
 /// Two digits, or all before the point.
 pub(super) fn short(number: f64) -> String {
     match number {
+        // 0.00 would say that there is nothing.
+        LEAST..0.1 => {
+            let zeros = (1..PLACES_MAX).find(|&place| number * 10_f64.powi(place) >= 1.0);
+            let places = usize::try_from(zeros.unwrap_or(PLACES_MAX) + 1).unwrap_or_default();
+            format!("{number:.places$}")
+        }
         0.0..1.0 => format!("{number:.2}"),
         1.0..10.0 => format!("{number:.1}"),
         _ => format!("{number:.0}"),
     }
 }
+
+/// Below this a number is nothing.
+const LEAST: f64 = 1e-6;
+const PLACES_MAX: i32 = 6;
 
 /// How a floor was measured, for people.
 fn plain(floor: &str) -> &str {

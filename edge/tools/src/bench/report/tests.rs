@@ -243,6 +243,21 @@ fn the_picture_has_a_chart_of_each_quantity_and_the_page_every_figure() {
 }
 
 #[test]
+fn a_small_figure_has_two_digits_and_is_not_nothing() {
+    for (number, text) in [
+        (0.0, "0.00"),
+        (0.000_56, "0.00056"),
+        (0.049, "0.049"),
+        (0.1, "0.10"),
+        (0.58, "0.58"),
+        (9.96, "10.0"),
+        (346.0, "346"),
+    ] {
+        assert_eq!(summary::short(number), text);
+    }
+}
+
+#[test]
 fn a_picture_of_nothing_is_a_picture() {
     let mut report = report(false);
     report.results.clear();
