@@ -119,6 +119,35 @@ fn what_to_set_on_queue_pairs_is_what_the_other_side_has_said() {
     assert_eq!((here.path_mtu, of(&id, Rts).max_rd_atomic), (there.path_mtu, Some(2)));
 }
 
+/// Goal: the options of the side that asks hold for both sides' queue pairs, and for those of groups.
+#[test]
+fn options_are_those_of_the_queue_pairs() {
+    let [server, client, queue] = [(); 3].map(|()| EventQueue::new().unwrap());
+    let listener = listener(&server, Space::Tcp, Transport::Rc);
+    let id = resolved(&client, Space::Tcp, Transport::Rc, listener.local());
+    id.set_tos(0x28).unwrap();
+    id.set_ack_timeout(9).unwrap();
+    id.connect(&saying(17, b"")).unwrap();
+    let request = next_of(&server, EventKind::ConnectRequest);
+    request.id.accept(&saying(18, b"")).unwrap();
+    next_of(&client, EventKind::ConnectResponse);
+    id.ready().unwrap();
+    let timeout = adverb_device::AckTimeout::from_exponent(9).ok();
+    for id in [&id, &request.id] {
+        let [rtr, rts] = [adverb_device::QpState::Rtr, adverb_device::QpState::Rts]
+            .map(|state| id.qp_attributes(state).unwrap());
+        assert_eq!(rtr.ah.map(|ah| ah.traffic_class), Some(0x28));
+        assert_eq!(rts.attributes.timeout, timeout);
+    }
+    let member = Id::new(&queue, Space::Udp, Transport::Ud, 0).unwrap();
+    member.bind(here(0)).unwrap();
+    member.set_tos(0x48).unwrap();
+    let _membership = member.join("239.1.2.3:0".parse().unwrap(), 0).unwrap();
+    let joined = next_of(&queue, EventKind::MulticastJoin);
+    let Param::Datagram(group) = joined.param else { panic!("{joined:?}") };
+    assert_eq!(group.ah.traffic_class, 0x48);
+}
+
 #[test]
 fn a_refusal_says_why_and_an_empty_port_too() {
     let queue = EventQueue::new().unwrap();
