@@ -20,6 +20,8 @@ use crate::fork::KeptFd;
 /// What a map holds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MapKind {
+    /// Values by their numbers, which start at 0; keys have four bytes. Who has its descriptor may map it.
+    Array,
     /// Values by their keys.
     Hash,
     /// AF_XDP sockets by their places; key and value have four bytes.
@@ -46,14 +48,28 @@ impl Map {
         value_bytes: usize,
         entries: u32,
     ) -> io::Result<Self> {
-        let kind = match kind {
-            MapKind::Hash => BPF_MAP_TYPE_HASH,
-            MapKind::XdpSockets => BPF_MAP_TYPE_XSKMAP,
+        let (kind, flags) = match kind {
+            MapKind::Array => (BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE),
+            MapKind::Hash => (BPF_MAP_TYPE_HASH, 0),
+            MapKind::XdpSockets => (BPF_MAP_TYPE_XSKMAP, 0),
         };
-        let attributes = [kind, word_of(key_bytes)?, word_of(value_bytes)?, entries];
+        let attributes = [kind, word_of(key_bytes)?, word_of(value_bytes)?, entries, flags];
         // SAFETY: numbers alone, in the order of `BPF_MAP_CREATE` (rule 2).
         let fd = unsafe { new_descriptor(BPF_MAP_CREATE, &attributes) }?;
         Ok(Self { fd, key_bytes, value_bytes })
+    }
+
+    /// A table of maps that are made as `model` is, by their numbers, which start at 0. A value is a map's descriptor.
+    ///
+    /// # Errors
+    ///
+    /// As [`Map::create`].
+    pub fn create_table_of(model: &Self, entries: u32) -> io::Result<Self> {
+        let model = model.fd.as_raw_fd().cast_unsigned();
+        let attributes = [BPF_MAP_TYPE_ARRAY_OF_MAPS, 4, 4, entries, 0, model];
+        // SAFETY: numbers alone, in the order of `BPF_MAP_CREATE` (rule 2).
+        let fd = unsafe { new_descriptor(BPF_MAP_CREATE, &attributes) }?;
+        Ok(Self { fd, key_bytes: 4, value_bytes: 4 })
     }
 
     /// Puts a value under a key, whether or not there was one.
@@ -253,7 +269,10 @@ const BPF_MAP_DELETE_ELEM: c_int = 3;
 const BPF_PROG_LOAD: c_int = 5;
 const BPF_LINK_CREATE: c_int = 28;
 const BPF_MAP_TYPE_HASH: u32 = 1;
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
+const BPF_MAP_TYPE_ARRAY_OF_MAPS: u32 = 12;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+const BPF_F_MMAPABLE: u32 = 1 << 10;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 const XDP_FLAGS_SKB_MODE: u32 = 2;

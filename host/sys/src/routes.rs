@@ -4,7 +4,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::net::netlink::SocketAddrNetlink;
@@ -42,6 +42,12 @@ pub struct Routes {
     socket: OwnedFd,
 }
 
+impl AsFd for Routes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Routes {
     /// Asks about the network namespace of the calling thread.
     ///
@@ -55,6 +61,16 @@ impl Routes {
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
         bind(&socket, &SocketAddrNetlink::new(0, 0))?;
         Ok(Self { socket })
+    }
+
+    /// The same, by a descriptor whose number is not below `least`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Routes::open`] and `fcntl(2)`.
+    pub fn open_above(least: RawFd) -> io::Result<Self> {
+        let Self { socket } = Self::open()?;
+        Ok(Self { socket: rustix::io::fcntl_dupfd_cloexec(&socket, least)? })
     }
 
     /// The route to an address, on one interface if that is said.

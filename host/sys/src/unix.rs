@@ -6,7 +6,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -81,6 +81,16 @@ impl Stream {
         let fd = KeptFd::new(socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)?;
         rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
         Ok(Self { fd })
+    }
+
+    /// The same, with a descriptor whose number is not below `least`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `fcntl(2)`: there may be no such number, or none is left.
+    pub fn move_above(self, least: RawFd) -> io::Result<Self> {
+        let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, least)?;
+        Ok(Self { fd: KeptFd::new(fd)? })
     }
 
     /// The process at the other end, or the one that was there when the connection was made.

@@ -1,9 +1,10 @@
 //! Messages between an owner and its members, over a UNIX socket that keeps their bounds.
 //!
-//! The owner sends a greeting with the descriptors of the UMEM, and the sockets behind it, as many to a message as there
+//! The owner sends a greeting with the descriptors of the UMEM and of the member's gates, and the sockets behind it, as many to a message as there
 //! is room for. Then the member asks, and each question has one answer: 0, or the number of an error. Numbers are in the
 //! byte order of the host.
 
+use crate::gate::GATES;
 use crate::steering::{KEY_BYTES, Key};
 use crate::umem::Shape;
 use adverb_sys::unix::{FDS_MAX, Stream};
@@ -48,30 +49,35 @@ impl Greeting {
 /// What a member asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Request {
-    /// Packets that match; with it comes the kernel's socket that has the port.
-    Claim(Key),
+    /// Packets that match, while that gate is open if there is one; with it comes the kernel's socket that has the port.
+    Claim(Key, Option<u32>),
     /// These packets no longer.
     Release(Key),
 }
 
 impl Request {
-    pub(crate) const LEN: usize = 4 + KEY_BYTES;
+    pub(crate) const LEN: usize = 4 + KEY_BYTES + 4;
 
     pub(crate) fn emit(self) -> io::Result<Vec<u8>> {
-        let (word, key) = match self {
-            Self::Claim(key) => (CLAIM, key),
-            Self::Release(key) => (RELEASE, key),
+        let (word, key, gate) = match self {
+            Self::Claim(key, gate) => (CLAIM, key, gate.unwrap_or(NO_GATE)),
+            Self::Release(key) => (RELEASE, key, NO_GATE),
         };
         let key = key.bytes().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok([word.to_ne_bytes().as_slice(), &key].concat())
+        Ok([word.to_ne_bytes().as_slice(), &key, &gate.to_ne_bytes()].concat())
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let (word, key) = bytes.split_first_chunk::<4>()?;
-        let key = Key::parse(key.try_into().ok()?)?;
-        match u32::from_ne_bytes(*word) {
-            CLAIM => Some(Self::Claim(key)),
-            RELEASE => Some(Self::Release(key)),
+        let (word, rest) = bytes.split_first_chunk::<4>()?;
+        let (key, gate) = rest.split_first_chunk::<KEY_BYTES>()?;
+        let key = Key::parse(key)?;
+        let gate = match u32::from_ne_bytes(gate.try_into().ok()?) {
+            NO_GATE => None,
+            gate => Some(gate).filter(|gate| *gate < GATES).map(Some)?,
+        };
+        match (u32::from_ne_bytes(*word), gate) {
+            (CLAIM, gate) => Some(Self::Claim(key, gate)),
+            (RELEASE, None) => Some(Self::Release(key)),
             _ => None,
         }
     }
@@ -123,7 +129,8 @@ pub(crate) fn parse_sockets(bytes: &[u8], fds: Vec<OwnedFd>) -> io::Result<Vec<(
 /// Sockets that a member takes.
 const SOCKETS_MAX: u32 = 64;
 /// Of these messages and of the layout of a UMEM's record: those of other versions are refused.
-const VERSION: u32 = 0x5844_0001;
+const VERSION: u32 = 0x5844_0002;
+const NO_GATE: u32 = u32::MAX;
 const CLAIM: u32 = 1;
 const RELEASE: u32 = 2;
 const EPERM: u32 = 1;

@@ -54,19 +54,40 @@ pub(crate) struct Claim {
     /// No other member of the owner's ever has had this number.
     pub(crate) member: u64,
     pub(crate) key: Key,
+    pub(crate) gate: Option<u32>,
 }
 
 /// What is to be said to that.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) claim: Claim,
-    /// The kernel's socket that has the port; `None` if there is none.
-    pub(crate) twin: Option<OwnedFd>,
+    pub(crate) ruling: Ruling,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) enum Ruling {
+    /// What had the port is closed here.
+    LetGo,
+    /// The kernel's socket that has the port.
+    Right(OwnedFd),
+    /// There is none.
+    Wrong,
+}
+
+impl Ruling {
+    pub(crate) fn into_twin(self) -> Option<OwnedFd> {
+        match self {
+            Self::Right(twin) => Some(twin),
+            Self::LetGo | Self::Wrong => None,
+        }
+    }
 }
 
 #[derive(Debug)]
 enum Task {
     Inspect(Claim, Vec<OwnedFd>),
+    LetGo(Claim, Vec<OwnedFd>),
     Close(Vec<OwnedFd>),
     HangUp(Stream),
 }
@@ -103,6 +124,11 @@ impl Inspectors {
     /// Looks for the socket that makes a claim right: there will be a verdict.
     pub(crate) fn inspect(&self, claim: Claim, fds: Vec<OwnedFd>) {
         self.of(claim.user).give(Task::Inspect(claim, fds));
+    }
+
+    /// Closes what had the port of a claim: there will be a verdict after that.
+    pub(crate) fn let_go(&self, claim: Claim, fds: Vec<OwnedFd>) {
+        self.of(claim.user).give(Task::LetGo(claim, fds));
     }
 
     /// The next verdict.
@@ -188,13 +214,21 @@ impl Office {
             Task::Inspect(claim, fds) => {
                 let twin = <[OwnedFd; 1]>::try_from(fds).ok().map(|[twin]| twin);
                 let twin = twin.filter(|twin| self.place.holds(twin, &claim.key));
-                // There is nothing to be said to an owner that has ended.
-                let _ = self.verdicts.send(Verdict { claim, twin });
-                let _ = self.bell.signal();
+                self.say(Verdict { claim, ruling: twin.map_or(Ruling::Wrong, Ruling::Right) });
+            }
+            Task::LetGo(claim, fds) => {
+                drop(fds);
+                self.say(Verdict { claim, ruling: Ruling::LetGo });
             }
             Task::Close(fds) => drop(fds),
             Task::HangUp(stream) => drop(stream),
         }
+    }
+
+    fn say(&self, verdict: Verdict) {
+        // There is nothing to be said to an owner that has ended.
+        let _ = self.verdicts.send(verdict);
+        let _ = self.bell.signal();
     }
 }
 
@@ -216,10 +250,13 @@ impl Place {
             (Protocol::Tcp, Some(remote)) => {
                 (SocketType::STREAM, is_exact && peer.is_some_and(|peer| is_same(peer, remote)))
             }
-            // Another may be bound to one address of those that a socket has.
             (Protocol::Udp, remote) => {
                 let right = peer.is_none_or(|peer| remote.is_some_and(|to| is_same(peer, to)));
-                (SocketType::DGRAM, is_exact && right)
+                let has_all = || {
+                    let any = bound.ip().is_unspecified() && bound.is_ipv4() == key.local.is_ipv4();
+                    any && !is_shared(twin)
+                };
+                (SocketType::DGRAM, right && (is_exact || has_all()))
             }
         };
         let interface = netdev::of_socket(twin);
@@ -230,6 +267,12 @@ impl Place {
             && interface.is_ok_and(|interface| interface == 0 || interface == self.interface)
             && netns::cookie_of(twin).is_ok_and(|namespace| namespace == self.namespace)
     }
+}
+
+/// Another may be bound to the same port, at one address of those that the socket has.
+fn is_shared(twin: &OwnedFd) -> bool {
+    let [address, port] = [sockopt::socket_reuseaddr(twin), sockopt::socket_reuseport(twin)];
+    address != Ok(false) || port != Ok(false)
 }
 
 /// Without the scope, which packets do not have.
@@ -296,9 +339,11 @@ mod tests {
         assert!(holds(copy(), Protocol::Udp, local, Some(peer)));
         assert!(!holds(copy(), Protocol::Udp, local, Some(local)));
         assert!(!holds(copy(), Protocol::Udp, local, None));
-        // Another user's socket may be bound to an address of those.
         let any = UdpSocket::bind("0.0.0.0:0").unwrap();
         let local = SocketAddr::new(local.ip(), any.local_addr().unwrap().port());
+        assert!(holds(any.try_clone().unwrap(), Protocol::Udp, local, None));
+        // Another user's socket may be bound to an address of those then.
+        sockopt::set_socket_reuseaddr(&any, true).unwrap();
         assert!(!holds(any, Protocol::Udp, local, None));
     }
 

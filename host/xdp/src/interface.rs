@@ -3,11 +3,12 @@
 //! The kernel keeps a queue busy for about 56 ms after the last of its sockets has been closed, so that an owner that
 //! follows another one may wait for it. One that serves others does not: it takes another queue.
 
+use crate::gate;
 use crate::ring::Ring;
 use crate::socket::{self, QUEUE_ENTRIES, Remains, Socket};
 use crate::steering::{KEY_BYTES, Key, Steering};
 use crate::umem::{Files, Shape, Umem};
-use adverb_sys::bpf::{Attachment, XdpMode};
+use adverb_sys::bpf::{Attachment, Map, XdpMode};
 use adverb_sys::busy_poll::BusyPoll;
 use adverb_sys::fork::KeptFd;
 use adverb_sys::netdev;
@@ -266,14 +267,16 @@ impl Interface {
         let (taken, place) = free.ok_or(io::ErrorKind::ResourceBusy)?;
         *taken = true;
         group.members.push(Sockets { place, fds: Vec::new() });
-        let result = self.add_sockets(group, place);
+        let gates = gate::new_map();
+        let gates = gates.and_then(|map| self.steering.install_gates(place, &map).map(|()| map));
+        let result = gates.and_then(|gates| self.add_sockets(group, place, gates));
         if result.is_err() {
             self.leave(group, place);
         }
         result
     }
 
-    fn add_sockets(&self, group: &mut Group, place: u32) -> io::Result<Member> {
+    fn add_sockets(&self, group: &mut Group, place: u32, gates: Map) -> io::Result<Member> {
         let mut sockets = Vec::new();
         for Queue { number, base, fill: _ } in &group.queues {
             let base = base.as_fd();
@@ -284,7 +287,7 @@ impl Interface {
             }
             sockets.push((*number, fd));
         }
-        Ok(Member { place, sockets })
+        Ok(Member { place, gates, sockets })
     }
 
     /// Ends a member: its packets are the kernel's again, and what it had of its group's frames comes back, now or by
@@ -297,6 +300,7 @@ impl Interface {
         let keys = self.keys.extract_if(|_, holder| *holder == place);
         keys.for_each(|(key, _)| self.steering.release(&key));
         fds.iter().for_each(|(queue, _)| self.steering.uninstall(place, *queue));
+        self.steering.uninstall_gates(place);
         // A ring that cannot be mapped keeps its frames.
         let remains = fds.iter().filter_map(|(_, fd)| Remains::of(fd.as_fd()).ok()).collect();
         group.left.push(Left { place, remains });
@@ -336,10 +340,15 @@ impl Interface {
     /// `AlreadyExists` if they go to another; `InvalidInput` for addresses of different families; `E2BIG` if there are
     /// as many keys as there may be.
     pub fn claim(&mut self, key: Key, place: u32) -> io::Result<()> {
+        self.claim_by(key, place, None)
+    }
+
+    /// The same, while that gate of the member is open.
+    pub(crate) fn claim_by(&mut self, key: Key, place: u32, gate: Option<u32>) -> io::Result<()> {
         let key = key.bytes().ok_or(io::ErrorKind::InvalidInput)?;
         match self.keys.get(&key) {
             Some(holder) if *holder != place => return Err(io::ErrorKind::AlreadyExists.into()),
-            Some(_) | None => self.steering.claim(&key, place)?,
+            Some(_) | None => self.steering.claim(&key, place, gate)?,
         }
         self.keys.insert(key, place);
         Ok(())
@@ -428,6 +437,7 @@ fn free(places: &mut [bool], place: u32) {
 #[derive(Debug)]
 pub struct Member {
     pub(crate) place: u32,
+    pub(crate) gates: Map,
     pub(crate) sockets: Vec<(u32, OwnedFd)>,
 }
 
@@ -444,7 +454,7 @@ impl Member {
     ///
     /// No memory left to map their rings.
     pub fn into_sockets(self, group: &Group) -> io::Result<Vec<Socket>> {
-        let Self { place, sockets } = self;
+        let Self { place, gates: _, sockets } = self;
         let adopt = |(queue, fd)| Socket::adopt(fd, Arc::clone(&group.umem), place, queue);
         sockets.into_iter().map(adopt).collect()
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! interface   the owner's end: program, maps, groups, members
 //! steering    which packets are whose: keys, the program in the kernel
+//! gate        words by which members let packets through, or not
 //! assembler   eBPF instructions
 //! owner       hands sockets to other processes, and looks after what they leave
 //! inspector   looks at descriptors that members send, and closes them
@@ -16,7 +17,8 @@
 //! A program on the interface looks each packet up by its addresses and ports. Those that are in the table go to the
 //! AF_XDP socket of the member and of the queue on which they came, all others to the kernel, as if nothing were there:
 //! fragments, packets with options, of other protocols, for other ports. Each member keeps an ordinary socket beside,
-//! which holds the port.
+//! which holds the port. A member that sleeps on that socket shuts the *gate* of its packets meanwhile: they are the
+//! kernel's, which wakes it.
 //!
 //! # Owner and members
 //!
@@ -42,6 +44,7 @@
 //! back keeps its queues busy until it ends, also when it has left.
 
 pub mod assembler;
+pub mod gate;
 mod grant;
 mod inspector;
 pub mod interface;

@@ -1,5 +1,6 @@
 //! A process that has its sockets from an owner.
 
+use crate::gate::Gates;
 use crate::grant::{self, Greeting, Request};
 use crate::socket::Socket;
 use crate::steering::Key;
@@ -7,9 +8,10 @@ use crate::umem::{Files, Umem};
 use adverb_sys::poll;
 use adverb_sys::process;
 use adverb_sys::unix::Stream;
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::Shutdown;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Membership {
     stream: Stream,
+    gates: Gates,
     /// Threads ask in turn: an answer does not say to which question.
     turn: Mutex<()>,
 }
@@ -34,7 +37,18 @@ impl Membership {
     /// was before this one; `TimedOut` if it does not answer; `InvalidData`
     /// if its answer makes no sense.
     pub fn ask(name: &[u8]) -> io::Result<(Self, Vec<Socket>)> {
-        let stream = Stream::connect(name)?;
+        Self::ask_above(name, 0)
+    }
+
+    /// The same, with descriptors of which none that stays open has a number below `least`: a library leaves low ones to
+    /// its program.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Membership::ask`]; `EINVAL` or `EMFILE` if there may be no such numbers.
+    pub fn ask_above(name: &[u8], least: RawFd) -> io::Result<(Self, Vec<Socket>)> {
+        let above = |fd: OwnedFd| Ok::<_, io::Error>(fcntl_dupfd_cloexec(fd, least)?);
+        let stream = Stream::connect(name)?.move_above(least)?;
         let owner = stream.peer()?;
         let ours = owner.uid == 0 || owner.uid == process::user();
         // It looks from its side, too: what each sees of the other is a process of one namespace.
@@ -44,17 +58,25 @@ impl Membership {
         let mut fds = Vec::new();
         let mut bytes = [0; Greeting::LEN + 1];
         let greeting = Greeting::parse(take(&stream, &mut bytes, &mut fds)?)?;
-        let [frames, record] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| nonsense())?;
+        let [frames, record, gates] = <[OwnedFd; 3]>::try_from(fds).map_err(|_| nonsense())?;
         let umem = Arc::new(Umem::open(greeting.shape, &Files { frames, record })?);
+        let gates = Gates::open(&gates)?;
         let mut sockets = Vec::new();
         while u32::try_from(sockets.len()).is_ok_and(|count| count < greeting.sockets) {
             let mut fds = Vec::new();
             let bytes = take(&stream, &mut bytes, &mut fds)?;
             for (queue, fd) in grant::parse_sockets(bytes, fds)? {
+                let fd = above(fd)?;
                 sockets.push(Socket::adopt(fd, Arc::clone(&umem), greeting.place, queue)?);
             }
         }
-        Ok((Self { stream, turn: Mutex::new(()) }, sockets))
+        Ok((Self { stream, gates, turn: Mutex::new(()) }, sockets))
+    }
+
+    /// By which it says for which keys it wants packets now.
+    #[must_use]
+    pub const fn gates(&self) -> &Gates {
+        &self.gates
     }
 
     /// From now on packets that match come here. `twin` is a socket of the kernel's that has the port.
@@ -64,10 +86,19 @@ impl Membership {
     /// `PermissionDenied` if the socket has it not; `AlreadyExists` if another member has these packets; `ResourceBusy`
     /// if this user has as many keys as it may. `TimedOut` if the owner does not answer: the membership has ended then.
     pub fn claim(&self, key: Key, twin: impl AsFd) -> io::Result<()> {
-        self.request(Request::Claim(key), &[twin.as_fd()])
+        self.request(Request::Claim(key, None), &[twin.as_fd()])
     }
 
-    /// They are the kernel's again.
+    /// The same, while a gate is open: from one of 0 to [`GATES`](crate::gate::GATES) - 1, on.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Membership::claim`]; another gate ends the membership.
+    pub fn claim_by(&self, key: Key, gate: u32, twin: impl AsFd) -> io::Result<()> {
+        self.request(Request::Claim(key, Some(gate)), &[twin.as_fd()])
+    }
+
+    /// They are the kernel's again, and the owner has no copy of the socket any more.
     ///
     /// # Errors
     ///
@@ -127,13 +158,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 mod tests {
     use super::*;
     use crate::steering::Protocol;
+    use adverb_sys::memory::Mapping;
     use adverb_sys::unix::Listener;
 
     fn pair(name: &str) -> (Membership, Stream) {
         let name = format!("adverb-xdp-{name}-{}", std::process::id());
         let listener = Listener::bind(name.as_bytes()).unwrap();
         let stream = Stream::connect(name.as_bytes()).unwrap();
-        (Membership { stream, turn: Mutex::new(()) }, listener.accept().unwrap())
+        let (pages, _) = Mapping::memfd("gates", 1).unwrap();
+        let member = Membership { stream, gates: Gates::over(pages), turn: Mutex::new(()) };
+        (member, listener.accept().unwrap())
     }
 
     fn key(port: u16) -> Key {

@@ -1,7 +1,8 @@
 //! An owner that serves other processes: takes them in, answers them, and puts in order what they leave.
 //!
 //! Members of one user are a group, with a UMEM and queues of its own; the first user of an interface gets as many
-//! queues as the owner gives to each, and one for which there is none is refused. A member has the packets of ports that
+//! queues as the owner gives to each, and keeps them until another user needs some while it has no members; one for
+//! which there is none is refused, for a moment at least. A member has the packets of ports that
 //! it holds by a socket of the kernel's, which it shows, and which the owner keeps as long as the member has the packets:
 //! nothing can be taken from another that way which the kernel would not give.
 //!
@@ -9,14 +10,14 @@
 //! (`inspector.rs`), and a lock that a member has is tried again later. One that does not read its answers is ended.
 
 use crate::grant::{self, Greeting, Request};
-use crate::inspector::{Claim, Inspectors, Place, Verdict};
+use crate::inspector::{Claim, Inspectors, Place, Ruling, Verdict};
 use crate::interface::{Group, Interface, Member};
 use crate::steering::Key;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::netns;
 use adverb_sys::process;
 use adverb_sys::unix::{Credentials, Listener, Stream};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -42,6 +43,15 @@ pub struct Owner {
     paused: Option<Instant>,
 }
 
+/// What one user has of an interface.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Count {
+    /// Processes that are members.
+    pub members: usize,
+    /// Keys whose packets go to them.
+    pub keys: usize,
+}
+
 #[derive(Debug)]
 struct Served {
     /// No other one ever has had this number.
@@ -50,6 +60,12 @@ struct Served {
     user: u32,
     /// The kernel's sockets that have the ports of its keys.
     twins: HashMap<Key, OwnedFd>,
+}
+
+/// The abstract name by which members look for the owner of the interface with this number.
+#[must_use]
+pub fn name_of(interface: u32) -> Vec<u8> {
+    format!("adverb-xdp.{interface}").into_bytes()
 }
 
 impl Owner {
@@ -93,6 +109,18 @@ impl Owner {
         &self.interface
     }
 
+    /// How many members and keys each user has, by its number.
+    #[must_use]
+    pub fn by_user(&self) -> BTreeMap<u32, Count> {
+        let mut counts = BTreeMap::new();
+        for Served { user, twins, .. } in self.members.values() {
+            let count: &mut Count = counts.entry(*user).or_default();
+            count.members += 1;
+            count.keys += twins.len();
+        }
+        counts
+    }
+
     /// Waits until there is something to do, or for `timeout`, and does it; ten times a second is enough for members that
     /// wait for packets while another, which reads none, has all frames. `admits` says which processes may be members;
     /// those that cannot be seen from this process's namespace may not.
@@ -118,7 +146,8 @@ impl Owner {
             }
         }
         self.groups.values_mut().for_each(|group| self.interface.tend(group));
-        self.inspectors.close_all_but(|user| self.groups.contains_key(&user));
+        let is_busy = |group: &Group| !group.is_empty();
+        self.inspectors.close_all_but(|user| self.groups.get(&user).is_some_and(is_busy));
         Ok(())
     }
 
@@ -176,7 +205,7 @@ impl Owner {
         self.inspectors.open(user)?;
         let mut group = match self.groups.remove(&user) {
             Some(group) => group,
-            None => self.interface.group(self.queues_each, true, Duration::ZERO)?,
+            None => self.group()?,
         };
         let joined = self.interface.join(&mut group);
         let greeted = joined.and_then(|member| {
@@ -184,47 +213,48 @@ impl Owner {
             let greeted = greet(stream, &group, member);
             greeted.inspect_err(|_| self.interface.leave(&mut group, place)).map(|()| place)
         });
-        self.keep(user, group);
+        self.groups.insert(user, group);
         Ok((greeted?, user))
     }
 
-    /// Keeps a group as long as it has members.
-    fn keep(&mut self, user: u32, group: Group) {
-        if group.is_empty() {
-            self.interface.disband(group);
-        } else {
-            self.groups.insert(user, group);
+    /// A new group. One without members stays for its user's next program, for whom its queues would be busy for a
+    /// moment, until another user needs them.
+    fn group(&mut self) -> io::Result<Group> {
+        let made = self.interface.group(self.queues_each, true, Duration::ZERO);
+        if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
+            let empty = self.groups.extract_if(|_, group| group.is_empty());
+            empty.for_each(|(_, group)| self.interface.disband(group));
         }
+        made
     }
 
     /// Answers a member, or ends it.
     fn serve(&mut self, place: u32) {
-        for _ in 0..REQUESTS {
-            let Some(Served { stream, member, user, .. }) = self.members.get(&place) else {
-                return;
-            };
-            let (member, user) = (*member, *user);
-            let (mut bytes, mut fds) = ([0; Request::LEN + 1], Vec::new());
-            let request = match stream.recv_all(&mut bytes, &mut fds) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) | Ok(0) => None,
-                Ok(len) => Request::parse(bytes.get(..len).unwrap_or_default()),
-            };
-            match request {
-                Some(Request::Claim(key)) => {
-                    // What else it asks for is read after the answer.
-                    let _ = self.epoll.remove(stream);
-                    return self.inspectors.inspect(Claim { user, place, member, key }, fds);
-                }
-                Some(Request::Release(key)) => {
-                    fds.extend(self.release(place, &key));
-                    self.inspectors.close(user, fds);
-                    self.answer(place, Ok(()));
-                }
-                None => {
-                    self.inspectors.close(user, fds);
-                    return self.end(place);
-                }
+        let Some(Served { stream, member, user, .. }) = self.members.get(&place) else {
+            return;
+        };
+        let (member, user) = (*member, *user);
+        let (mut bytes, mut fds) = ([0; Request::LEN + 1], Vec::new());
+        let request = match stream.recv_all(&mut bytes, &mut fds) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) | Ok(0) => None,
+            Ok(len) => Request::parse(bytes.get(..len).unwrap_or_default()),
+        };
+        match request {
+            Some(Request::Claim(key, gate)) => {
+                // What else it asks for is read after the answer.
+                let _ = self.epoll.remove(stream);
+                self.inspectors.inspect(Claim { user, place, member, key, gate }, fds);
+            }
+            Some(Request::Release(key)) => {
+                let _ = self.epoll.remove(stream);
+                fds.extend(self.release(place, &key));
+                let claim = Claim { user, place, member, key, gate: None };
+                self.inspectors.let_go(claim, fds);
+            }
+            None => {
+                self.inspectors.close(user, fds);
+                self.end(place);
             }
         }
     }
@@ -232,20 +262,23 @@ impl Owner {
     /// Answers members whose sockets have been looked at.
     fn decide(&mut self) {
         self.inspectors.silence();
-        while let Some(Verdict { claim, twin }) = self.inspectors.verdict() {
-            let Claim { user, place, member, key } = claim;
+        while let Some(Verdict { claim, ruling }) = self.inspectors.verdict() {
+            let Claim { user, place, member, key, gate } = claim;
             let keys = self.keys_of(user);
             let Some(served) =
                 self.members.get_mut(&place).filter(|served| served.member == member)
             else {
-                self.inspectors.close(user, twin.into_iter().collect());
+                self.inspectors.close(user, ruling.into_twin().into_iter().collect());
                 continue;
             };
             let has_room = keys < self.keys_each || served.twins.contains_key(&key);
-            let (result, to_close) = match twin {
-                None => (Err(io::ErrorKind::PermissionDenied.into()), None),
-                Some(twin) if !has_room => (Err(io::ErrorKind::ResourceBusy.into()), Some(twin)),
-                Some(twin) => match self.interface.claim(key, place) {
+            let (result, to_close) = match ruling {
+                Ruling::LetGo => (Ok(()), None),
+                Ruling::Wrong => (Err(io::ErrorKind::PermissionDenied.into()), None),
+                Ruling::Right(twin) if !has_room => {
+                    (Err(io::ErrorKind::ResourceBusy.into()), Some(twin))
+                }
+                Ruling::Right(twin) => match self.interface.claim_by(key, place, gate) {
                     Ok(()) => (Ok(()), served.twins.insert(key, twin)),
                     Err(error) => (Err(error), Some(twin)),
                 },
@@ -282,7 +315,7 @@ impl Owner {
         let _ = self.epoll.remove(stream.as_fd());
         if let Some(mut group) = self.groups.remove(&user) {
             self.interface.leave(&mut group, place);
-            self.keep(user, group);
+            self.groups.insert(user, group);
         }
         self.inspectors.close(user, twins.into_values().collect());
         self.inspectors.hang_up(user, stream);
@@ -294,7 +327,8 @@ fn greet(stream: &Stream, group: &Group, member: Member) -> io::Result<()> {
     let files = group.files().ok_or(io::ErrorKind::InvalidInput)?;
     let sockets = u32::try_from(member.sockets.len()).unwrap_or(u32::MAX);
     let greeting = Greeting { place: member.place(), shape: group.shape(), sockets };
-    stream.send(&greeting.emit(), &[files.frames.as_fd(), files.record.as_fd()])?;
+    let fds = [files.frames.as_fd(), files.record.as_fd(), member.gates.as_fd()];
+    stream.send(&greeting.emit(), &fds)?;
     grant::send_sockets(stream, &member.sockets)
 }
 
@@ -309,5 +343,3 @@ const MEMBERS_EACH: usize = 32;
 /// Keys of one user, and the part of this process's descriptors that their sockets may be.
 const KEYS_EACH: usize = 4096;
 const DESCRIPTORS_SHARE: usize = 8;
-/// Questions of one member that are answered before others are looked at.
-const REQUESTS: usize = 16;

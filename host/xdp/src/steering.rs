@@ -4,8 +4,12 @@
 //! destination alone. It goes to the socket that the member has on the queue on which the packet came, for the kernel
 //! drops packets for another queue's. Everything else is the kernel's: what is not in the table, fragments, IPv4 options,
 //! IPv6 extension headers, VLANs, packets longer than a frame, and packets on a queue where the member has no socket.
+//!
+//! A key may have a *gate*: a word that its member maps, and opens and shuts without a call (`gate.rs`). While it is shut,
+//! packets that match are the kernel's: a program that sleeps on its ordinary socket is woken by them.
 
 use crate::assembler::{Assembler, If, Label, Reg, Width};
+use crate::gate;
 use adverb_sys::bpf::{Map, MapKind, Program};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -97,6 +101,8 @@ fn octets(ip: IpAddr) -> [u8; 16] {
 pub(crate) struct Steering {
     keys: Map,
     sockets: Map,
+    /// The gates of each member, by its place.
+    gates: Map,
     queues: u32,
     pub(crate) program: Program,
 }
@@ -109,15 +115,33 @@ impl Steering {
         keys_max: u32,
         packet_bytes_max: u32,
     ) -> io::Result<Self> {
-        let keys = Map::create(MapKind::Hash, KEY_BYTES, 4, keys_max)?;
+        let keys = Map::create(MapKind::Hash, KEY_BYTES, TARGET_BYTES, keys_max)?;
         let sockets = Map::create(MapKind::XdpSockets, 4, 4, queues * places)?;
-        let program = Program::load_xdp(&program(&keys, &sockets, queues, packet_bytes_max))?;
-        Ok(Self { keys, sockets, queues, program })
+        let gates = Map::create_table_of(&gate::new_map()?, places)?;
+        let maps = Maps { keys: &keys, sockets: &sockets, gates: &gates };
+        let program = Program::load_xdp(&program(&maps, queues, packet_bytes_max))?;
+        Ok(Self { keys, sockets, gates, queues, program })
     }
 
-    /// Packets that match `key` go to the member at `place`.
-    pub(crate) fn claim(&self, key: &[u8; KEY_BYTES], place: u32) -> io::Result<()> {
-        self.keys.set(key, &(place * self.queues).to_ne_bytes())
+    /// Packets that match `key` go to the member at `place`, while that gate of it is open if there is one.
+    pub(crate) fn claim(
+        &self,
+        key: &[u8; KEY_BYTES],
+        place: u32,
+        gate: Option<u32>,
+    ) -> io::Result<()> {
+        let words = [place * self.queues, place, gate.unwrap_or(NO_GATE)];
+        self.keys.set(key, words.map(u32::to_ne_bytes).as_flattened())
+    }
+
+    /// The member at `place` has these gates.
+    pub(crate) fn install_gates(&self, place: u32, gates: &Map) -> io::Result<()> {
+        self.gates.set(&place.to_ne_bytes(), &gates.as_fd().as_raw_fd().to_ne_bytes())
+    }
+
+    /// It has none any more: what it has claimed with one is the kernel's.
+    pub(crate) fn uninstall_gates(&self, place: u32) {
+        self.gates.remove(&place.to_ne_bytes());
     }
 
     /// They are the kernel's again.
@@ -137,10 +161,18 @@ impl Steering {
     }
 }
 
+/// What the program looks things up in.
+struct Maps<'a> {
+    keys: &'a Map,
+    sockets: &'a Map,
+    gates: &'a Map,
+}
+
 /// The program: makes a key of the packet, looks it up with its source and without, and redirects it.
-fn program(keys: &Map, sockets: &Map, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
+fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
+    let Maps { keys, sockets, gates } = *maps;
     let mut asm = Assembler::default();
-    let [v4, v6, look, hit, pass] = [(); 5].map(|()| asm.label());
+    let [v4, v6, look, hit, redirect, pass] = [(); 6].map(|()| asm.label());
     asm.set(CONTEXT, Reg(1));
     asm.load(Width::Word, PACKET, CONTEXT, XDP_DATA);
     asm.load(Width::Word, END, CONTEXT, XDP_DATA_END);
@@ -183,16 +215,31 @@ fn program(keys: &Map, sockets: &Map, queues: u32, packet_bytes_max: u32) -> Vec
     copy(&mut asm, Width::Half, ETHERNET + 40, KEY_REMOTE + 16);
 
     asm.place(look);
-    look_up(&mut asm, keys);
+    look_up(&mut asm, keys, KEY);
     asm.jump(If::Unequal, Reg(0), 0, hit);
     for at in (0..5).map(|n| KEY_REMOTE + 4 * n) {
         asm.store(Width::Word, STACK, at, 0);
     }
-    look_up(&mut asm, keys);
+    look_up(&mut asm, keys, KEY);
     asm.jump(If::Equal, Reg(0), 0, pass);
 
     asm.place(hit);
-    asm.load(Width::Word, Reg(2), Reg(0), 0);
+    asm.load(Width::Word, TARGET, Reg(0), 0);
+    asm.load(Width::Word, BYTES, Reg(0), 8);
+    asm.jump(If::Equal, BYTES, i32::try_from(NO_GATE).unwrap_or(0), redirect);
+    asm.store(Width::Word, STACK, GATE, BYTES);
+    asm.load(Width::Word, BYTES, Reg(0), 4);
+    asm.store(Width::Word, STACK, PLACE, BYTES);
+    look_up(&mut asm, gates, PLACE);
+    asm.jump(If::Equal, Reg(0), 0, pass);
+    asm.set(Reg(1), Reg(0));
+    look_up_there(&mut asm, GATE);
+    asm.jump(If::Equal, Reg(0), 0, pass);
+    asm.load(Width::Word, BYTES, Reg(0), 0);
+    asm.jump(If::Equal, BYTES, 0, pass);
+
+    asm.place(redirect);
+    asm.set(Reg(2), TARGET);
     asm.load(Width::Word, BYTES, CONTEXT, XDP_QUEUE);
     asm.jump(If::NotLess, BYTES, i32::try_from(queues).unwrap_or(i32::MAX), pass);
     asm.add(Reg(2), BYTES);
@@ -220,11 +267,16 @@ fn copy(asm: &mut Assembler, width: Width, from: i16, to: i16) {
     asm.store(width, STACK, to, BYTES);
 }
 
-/// Looks the key up. The packet's registers survive the call.
-fn look_up(asm: &mut Assembler, keys: &Map) {
-    asm.map(Reg(1), keys.as_fd().as_raw_fd());
+/// Looks up what lies on the stack. The packet's registers survive the call.
+fn look_up(asm: &mut Assembler, map: &Map, at: i16) {
+    asm.map(Reg(1), map.as_fd().as_raw_fd());
+    look_up_there(asm, at);
+}
+
+/// The same, in the map that the first register has.
+fn look_up_there(asm: &mut Assembler, at: i16) {
     asm.set(Reg(2), STACK);
-    asm.add(Reg(2), i32::from(KEY));
+    asm.add(Reg(2), i32::from(at));
     asm.call(MAP_LOOKUP_ELEM);
 }
 
@@ -237,10 +289,20 @@ const CONTEXT: Reg = Reg(6);
 const PACKET: Reg = Reg(7);
 const END: Reg = Reg(8);
 const BYTES: Reg = Reg(5);
+/// Where the sockets of the member are, once it is known.
+const TARGET: Reg = Reg(9);
 const STACK: Reg = Reg(10);
 /// The key: version, protocol, local port, local address, remote address, remote port, zeros.
 pub(crate) const KEY_BYTES: usize = 40;
 const KEY: i16 = -40;
+/// Below the key: numbers to look up.
+const PLACE: i16 = KEY - 4;
+const GATE: i16 = KEY - 8;
+/// What is under a key: where the sockets of the member begin, its place, and the number of the gate.
+const TARGET_BYTES: usize = 12;
+/// No gate has this number.
+const NO_GATE: u32 = 0x7fff_ffff;
+const _: () = assert!(NO_GATE > gate::GATES);
 const KEY_LOCAL: i16 = KEY + 4;
 const KEY_REMOTE: i16 = KEY + 20;
 const ETHERNET: i16 = 14;

@@ -10,6 +10,7 @@ mod place;
 mod roles;
 
 use adverb_sys::bpf::XdpMode;
+use adverb_xdp::gate::GATES;
 use adverb_xdp::interface::{OpenError, QUEUE_PATIENCE};
 use adverb_xdp::steering::Protocol;
 use adverb_xdp::{Config, Interface, Key, Membership, Socket};
@@ -298,6 +299,38 @@ fn two_processes_share_an_interface() {
             assert_eq!(kernel_has(&other).unwrap(), b"the kernel's");
         }
         members.iter_mut().for_each(|member| member.wait_for("done"));
+    });
+}
+
+/// Goal: while a gate is shut, packets are the kernel's; an owner does not take a gate that there is not.
+#[test]
+fn a_gate_says_whose_packets_are() {
+    with_namespaces("a_gate_says_whose_packets_are", || {
+        let pair = Pair::new(1);
+        let _echo = pair.far_role("echo", &format!("{FAR} {PORT}"));
+        let _owner = near_role("owner", "");
+        let (member, mut sockets) = Membership::ask(OWNER).unwrap();
+        let twin = UdpSocket::bind((NEAR, PORT)).unwrap();
+        member.claim_by(key(NEAR, PORT), GATES - 1, &twin).unwrap();
+        for round in 0..20_u8 {
+            let is_open = round % 2 == 1;
+            member.gates().set(GATES - 1, is_open);
+            member.gates().set(GATES - 2, !is_open);
+            member.gates().set(GATES, !is_open);
+            twin.send_to(&[round], (FAR, PORT)).unwrap();
+            if is_open {
+                let mut came = Vec::new();
+                assert!(soon(|| {
+                    came.extend(receive(&mut sockets));
+                    !came.is_empty()
+                }));
+                assert_eq!(came, [(PORT, vec![round])]);
+            } else {
+                assert_eq!(kernel_has(&twin).unwrap(), [round]);
+            }
+        }
+        assert!(member.claim_by(key(NEAR, PORT), GATES, &twin).is_err());
+        assert!(soon(|| member.has_ended()));
     });
 }
 
