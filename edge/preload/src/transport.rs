@@ -5,7 +5,7 @@
 //! ring        bytes in shared memory          rendezvous, ports, offer    how two ends find one another
 //! path_proof  ends in other namespaces        fallback    back to the kernel
 //! park, bell, doorbell        ends that sleep, and what wakes them        streak  receptions in a row
-//! datagram    UDP, and its mailboxes
+//! datagram    UDP, and its mailboxes           xdp     UDP, past the kernel
 //! ```
 
 pub(crate) mod bell;
@@ -21,3 +21,4 @@ pub(crate) mod rendezvous;
 pub(crate) mod ring;
 pub(crate) mod streak;
 pub(crate) mod stream;
+pub(crate) mod xdp;

@@ -6,6 +6,7 @@
 
 mod daemon;
 mod helper;
+mod interfaces;
 mod source;
 pub(crate) mod stat;
 
@@ -78,6 +79,8 @@ enum Transport {
     Spin,
     /// Shared memory.
     Shm,
+    /// UDP: frames of interfaces that a daemon owns, past the kernel.
+    Xdp,
 }
 
 /// Something else than running a program.
@@ -144,6 +147,7 @@ fn become_program(args: &SocketsArgs) -> Result<(), Failure> {
             Transport::Os => "os",
             Transport::Spin => "spin",
             Transport::Shm => "shm",
+            Transport::Xdp => "xdp",
         };
         command.env("ADVERB_SOCKETS_TRANSPORT", name);
     }

@@ -22,6 +22,19 @@ pub enum Transport {
     Spin,
     /// Shared memory where the peer is on this host and speaks it. Spelt `shm`.
     SharedMemory,
+    /// Frames of an interface, past the kernel, where its owner gives them. Spelt `xdp`.
+    Frames,
+}
+
+impl Transport {
+    /// What it means for connections: frames carry none of them.
+    #[must_use]
+    pub const fn of_streams(self) -> Self {
+        match self {
+            Self::Frames => Self::Best,
+            Self::Best | Self::Os | Self::SharedMemory | Self::Spin => self,
+        }
+    }
 }
 
 /// What part a socket plays when it first becomes clear whom it talks to.
@@ -223,6 +236,7 @@ impl FromStr for Rule {
             Some("os") => Transport::Os,
             Some("spin") => Transport::Spin,
             Some("shm") => Transport::SharedMemory,
+            Some("xdp") => Transport::Frames,
             Some(_) | None => return Err(RuleError::Transport),
         };
         let role = words.next().ok_or(RuleError::Role)?;
@@ -284,7 +298,7 @@ pub enum RuleError {
     Statement,
     /// There is more behind the end of the rule.
     Trailing,
-    /// The transport is none of `vma`, `os`, `spin`, `shm`.
+    /// The transport is none of `vma`, `os`, `spin`, `shm`, `xdp`.
     Transport,
 }
 
@@ -299,7 +313,7 @@ impl fmt::Display for RuleError {
             }
             Self::Statement => "a statement is application-id, use or log",
             Self::Trailing => "there is something behind the end of the statement",
-            Self::Transport => "a transport is vma, os, spin or shm",
+            Self::Transport => "a transport is vma, os, spin, shm or xdp",
         })
     }
 }

@@ -186,7 +186,7 @@ const BATCHING: &[(i64, &str)] =
 
 const MEMORY: &[(i64, &str)] = &[(0, "Malloc"), (1, "Contig Pages"), (2, "Huge Pages")];
 
-const TRANSPORTS: &[(i64, &str)] = &[(0, "best"), (1, "os"), (2, "spin"), (3, "shm")];
+const TRANSPORTS: &[(i64, &str)] = &[(0, "best"), (1, "os"), (2, "spin"), (3, "shm"), (4, "xdp")];
 
 #[cfg(test)]
 mod tests {

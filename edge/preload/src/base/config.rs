@@ -200,6 +200,7 @@ impl Config {
                 1 => Transport::Os,
                 2 => Transport::Spin,
                 3 => Transport::SharedMemory,
+                4 => Transport::Frames,
                 _ => Transport::Best,
             },
             is_on: settings.is_on("VMA_OFFLOADED_SOCKETS"),

@@ -169,6 +169,13 @@ impl<T> Guarded<T> {
         f(unsafe { &mut *self.value.get() })
     }
 
+    /// The same, unless the lock is held.
+    pub(crate) fn try_with<A>(&self, f: impl FnOnce(&mut T) -> A) -> Option<A> {
+        let _held = self.lock.try_hold()?;
+        // SAFETY: the lock is held (rule 1), and `f` does not come back here.
+        Some(f(unsafe { &mut *self.value.get() }))
+    }
+
     /// The lock, for a fork: the child gets a value that no thread is in the middle of.
     pub(crate) fn lock(&self) -> &Lock {
         &self.lock

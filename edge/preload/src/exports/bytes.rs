@@ -608,7 +608,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     if is_letters(&socket) && flags & libc::MSG_ERRQUEUE == 0 {
         // Without a mailbox, the kernel's own call moves many at a time; but the senders have to be
         // looked at now and then.
-        let has_mailbox = filters::has(&socket) || datagram::mailbox(&socket, fd).is_some();
+        let has_mailbox = filters::has(&socket) || datagram::store(&socket, fd).is_some();
         let looks = socket.traffic.kernel_count.fetch_add(1, Ordering::Relaxed) & 63 == 0;
         if has_mailbox || count == 1 || looks {
             // SAFETY: the program's promise about the array and the time.

@@ -16,7 +16,7 @@ use crate::base::real::real;
 use crate::base::{copy, signal};
 use crate::share::{closing, exec_target, sockets};
 use crate::socket::table;
-use crate::transport::{datagram, doorbell};
+use crate::transport::{datagram, doorbell, xdp};
 use crate::wait::epoll;
 
 /// Before a descriptor is closed, however that comes.
@@ -48,6 +48,11 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     // A thread that has been cancelled leaves it open, or closes it altogether.
     raw::cancellation_point();
     let _stays = raw::Uncancelled::new();
+    if xdp::owns(&(fd..=fd)) {
+        // To the program there is none.
+        raw::set_errno(Errno(libc::EBADF));
+        return -1;
+    }
     closes(fd);
     real!(close(fd))
 }
@@ -78,8 +83,19 @@ fn standard(old: c_int, new: c_int) {
     }
 }
 
+/// A number that nothing can be put in the place of: what lies there is this library's own.
+fn is_occupied(new: c_int) -> Option<c_int> {
+    xdp::owns(&(new..=new)).then(|| {
+        raw::set_errno(Errno(libc::EBUSY));
+        -1
+    })
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
+    if let Some(refused) = is_occupied(new) {
+        return refused;
+    }
     if old != new && is_open(old) {
         closes(new);
         standard(old, new);
@@ -91,6 +107,9 @@ unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if let Some(refused) = is_occupied(new) {
+        return refused;
+    }
     if old != new && is_open(old) && flags & !libc::O_CLOEXEC == 0 {
         closes(new);
         standard(old, new);
@@ -106,8 +125,8 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         (libc::CLOSE_RANGE_CLOEXEC as c_int, libc::CLOSE_RANGE_UNSHARE as c_int);
     // A wrong call closes nothing.
     let closes_all = flags & cloexec == 0 && flags & !unshare == 0 && first <= last;
+    let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
     if closes_all {
-        let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
         doorbell::closes(number(first)..=number(last));
     }
     if closes_all && !signal::is_vfork_child() {
@@ -115,7 +134,15 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         let each = if others_keep_theirs { exec_target::prepare_standard } else { closes };
         table::each(first as usize, last as usize, each);
     }
-    real!(close_range(first, last, flags))
+    if !closes_all || !xdp::owns(&(number(first)..=number(last))) {
+        return real!(close_range(first, last, flags));
+    }
+    let mut answer = 0;
+    xdp::without_own(number(first)..=number(last), |first, last| {
+        let last = if last == c_int::MAX { c_uint::MAX } else { last.cast_unsigned() };
+        answer |= real!(close_range(first.cast_unsigned(), last, flags));
+    });
+    answer
 }
 
 #[unsafe(no_mangle)]

@@ -172,6 +172,7 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
 /// of. The fork of a handler that has interrupted this thread in such a middle has to do without.
 extern "C" fn prepare() {
     if !thread::holds_locks() {
+        crate::transport::xdp::before_fork();
         epoll::before_fork();
         locks().for_each(|lock| std::mem::forget(lock.hold()));
         thread::with(|thread| thread.is_prepared.set(true));

@@ -123,6 +123,8 @@ parts! {
     pub(crate) struct Datagrams {
         /// How often it has been connected.
         epoch: AtomicU32,
+        /// What has become of its frames; see `xdp.rs`.
+        frames: AtomicU8,
         /// It has a mailbox.
         has_inbox: AtomicBool,
         /// It is not to get one.

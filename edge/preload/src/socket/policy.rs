@@ -94,13 +94,15 @@ pub(crate) fn judge(socket: &Socket, fd: c_int, role: Role, peer: Option<SocketA
         .map_or(adverb_sockconf::Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
     let remote = peer.map_or(adverb_sockconf::Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
     let transport = config::get().allowed(&adverb_sockconf::Socket { role, local, remote });
-    allow(socket, transport);
+    let is_stream = matches!(role, Role::TcpClient | Role::TcpServer);
+    allow(socket, if is_stream { transport.of_streams() } else { transport });
 }
 
 fn allow(socket: &Socket, transport: Transport) {
     let (number, reason) = match transport {
         Transport::Best => (BEST, None),
         Transport::SharedMemory => (SHARED, None),
+        Transport::Frames => (FRAMES, None),
         Transport::Spin => (SPIN, Some(Reason::Spin)),
         Transport::Os => (OS, Some(Reason::Rule)),
     };
@@ -115,6 +117,7 @@ const BEST: u8 = 0;
 pub(crate) const OS: u8 = 1;
 pub(crate) const SPIN: u8 = 2;
 const SHARED: u8 = 3;
+const FRAMES: u8 = 4;
 
 /// Whether a socket is to be left entirely alone.
 #[inline]
@@ -127,6 +130,18 @@ pub(crate) fn is_plain(socket: &Socket) -> bool {
 #[inline]
 pub(crate) fn may_share(socket: &Socket) -> bool {
     [BEST, SHARED].contains(&socket.flags.allowed.load(Ordering::Relaxed))
+}
+
+/// They do, of a socket that has had no role so far.
+pub(crate) fn want_frames(socket: &Socket) {
+    let (o, r) = (Ordering::Relaxed, Ordering::Relaxed);
+    let _ = socket.flags.allowed.compare_exchange(BEST, FRAMES, o, r);
+}
+
+/// Whether rules want frames past the kernel. To connections that means nothing.
+#[inline]
+pub(crate) fn wants_frames(socket: &Socket) -> bool {
+    socket.flags.allowed.load(Ordering::Relaxed) == FRAMES
 }
 
 /// Whether rules want shared memory, and nothing less, where there can be some.

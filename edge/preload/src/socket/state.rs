@@ -69,10 +69,12 @@ pub(crate) enum Reason {
     NoPlace = 15,
     Broken = 16,
     Spoilt = 17,
+    Frames = 18,
+    NoFrames = 19,
 }
 
 impl Reason {
-    pub(crate) const ALL: [(Self, &'static str); 18] = [
+    pub(crate) const ALL: [(Self, &'static str); 20] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
@@ -94,6 +96,11 @@ impl Reason {
             "the peer has written nonsense to shared memory, and the connection is reset",
         ),
         (Self::Spoilt, "the mailbox held nonsense, or was cut off: the kernel brings everything"),
+        (Self::Frames, "frames of the interface, past the kernel"),
+        (
+            Self::NoFrames,
+            "no frames: no daemon owns the interface for this user, or the port is shared",
+        ),
     ];
 
     pub(crate) fn text(self) -> &'static str {
@@ -151,7 +158,7 @@ pub(crate) unsafe trait Attached {
     const PLACE: usize;
 }
 
-const PLACES: usize = 2;
+const PLACES: usize = 3;
 
 /// Something attached, and in front of it how to free it.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 //! ```text
 //! mailbox     the memory                      directory   which sockets have one
 //! inbox       out of it, or the kernel        outbox      into others', or the kernel
+//! framed      out of frames, or the kernel
 //! attachment  what this process has of both   group       into those of a multicast group
 //! listing     what the kernel says of sockets   evacuation   out of it, into the kernel's queue
 //! across      from one network namespace into another
@@ -14,6 +15,7 @@ mod across;
 mod attachment;
 mod directory;
 mod evacuation;
+mod framed;
 mod group;
 mod inbox;
 mod listing;
@@ -26,6 +28,7 @@ use std::sync::atomic::Ordering;
 use crate::base::{address, raw};
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::{policy, stamps};
+use crate::transport::xdp::{self, Frames};
 
 pub(crate) use attachment::forget_threads;
 pub(crate) use directory::{tidy_up, withdraw_of_dead};
@@ -42,8 +45,86 @@ pub(crate) use outbox::{mind, send, warm};
 pub(crate) fn may_use_mailbox(socket: &Socket) -> bool {
     socket.kind() == Kind::Datagram
         && (socket.datagrams.has_inbox.load(Ordering::Relaxed)
+            || xdp::of(socket).is_some()
             || !socket.datagrams.is_kernel_only.load(Ordering::Relaxed)
-                && policy::may_share(socket))
+                && (policy::may_share(socket) || policy::wants_frames(socket)))
+}
+
+/// Where datagrams of a socket wait, besides the kernel's queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Store<'a> {
+    Frames(&'a Frames),
+    Mailbox(&'a Mailbox),
+}
+
+/// That of a socket, if it has one.
+#[inline]
+pub(crate) fn store(socket: &Socket, fd: c_int) -> Option<Store<'_>> {
+    match xdp::get(socket, fd) {
+        Some(frames) => Some(Store::Frames(frames)),
+        None => mailbox(socket, fd).map(Store::Mailbox),
+    }
+}
+
+/// That of a socket, if this process has got it.
+#[inline]
+pub(crate) fn stored(socket: &Socket) -> Option<Store<'_>> {
+    xdp::of(socket).map(Store::Frames).or_else(|| mapped(socket).map(Store::Mailbox))
+}
+
+impl Store<'_> {
+    /// Whether there is something, which may have to wait for what the kernel is about to bring.
+    #[inline]
+    pub(crate) fn has_record(self) -> bool {
+        match self {
+            Self::Frames(frames) => {
+                frames.watched();
+                frames.has_any()
+            }
+            Self::Mailbox(mailbox) => mailbox.has_record(),
+        }
+    }
+
+    /// Changes with every datagram.
+    #[inline]
+    pub(crate) fn head(self) -> u64 {
+        match self {
+            Self::Frames(frames) => frames.head(),
+            Self::Mailbox(mailbox) => mailbox.head(),
+        }
+    }
+
+    /// The caller is about to sleep: from now on the kernel brings what comes. Refused if something is here.
+    pub(crate) fn doze(self) -> bool {
+        match self {
+            Self::Frames(frames) => frames.doze(),
+            Self::Mailbox(mailbox) => mailbox.doze(),
+        }
+    }
+
+    /// From now on the kernel brings what comes, whatever is here.
+    pub(crate) fn hold(self) {
+        match self {
+            Self::Frames(frames) => frames.queue().shut(),
+            Self::Mailbox(mailbox) => mailbox.hold(),
+        }
+    }
+
+    /// A sleeper has woken up, or a hold has ended.
+    pub(crate) fn awake(self) {
+        match self {
+            Self::Frames(frames) => frames.queue().open(),
+            Self::Mailbox(mailbox) => mailbox.awake(),
+        }
+    }
+
+    /// An epoll instance has got to know of it, or knows of it no longer.
+    pub(crate) fn seen(self, is_new: bool) {
+        match self {
+            Self::Frames(frames) => frames.watched(),
+            Self::Mailbox(mailbox) => mailbox.seen(is_new),
+        }
+    }
 }
 
 /// Its mailbox, if it has one.
@@ -69,6 +150,7 @@ pub(crate) fn keep_to_kernel(socket: &Socket, fd: c_int) {
         }
         outbox::forget(socket);
         socket.set_reason(Reason::Feature);
+        xdp::give_up(socket, Reason::Feature);
     }
 }
 
@@ -98,6 +180,7 @@ pub(crate) fn bound(socket: &Socket, fd: c_int) {
 /// After a `connect`, whatever has come of it.
 pub(crate) fn connected(socket: &Socket, fd: c_int) {
     socket.datagrams.epoch.fetch_add(1, Ordering::AcqRel);
+    xdp::connected(socket, fd);
     if let Some(mailbox) = mapped(socket) {
         mailbox.turn();
         inbox::expect_groups(fd, mailbox);
@@ -112,6 +195,7 @@ pub(crate) fn connected(socket: &Socket, fd: c_int) {
 
 /// The last descriptor is about to be closed.
 pub(crate) fn closing(socket: &Socket) {
+    xdp::give_up(socket, socket.reason());
     if socket.kind() == Kind::Datagram
         && let Some(directory) = socket.udp_attachment().and_then(|ours| ours.directory)
         && let Ok(port @ 1..) = u16::try_from(socket.rendezvous.port.load(Ordering::Relaxed))
@@ -202,7 +286,7 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
         let is_off = raw::option::<c_int>(fd, level, name) == Ok(0);
         socket.datagrams.is_loop_off.store(is_off, Ordering::Relaxed);
     }
-    if ways.contains(&name) {
+    if ways.contains(&name) || xdp::of(socket).is_some() {
         socket.datagrams.epoch.fetch_add(1, Ordering::AcqRel);
     }
     if level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name) {

@@ -25,7 +25,7 @@ use crate::transport::datagram::{self, Content};
 use crate::transport::doorbell::{Borrowed, Doorbell, Sleeping};
 use crate::transport::park::{self, Sleeper};
 use crate::transport::ring::Segment;
-use crate::transport::{bell, fallback};
+use crate::transport::{bell, fallback, xdp};
 use crate::wait::epoll::{self, Instance};
 use crate::wait::filters;
 
@@ -44,6 +44,7 @@ impl Known {
         if let Some(socket) = table::socket(fd) {
             fallback::advance(&socket, fd);
             if datagram::may_use_mailbox(&socket) {
+                xdp::get(&socket, fd);
                 return Self::Datagram(socket);
             }
             return match socket.segment() {
@@ -72,7 +73,7 @@ impl Known {
 
     /// A socket that may get a mailbox, and has none yet.
     fn waits_for_kernel(&self, fd: &libc::pollfd) -> bool {
-        matches!(self, Self::Datagram(socket) if datagram::mailbox(socket, fd.fd).is_none())
+        matches!(self, Self::Datagram(socket) if datagram::store(socket, fd.fd).is_none())
     }
 }
 
@@ -190,7 +191,7 @@ pub(crate) fn poll_unfiltered(
         }
         let left_ns = match has_streams {
             true => Some(budget.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
-            false => budget.slice_ns(),
+            false => [budget.slice_ns(), xdp::slice_ns()].into_iter().flatten().min(),
         };
         let slept = ppoll::sleep(&mut asked, left_ns, mask);
         if let (Some(bell), Some(_)) = (&bell, bell_fd)
@@ -381,9 +382,9 @@ fn look(
                     fd.revents = 0;
                 }
                 let is_wanted = fd.events & READING != 0;
-                let mailbox = datagram::mailbox(socket, fd.fd).filter(|_| is_wanted);
-                let has = |mailbox| datagram::content(mailbox, fd.fd) == Content::Datagram;
-                if mailbox.is_some_and(has) {
+                let store = datagram::store(socket, fd.fd).filter(|_| is_wanted);
+                let has = |store| datagram::content(store, fd.fd) == Content::Datagram;
+                if store.is_some_and(has) {
                     is_of_ring = true;
                     fd.revents |= fd.events & READING;
                 }

@@ -3,11 +3,13 @@
 //! A *helper* for each user's directory (`helper.rs`) sees when a program ends, tells the peers of one that was killed,
 //! and removes what it has left behind. It runs as that user: the daemon itself opens no file of another user's. The
 //! daemon keeps what programs had counted, in a file that survives it, and answers `adverb sockets stat --daemon`,
-//! where each user sees its own programs, and root all of them.
+//! where each user sees its own programs, and root all of them. Interfaces that it owns for programs are in
+//! `interfaces.rs`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
@@ -23,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::helper::{self, Ended, Report};
+use super::interfaces::{self, Interfaces};
 use super::source::{self, Row};
 use crate::failure::{Doing, Failure};
 use crate::output::json_line;
@@ -35,6 +38,8 @@ Runs until it is ended by a signal. As root it watches the programs of all users
 Examples:
   adverb sockets daemon                             programs of this user
   adverb sockets daemon --state /var/lib/adverb     totals are kept there
+  adverb sockets daemon --interface eth0 --members 1000
+                                                    hands frames of eth0 to programs of user 1000
   adverb sockets stat --daemon                      what it has seen
 
 Exit codes: 0 ok, 1 failure, 2 wrong usage, 77 this machine lacks what it takes.")]
@@ -46,6 +51,18 @@ pub(crate) struct DaemonArgs {
     /// Watch this directory of this user, rather than that of each user, or this user's default
     #[arg(short = 'k', long, value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
+
+    /// Own these interfaces, and hand their frames (AF_XDP) to programs whose rules name the transport xdp
+    #[arg(long = "interface", value_name = "NAME", value_delimiter = ',')]
+    interfaces: Vec<String>,
+
+    /// Users, by their numbers, whose programs may have frames: they can send under any address
+    #[arg(long, value_name = "USER", value_delimiter = ',', requires = "interfaces")]
+    members: Vec<u32>,
+
+    /// Queues of an interface that each of these users gets; without it, the first user gets all
+    #[arg(long, value_name = "COUNT", requires = "interfaces")]
+    queues: Option<NonZeroU32>,
 
     /// The library, if it is not beside this command
     #[arg(long, value_name = "FILE", env = "ADVERB_SOCKETS_LIBRARY")]
@@ -99,8 +116,9 @@ pub(super) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     let state = state_directory(args, me)?;
     let totals = Totals::default();
     let library = super::library_at(args.library.as_deref())?;
-    let mut daemon =
-        Daemon { file: state.join("totals.json"), totals, library, helpers: Vec::new() };
+    let interfaces = Interfaces::own(&args.interfaces, &args.members, args.queues)?;
+    let file = state.join("totals.json");
+    let mut daemon = Daemon { file, totals, library, helpers: Vec::new(), interfaces };
     daemon.load()?;
     eprintln!("adverb: the daemon watches; totals are in {}", daemon.file.display());
     let mut callers: Vec<Stream> = Vec::new();
@@ -217,6 +235,7 @@ struct Daemon {
     totals: Totals,
     library: PathBuf,
     helpers: Vec<Helper>,
+    interfaces: Interfaces,
 }
 
 impl Daemon {
@@ -334,6 +353,9 @@ impl Daemon {
     fn answer(&mut self, caller: &Stream) -> std::io::Result<()> {
         let user = caller.peer()?.uid;
         let may_see = |other: u32| user == 0 || user == other;
+        for what in self.interfaces.describe(may_see) {
+            caller.send(what.to_string().as_bytes(), &[])?;
+        }
         for at in 0..self.helpers.len() {
             let Some(owner) =
                 self.helpers.get(at).map(|helper| helper.user).filter(|owner| may_see(*owner))
@@ -418,6 +440,10 @@ pub(super) fn ask(directory: Option<&Path>, as_json: bool) -> Result<(), Failure
         let count =
             |name: &str| what.pointer(&format!("/counters/{name}")).and_then(|n| n.as_u64());
         let both = |one, other| count(one).unwrap_or(0).saturating_add(count(other).unwrap_or(0));
+        if let Some(text) = interfaces::text_of(&what) {
+            println!("{text}");
+            continue;
+        }
         let label = match (what.get("pid"), what.get("ended")) {
             (Some(pid), _) => format!("pid {pid}"),
             (None, ended) => format!("{} ended", ended.and_then(|n| n.as_u64()).unwrap_or(0)),

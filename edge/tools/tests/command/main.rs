@@ -13,6 +13,7 @@ mod daemon;
 mod devices;
 mod devinfo;
 mod hosts;
+mod interfaces;
 mod mesh;
 mod pingpong;
 mod run;

@@ -26,7 +26,7 @@ use crate::share::sockets;
 use crate::socket::loans::{Lent, Loan, PIECES_MAX, Spare};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::table::{self, SocketRef};
-use crate::transport::datagram::{self, Mailbox, Request};
+use crate::transport::datagram::{self, Request, Store};
 use crate::transport::stream::{self, Receive, Step};
 use crate::transport::{bell, fallback, park};
 
@@ -363,7 +363,7 @@ impl Seat {
     fn is_in_memory(&self) -> bool {
         match self.socket.kind() {
             Kind::Stream => self.socket.route() == Route::Rings && !self.has_ended,
-            Kind::Datagram => datagram::mapped(&self.socket).is_some(),
+            Kind::Datagram => datagram::stored(&self.socket).is_some(),
             Kind::Fresh | Kind::Listener | Kind::Connecting => false,
         }
     }
@@ -375,7 +375,7 @@ impl Seat {
             Kind::Stream if !self.has_ended => {
                 self.socket.segment().is_some_and(|segment| park::has_news(&self.socket, segment))
             }
-            Kind::Datagram => datagram::mapped(&self.socket).is_some_and(Mailbox::has_record),
+            Kind::Datagram => datagram::stored(&self.socket).is_some_and(Store::has_record),
             Kind::Stream | Kind::Fresh | Kind::Listener | Kind::Connecting => false,
         }
     }

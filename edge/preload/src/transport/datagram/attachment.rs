@@ -155,6 +155,10 @@ fn is_allowed(socket: &Socket, fd: c_int) -> bool {
     let asked = adverb_sockconf::Socket { role: Role::UdpSender, local, remote };
     match config::get().allowed(&asked) {
         Transport::Best | Transport::SharedMemory => policy::may_share(socket),
+        Transport::Frames => {
+            policy::want_frames(socket);
+            false
+        }
         Transport::Os | Transport::Spin => false,
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::attachment::Inbox;
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
-use super::{across, attachment, outbox};
+use super::{Store, across, attachment, framed, outbox};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
@@ -26,7 +26,7 @@ use crate::socket::spin::{Spin, SpinBudget};
 use crate::socket::stamps::Control;
 use crate::socket::state::Socket;
 use crate::socket::table::{self, SocketRef};
-use crate::transport::kernel;
+use crate::transport::{kernel, xdp};
 
 /// What the program wants.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    fn peeks(&self) -> bool {
+    pub(super) fn peeks(&self) -> bool {
         self.flags & libc::MSG_PEEK != 0
     }
 }
@@ -54,11 +54,11 @@ pub(crate) struct Arrival {
     pub(crate) from_len: libc::socklen_t,
     pub(crate) flags: c_int,
     pub(crate) control_len: usize,
-    is_from_ring: bool,
-    sent: Sent,
+    pub(super) is_from_ring: bool,
+    pub(super) sent: Sent,
 }
 
-type Outcome = Result<Arrival, Errno>;
+pub(super) type Outcome = Result<Arrival, Errno>;
 
 /// Receives one datagram, waiting as the socket's options and `request` say.
 pub(crate) fn receive(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
@@ -84,6 +84,9 @@ pub(crate) fn receive(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Ou
 }
 
 fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
+    if let Some(frames) = xdp::get(socket, fd) {
+        return framed::wait(socket, fd, frames, request);
+    }
     let now = request.flags & libc::MSG_DONTWAIT != 0
         || socket.flags.is_nonblocking.load(Ordering::Relaxed);
     // With a mailbox, a call that waits anyway looks there first, and asks the kernel a little later.
@@ -184,19 +187,18 @@ fn last_look(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
 #[derive(Debug)]
 pub(crate) struct Sleeper<'a> {
     socket: &'a Socket,
-    mailbox: Option<&'a Mailbox>,
+    store: Option<Store<'a>>,
 }
 
 impl<'a> Sleeper<'a> {
     /// Refused if there is something in the mailbox.
     pub(crate) fn new(socket: &'a Socket, fd: c_int) -> Option<Self> {
-        if let Some(inbox) = attachment::inbox(socket, fd) {
-            let mailbox = Some(&inbox.mailbox);
-            return inbox.mailbox.doze().then_some(Self { socket, mailbox });
+        if let Some(store) = super::store(socket, fd) {
+            return store.doze().then_some(Self { socket, store: Some(store) });
         }
         socket.waiters.sleepers.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let sleeper = Self { socket, mailbox: None };
+        let sleeper = Self { socket, store: None };
         // A thread that makes a mailbox now has seen that we sleep, or is seen here.
         (!socket.datagrams.has_inbox.load(Ordering::SeqCst)).then_some(sleeper)
     }
@@ -204,8 +206,8 @@ impl<'a> Sleeper<'a> {
 
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
-        match self.mailbox {
-            Some(mailbox) => mailbox.awake(),
+        match self.store {
+            Some(store) => store.awake(),
             None => _ = self.socket.waiters.sleepers.fetch_sub(1, Ordering::SeqCst),
         }
     }
@@ -268,9 +270,10 @@ fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<
 
 /// Datagrams for which there was no room, here or in the kernel's queue, and bytes of those here.
 pub(crate) fn dropped(socket: &Socket, fd: c_int) -> (u64, u64) {
+    let framed = xdp::of(socket).map_or(0, |frames| frames.queue().dropped());
     let (packets, bytes) =
         attachment::mapped(socket).map(Inbox::mailbox).map_or((0, 0), Mailbox::dropped);
-    (packets.saturating_add(drops(fd).into()), bytes)
+    (packets.saturating_add(framed).saturating_add(drops(fd).into()), bytes)
 }
 
 /// How many datagrams the kernel has dropped for want of room.
@@ -384,7 +387,7 @@ impl Arrival {
 /// Receives from the kernel's queue; `waits`: through the C library, so that the thread can be
 /// cancelled. What it says of groups is for us: sockets that have asked for control data themselves
 /// are the kernel's alone.
-fn from_kernel(
+pub(super) fn from_kernel(
     socket: &Socket,
     fd: c_int,
     request: Request<'_>,
@@ -626,6 +629,9 @@ fn prove([cookie, place]: [u64; 2], secret: u64, from: IpAddr) {
 
 /// The size of the next datagram, as `FIONREAD` has it; `None` if the kernel is to be asked.
 pub(crate) fn next_len(socket: &SocketRef, fd: c_int) -> Option<usize> {
+    if let Some(frames) = xdp::of(socket) {
+        return framed::next_len(frames, fd);
+    }
     let mailbox = &attachment::inbox(socket, fd)?.mailbox;
     let _held = mailbox.hold_readers()?;
     if mailbox.peeked() == Peeked::Kernel {
@@ -645,8 +651,16 @@ pub(crate) enum Content {
     Datagram,
 }
 
-/// What there is to read in the mailbox of a socket.
-pub(crate) fn content(mailbox: &Mailbox, fd: c_int) -> Content {
+/// What there is to read in the mailbox of a socket, or in its frames.
+pub(crate) fn content(store: Store<'_>, fd: c_int) -> Content {
+    let mailbox = match store {
+        Store::Frames(frames) if frames.has_any() => return Content::Datagram,
+        Store::Frames(frames) => {
+            frames.watched();
+            return Content::Nothing;
+        }
+        Store::Mailbox(mailbox) => mailbox,
+    };
     if !mailbox.has_record() {
         return Content::Nothing;
     }

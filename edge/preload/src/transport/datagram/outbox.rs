@@ -19,6 +19,7 @@ use crate::base::{address, config, thread};
 use crate::socket::counters::add;
 use crate::socket::state::Socket;
 use crate::socket::table::SocketRef;
+use crate::transport::xdp;
 
 /// Candidates for one destination; if there are more, it stays with the kernel.
 const CANDIDATES_MAX: usize = 4;
@@ -518,6 +519,13 @@ pub(crate) fn send(
     raw::cancellation_point();
     if socket.datagrams.is_kernel_only.load(Ordering::Acquire) {
         return through_kernel(socket, kernel);
+    }
+    if let Some(frames) = xdp::get(socket, fd).filter(|_| !is_special)
+        && let Some(len) = frames.send(socket, fd, parts, to)
+    {
+        add(&socket.counters.tx_packets, 1);
+        add(&socket.counters.tx_bytes, len);
+        return Ok(len);
     }
     let ours = socket.udp_attachment_or_new(fd);
     let Some((ours, directory)) = ours.and_then(|ours| Some((ours, ours.directory?))) else {

@@ -12,7 +12,7 @@ use crate::socket::changes::{self, Since};
 use crate::socket::policy;
 use crate::socket::state::{Kind, Socket};
 use crate::socket::table::{self, SocketRef};
-use crate::transport::datagram;
+use crate::transport::{datagram, xdp};
 use crate::wait::{epoll, filters};
 
 impl Epoll {
@@ -48,6 +48,7 @@ impl Epoll {
             }
             (libc::EPOLL_CTL_ADD, _) => {
                 kernel_control(epfd, op, fd, events, data)?;
+                xdp::get(&socket, fd); // Before it is watched.
                 socket.waiters.watchers.fetch_add(1, Ordering::SeqCst);
                 let is_datagram = socket.kind() == Kind::Datagram;
                 let target = if is_datagram { Target::Datagram } else { Target::Socket };

@@ -178,7 +178,7 @@ impl Item {
         }
         match &self.target {
             Target::Inner(_) => Look::NOTHING,
-            Target::Datagram(socket) => datagram::mapped(socket)
+            Target::Datagram(socket) => datagram::stored(socket)
                 .map_or(Look::NOTHING, |mailbox| Look { head: mailbox.head(), ..Look::NOTHING }),
             Target::Socket(socket) => socket.mapped().map_or(Look::NOTHING, |segment| Look {
                 head: segment.incoming(socket.end()).head(),
@@ -234,7 +234,7 @@ impl Item {
 
     /// The same for a UDP socket: what its mailbox has. The kernel reports its own.
     fn due_datagram(&self, socket: &Socket, look: Look) -> u32 {
-        let Some(mailbox) = datagram::mapped(socket) else { return 0 };
+        let Some(mailbox) = datagram::stored(socket) else { return 0 };
         let is_new = self.events & libc::EPOLLET as u32 == 0 || look.head != self.seen.head;
         let is_there = |is_edge| match datagram::content(mailbox, self.via) {
             Content::Nothing => false,
@@ -279,7 +279,7 @@ impl Item {
         if self.is_armed
             && !self.is_kernels()
             && let Target::Datagram(socket) = &self.target
-            && let Some(mailbox) = datagram::mapped(socket)
+            && let Some(mailbox) = datagram::stored(socket)
         {
             mailbox.awake();
             self.is_armed = false;
@@ -289,7 +289,7 @@ impl Item {
     /// The mailbox of a UDP socket may have come into being: then it is looked at from now on.
     pub(super) fn meet(&mut self, is_asleep: bool) {
         let Target::Datagram(socket) = &self.target else { return };
-        let Some(mailbox) = datagram::mailbox(socket, self.via) else { return };
+        let Some(mailbox) = datagram::store(socket, self.via) else { return };
         if (self.is_kernels() || is_asleep) && !self.is_armed {
             mailbox.hold();
             self.is_armed = true;
@@ -315,7 +315,7 @@ impl Item {
                 socket.waiters.watchers.fetch_sub(1, Ordering::AcqRel);
             }
             Target::Datagram(socket) => {
-                if let Some(mailbox) = datagram::mapped(socket) {
+                if let Some(mailbox) = datagram::stored(socket) {
                     if self.is_armed {
                         mailbox.awake();
                     }
@@ -334,7 +334,7 @@ impl Item {
         self.is_copied = true;
         if let Target::Datagram(socket) = &self.target {
             socket.waiters.watchers.fetch_add(1, Ordering::AcqRel);
-            if let Some(mailbox) = datagram::mapped(socket) {
+            if let Some(mailbox) = datagram::stored(socket) {
                 if self.is_armed {
                     mailbox.hold();
                 }
@@ -395,7 +395,7 @@ impl Item {
             Target::Inner(inner) => inner.arm(None),
             Target::Datagram(socket) => {
                 let reading = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-                let Some(mailbox) = datagram::mapped(socket) else { return true };
+                let Some(mailbox) = datagram::stored(socket) else { return true };
                 datagram::mind(socket, self.via);
                 if self.events & reading == 0 || self.is_armed {
                     return self.due() == 0;

@@ -15,7 +15,7 @@ use crate::base::thread::{Interrupts, Seen};
 use crate::base::{config, copy};
 use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
 use crate::socket::waits::Waiting;
-use crate::transport::{bell, park};
+use crate::transport::{bell, park, xdp};
 
 impl Epoll {
     /// `epoll_pwait2(2)`: waits for at most `limit_ns`, and reports what has happened, whatever the program thinks
@@ -107,10 +107,11 @@ impl Epoll {
             let since = raw::now_ns();
             let has_marks = has_items && self.has_marks();
             let has_datagrams = has_items && self.with(|state| !state.datagrams.is_empty());
+            let framed_ns = if has_datagrams { xdp::slice_ns() } else { None };
             let left_ns = budget.left_ns();
             let slice_ns = match has_marks {
                 true => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
-                false => budget.slice_ns(),
+                false => [budget.slice_ns(), framed_ns].into_iter().flatten().min(),
             };
             let sleeper = Sleeper { epoll: self, starts_polling: has_marks || has_datagrams };
             let answer = sleep(epfd, events, slice_ns, mask);
@@ -139,7 +140,7 @@ impl Epoll {
             if budget.is_interrupted() {
                 return Err(Errno::INTR);
             }
-            if found == 0 && has_marks {
+            if found == 0 && (has_marks || framed_ns.is_some()) {
                 self.check();
             }
             budget.again(most_ns);

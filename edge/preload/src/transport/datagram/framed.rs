@@ -1,0 +1,170 @@
+//! Receiving datagrams of a socket that has frames: out of what has come past the kernel, and out of the kernel's queue.
+//!
+//! What the kernel has got while the gate was shut is earlier than what comes after it was opened, and is received first.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::inbox::{Arrival, Outcome, Request, from_kernel};
+use crate::base::iovec::IoCursor;
+use crate::base::raw::{self, Errno};
+use crate::base::thread::Interrupts;
+use crate::base::{address, config, ppoll};
+use crate::socket::counters::add;
+use crate::socket::spin::{Spin, SpinBudget};
+use crate::socket::stamps::Control;
+use crate::socket::table::{self, SocketRef};
+use crate::transport::xdp::{self, Datagram, Frames};
+
+/// Receives one datagram, waiting as the socket's options and `request` say.
+pub(super) fn wait(
+    socket: &SocketRef,
+    fd: c_int,
+    frames: &Frames,
+    request: Request<'_>,
+) -> Outcome {
+    let now = request.flags & libc::MSG_DONTWAIT != 0
+        || socket.flags.is_nonblocking.load(Ordering::Relaxed);
+    let asks = if now { frames.is_kernels_turn() } else { true };
+    let first = attempt(socket, fd, frames, request, asks);
+    if now || !matches!(first, Err(Errno::AGAIN)) {
+        return first;
+    }
+    let (limit, kind) = match socket.options.receive_limit_ns.load(Ordering::Relaxed) {
+        0 => (None, Interrupts::Hard),
+        limit => (Some(limit), Interrupts::All),
+    };
+    let most_ns = config::get().receive_spin_ns;
+    let mut budget = SpinBudget::start(most_ns, limit, kind);
+    loop {
+        if let Some(outcome) = spin(socket, fd, frames, request, &mut budget, most_ns) {
+            return outcome;
+        }
+        add(&socket.counters.rx_poll_miss, 1);
+        let since = raw::now_ns();
+        if frames.doze() {
+            let slice = [budget.slice_ns(), xdp::slice_ns()].into_iter().flatten().min();
+            let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+            let slept = ppoll::sleep(&mut polled, slice, None);
+            frames.queue().open();
+            match slept {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        budget.slept(since, most_ns);
+        table::still(fd, socket)?;
+        let outcome = attempt(socket, fd, frames, request, true);
+        if !matches!(outcome, Err(Errno::AGAIN)) {
+            return outcome;
+        }
+        if budget.is_interrupted() {
+            return Err(Errno::INTR);
+        }
+        if budget.is_over() {
+            return Err(Errno::AGAIN);
+        }
+    }
+}
+
+/// Spins; `None` if it is time to sleep.
+fn spin(
+    socket: &SocketRef,
+    fd: c_int,
+    frames: &Frames,
+    request: Request<'_>,
+    budget: &mut SpinBudget,
+    most_ns: u64,
+) -> Option<Outcome> {
+    let mut rounds = 0_u32;
+    loop {
+        match budget.goes_on(true) {
+            Spin::Look => {}
+            Spin::Sleep => return None,
+            Spin::Interrupted => return Some(Err(Errno::INTR)),
+            Spin::TimedOut => return Some(Err(Errno::AGAIN)),
+        }
+        rounds = rounds.wrapping_add(1);
+        let asks = rounds.is_multiple_of(KERNEL_LOOK_ROUNDS);
+        if asks || frames.has_any() {
+            if let Err(error) = table::still(fd, socket) {
+                return Some(Err(error));
+            }
+            let outcome = attempt(socket, fd, frames, request, asks);
+            if !matches!(outcome, Err(Errno::AGAIN)) {
+                budget.hit(most_ns);
+                add(&socket.counters.rx_poll_hit, 1);
+                return Some(outcome);
+            }
+        }
+    }
+}
+
+/// Receives what is there; `asks`: the kernel is asked where there are no frames.
+fn attempt(
+    socket: &SocketRef,
+    fd: c_int,
+    frames: &Frames,
+    request: Request<'_>,
+    asks: bool,
+) -> Outcome {
+    static TURN: AtomicU32 = AtomicU32::new(0);
+    let queue = frames.queue();
+    // However many frames come, the kernel's have their turn.
+    let is_first = queue.is_kernel_first()
+        || queue.has_any() && TURN.fetch_add(1, Ordering::Relaxed).is_multiple_of(TURNS);
+    if !is_first
+        && frames.has_any()
+        && let Some(outcome) = take(socket, frames, request)
+    {
+        return outcome;
+    }
+    if is_first || asks {
+        match from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false) {
+            Err(Errno::AGAIN) => queue.follows_kernel(),
+            outcome => return outcome,
+        }
+    }
+    let taken = if frames.has_any() { take(socket, frames, request) } else { None };
+    taken.unwrap_or(Err(Errno::AGAIN))
+}
+
+/// Takes the first of those that have come as frames.
+fn take(socket: &SocketRef, frames: &Frames, request: Request<'_>) -> Option<Outcome> {
+    frames.queue().front(|Datagram { from, bytes }| {
+        let copied = IoCursor::new(request.parts).fill(bytes.as_ptr(), bytes.len());
+        let Ok(copied) = copied else {
+            // As the kernel has it: what could not be delivered is gone.
+            return (!request.peeks(), Err(Errno::FAULT));
+        };
+        let (from, from_len) = address::write(*from, frames.domain());
+        let cut = if copied < bytes.len() { libc::MSG_TRUNC } else { 0 };
+        let mut control = Control::new(request.control, request.control_len);
+        control.stamp(socket.options.stamps.load(Ordering::Relaxed));
+        let whole = request.flags & libc::MSG_TRUNC != 0;
+        let arrival = Arrival {
+            len: if whole { bytes.len() } else { copied },
+            from,
+            from_len,
+            flags: request.flags & libc::MSG_CMSG_CLOEXEC | cut | control.flags,
+            control_len: control.len,
+            ..Arrival::empty()
+        };
+        (!request.peeks(), Ok(arrival))
+    })
+}
+
+/// The size of the next datagram, as `FIONREAD` has it; `None` if the kernel is to be asked.
+pub(super) fn next_len(frames: &Frames, fd: c_int) -> Option<usize> {
+    frames.watched();
+    if frames.queue().is_kernel_first() && raw::poll_now(fd, libc::POLLIN) != Ok(0) {
+        return None;
+    }
+    frames.look();
+    frames.queue().front(|first| (false, first.bytes.len()))
+}
+
+/// Spinning waits look at the kernel once in so many rounds.
+const KERNEL_LOOK_ROUNDS: u32 = 256;
+/// Datagrams that come as frames before the kernel's queue is looked at.
+const TURNS: u32 = 64;

@@ -1,0 +1,350 @@
+//! Frames: UDP past the kernel, by AF_XDP, for sockets whose rules name the transport `xdp`.
+//!
+//! ```text
+//! uplink    an interface whose frames this process has      queue     what has come for one socket, and its gate
+//! way       where a datagram goes, and its headers
+//! ```
+//!
+//! A socket stays the kernel's: its port, its name, its groups, its errors. What is sent to it by an interface that has an
+//! owner (`adverb sockets daemon --interface`) comes as frames while its *gate* is open, that is, while no thread sleeps
+//! on it and no instance waits for it; everything else comes by the kernel's queue, which wakes sleepers. So sleeping,
+//! and whatever watches the descriptor without our knowledge, is as it always was. What is sent goes as a frame where the
+//! kernel knows the route and the neighbour, and by the kernel elsewhere.
+//!
+//! Frames belong to the process that has got them. Before it forks, its sockets go back to the kernel, and so does one
+//! that another program gets. An owner that ends takes its program with it: everything is the kernel's then.
+//!
+//! # Safety
+//!
+//! What a socket's frames are is dropped by the process that made it, with the attachment, and never used after that. A
+//! descriptor of the program's is open for the length of its call.
+
+mod queue;
+mod uplink;
+mod way;
+
+use std::ffi::c_int;
+use std::mem::ManuallyDrop;
+use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use adverb_sys::fork::Generation;
+use adverb_xdp::Key;
+use adverb_xdp::steering::Protocol;
+
+use crate::base::lock::Guarded;
+use crate::base::{address, raw};
+use crate::socket::state::{Attached, Kind, Reason, Socket};
+use crate::socket::{policy, table};
+
+pub(crate) use queue::{Datagram, Queue};
+use uplink::{Uplink, process};
+use way::Ways;
+
+/// What a process has of a socket's frames.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    generation: Generation,
+    parts: ManuallyDrop<Parts>,
+}
+
+#[derive(Debug)]
+struct Parts {
+    uplinks: Vec<Arc<Uplink>>,
+    queue: Arc<Queue>,
+    keys: Guarded<Vec<(Arc<Uplink>, Key)>>,
+    domain: c_int,
+    ways: Guarded<Ways>,
+    /// The kernel is to be asked at each call that finds nothing: the program has been told what it has, or may be.
+    is_watched: AtomicBool,
+    turns: AtomicU32,
+}
+
+// SAFETY: nothing else has this place.
+unsafe impl Attached for Frames {
+    const PLACE: usize = 2;
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        // In a child it is all the parent's.
+        if !self.generation.is_inherited() {
+            self.let_go();
+            process().free_gate(self.parts.queue.gate());
+            // SAFETY: it is not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.parts) };
+        }
+    }
+}
+
+// What has become of a socket's frames, as `Datagrams::frames` has it.
+const UNDECIDED: u8 = 0;
+const TAKEN: u8 = 1;
+const REFUSED: u8 = 2;
+
+/// The frames of a socket, if this process has got them.
+#[inline]
+pub(crate) fn of(socket: &Socket) -> Option<&Frames> {
+    if socket.datagrams.frames.load(Ordering::Acquire) != TAKEN {
+        return None;
+    }
+    socket.attached::<Frames>().filter(|frames| !frames.generation.is_inherited())
+}
+
+/// The same; they are got now if rules want that, and nothing waits for the socket yet.
+#[inline]
+pub(crate) fn get(socket: &Socket, fd: c_int) -> Option<&Frames> {
+    let is_due = socket.datagrams.frames.load(Ordering::Acquire) == UNDECIDED
+        && policy::wants_frames(socket)
+        && socket.kind() == Kind::Datagram
+        && !socket.datagrams.is_kernel_only.load(Ordering::Relaxed);
+    if is_due {
+        begin(socket, fd);
+    }
+    of(socket)
+}
+
+#[cold]
+fn begin(socket: &Socket, fd: c_int) {
+    let errno = raw::errno();
+    let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+    let state = &socket.datagrams.frames;
+    // One thread decides; until it has, there are none.
+    if address::name(fd, false).is_some_and(|own| own.port() != 0)
+        && state.compare_exchange(UNDECIDED, REFUSED, o, r).is_ok()
+    {
+        let waits = socket.waiters.watchers.load(Ordering::SeqCst)
+            + socket.waiters.sleepers.load(Ordering::SeqCst);
+        match Frames::new(fd).filter(|_| waits == 0) {
+            Some(frames) => {
+                socket.attach(frames);
+                state.store(TAKEN, Ordering::Release);
+                socket.set_reason(Reason::Frames);
+                of(socket).into_iter().for_each(|frames| frames.parts.queue.release());
+            }
+            None => socket.set_reason(Reason::NoFrames),
+        }
+        policy::explain(socket, fd, "frames");
+    }
+    raw::set_errno(errno);
+}
+
+/// The socket is the kernel's from now on, but for what is here already.
+pub(crate) fn give_up(socket: &Socket, reason: Reason) {
+    if let Some(frames) = of(socket) {
+        frames.let_go();
+        socket.set_reason(reason);
+    } else if socket.datagrams.frames.load(Ordering::Acquire) == UNDECIDED {
+        socket.datagrams.frames.store(REFUSED, Ordering::Release);
+    }
+}
+
+/// The socket has been connected, or is no more.
+pub(crate) fn connected(socket: &Socket, fd: c_int) {
+    if let Some(frames) = of(socket).filter(|frames| !frames.parts.queue.is_over()) {
+        let errno = raw::errno();
+        frames.let_go_of_keys();
+        if !frames.claim(fd) {
+            socket.set_reason(Reason::NoFrames);
+        }
+        raw::set_errno(errno);
+    }
+}
+
+/// Just before a fork: sockets that two processes have are the kernel's.
+pub(crate) fn before_fork() {
+    if !uplink::is_any() {
+        return;
+    }
+    table::each(0, usize::MAX, |fd| {
+        if let Some(socket) = table::socket(fd)
+            && of(&socket).is_some_and(Frames::has_keys)
+        {
+            give_up(&socket, Reason::HandedOver);
+            policy::explain(&socket, fd, "frames");
+        }
+    });
+}
+
+/// How long a thread may sleep that waits for a socket with frames: one may have been on its way when the gate was shut.
+pub(crate) fn slice_ns() -> Option<u64> {
+    uplink::is_any().then(|| match raw::now_ns().saturating_sub(process().came_ns()) {
+        ..ACTIVE_NS => ACTIVE_SLICE_NS,
+        ACTIVE_NS.. => crate::socket::spin::SLICE_NS,
+    })
+}
+
+/// Whether descriptors in a range are of this library's own, which the program does not know and must not close.
+pub(crate) fn owns(fds: &RangeInclusive<c_int>) -> bool {
+    uplink::is_any() && process().first_own(fds).is_some()
+}
+
+/// The parts of a range between descriptors of this library's own.
+pub(crate) fn without_own(fds: RangeInclusive<c_int>, mut part: impl FnMut(c_int, c_int)) {
+    let (mut first, last) = (*fds.start(), *fds.end());
+    while uplink::is_any()
+        && let Some(own) = process().first_own(&(first..=last))
+    {
+        if first < own {
+            part(first, own - 1);
+        }
+        if own == last {
+            return;
+        }
+        first = own + 1;
+    }
+    if first <= last {
+        part(first, last);
+    }
+}
+
+impl Frames {
+    /// Takes what comes for a socket, if there is an owner that gives it.
+    fn new(fd: c_int) -> Option<Self> {
+        let uplinks = process().uplinks();
+        if uplinks.is_empty()
+            || raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) != Ok(0)
+        {
+            return None;
+        }
+        let limit = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
+        let gate = process().take_gate()?;
+        let queue = Arc::new(Queue::new(gate, usize::try_from(limit).unwrap_or(0)));
+        let parts = Parts {
+            uplinks,
+            queue,
+            keys: Guarded::new(Vec::new()),
+            domain: raw::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET),
+            ways: Guarded::new(Ways::default()),
+            is_watched: AtomicBool::new(false),
+            turns: AtomicU32::new(0),
+        };
+        let frames = Self { generation: Generation::now(), parts: ManuallyDrop::new(parts) };
+        frames.claim(fd).then_some(frames)
+    }
+
+    /// Asks owners for what the kernel would bring to the socket; says whether it has got any of it.
+    fn claim(&self, fd: c_int) -> bool {
+        let Some(own) = address::name(fd, false).filter(|own| own.port() != 0) else {
+            return false;
+        };
+        let remote = address::name(fd, true);
+        // SAFETY: the program's descriptor, which is open for the length of this call.
+        let twin = unsafe { BorrowedFd::borrow_raw(fd) };
+        let Parts { uplinks, queue, keys, .. } = &*self.parts;
+        let mut has_any = false;
+        for uplink in uplinks {
+            for local in uplink.locals(own) {
+                let key = Key { protocol: Protocol::Udp, local, remote };
+                if !process().enter(key, queue) {
+                    continue; // Another socket of this process has the same name.
+                }
+                if uplink.claim(key, queue.gate(), twin) {
+                    keys.with(|keys| keys.push((Arc::clone(uplink), key)));
+                    has_any = true;
+                } else {
+                    process().leave(&key);
+                }
+            }
+        }
+        queue.use_gates(uplinks);
+        has_any
+    }
+
+    /// No frames come any more; what is here stays here.
+    fn let_go(&self) {
+        self.parts.queue.shut_for_good();
+        self.let_go_of_keys();
+    }
+
+    fn let_go_of_keys(&self) {
+        for (uplink, key) in self.parts.keys.with(std::mem::take) {
+            uplink.release(key);
+            self.look();
+            process().leave(&key);
+        }
+    }
+
+    fn has_keys(&self) -> bool {
+        self.parts.keys.with(|keys| !keys.is_empty())
+    }
+
+    /// The family of the socket's addresses.
+    pub(crate) fn domain(&self) -> c_int {
+        self.parts.domain
+    }
+
+    /// What has come for the socket.
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.parts.queue
+    }
+
+    /// Gives every socket of this process what has come by its interfaces.
+    #[inline]
+    pub(crate) fn look(&self) {
+        self.parts.uplinks.iter().for_each(|uplink| uplink.look());
+    }
+
+    /// Whether something has come.
+    #[inline]
+    pub(crate) fn has_any(&self) -> bool {
+        self.parts.queue.has_any() || {
+            self.look();
+            self.parts.queue.has_any()
+        }
+    }
+
+    /// How many datagrams have come so far.
+    pub(crate) fn head(&self) -> u64 {
+        self.parts.is_watched.store(true, Ordering::Relaxed);
+        self.look();
+        self.parts.queue.count()
+    }
+
+    /// A thread is about to sleep; refused if something has come.
+    pub(crate) fn doze(&self) -> bool {
+        self.parts.queue.shut();
+        for _ in 0..LAST_LOOKS {
+            if self.has_any() {
+                self.parts.queue.open();
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        true
+    }
+
+    /// Whether a call that finds no frames and does not wait is to ask the kernel as well.
+    pub(super) fn is_kernels_turn(&self) -> bool {
+        self.parts.is_watched.load(Ordering::Relaxed)
+            || self.parts.turns.fetch_add(1, Ordering::Relaxed).is_multiple_of(KERNEL_EVERY)
+    }
+
+    /// The program has been told what the socket has, or is about to be.
+    pub(crate) fn watched(&self) {
+        self.parts.is_watched.store(true, Ordering::Relaxed);
+    }
+
+    /// Sends a datagram as a frame; `None` if it is to go by the kernel.
+    pub(crate) fn send(
+        &self,
+        socket: &Socket,
+        fd: c_int,
+        parts: &[libc::iovec],
+        to: Option<std::net::SocketAddr>,
+    ) -> Option<usize> {
+        let epoch = socket.datagrams.epoch.load(Ordering::Acquire);
+        let Parts { uplinks, ways, .. } = &*self.parts;
+        ways.with(|ways| ways.send(uplinks, fd, epoch, parts, to))
+    }
+}
+
+/// Looks at the rings between the shutting of a gate and a sleep: packets are handed over in batches.
+const LAST_LOOKS: u32 = 64;
+/// Frames have come so recently that one may still be on its way, and how long a sleep lasts then.
+const ACTIVE_NS: u64 = 100_000_000;
+const ACTIVE_SLICE_NS: u64 = 10_000_000;
+/// Calls that do not wait ask the kernel once in so many, where nothing watches the socket.
+const KERNEL_EVERY: u32 = 8;

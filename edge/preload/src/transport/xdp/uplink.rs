@@ -1,0 +1,352 @@
+//! Interfaces whose frames this process has: its memberships, and which socket each frame is for.
+//!
+//! Owners are asked when a socket first needs them, and again after a second at the earliest. The descriptors of a
+//! membership have numbers that programs rarely use, and are not closed by them (`descriptors.rs`).
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::{ControlFlow, RangeInclusive};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use adverb_sys::fork::PerProcess;
+use adverb_sys::netdev::{self, Interface};
+use adverb_sys::routes::{Neighbour, Route, Routes};
+use adverb_tcpip::frame::{Checksums, Frame};
+use adverb_wire::ip::Sum;
+use adverb_xdp::gate::GATES;
+use adverb_xdp::owner::name_of;
+use adverb_xdp::socket::{Incoming, Outgoing};
+use adverb_xdp::{Key, Membership};
+
+use super::queue::Queue;
+use crate::base::lock::Guarded;
+use crate::base::raw;
+
+/// What this process has of interfaces.
+#[derive(Debug)]
+pub(super) struct Process {
+    uplinks: Guarded<Vec<Arc<Uplink>>>,
+    /// When owners were last looked for.
+    asked_ns: AtomicU64,
+    /// Whose a datagram is: by both ends, or by the local one.
+    queues: Guarded<HashMap<Key, Arc<Queue>>>,
+    gates: Guarded<Gates>,
+    /// When a frame last came.
+    came_ns: AtomicU64,
+    /// Descriptors of this library's own; 0: none.
+    own: [AtomicI32; OWN_MAX],
+}
+
+/// Numbers of gates: those that were given back, and the first that was never given.
+#[derive(Debug, Default)]
+struct Gates {
+    free: Vec<u32>,
+    next: u32,
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        Self {
+            uplinks: Guarded::new(Vec::new()),
+            asked_ns: AtomicU64::new(0),
+            queues: Guarded::new(HashMap::new()),
+            gates: Guarded::new(Gates::default()),
+            came_ns: AtomicU64::new(0),
+            own: [const { AtomicI32::new(0) }; OWN_MAX],
+        }
+    }
+}
+
+/// A child begins anew.
+static PROCESS: PerProcess<Process> = PerProcess::new();
+/// Some process of this family has had an interface.
+static IS_ANY: AtomicBool = AtomicBool::new(false);
+
+#[inline]
+pub(super) fn process() -> &'static Process {
+    PROCESS.get()
+}
+
+#[inline]
+pub(super) fn is_any() -> bool {
+    IS_ANY.load(Ordering::Relaxed)
+}
+
+impl Process {
+    /// The interfaces whose owners give this process frames.
+    pub(super) fn uplinks(&self) -> Vec<Arc<Uplink>> {
+        self.uplinks.with(|uplinks| {
+            uplinks.retain(|uplink| !uplink.has_ended());
+            let (now, asked) = (raw::now_ns(), self.asked_ns.load(Ordering::Relaxed));
+            if asked == 0 || now.saturating_sub(asked) > ASK_AGAIN_NS {
+                self.asked_ns.store(now, Ordering::Relaxed);
+                for interface in netdev::interfaces().unwrap_or_default() {
+                    let is_known = uplinks.iter().any(|known| known.index == interface.index);
+                    if !is_known && interface.up && !interface.loopback {
+                        uplinks.extend(Uplink::ask(interface).map(Arc::new));
+                    }
+                }
+            }
+            if !uplinks.is_empty() {
+                IS_ANY.store(true, Ordering::Relaxed);
+            }
+            uplinks.clone()
+        })
+    }
+
+    /// Datagrams that match go to this queue; refused if they go to another.
+    pub(super) fn enter(&self, key: Key, queue: &Arc<Queue>) -> bool {
+        self.queues.with(|queues| match queues.entry(key) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(Arc::clone(queue));
+                true
+            }
+        })
+    }
+
+    pub(super) fn leave(&self, key: &Key) {
+        drop(self.queues.with(|queues| queues.remove(key)));
+    }
+
+    pub(super) fn take_gate(&self) -> Option<u32> {
+        self.gates.with(|Gates { free, next }| {
+            free.pop().or_else(|| {
+                let new = Some(*next).filter(|new| *new < GATES)?;
+                *next += 1;
+                Some(new)
+            })
+        })
+    }
+
+    pub(super) fn free_gate(&self, gate: u32) {
+        self.gates.with(|gates| gates.free.push(gate));
+    }
+
+    pub(super) fn came_ns(&self) -> u64 {
+        self.came_ns.load(Ordering::Relaxed)
+    }
+
+    /// The first descriptor in a range that is this library's own.
+    pub(super) fn first_own(&self, fds: &RangeInclusive<c_int>) -> Option<c_int> {
+        let own = self.own.iter().map(|own| own.load(Ordering::Acquire));
+        own.filter(|fd| *fd > 0 && fds.contains(fd)).min()
+    }
+
+    /// Changes an entry of those; says whether there was one.
+    fn change_own(&self, from: c_int, to: c_int) -> bool {
+        let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.own.iter().any(|own| own.compare_exchange(from, to, o, r).is_ok())
+    }
+
+    /// Puts a datagram into the queue of its socket.
+    fn deliver(&self, local: SocketAddr, remote: SocketAddr, bytes: &[u8]) {
+        let protocol = adverb_xdp::steering::Protocol::Udp;
+        let exact = Key { protocol, local, remote: Some(remote) };
+        let any = Key { remote: None, ..exact };
+        self.queues.with(|queues| {
+            if let Some(queue) = queues.get(&exact).or_else(|| queues.get(&any)) {
+                queue.push(remote, bytes);
+            }
+        });
+    }
+}
+
+/// An interface whose frames this process has.
+#[derive(Debug)]
+pub(super) struct Uplink {
+    pub(super) index: u32,
+    membership: Membership,
+    incoming: Guarded<Vec<Incoming>>,
+    pub(super) outgoing: Guarded<Outgoing>,
+    routes: Guarded<Routes>,
+    facts: Guarded<Facts>,
+    /// Its descriptors.
+    fds: Vec<c_int>,
+    is_over: AtomicBool,
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        // They may be closed now.
+        self.fds.iter().for_each(|fd| _ = process().change_own(*fd, 0));
+    }
+}
+
+/// What is known of an interface.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) mac: [u8; 6],
+    pub(super) mtu: u32,
+    addresses: Vec<IpAddr>,
+    read_ns: u64,
+}
+
+impl Facts {
+    fn of(interface: Interface) -> Option<Self> {
+        let Interface { mac, mtu, addresses, .. } = interface;
+        let addresses = addresses.iter().filter(|address| address.scope_id == 0);
+        let addresses = addresses.map(|address| address.ip).collect();
+        Some(Self { mac: mac?, mtu, addresses, read_ns: raw::now_ns() })
+    }
+
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
+    }
+}
+
+impl Uplink {
+    /// Asks the owner of an interface, if there is one.
+    fn ask(interface: Interface) -> Option<Self> {
+        let index = interface.index;
+        let facts = Facts::of(interface)?;
+        let (membership, sockets) = Membership::ask_above(&name_of(index), FD_MIN).ok()?;
+        let (mut incoming, mut outgoing) = (Vec::new(), None);
+        for socket in sockets {
+            incoming.push(socket.incoming);
+            outgoing.get_or_insert(socket.outgoing);
+        }
+        let mut fds: Vec<_> = incoming.iter().map(|one| one.as_fd().as_raw_fd()).collect();
+        let routes = Routes::open_above(FD_MIN).ok()?;
+        fds.extend([membership.as_fd().as_raw_fd(), routes.as_fd().as_raw_fd()]);
+        let uplink = Self {
+            index,
+            membership,
+            incoming: Guarded::new(incoming),
+            outgoing: Guarded::new(outgoing?),
+            routes: Guarded::new(routes),
+            facts: Guarded::new(facts),
+            fds,
+            is_over: AtomicBool::new(false),
+        };
+        uplink.fds.iter().all(|fd| process().change_own(0, *fd)).then_some(uplink)
+    }
+
+    /// The owner has ended: no frames come any more, and none should be sent.
+    pub(super) fn has_ended(&self) -> bool {
+        if !self.is_over.load(Ordering::Relaxed) && self.membership.has_ended() {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// The addresses of this interface at which a socket receives that is bound to `own`.
+    pub(super) fn locals(&self, own: SocketAddr) -> Vec<SocketAddr> {
+        let is_its = |ip: &IpAddr| match own.ip().is_unspecified() {
+            true => ip.is_ipv4() == own.is_ipv4(),
+            false => *ip == own.ip(),
+        };
+        let addresses = self.facts().addresses;
+        addresses.into_iter().filter(is_its).map(|ip| SocketAddr::new(ip, own.port())).collect()
+    }
+
+    pub(super) fn claim(&self, key: Key, gate: u32, twin: BorrowedFd<'_>) -> bool {
+        self.membership.claim_by(key, gate, twin).is_ok()
+    }
+
+    pub(super) fn release(&self, key: Key) {
+        // An owner that has ended has released all.
+        let _ = self.membership.release(key);
+    }
+
+    pub(super) fn set_gate(&self, gate: u32, is_open: bool) {
+        self.membership.gates().set(gate, is_open);
+    }
+
+    /// What is known of it, not older than a second.
+    pub(super) fn facts(&self) -> Facts {
+        self.facts.with(|facts| {
+            if raw::now_ns().saturating_sub(facts.read_ns) > FACTS_NS {
+                let all = netdev::interfaces().unwrap_or_default();
+                let mut found = all.into_iter().filter(|interface| interface.index == self.index);
+                *facts = found.next().and_then(Facts::of).unwrap_or_else(|| facts.clone());
+            }
+            facts.clone()
+        })
+    }
+
+    pub(super) fn route(&self, to: IpAddr) -> Option<Route> {
+        self.routes.with(|routes| routes.route(to, None).ok())
+    }
+
+    pub(super) fn neighbour(&self, of: IpAddr) -> Option<Neighbour> {
+        self.routes.with(|routes| routes.neighbour(of, self.index).ok().flatten())
+    }
+
+    /// Gives the sockets of this process what has come. While another thread does, it is that one's to do.
+    #[inline]
+    pub(super) fn look(&self) {
+        let mut count = 0;
+        self.incoming.try_with(|all| {
+            for incoming in all {
+                count += incoming.receive(BUDGET, |frame| {
+                    self.take(frame);
+                    ControlFlow::Continue(())
+                });
+            }
+        });
+        if count > 0 {
+            process().came_ns.store(raw::now_ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes one frame, unless it is damaged or not for this host.
+    fn take(&self, frame: &[u8]) {
+        let Some((to, _)) = frame.split_first_chunk::<6>() else { return };
+        if *to != self.facts.with(|facts| facts.mac) && *to != self.facts().mac {
+            return;
+        }
+        let Ok(Frame::Udp { tuple, payload }) = Frame::parse(frame, Checksums::Trusted) else {
+            return;
+        };
+        let header = payload.start.saturating_sub(UDP_BYTES);
+        let (Some(datagram), Some(bytes)) =
+            (frame.get(header..payload.end), frame.get(payload.clone()))
+        else {
+            return;
+        };
+        let is_strange = tuple.remote.is_unspecified() || tuple.remote.is_loopback();
+        if !is_strange && is_intact(tuple.remote, tuple.local, datagram) {
+            let local = SocketAddr::new(tuple.local, tuple.local_port);
+            process().deliver(local, SocketAddr::new(tuple.remote, tuple.remote_port), bytes);
+        }
+    }
+}
+
+/// Whether a datagram, from its header on, has a checksum that is right, or none; or one that its sender's kernel has left
+/// to hardware that there is none of between virtual interfaces: the sum of the pseudo header alone.
+fn is_intact(src: IpAddr, dst: IpAddr, datagram: &[u8]) -> bool {
+    let Some([_, _, _, _, _, _, s0, s1]) = datagram.first_chunk::<UDP_BYTES>().copied() else {
+        return false;
+    };
+    let written = u16::from_be_bytes([s0, s1]);
+    let Some(pseudo) = pseudo(src, dst, datagram.len()) else { return false };
+    written == 0 && src.is_ipv4()
+        || pseudo.with(datagram).finish() == 0
+        || written == !pseudo.finish()
+}
+
+/// What a checksum begins with.
+pub(super) fn pseudo(src: IpAddr, dst: IpAddr, len: usize) -> Option<Sum> {
+    let len = u16::try_from(len).ok()?;
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Sum::pseudo_v4(src, dst, UDP, len)),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Sum::pseudo_v6(src, dst, UDP, len)),
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+    }
+}
+
+const UDP: u8 = 17;
+pub(super) const UDP_BYTES: usize = 8;
+/// Frames that are taken from one queue before others are looked at.
+const BUDGET: usize = 32;
+/// Descriptors of ours have numbers that programs rarely use.
+const FD_MIN: c_int = 1000;
+/// Descriptors of interfaces, at most.
+const OWN_MAX: usize = 256;
+const ASK_AGAIN_NS: u64 = 1_000_000_000;
+const FACTS_NS: u64 = 1_000_000_000;

@@ -1,0 +1,243 @@
+//! Ways: where datagrams of a socket go as frames, and the headers in front of them.
+//!
+//! What the kernel says of a route and a neighbour counts for a second. Where it does not know the neighbour, or is not
+//! sure of it, a datagram goes by the kernel, which finds out; so do datagrams that do not fit a packet, and those to this
+//! host, to groups, and by other interfaces.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use adverb_sys::routes::Neighbour;
+use adverb_wire::ip::emit_udp_headers;
+use adverb_wire::{Flow, Marks};
+
+use super::uplink::{UDP_BYTES, Uplink, pseudo};
+use crate::base::iovec::IoCursor;
+use crate::base::{address, raw};
+
+/// The ways of one socket.
+#[derive(Debug, Default)]
+pub(super) struct Ways {
+    known: Vec<Option<Way>>,
+    /// Where it is connected to, as of that epoch.
+    peer: Option<SocketAddr>,
+    epoch: Option<u32>,
+    room: Vec<u8>,
+}
+
+/// What is known about one destination.
+#[derive(Debug)]
+struct Way {
+    to: SocketAddr,
+    until_ns: u64,
+    /// `None`: by the kernel.
+    by: Option<By>,
+}
+
+#[derive(Debug)]
+struct By {
+    uplink: Arc<Uplink>,
+    from: IpAddr,
+    flow: Flow,
+    marks: Marks,
+    macs: [u8; 12],
+    payload_max: usize,
+}
+
+impl Ways {
+    /// Sends a datagram; `None` if it is to go by the kernel.
+    pub(super) fn send(
+        &mut self,
+        uplinks: &[Arc<Uplink>],
+        fd: c_int,
+        epoch: u32,
+        parts: &[libc::iovec],
+        to: Option<SocketAddr>,
+    ) -> Option<usize> {
+        if self.epoch != Some(epoch) {
+            self.known.clear();
+            self.peer = address::name(fd, true);
+            self.epoch = Some(epoch);
+        }
+        let to = to.or(self.peer)?;
+        if self.known.is_empty() {
+            self.known.resize_with(WAYS, || None);
+        }
+        let place = self.known.get_mut(place(to))?;
+        let now = raw::now_ns();
+        if place.as_ref().is_none_or(|way| way.to != to || now >= way.until_ns) {
+            let (way, is_sure) = find(uplinks, fd, to, self.peer.is_some(), now);
+            *place = Some(way);
+            if !is_sure {
+                return None;
+            }
+        }
+        let by = place.as_ref()?.by.as_ref()?;
+        let mut cursor = IoCursor::new(parts);
+        let len = cursor.remaining();
+        if len > by.payload_max {
+            return None;
+        }
+        self.room.resize(len, 0);
+        // Where the program's memory is not there, the kernel says so.
+        cursor.drain(self.room.as_mut_ptr(), len).ok().filter(|got| *got == len)?;
+        by.send(to.ip(), &self.room).then_some(len)
+    }
+}
+
+impl By {
+    fn send(&self, to: IpAddr, payload: &[u8]) -> bool {
+        let Self { uplink, from, flow, marks, macs, .. } = self;
+        let Ok(len) = u16::try_from(payload.len()) else { return false };
+        let headers = emit_udp_headers(flow, 0, *marks, len);
+        let headers = headers.as_slice();
+        let Some((ip, udp)) = headers.split_at_checked(headers.len().saturating_sub(UDP_BYTES))
+        else {
+            return false;
+        };
+        let Some([a, b, c, d, e, f, _, _]) = udp.first_chunk::<UDP_BYTES>().copied() else {
+            return false;
+        };
+        let Some(sum) = pseudo(*from, to, UDP_BYTES + payload.len()) else { return false };
+        let sum = match sum.with(udp).with(payload).finish() {
+            0 => 0xffff, // 0 says that there is none.
+            sum => sum,
+        };
+        let [s0, s1] = sum.to_be_bytes();
+        let kind: u16 = if flow.is_ipv6() { IPV6 } else { IPV4 };
+        uplink.outgoing.with(|outgoing| {
+            let written = outgoing.send(|writer| {
+                writer.push(macs);
+                writer.push(&kind.to_be_bytes());
+                writer.push(ip);
+                writer.push(&[a, b, c, d, e, f, s0, s1]);
+                writer.push(payload);
+            });
+            // What the kernel does not take now leaves with the next one.
+            written.is_ok_and(|()| outgoing.flush().map_or(true, |()| true))
+        })
+    }
+}
+
+/// Finds the way to a destination; whether it may be used at once.
+fn find(
+    uplinks: &[Arc<Uplink>],
+    fd: c_int,
+    to: SocketAddr,
+    is_connected: bool,
+    now: u64,
+) -> (Way, bool) {
+    let found = find_by(uplinks, fd, to, is_connected);
+    let wait_ns = match &found {
+        Ok(_) => KNOWN_NS,
+        Err(Unknown::Elsewhere) => ELSEWHERE_NS,
+        Err(Unknown::Neighbour) => UNKNOWN_NS,
+    };
+    let is_sure = found.as_ref().is_ok_and(|(_, is_sure)| *is_sure);
+    let by = found.ok().map(|(by, _)| by);
+    (Way { to, until_ns: now.saturating_add(wait_ns), by }, is_sure)
+}
+
+/// Why there is no way by frames.
+enum Unknown {
+    /// The kernel is about to find out the neighbour.
+    Neighbour,
+    /// It is the kernel's.
+    Elsewhere,
+}
+
+fn find_by(
+    uplinks: &[Arc<Uplink>],
+    fd: c_int,
+    to: SocketAddr,
+    is_connected: bool,
+) -> Result<(By, bool), Unknown> {
+    let option = |level, name| raw::option::<c_int>(fd, level, name).unwrap_or(0);
+    let own = address::name(fd, false).ok_or(Unknown::Elsewhere)?;
+    let asker = uplinks.iter().find(|uplink| !uplink.has_ended()).ok_or(Unknown::Elsewhere)?;
+    if to.port() == 0 || !is_one_host(to.ip()) {
+        return Err(Unknown::Elsewhere);
+    }
+    let route = asker.route(to.ip()).filter(|route| !route.local).ok_or(Unknown::Elsewhere)?;
+    let mut all = uplinks.iter().filter(|uplink| !uplink.has_ended());
+    let uplink = all.find(|uplink| uplink.index == route.interface).ok_or(Unknown::Elsewhere)?;
+    let facts = uplink.facts();
+    let from = Some(own.ip()).filter(|ip| !ip.is_unspecified()).or(route.source);
+    // An address that was taken from the interface is no source any more.
+    let from = from.filter(|from| facts.has(*from)).ok_or(Unknown::Elsewhere)?;
+    let next = route.gateway.unwrap_or(to.ip());
+    let Neighbour { mac, fresh } = uplink.neighbour(next).ok_or(Unknown::Neighbour)?;
+    let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
+    let (flow, hops, class, discovers, headers) = match (from, to.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => (
+            Flow::v4(src.octets(), dst.octets(), own.port(), to.port()),
+            option(v4, libc::IP_TTL),
+            option(v4, libc::IP_TOS),
+            option(v4, libc::IP_MTU_DISCOVER),
+            28,
+        ),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => (
+            Flow::v6(src.octets(), dst.octets(), own.port(), to.port()),
+            option(v6, libc::IPV6_UNICAST_HOPS),
+            option(v6, libc::IPV6_TCLASS),
+            option(v6, libc::IPV6_MTU_DISCOVER),
+            48,
+        ),
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {
+            return Err(Unknown::Elsewhere);
+        }
+    };
+    let (Ok(hop_limit), true) = (u8::try_from(hops), FINDS_MTU.contains(&discovers)) else {
+        return Err(Unknown::Elsewhere); // A socket that lets routers cut its packets.
+    };
+    let mut mtu = usize::try_from(facts.mtu).unwrap_or(0);
+    if route.gateway.is_some() {
+        mtu = mtu.min(PATH_MTU);
+    }
+    if is_connected {
+        let (level, name) = if to.is_ipv4() { (v4, IP_MTU) } else { (v6, IPV6_MTU) };
+        mtu = raw::option::<c_int>(fd, level, name)
+            .ok()
+            .and_then(|path| usize::try_from(path).ok())
+            .map_or(mtu, |path| path.min(mtu));
+    }
+    let mut macs = [0; 12];
+    macs.iter_mut().zip(mac.iter().chain(&facts.mac)).for_each(|(to, from)| *to = *from);
+    let marks = Marks { traffic_class: u8::try_from(class).unwrap_or(0), hop_limit, flow_label: 0 };
+    let payload_max = mtu.saturating_sub(headers);
+    let uplink = Arc::clone(uplink);
+    Ok((By { uplink, from, flow, marks, macs, payload_max }, fresh))
+}
+
+/// Whether an address is that of one host. Those of one link mean nothing without it.
+fn is_one_host(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified(),
+        IpAddr::V6(ip) => !ip.is_multicast() && !ip.is_unspecified() && !ip.is_unicast_link_local(),
+    }
+}
+
+fn place(to: SocketAddr) -> usize {
+    let last = match to.ip() {
+        IpAddr::V4(ip) => ip.octets().last().copied(),
+        IpAddr::V6(ip) => ip.octets().last().copied(),
+    };
+    (usize::from(to.port()) ^ usize::from(last.unwrap_or(0))) % WAYS
+}
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+/// Destinations of one socket that are known at a time.
+const WAYS: usize = 64;
+/// How long an answer of the kernel counts; how long it is not asked again about what it does not know; and about what is
+/// its own.
+const KNOWN_NS: u64 = 1_000_000_000;
+const UNKNOWN_NS: u64 = 1_000_000;
+const ELSEWHERE_NS: u64 = 100_000_000;
+/// Behind a router longer packets are the kernel's, which knows how long they may be.
+const PATH_MTU: usize = 1280;
+/// Values of `IP_MTU_DISCOVER` by which packets are not cut on their way: WANT, DO and PROBE, of both families.
+const FINDS_MTU: [c_int; 3] = [1, 2, 3];
+const IP_MTU: c_int = 14;
+const IPV6_MTU: c_int = 24;

@@ -1,0 +1,396 @@
+//! Datagrams past the kernel between two network namespaces: unmodified programs with the transport `xdp`, and the kernel
+//! at the other end of a cable that each test lays.
+//!
+//! A test runs again in a namespace of its own, the near end, where it owns the interface. Programs are this binary
+//! again, with a role. Needs root; says so and does nothing without.
+//!
+//! # Safety
+//!
+//! Every pointer passed to the kernel is to a local of the length that is said.
+
+#![expect(clippy::indexing_slicing, reason = "a test may panic")]
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+mod support;
+
+mod roles;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use adverb_sys::bpf::{Map, MapKind};
+use support::{Place, library};
+
+const NEAR: &str = "10.95.0.1";
+const FAR: &str = "10.95.0.2";
+const NEAR_6: &str = "fd95::1";
+const FAR_6: &str = "fd95::2";
+const PORT: u16 = 7481;
+
+/// Runs a test again where it may make namespaces; says so where none can be had.
+fn with_namespaces(name: &str, test: impl FnOnce()) {
+    if std::env::var_os("ADVERB_TEST_NAMESPACES").is_some() {
+        return test();
+    }
+    if Map::create(MapKind::XdpSockets, 4, 4, 1).is_err() {
+        return println!("skipped: no AF_XDP to be had");
+    }
+    let mut command = Command::new("unshare");
+    command.arg("-n").arg(myself()).args(["--exact", name, "--nocapture"]);
+    let output = command.env("ADVERB_TEST_NAMESPACES", "1").output().expect("unshare");
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !text.contains("running 1 test") {
+        return println!("skipped: no namespace to be had");
+    }
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn myself() -> PathBuf {
+    std::env::current_exe().expect("a path of this test")
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().expect("a program");
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+fn soon(what: &str, mut is: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is() {
+        assert!(since.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A program that does what lines tell it, and is killed when the test is over.
+struct Running {
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+    log: PathBuf,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.log);
+    }
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a program");
+        let said = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut running = Self { child, said, log: PathBuf::new() };
+        running.await_line("ready");
+        running
+    }
+
+    fn await_line(&mut self, what: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let got = self.said.read_line(&mut line).expect("a line");
+            assert!(got > 0, "it ended before it said {what}: {}", self.explained());
+            if let Some(at) = line.find(what) {
+                return line[at..].trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Tells it something, and returns what it answers.
+    fn ask(&mut self, what: &str) -> String {
+        let to = self.child.stdin.as_mut().expect("a pipe");
+        writeln!(to, "{what}").expect("a line");
+        self.await_line("said ")
+    }
+
+    /// What the library says has become of its sockets.
+    fn explained(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn has_frames(&self) -> bool {
+        self.explained().contains("frames of the interface, past the kernel")
+    }
+}
+
+/// The near end of a cable, which is this namespace, and the far end.
+struct Pair {
+    far: Running,
+    place: Place,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", "ip link set lo up && echo ready && exec cat"]);
+        let pair = Self { far: Running::start(&mut command), place: Place::new("frames") };
+        let _ = Command::new("ip").args(["link", "delete", "near"]).stderr(Stdio::null()).status();
+        let far = pair.far.child.id();
+        let cable = format!("link add near type veth peer name far netns {far}");
+        run(Command::new("ip").args(cable.split(' ')));
+        run(Command::new("ip").args(["link", "set", "lo", "up"]));
+        for (is_far, device, v4, v6) in [(false, "near", NEAR, NEAR_6), (true, "far", FAR, FAR_6)] {
+            for words in [
+                format!("address add {v4}/24 dev {device}"),
+                format!("address add {v6}/64 dev {device} nodad"),
+                format!("link set {device} up"),
+            ] {
+                let mut ip = if is_far { pair.far("ip") } else { Command::new("ip") };
+                run(ip.args(words.split(' ')));
+            }
+        }
+        for (is_far, device) in [(false, "near"), (true, "far")] {
+            soon("the cable", || {
+                let mut ip = if is_far { pair.far("ip") } else { Command::new("ip") };
+                let output = ip.args(["link", "show", device]).output().expect("a program");
+                String::from_utf8_lossy(&output.stdout).contains("state UP")
+            });
+        }
+        pair
+    }
+
+    /// A program at the far end.
+    fn far(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-n", "-t", &self.far.child.id().to_string(), "--"]).arg(program);
+        command
+    }
+
+    /// This binary in a role; at the near end, unless it is to be at the far one.
+    fn role(&self, is_far: bool, role: &str, at: SocketAddr) -> Command {
+        let mut command = if is_far { self.far(myself()) } else { Command::new(myself()) };
+        command.args(["--exact", "roles::a_role", "--nocapture", "--test-threads=1"]);
+        command.env("ADVERB_TEST_ROLE", role).env("ADVERB_TEST_AT", at.to_string());
+        command
+    }
+
+    /// The same with the transport `xdp`, at the near end.
+    fn framed(&self, role: &str, at: SocketAddr, profile: Option<&str>) -> Running {
+        let name = role.replace(' ', "-");
+        let log = self.place.0.join(format!("{name}.log"));
+        let _ = fs::remove_file(&log);
+        let mut command = self.role(false, role, at);
+        command.env("LD_PRELOAD", library::library());
+        command.env("ADVERB_SOCKETS_SHM_DIR", self.place.rings());
+        command.env("ADVERB_SOCKETS_QUIET", "1").env("ADVERB_SOCKETS_EXPLAIN", "1");
+        command.env("ADVERB_SOCKETS_TRANSPORT", "xdp").env("VMA_LOG_FILE", &log);
+        profile.into_iter().for_each(|profile| _ = command.env("ADVERB_SOCKETS_PROFILE", profile));
+        await_port(at);
+        let mut running = Running::start(&mut command);
+        running.log = log;
+        running
+    }
+
+    /// The owner of the near end.
+    fn owner(&self) -> Running {
+        Running::start(&mut self.role(false, "owner", at(NEAR)))
+    }
+}
+
+fn at(ip: &str) -> SocketAddr {
+    SocketAddr::new(ip.parse::<IpAddr>().expect("an address"), PORT)
+}
+
+/// Waits until a port of this namespace is free: the owner notices only after a program has been killed.
+fn await_port(at: SocketAddr) {
+    let is_far = |error: std::io::Error| error.kind() == std::io::ErrorKind::AddrNotAvailable;
+    soon("the port is free", || UdpSocket::bind(at).map_or_else(is_far, |_| true));
+}
+
+/// Datagrams that the kernel of the near end has brought to sockets and taken from them, of both families.
+fn by_kernel() -> u64 {
+    let old = fs::read_to_string("/proc/self/net/snmp").expect("a table");
+    let lines: Vec<_> = old.lines().filter(|line| line.starts_with("Udp: ")).collect();
+    let field = |name| {
+        let at = lines[0].split(' ').position(|field| field == name).expect("a column");
+        lines[1].split(' ').nth(at).expect("a field").parse::<u64>().expect("a number")
+    };
+    let new = fs::read_to_string("/proc/self/net/snmp6").expect("a table");
+    let of_6 = |name: &str| {
+        let line = new.lines().find(|line| line.starts_with(name)).expect("a line");
+        line.split_whitespace().nth(1).expect("a field").parse::<u64>().expect("a number")
+    };
+    field("InDatagrams")
+        + field("OutDatagrams")
+        + of_6("Udp6InDatagrams")
+        + of_6("Udp6OutDatagrams")
+}
+
+/// Goal: a program that never sleeps has its datagrams past the kernel, both ways, whatever call it receives by and
+/// however it is bound; each comes once, whole, and from where it was sent.
+#[test]
+fn datagrams_of_a_program_that_spins_pass_the_kernel() {
+    with_namespaces("datagrams_of_a_program_that_spins_pass_the_kernel", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for (any, to) in [(NEAR, NEAR), ("0.0.0.0", NEAR), (NEAR_6, NEAR_6), ("::", NEAR_6)] {
+            for mode in ["block", "spin", "poll", "epoll", "edge"] {
+                let server = pair.framed(&format!("echo {mode}"), at(any), Some("latency"));
+                let mut client = Running::start(&mut pair.role(true, "client", at(to)));
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+                let before = by_kernel();
+                assert_eq!(client.ask("exchange 1000 64 0"), "said 1000", "{mode} {any}");
+                assert_eq!(client.ask("exchange 300 1400 0"), "said 300", "{mode} {any}");
+                let kernels = by_kernel() - before;
+                assert!(server.has_frames(), "{mode} {any}: {}", server.explained());
+                assert!(kernels < 600, "{mode} {any}: {kernels} of 2600");
+            }
+        }
+    });
+}
+
+/// Goal: a program that sleeps between datagrams is woken by each, however it waits, and misses none; nor one of those
+/// that the kernel alone can bring, as they come in pieces.
+#[test]
+fn a_program_that_sleeps_is_woken() {
+    with_namespaces("a_program_that_sleeps_is_woken", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for mode in ["block", "poll", "epoll", "edge"] {
+            for profile in [Some("frugal"), None] {
+                let server = pair.framed(&format!("echo {mode}"), at(NEAR), profile);
+                let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+                for (count, len, pause_us) in
+                    [(200, 64, 0), (100, 64, 300), (30, 1000, 3000), (50, 8000, 100), (200, 64, 0)]
+                {
+                    let answer = client.ask(&format!("exchange {count} {len} {pause_us}"));
+                    assert_eq!(answer, format!("said {count}"), "{mode} {profile:?} {len}");
+                }
+                assert!(server.has_frames(), "{mode}: {}", server.explained());
+            }
+        }
+    });
+}
+
+/// Goal: a program that sends first has its answers, connected or not, and what it sends passes the kernel.
+#[test]
+fn a_program_that_sends_first_has_frames() {
+    with_namespaces("a_program_that_sends_first_has_frames", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for to in [FAR, FAR_6] {
+            let _server = Running::start(&mut pair.role(true, "echo block", at(to)));
+            for role in ["client", "client connected"] {
+                let mut client = pair.framed(role, at(to), Some("latency"));
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+                let before = by_kernel();
+                assert_eq!(client.ask("exchange 500 64 0"), "said 500");
+                assert_eq!(client.ask("exchange 20 4000 0"), "said 20");
+                let kernels = by_kernel() - before;
+                assert!(client.has_frames(), "{role}: {}", client.explained());
+                assert!(kernels < 300, "{role} {to}: {kernels} of 1040");
+            }
+        }
+    });
+}
+
+/// Goal: what ICMP says of what was sent as a frame, the program hears.
+#[test]
+fn an_error_comes_back_by_the_kernel() {
+    with_namespaces("an_error_comes_back_by_the_kernel", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let mut server = Running::start(&mut pair.role(true, "echo block", at(FAR)));
+        let mut client = pair.framed("client connected", at(FAR), None);
+        assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+        assert!(client.has_frames(), "{}", client.explained());
+        let _ = server.child.kill();
+        let _ = server.child.wait();
+        assert_eq!(client.ask("refused"), "said refused");
+    });
+}
+
+/// Goal: a child has its parent's socket as ever, and so has the parent.
+#[test]
+fn a_child_receives_by_its_parents_socket() {
+    with_namespaces("a_child_receives_by_its_parents_socket", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let server = pair.framed("echo fork", at(NEAR), None);
+        let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+        assert_eq!(client.ask("insist 400 64 0"), "said 400");
+        assert_eq!(client.ask("exchange 30 64 1000"), "said 30");
+        assert!(server.has_frames(), "{}", server.explained());
+    });
+}
+
+/// Goal: a port is free as soon as its socket has been closed, and frames end with it.
+#[test]
+fn a_port_is_free_after_close() {
+    with_namespaces("a_port_is_free_after_close", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let mut server = pair.framed("rebind", at(NEAR), None);
+        assert_eq!(server.ask("rebind 30"), "said 30");
+        assert_eq!(server.explained().matches("frames of the interface").count(), 30);
+        UdpSocket::bind(at(NEAR)).expect("it is free");
+    });
+}
+
+/// Goal: a program goes on with the kernel when the owner is killed, and has frames from the next owner by its next
+/// socket; a program that is killed leaves its port to the kernel.
+#[test]
+fn owners_and_programs_that_are_killed_leave_nothing() {
+    with_namespaces("owners_and_programs_that_are_killed_leave_nothing", || {
+        let pair = Pair::new();
+        for mode in ["block", "epoll"] {
+            let owner = pair.owner();
+            let server = pair.framed(&format!("echo {mode}"), at(NEAR), None);
+            let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+            assert_eq!(client.ask("exchange 200 64 0"), "said 200");
+            assert!(server.has_frames(), "{}", server.explained());
+            drop(owner);
+            assert_eq!(client.ask("insist 200 64 0"), "said 200", "{mode}");
+            drop(server);
+            let owner = pair.owner();
+            let server = pair.framed(&format!("echo {mode}"), at(NEAR), None);
+            assert_eq!(client.ask("exchange 200 64 0"), "said 200");
+            assert!(server.has_frames(), "{}", server.explained());
+            drop(server);
+            await_port(at(NEAR));
+            let _plain = Running::start(&mut pair.role(false, "echo block", at(NEAR)));
+            assert_eq!(client.ask("insist 100 64 0"), "said 100");
+            drop(owner);
+        }
+    });
+}
+
+/// Goal: a program that closes all descriptors, whose numbers it does not know, closes none of the library's.
+#[test]
+fn a_program_that_closes_what_it_does_not_know_goes_on() {
+    with_namespaces("a_program_that_closes_what_it_does_not_know_goes_on", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let server = pair.framed("echo close", at(NEAR), Some("latency"));
+        let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+        assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+        let before = by_kernel();
+        assert_eq!(client.ask("exchange 500 64 0"), "said 500");
+        let kernels = by_kernel() - before;
+        assert!(server.has_frames() && kernels < 300, "{kernels}: {}", server.explained());
+    });
+}
+
+/// Goal: without an owner, or where a port is shared, everything is the kernel's, and the reason is on record.
+#[test]
+fn without_an_owner_it_is_the_kernels() {
+    with_namespaces("without_an_owner_it_is_the_kernels", || {
+        let pair = Pair::new();
+        let server = pair.framed("echo block", at(NEAR), None);
+        let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+        assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+        assert!(server.explained().contains("no frames:"), "{}", server.explained());
+        drop(server);
+        let _owner = pair.owner();
+        let server = pair.framed("echo shared", at(NEAR), None);
+        assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+        assert!(server.explained().contains("no frames:"), "{}", server.explained());
+    });
+}

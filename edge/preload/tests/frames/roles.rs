@@ -1,0 +1,253 @@
+//! What programs beside a test do.
+
+use std::ffi::c_int;
+use std::io::{BufRead, ErrorKind};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use adverb_xdp::owner::name_of;
+use adverb_xdp::{Config, Interface, Owner};
+
+use super::soon;
+
+/// The entry of a program with a role.
+#[test]
+fn a_role() {
+    let Ok(role) = std::env::var("ADVERB_TEST_ROLE") else { return };
+    let at = std::env::var("ADVERB_TEST_AT").expect("an address");
+    let at = at.parse::<SocketAddr>().expect("an address");
+    match role.split_once(' ').unwrap_or((&role, "")) {
+        ("owner", _) => owner(),
+        ("echo", mode) => echo(at, mode),
+        ("client", how) => client(at, how == "connected"),
+        ("rebind", _) => rebind(at),
+        other => panic!("{other:?} is no role"),
+    }
+}
+
+/// Owns the near end; queues of one that was before it stay busy for a moment.
+fn owner() {
+    let all = adverb_sys::netdev::interfaces().expect("interfaces");
+    let index = all.iter().find(|interface| interface.name == "near").expect("the cable").index;
+    let open = || Interface::open(index, &Config::default());
+    let mut interface = open();
+    soon("the interface", || {
+        interface.is_ok() || {
+            interface = open();
+            interface.is_ok()
+        }
+    });
+    let interface = interface.expect("the interface");
+    let mut owner = Owner::new(interface, &name_of(index), u32::MAX).expect("a name");
+    std::thread::sleep(Duration::from_millis(150)); // Queues of an owner before it are busy for that long.
+    println!("\nready");
+    loop {
+        owner.step(Some(Duration::from_millis(100)), |_| true).expect("a step");
+    }
+}
+
+fn set(socket: &UdpSocket, name: c_int) {
+    let one: c_int = 1;
+    let len = libc::socklen_t::try_from(size_of::<c_int>()).expect("a length");
+    // SAFETY: an integer, which is ours.
+    let set = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, (&raw const one).cast(), len)
+    };
+    assert_eq!(set, 0);
+}
+
+/// Sends everything back.
+fn echo(at: SocketAddr, mode: &str) {
+    let mut socket = UdpSocket::bind(at).expect("a port");
+    if mode == "shared" {
+        set(&socket, libc::SO_REUSEPORT);
+        drop(socket);
+        socket = shared(at);
+    }
+    socket.set_nonblocking(["spin", "edge"].contains(&mode)).expect("an option");
+    let mut instance = -1;
+    if ["epoll", "edge"].contains(&mode) {
+        // SAFETY: no pointer.
+        instance = unsafe { libc::epoll_create1(0) };
+        let edge = if mode == "edge" { libc::EPOLLET } else { 0 };
+        let events = (libc::EPOLLIN | edge).cast_unsigned();
+        let mut event = libc::epoll_event { events, u64: 1 };
+        let fd = socket.as_raw_fd();
+        // SAFETY: an event, which is ours.
+        let added = unsafe { libc::epoll_ctl(instance, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        assert_eq!(added, 0);
+    }
+    println!("\nready");
+    let mut buffer = vec![0; 1 << 16];
+    for turn in 0_u64.. {
+        match mode {
+            "poll" => {
+                let fd = socket.as_raw_fd();
+                let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                // SAFETY: a structure, which is ours.
+                assert_eq!(unsafe { libc::poll(&raw mut polled, 1, -1) }, 1);
+            }
+            "epoll" | "edge" => {
+                let mut event = libc::epoll_event { events: 0, u64: 0 };
+                // SAFETY: an event, which is ours.
+                assert_eq!(unsafe { libc::epoll_wait(instance, &raw mut event, 1, -1) }, 1);
+            }
+            // SAFETY: no pointer; the child goes on as its parent.
+            "fork" if turn == 100 => match unsafe { libc::fork() } {
+                // SAFETY: no pointer. It ends with its parent.
+                0 => _ = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) },
+                child => {
+                    // SAFETY: a child of ours.
+                    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+                }
+            },
+            "close" if turn == 50 => {
+                for fd in 900..1100 {
+                    // SAFETY: no pointer.
+                    let _ = unsafe { libc::close(fd) };
+                }
+                // SAFETY: no pointer.
+                let _ = unsafe { libc::close_range(900, u32::MAX, 0) };
+            }
+            _ => {}
+        }
+        loop {
+            match socket.recv_from(&mut buffer) {
+                Ok((len, from)) => _ = socket.send_to(&buffer[..len], from),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+            if mode != "edge" {
+                break;
+            }
+        }
+    }
+}
+
+/// A socket that shares its port.
+fn shared(at: SocketAddr) -> UdpSocket {
+    use std::os::fd::FromRawFd;
+    // SAFETY: no pointer.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0) };
+    // SAFETY: it has just been made.
+    let socket = unsafe { UdpSocket::from_raw_fd(fd) };
+    set(&socket, libc::SO_REUSEPORT);
+    let SocketAddr::V4(v4) = at else { panic!("{at}") };
+    let name = libc::sockaddr_in {
+        sin_family: libc::AF_INET.try_into().expect("a family"),
+        sin_port: v4.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: v4.ip().to_bits().to_be() },
+        sin_zero: [0; 8],
+    };
+    let len = libc::socklen_t::try_from(size_of_val(&name)).expect("a length");
+    // SAFETY: a structure, which is ours.
+    assert_eq!(unsafe { libc::bind(fd, (&raw const name).cast(), len) }, 0);
+    socket
+}
+
+/// Sends datagrams, each when the one before has come back, and looks at what comes back.
+fn client(to: SocketAddr, is_connected: bool) {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).expect("a port");
+    if is_connected {
+        socket.connect(to).expect("a peer");
+    }
+    println!("\nready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.expect("a line");
+        let mut words = line.split(' ');
+        let what = words.next().expect("a word");
+        let numbers: Vec<u64> = words.map(|word| word.parse().expect("a number")).collect();
+        match what {
+            "refused" => println!("\nsaid {}", until_refused(&socket)),
+            what => {
+                let peer = if is_connected { None } else { Some(to) };
+                let [count, len, pause_us] = numbers[..] else { panic!("{line}") };
+                println!(
+                    "\nsaid {}",
+                    exchange(&socket, peer, [count, len, pause_us], what == "insist")
+                );
+            }
+        }
+    }
+}
+
+/// How many have come back before one has not; one who `insists` sends each again until it does.
+fn exchange(
+    socket: &UdpSocket,
+    to: Option<SocketAddr>,
+    [count, len, pause_us]: [u64; 3],
+    insists: bool,
+) -> u64 {
+    let patience = Duration::from_millis(if insists { 200 } else { 10_000 });
+    socket.set_read_timeout(Some(patience)).expect("an option");
+    let mut buffer = vec![0; 1 << 16];
+    for n in 0..count {
+        let mut datagram: Vec<u8> = (0..len).map(|at| byte(at * 7 + n)).collect();
+        datagram[..8].copy_from_slice(&n.to_be_bytes());
+        let since = Instant::now();
+        let send = || match to {
+            Some(to) => socket.send_to(&datagram, to),
+            None => socket.send(&datagram),
+        };
+        let mut sent = send();
+        loop {
+            if let Err(error) = &sent {
+                assert!(insists, "{error}");
+            }
+            match socket.recv_from(&mut buffer) {
+                // An answer to one that was sent twice.
+                Ok((got, _)) if got >= 8 && insists && buffer[..8] < datagram[..8] => {}
+                Ok((got, from)) => {
+                    assert!(buffer[..got] == datagram, "{n}: {got} of {len} bytes");
+                    assert!(to.is_none_or(|to| to == from), "{from}");
+                    break;
+                }
+                Err(_) if insists && since.elapsed() < Duration::from_secs(20) => sent = send(),
+                Err(error) => {
+                    eprintln!("{n} of {count}: {error}");
+                    return n;
+                }
+            }
+        }
+        if pause_us > 0 {
+            std::thread::sleep(Duration::from_micros(pause_us));
+        }
+    }
+    count
+}
+
+fn byte(number: u64) -> u8 {
+    let [low, ..] = number.to_le_bytes();
+    low
+}
+
+/// Sends until it hears that there is nothing at the other end.
+fn until_refused(socket: &UdpSocket) -> &'static str {
+    socket.set_read_timeout(Some(Duration::from_millis(100))).expect("an option");
+    for _ in 0..100 {
+        let sent = socket.send(b"is anything there?");
+        for outcome in [sent, socket.recv(&mut [0; 64])] {
+            if outcome.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+                return "refused";
+            }
+        }
+    }
+    "nothing"
+}
+
+/// Binds and closes as often, with frames each time.
+fn rebind(at: SocketAddr) {
+    println!("\nready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.expect("a line");
+        let count = line.split(' ').nth(1).expect("a word").parse::<u32>().expect("a number");
+        for _ in 0..count {
+            let socket = UdpSocket::bind(at).expect("the port is free");
+            socket.set_nonblocking(true).expect("an option");
+            let _ = socket.recv_from(&mut [0; 64]);
+        }
+        println!("\nsaid {count}");
+    }
+}

@@ -1,0 +1,238 @@
+//! `adverb sockets daemon --interface`: programs of other users that have frames, and what is left when one is killed.
+//!
+//! A test runs again in a network namespace of its own, with a cable to another one. Needs root; says so and does
+//! nothing without.
+
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::{SocketAddr, UdpSocket};
+use std::ops::ControlFlow;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use adverb_xdp::owner::name_of;
+use adverb_xdp::steering::Protocol;
+use adverb_xdp::{Key, Membership};
+use serde_json::Value;
+
+use super::stat::library;
+use super::{adverb, stderr, stdout};
+
+const NEAR: &str = "10.96.0.1";
+const PORT: u16 = 7001;
+const MEMBER: u32 = 65_534;
+const STRANGER: u32 = 65_533;
+
+/// A program that is killed when the test is over.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Self(command.spawn().expect("a program"))
+    }
+
+    /// Waits until it says this.
+    fn wait_for(&mut self, said: &str) {
+        let mut lines = BufReader::new(self.0.stdout.as_mut().expect("a pipe")).lines();
+        let found = lines.any(|line| line.is_ok_and(|line| line.ends_with(said)));
+        assert!(found, "it ended before it said {said}");
+    }
+}
+
+/// Runs a test again in a namespace of its own, in which `near` is one end of a cable.
+fn with_cable(name: &str, test: impl FnOnce(&Running)) {
+    if std::env::var_os("ADVERB_TEST_NAMESPACES").is_none() {
+        let mut command = Command::new("unshare");
+        command.arg("-n").arg(myself()).args(["--exact", name, "--nocapture"]);
+        let output = command.env("ADVERB_TEST_NAMESPACES", "1").output().expect("unshare");
+        let text = stdout(&output);
+        if !text.contains("running 1 test") || text.contains("skipped:") {
+            return println!("skipped: no namespace, or no AF_XDP, to be had");
+        }
+        assert!(output.status.success(), "{text}\n{}", stderr(&output));
+        return;
+    }
+    use adverb_sys::bpf::{Map, MapKind};
+    if Map::create(MapKind::XdpSockets, 4, 4, 1).is_err() {
+        return println!("skipped: no AF_XDP");
+    }
+    let mut command = Command::new("unshare");
+    command.args(["-n", "sh", "-c", "echo ready && exec cat"]);
+    let mut far = Running::start(&mut command);
+    far.wait_for("ready");
+    let id = far.0.id();
+    run(&format!("ip link add near type veth peer name far netns {id}"));
+    run(&format!("ip address add {NEAR}/24 dev near"));
+    run("ip link set near up");
+    run(&format!("nsenter -n -t {id} ip address add 10.96.0.2/24 dev far"));
+    run(&format!("nsenter -n -t {id} ip link set far up"));
+    soon("the cable", || run("ip link show near").contains("state UP"));
+    test(&far);
+}
+
+fn myself() -> PathBuf {
+    std::env::current_exe().expect("a path of this test")
+}
+
+fn run(command: &str) -> String {
+    let mut words = command.split(' ');
+    let output = Command::new(words.next().expect("a word")).args(words).output();
+    let output = output.expect("a program");
+    assert!(output.status.success(), "{command}: {}", stderr(&output));
+    stdout(&output)
+}
+
+fn soon(what: &str, mut is: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is() {
+        assert!(since.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn index() -> u32 {
+    let all = adverb_sys::netdev::interfaces().expect("interfaces");
+    all.iter().find(|interface| interface.name == "near").expect("the cable").index
+}
+
+/// A daemon's command, and where its totals are.
+fn daemon(name: &str, interface: &str) -> (Command, String) {
+    let id = std::process::id();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+    let place = format!("/dev/shm/adverb-daemon-{name}-{id}");
+    command.args(["sockets", "daemon", "-k", &place, "--interface", interface, "--state"]);
+    command.arg(std::env::temp_dir().join(format!("adverb-totals-{name}-{id}")));
+    command.arg("--library").arg(library::library());
+    (command, place)
+}
+
+/// This binary as a member of that user.
+fn member(user: u32) -> Running {
+    let mut command = Command::new(myself());
+    command.args(["--exact", "interfaces::a_member", "--nocapture"]).uid(user).gid(user);
+    Running::start(command.env("ADVERB_TEST_ROLE", "member"))
+}
+
+/// The entry of that process: takes the frames for a port, and says what becomes of it.
+#[test]
+fn a_member() {
+    if std::env::var("ADVERB_TEST_ROLE").is_err() {
+        return;
+    }
+    let (member, mut sockets) = match Membership::ask(&name_of(index())) {
+        Ok(joined) => joined,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return println!("\nrefused"),
+        Err(error) => panic!("{error}"),
+    };
+    let twin = UdpSocket::bind((NEAR, PORT)).expect("a port");
+    let local = SocketAddr::new(NEAR.parse().expect("an address"), PORT);
+    let key = Key { protocol: Protocol::Udp, local, remote: None };
+    member.claim(key, &twin).expect("the packets of a port of its own");
+    println!("\nready");
+    let mut has_told = false;
+    while !member.has_ended() {
+        let mut take = |bytes: &[u8]| {
+            if bytes.ends_with(b"hello\n") && !has_told {
+                println!("\nframe");
+                has_told = true;
+            }
+            ControlFlow::Continue(())
+        };
+        sockets.iter_mut().for_each(|socket| _ = socket.incoming.receive(64, &mut take));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    println!("\nended");
+}
+
+/// Sends a datagram from the other end of the cable.
+fn send(far: &Running) {
+    let id = far.0.id();
+    let script = format!("echo hello > /dev/udp/{NEAR}/{PORT}");
+    let mut command = Command::new("nsenter");
+    command.args(["-n", "-t", &id.to_string(), "bash", "-c", &script]);
+    let _ = command.status();
+}
+
+/// What the daemon says of the interface.
+fn described(place: &str) -> Option<Value> {
+    let output = adverb(&["sockets", "stat", "--daemon", "--json", "-k", place]);
+    let text = stdout(&output);
+    let all = text.lines().map(|line| serde_json::from_str(line).expect("valid JSON"));
+    all.into_iter().find(|what: &Value| what["interface"] == "near")
+}
+
+/// Goal: programs of users that the daemon was told of have frames without privilege, and others have none; what is
+/// killed, program or daemon, leaves the kernel's packets to the kernel.
+#[test]
+fn unprivileged_programs_have_frames_and_leave_nothing() {
+    let name = "interfaces::unprivileged_programs_have_frames_and_leave_nothing";
+    with_cable(name, |far| {
+        let (mut command, place) = daemon("interfaces", "near");
+        command.args(["--members", &MEMBER.to_string()]).stderr(Stdio::null());
+        let mut running = Running::start(&mut command);
+        soon("the daemon", || described(&place).is_some());
+        member(STRANGER).wait_for("refused");
+        for _ in 0..3 {
+            let mut one = member(MEMBER);
+            one.wait_for("ready");
+            let what = described(&place).expect("it is owned");
+            let users = what["users"].as_array().expect("a list");
+            assert_eq!(users.len(), 1, "{what}");
+            let of = |field| users[0][field].as_u64().expect("a number");
+            assert_eq!([of("uid"), of("members"), of("keys")], [MEMBER.into(), 1, 1], "{what}");
+            assert_eq!(what["mode"], "native");
+            send(far);
+            one.wait_for("frame");
+            let text = stdout(&adverb(&["sockets", "stat", "--daemon", "-k", &place]));
+            assert!(text.contains("near") && text.contains("1 programs, 1 keys"), "{text}");
+            drop(one);
+            soon("it is forgotten", || {
+                described(&place)
+                    .is_some_and(|what| what["users"].as_array().is_some_and(Vec::is_empty))
+            });
+            let socket = UdpSocket::bind((NEAR, PORT)).expect("the port is free");
+            socket.set_read_timeout(Some(Duration::from_secs(5))).expect("an option");
+            send(far);
+            assert_eq!(socket.recv(&mut [0; 64]).expect("the kernel's"), 6);
+        }
+        let mut last = member(MEMBER);
+        last.wait_for("ready");
+        assert!(run("ip link show near").contains("xdp"));
+        running.0.kill().expect("a process");
+        last.wait_for("ended");
+        soon("the program leaves", || !run("ip link show near").contains("xdp"));
+        let _ = std::fs::remove_dir_all(place);
+    });
+}
+
+/// Goal: what is in the way is said.
+#[test]
+fn an_interface_that_cannot_be_owned_is_refused_with_the_reason() {
+    let name = "interfaces::an_interface_that_cannot_be_owned_is_refused_with_the_reason";
+    with_cable(name, |_| {
+        let (mut command, _) = daemon("refused", "nowhere");
+        let output = command.output().expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains("nowhere: there is no such interface"));
+        let (mut command, _) = daemon("unprivileged", "near");
+        let output = command.uid(MEMBER).gid(MEMBER).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(77), "{}", stderr(&output));
+        assert!(stderr(&output).contains("CAP_NET_ADMIN"), "{}", stderr(&output));
+        let (mut first, place) = daemon("first", "near");
+        let _first = Running::start(first.stderr(Stdio::null()));
+        soon("the daemon", || described(&place).is_some());
+        let (mut second, _) = daemon("second", "near");
+        let output = second.output().expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains("another process"), "{}", stderr(&output));
+    });
+}
