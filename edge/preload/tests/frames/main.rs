@@ -264,6 +264,10 @@ fn a_program_that_sleeps_is_woken() {
                     assert_eq!(answer, format!("said {count}"), "{mode} {profile:?} {len}");
                 }
                 assert!(server.has_frames(), "{mode}: {}", server.explained());
+                let before = by_kernel();
+                assert_eq!(client.ask("exchange 30 64 3000"), "said 30");
+                let kernels = by_kernel() - before;
+                assert!(profile.is_none() || kernels >= 20, "{mode}: {kernels} of 30 wake it");
             }
         }
     });
