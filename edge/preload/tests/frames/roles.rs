@@ -1,4 +1,8 @@
 //! What programs beside a test do.
+//!
+//! # Safety
+//!
+//! Every pointer passed to the kernel is to a local of the length that is said.
 
 use std::ffi::c_int;
 use std::io::{BufRead, ErrorKind};
