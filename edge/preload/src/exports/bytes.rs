@@ -107,7 +107,7 @@ fn send_parts(
     }
     if flags & libc::MSG_FASTOPEN != 0 {
         let has_rings = socket.segment().is_some();
-        return has_rings.then_some(Err(Errno(libc::EOPNOTSUPP)));
+        return has_rings.then_some(Err(Errno(libc::EISCONN)));
     }
     if flags & libc::MSG_OOB != 0 {
         fallback::leave_now(socket, fd);
@@ -233,6 +233,11 @@ fn send_any(
     if flags & libc::MSG_MORE != 0 {
         datagram::keep_to_kernel(&socket, fd);
     }
+    // The kernel notes that the neighbour is there, and sends nothing: the receiver must not wait for it.
+    let only_probes = MSG_PROBE | libc::MSG_CONFIRM;
+    if flags & only_probes == only_probes && IoCursor::new(parts).remaining() == 0 {
+        return call();
+    }
     let to = to();
     let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
     let is_special = flags & !known != 0 || to.is_special;
@@ -246,6 +251,8 @@ fn is_dummy(flags: c_int) -> bool {
 }
 
 const DUMMY: c_int = 0x400;
+
+const MSG_PROBE: c_int = 0x10;
 
 /// Goes the way of a send as far as the memory that it would write to, so that what it takes is near the
 /// processor. Only where shared memory is that way.
@@ -795,6 +802,9 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     if let Some(socket) = socket.filter(|_| is_ours && header.msg_controllen > 0) {
         // It may be the size of segments: then one call is many datagrams.
         datagram::keep_to_kernel(&socket, fd);
+        if let Err(refused @ (Errno(libc::EINVAL) | Errno::FAULT)) = judge(&socket, fd, &header) {
+            return size(Err(refused));
+        }
     }
     if !is_ours || header.msg_iovlen > PARTS_KERNEL_MAX {
         return call();
@@ -805,6 +815,17 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     // SAFETY: the program's promise about the address.
     let to = || unsafe { Destination::given(header.msg_name.cast(), header.msg_namelen) };
     send_any(fd, list, to, flags, call)
+}
+
+/// What the kernel says to control data that goes with bytes of a connection with rings: it is passed to it without them.
+fn judge(socket: &SocketRef, fd: c_int, header: &libc::msghdr) -> Answer {
+    if socket.segment().is_none() {
+        return Ok(0);
+    }
+    let (msg_iov, msg_iovlen) = (std::ptr::null_mut(), 0);
+    let empty = libc::msghdr { msg_iov, msg_iovlen, msg_namelen: 0, ..*header };
+    // SAFETY: the program's promise about its control data; there is nothing else.
+    unsafe { raw::sendmsg(fd, &raw const empty, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }
 }
 
 #[unsafe(no_mangle)]

@@ -380,21 +380,26 @@ pub(crate) fn writev(fd: c_int, texts: &[&str]) -> Answer {
 
 /// Sends a text, and perhaps a descriptor with it.
 pub(crate) fn sendmsg(fd: c_int, text: &str, passed: Option<c_int>) -> Answer {
+    send_beside(fd, text, passed.map(|passed| (libc::SCM_RIGHTS, passed)))
+}
+
+/// Sends a text, and perhaps control data with it: of what kind, and a number.
+pub(crate) fn send_beside(fd: c_int, text: &str, beside: Option<(c_int, c_int)>) -> Answer {
     let mut part = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
     let mut control = [0_u64; 8];
-    // SAFETY: a header of locals; the control buffer is large and aligned enough for one descriptor.
+    // SAFETY: a header of locals; the control buffer is large and aligned enough for one number.
     unsafe {
         let mut message: libc::msghdr = zeroed();
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
-        if let Some(passed) = passed {
+        if let Some((kind, number)) = beside {
             message.msg_control = control.as_mut_ptr().cast();
             message.msg_controllen = libc::CMSG_SPACE(4) as usize;
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_type = kind;
             (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
-            libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(passed);
+            libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(number);
         }
         answer(libc::sendmsg(fd, &raw const message, 0) as i64)
     }

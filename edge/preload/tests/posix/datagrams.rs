@@ -105,6 +105,16 @@ const CASES: &[(&str, Case)] = &[
         log.see("none of it", recv(m.b, 0, 0));
         log.see("nothing", recv(m.b, 100, libc::MSG_DONTWAIT));
     }),
+    ("a probe of the way alone", |log, m| {
+        for _ in 0..20 {
+            log.see("probe", send(m.a, b"", libc::MSG_CONFIRM | 0x10));
+            send(m.a, b"behind it", 0).unwrap();
+            // It waits for nothing that was not sent.
+            log.see("got", recv(m.b, 100, libc::MSG_DONTWAIT));
+        }
+        log.see("probe with bytes", send(m.a, b"bytes", libc::MSG_CONFIRM | 0x10));
+        log.see("got", recv(m.b, 100, 0));
+    }),
     ("peeking", |log, m| {
         send(m.a, b"first", 0).unwrap();
         send(m.a, b"second one", 0).unwrap();

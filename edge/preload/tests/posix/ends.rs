@@ -299,6 +299,15 @@ pub(crate) const ON_A_CONNECTION: &[(&str, Case)] = &[
             log.see("got", now(p.s));
         }
     }),
+    ("what a connection is not told", |log, p| {
+        warm(p);
+        log.see("fast", send(p.c, b"abc", libc::MSG_FASTOPEN));
+        for kind in [2900, libc::SCM_RIGHTS] {
+            log.see("beside", send_beside(p.c, "abc", Some((kind, 0))));
+            settle();
+            log.see("got", now(p.s));
+        }
+    }),
     ("more descriptors than there can be", |log, p| {
         warm(p);
         send(p.c, b"x", 0).unwrap();
