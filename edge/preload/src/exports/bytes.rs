@@ -234,8 +234,7 @@ fn send_any(
         datagram::keep_to_kernel(&socket, fd);
     }
     // The kernel notes that the neighbour is there, and sends nothing: the receiver must not wait for it.
-    let only_probes = MSG_PROBE | libc::MSG_CONFIRM;
-    if flags & only_probes == only_probes && IoCursor::new(parts).remaining() == 0 {
+    if flags & MSG_PROBE != 0 {
         return call();
     }
     let to = to();
