@@ -11,6 +11,8 @@ mod compiled;
 mod drop_in;
 mod newer;
 mod others;
+#[path = "../../src/shared_tree.rs"]
+mod shared_tree;
 #[path = "../../../../host/verbs/tests/verbs/stranger.rs"]
 mod stranger;
 mod support;

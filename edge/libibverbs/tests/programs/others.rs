@@ -5,6 +5,7 @@ use super::compiled::Compiled;
 use super::support::{self, Hosts, PATHS, Place, is_installed};
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command};
+use std::time::{Duration, SystemTime};
 
 /// Goal: Open MPI runs over UCX's transport on reliable connections: messages, collectives, one-sided operations.
 #[test]
@@ -160,7 +161,7 @@ fn perftest_runs_until_it_is_interrupted() {
     }
 }
 
-/// Goal: files of processes that were killed go, those of processes that run stay, and no link leads elsewhere.
+/// Goal: files of processes that were killed go after a while, those of processes that run stay, and no link leads elsewhere.
 #[test]
 fn the_files_of_killed_programs_are_removed_by_the_next() {
     let Some(program) = Compiled::new("looks", &[]) else {
@@ -188,13 +189,19 @@ fn the_files_of_killed_programs_are_removed_by_the_next() {
     drop(looks());
     assert_eq!(trees(), std::slice::from_ref(tree), "the next one uses it");
 
-    // As of another set of devices: of one that was killed, one that was killed sooner, and one that runs.
+    // As of another set of devices: of one that was killed, one that was killed sooner, and one that runs; all long ago.
+    let aged = |path: &std::path::Path| {
+        let long_ago = SystemTime::now() - Duration::from_secs(60 * 60);
+        std::fs::File::open(path).unwrap().set_modified(long_ago).unwrap();
+    };
     let named = |name: &str| base.join(format!("{}{name}", &tree[..tree.rfind('-').unwrap() + 1]));
     std::fs::rename(base.join(tree), named("killed")).unwrap();
+    aged(&named("killed"));
     let running = looks();
     assert_eq!(trees(), std::slice::from_ref(tree));
     std::fs::rename(base.join(tree), named("running")).unwrap();
     std::fs::create_dir_all(named("new-1").join("class")).unwrap();
+    [named("running"), named("new-1")].iter().for_each(|path| aged(path));
     let elsewhere = base.join("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, named("link")).unwrap();
@@ -204,6 +211,7 @@ fn the_files_of_killed_programs_are_removed_by_the_next() {
 
     // A process that finds its own directory removes others, too.
     std::fs::create_dir_all(named("ended").join("class")).unwrap();
+    aged(&named("ended"));
     drop(looks());
     assert_eq!(trees(), [&kept[..], &["elsewhere".to_owned()]].concat());
     drop(running);
