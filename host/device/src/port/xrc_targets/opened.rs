@@ -43,6 +43,13 @@ pub(super) struct Connection {
 
 /// How long the target's process may take for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is seen of a target's process that ends, or closes the device.
+const HUNG_UP: [io::ErrorKind; 4] = [
+    io::ErrorKind::BrokenPipe,
+    io::ErrorKind::ConnectionRefused,
+    io::ErrorKind::ConnectionReset,
+    io::ErrorKind::UnexpectedEof,
+];
 
 impl RemoteTarget {
     pub(super) fn open(
@@ -52,29 +59,12 @@ impl RemoteTarget {
         events: &Arc<EventQueue>,
         context: u64,
     ) -> io::Result<Self> {
-        let registry = &port.links.registry;
-        let slot =
-            registry.owner(number).filter(|slot| registry.holders(domain).any(|one| one == *slot));
-        let maker = registry.member(slot.ok_or(io::ErrorKind::NotFound)?);
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        let place = name(registry.place(), maker);
-        let stream = match connect(place.as_bytes(), || Instant::now() > deadline) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return Err(io::ErrorKind::NotFound.into());
+        let (stream, (query, is_connected)) = opened(port, domain, number).map_err(|error| {
+            match HUNG_UP.contains(&error.kind()) {
+                true => io::ErrorKind::NotFound.into(),
+                false => error,
             }
-            stream => stream?,
-        };
-        if stream.peer()?.uid != registry.place().user() {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        stream.send(&Message::Open { domain, number }.emit(), &[])?;
-        let Message::Done = answer(&stream)? else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
-        stream.send(&Message::Query.emit(), &[])?;
-        let Message::Found { query, is_connected } = answer(&stream)? else {
-            return Err(io::ErrorKind::InvalidData.into());
-        };
+        })?;
         let (sender, answers) = sync_channel(1);
         let affiliation =
             Affiliation::new(Some(Arc::clone(events)), Element::Qp { number, context });
@@ -157,6 +147,29 @@ const REFUSED: &str = "the state or the attributes do not allow it, says the tar
 fn ended() -> io::Error {
     let message = "the process that has made the target has ended";
     io::Error::new(io::ErrorKind::BrokenPipe, message)
+}
+
+/// A connection that has the target open, and what it is set to.
+fn opened(port: &Port, domain: DomainName, number: Qpn) -> io::Result<(Stream, (QpQuery, bool))> {
+    let registry = &port.links.registry;
+    let slot =
+        registry.owner(number).filter(|slot| registry.holders(domain).any(|one| one == *slot));
+    let maker = registry.member(slot.ok_or(io::ErrorKind::NotFound)?);
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    let place = name(registry.place(), maker);
+    let stream = connect(place.as_bytes(), || Instant::now() > deadline)?;
+    if stream.peer()?.uid != registry.place().user() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    stream.send(&Message::Open { domain, number }.emit(), &[])?;
+    let Message::Done = answer(&stream)? else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    stream.send(&Message::Query.emit(), &[])?;
+    let Message::Found { query, is_connected } = answer(&stream)? else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    Ok((stream, (query, is_connected)))
 }
 
 /// Waits for an answer, before events are listened to: those that come meanwhile are passed over.

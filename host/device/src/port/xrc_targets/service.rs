@@ -30,10 +30,10 @@ pub(super) struct Service {
     tokens: AtomicU64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Place {
-    /// Where openers of a port's targets connect, who are of this user.
-    Listener { listener: unix::Listener, port: Weak<Port>, user: u32 },
+    /// Where processes of this user connect to open a port's targets.
+    Listener { listener: Arc<unix::Listener>, port: Weak<Port>, user: u32 },
     /// A target of another process that this one has opened.
     Opened(Weak<Connection>),
 }
@@ -93,7 +93,8 @@ pub(super) fn listen(port: &Arc<Port>) -> io::Result<()> {
     let listener = unix::Listener::bind(name(place, registry.me()).as_bytes())?;
     let token = service.next_token();
     service.epoll.add(&listener, token, Interest::Readable)?;
-    places.insert(token, Place::Listener { listener, port: Arc::downgrade(port), user });
+    let (listener, port) = (Arc::new(listener), Arc::downgrade(port));
+    places.insert(token, Place::Listener { listener, port, user });
     Ok(())
 }
 
@@ -152,25 +153,24 @@ impl Service {
 
     /// Lets openers in, or listens to a process whose target is open here.
     fn attend(&self, token: u64, openers: &mut HashMap<u64, Opener>) {
-        let places = self.places.lock();
-        match places.get(&token) {
+        let place = self.places.lock().get(&token).cloned(); // What waits for descriptors holds up no port.
+        match place {
             None => {}
             Some(Place::Listener { listener, port, user }) => {
-                for stream in (0..ACCEPTS_MAX).map_while(|_| accepted(listener)) {
+                for stream in (0..ACCEPTS_MAX).map_while(|_| accepted(&listener)) {
                     let token = self.next_token();
-                    if stream.peer().is_ok_and(|peer| peer.uid == *user)
+                    if stream.peer().is_ok_and(|peer| peer.uid == user)
                         && openers.len() < OPENERS_MAX
                         && self.epoll.add(&stream, token, Interest::Readable).is_ok()
                     {
-                        openers
-                            .insert(token, Opener { stream, port: Weak::clone(port), open: None });
+                        let port = Weak::clone(&port);
+                        openers.insert(token, Opener { stream, port, open: None });
                     }
                 }
             }
             Some(Place::Opened(connection)) => {
-                let connection = connection.upgrade();
-                drop(places);
-                if !connection.is_some_and(|connection| connection.listen()) {
+                let goes_on = connection.upgrade().is_some_and(|connection| connection.listen());
+                if !goes_on {
                     self.places.lock().remove(&token);
                 }
             }
@@ -229,10 +229,13 @@ impl Service {
 ///
 /// # Errors
 ///
-/// `WouldBlock` if there is none; the other end is gone, or makes no sense.
+/// `WouldBlock` if there is none; `UnexpectedEof` if the other end has hung up; it makes no sense.
 pub(super) fn receive(stream: &Stream) -> io::Result<Message> {
     let mut bytes = [0; Message::LEN + 1];
     let len = stream.recv(&mut bytes, &mut Vec::new())?;
+    if len == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     let bytes = bytes.get(..len).unwrap_or_default();
     Message::parse(bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
@@ -256,16 +259,22 @@ mod tests {
     use crate::objects::cq::CqConfig;
     use crate::objects::qp::{Change, QpCap, QpConfig};
     use crate::objects::xrc::{OpenXrcd, Xrcd};
+    use crate::port::xrc_targets::RemoteTarget;
     use crate::registry::DomainName;
     use adverb_engine::{QpState, QpType};
     use adverb_sys::{memory, poll};
     use adverb_wire::Qpn;
+    use std::os::fd::AsFd;
     use std::time::Duration;
 
     /// The next message of the thread; `None` if it has hung up.
     fn next(stream: &Stream) -> Option<Message> {
-        assert!(poll::readable(stream, std::iter::empty(), Some(Duration::from_secs(60))).unwrap());
+        readable(stream);
         receive(stream).ok()
+    }
+
+    fn readable(what: &impl AsFd) {
+        assert!(poll::readable(what, std::iter::empty(), Some(Duration::from_secs(60))).unwrap());
     }
 
     fn port() -> Arc<Port> {
@@ -273,7 +282,7 @@ mod tests {
         Port::open_with("soft_lo", &config).unwrap()
     }
 
-    fn shared_target(port: &Arc<Port>, xrcd: &Xrcd) -> io::Result<Arc<Qp>> {
+    fn target(port: &Arc<Port>, xrcd: &Xrcd) -> Arc<Qp> {
         let cq = port.create_cq(&CqConfig { capacity: 1, ..Default::default() });
         let cap = QpCap {
             max_send_wr: 1,
@@ -295,7 +304,11 @@ mod tests {
             signal_all: false,
             block_self_multicast: false,
         });
-        let target = Arc::new(target.unwrap());
+        Arc::new(target.unwrap())
+    }
+
+    fn shared_target(port: &Arc<Port>, xrcd: &Xrcd) -> io::Result<Arc<Qp>> {
+        let target = target(port, xrcd);
         port.share_target(xrcd, &target).map(|()| target)
     }
 
@@ -309,7 +322,7 @@ mod tests {
     }
 
     /// Goal: a target can be opened from its beginning to its end, whatever happens to others of its device. Method: two
-    /// threads that make, call and end a target each, so that the last one often ends while another begins.
+    /// threads that make, open and end a target each, so that the last one often ends while another begins.
     #[test]
     fn targets_that_come_and_go_at_once_can_be_opened() {
         let port = port();
@@ -319,6 +332,8 @@ mod tests {
             for _ in 0..ROUNDS {
                 let target = shared_target(&port, &xrcd).unwrap();
                 let opener = connect(place(&port).as_bytes(), || false).unwrap();
+                opener.send(&open(&xrcd, target.number()), &[]).unwrap();
+                assert_eq!(next(&opener), Some(Message::Done));
                 drop((opener, target));
                 forget_ended_targets();
             }
@@ -329,7 +344,35 @@ mod tests {
         });
     }
 
-    const ROUNDS: usize = 2000;
+    const ROUNDS: usize = 500;
+
+    /// Goal: a target whose process ends while it is opened is not found, however far that has come. Method: a listener in
+    /// place of the thread that goes at once, once it has a connection, and once it is asked.
+    #[test]
+    fn a_target_that_ends_while_it_is_opened_is_not_found() {
+        let port = port();
+        let file = memory::memfd("domain", 1).unwrap();
+        let xrcd = port.open_xrcd(&file, OpenXrcd::Create).unwrap();
+        let (target, domain) = (target(&port, &xrcd), xrcd.shared.name().unwrap());
+        let events = port.create_event_queue().unwrap();
+        for accepts in [false, true] {
+            for hears in [false, true] {
+                let number = target.number();
+                let listener = unix::Listener::bind(place(&port).as_bytes()).unwrap();
+                let found = thread::scope(|scope| {
+                    scope.spawn(move || {
+                        readable(&listener);
+                        let opener = accepts.then(|| listener.accept().unwrap());
+                        if let Some(opener) = opener.filter(|_| hears) {
+                            assert_eq!(next(&opener), Some(Message::Open { domain, number }));
+                        }
+                    });
+                    RemoteTarget::open(&port, domain, number, &events, 0)
+                });
+                assert_eq!(found.unwrap_err().kind(), io::ErrorKind::NotFound, "{accepts} {hears}");
+            }
+        }
+    }
 
     /// Goal: a process that does not have the domain opens none of its targets, though it knows their names. Method: this
     /// test in another process.
