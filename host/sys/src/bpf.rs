@@ -20,7 +20,7 @@ use crate::fork::KeptFd;
 /// What a map holds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MapKind {
-    /// Values by their numbers, which start at 0; keys have four bytes. Who has its descriptor may map it.
+    /// Values by their numbers, which start at 0; keys have four bytes. A process that has its descriptor may map it.
     Array,
     /// Values by their keys.
     Hash,

@@ -217,7 +217,7 @@ impl Owner {
         Ok((greeted?, user))
     }
 
-    /// A new group. One without members stays for its user's next program, for whom its queues would be busy for a
+    /// A new group. One without members stays for its user's next program, which would find its queues busy for a
     /// moment, until another user needs them.
     fn group(&mut self) -> io::Result<Group> {
         let made = self.interface.group(self.queues_each, true, Duration::ZERO);

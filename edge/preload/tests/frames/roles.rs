@@ -177,7 +177,7 @@ fn client(to: SocketAddr, is_connected: bool) {
     }
 }
 
-/// How many have come back before one has not; one who `insists` sends each again until it does.
+/// How many have come back before one has not; if it `insists`, each is sent again until it does.
 fn exchange(
     socket: &UdpSocket,
     to: Option<SocketAddr>,
