@@ -108,7 +108,7 @@ impl Hops {
     pub(crate) fn route(&self, to: IpAddr) -> io::Result<Route> {
         let scoped = matches!(to, IpAddr::V6(to) if to.is_unicast_link_local());
         let route = self.routes.route(to, scoped.then_some(self.interface))?;
-        match route.local || route.interface != self.interface {
+        match !route.unicast || route.interface != self.interface {
             true => Err(io::ErrorKind::NetworkUnreachable.into()),
             false => Ok(route),
         }

@@ -22,8 +22,8 @@ pub struct Route {
     pub gateway: Option<IpAddr>,
     /// The address that they come from unless their sender says otherwise.
     pub source: Option<IpAddr>,
-    /// The address is this host's.
-    pub local: bool,
+    /// They go to one other host: the address is not this host's, nor that of a group or of all, nor one that is refused.
+    pub unicast: bool,
 }
 
 /// What is known of a neighbour's hardware address.
@@ -87,11 +87,11 @@ impl Routes {
         if let Some(interface) = interface {
             request.attribute(RTA_OIF, &interface.to_ne_bytes());
         }
-        let mut route = Route { interface: 0, gateway: None, source: None, local: false };
+        let mut route = Route { interface: 0, gateway: None, source: None, unicast: false };
         self.ask(request, RTM_NEWROUTE, |message| {
             let (head, attributes) = message.split_first_chunk::<12>()?;
             let [_, _, _, _, _, _, _, kind, ..] = *head;
-            route.local = kind == RTN_LOCAL;
+            route.unicast = kind == RTN_UNICAST;
             for (name, value) in Attributes(attributes) {
                 match name {
                     RTA_OIF => route.interface = u32::from_ne_bytes(*value.first_chunk()?),
@@ -238,7 +238,7 @@ const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
-const RTN_LOCAL: u8 = 2;
+const RTN_UNICAST: u8 = 1;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
@@ -267,7 +267,7 @@ mod tests {
                 continue;
             }
             let route = routes.route(ip, None).unwrap();
-            assert_eq!((route.interface, route.gateway, route.local), (lo.index, None, true));
+            assert_eq!((route.interface, route.gateway, route.unicast), (lo.index, None, false));
         }
     }
 

@@ -159,7 +159,7 @@ fn find_by(
     if to.port() == 0 || !is_one_host(to.ip()) {
         return Err(Unknown::Elsewhere);
     }
-    let route = asker.route(to.ip()).filter(|route| !route.local).ok_or(Unknown::Elsewhere)?;
+    let route = asker.route(to.ip()).filter(|route| route.unicast).ok_or(Unknown::Elsewhere)?;
     let mut all = uplinks.iter().filter(|uplink| !uplink.has_ended());
     let uplink = all.find(|uplink| uplink.index == route.interface).ok_or(Unknown::Elsewhere)?;
     let facts = uplink.facts();

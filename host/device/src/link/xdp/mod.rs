@@ -137,7 +137,7 @@ impl NextHop {
     fn neighbour(&self) -> io::Result<Option<Neighbour>> {
         let routes = self.link.routes.lock();
         let route = routes.route(self.to, None)?;
-        if route.local || route.interface != self.link.index {
+        if !route.unicast || route.interface != self.link.index {
             return Ok(None);
         }
         routes.neighbour(route.gateway.unwrap_or(self.to), route.interface)
