@@ -24,7 +24,7 @@ use crate::share::processes;
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{arena, policy};
-use crate::transport::{datagram, fallback, offer, rendezvous};
+use crate::transport::{datagram, fallback, offer, rendezvous, xdp};
 
 /// What has been done for a program that is about to take this process over.
 #[derive(Debug, Default)]
@@ -167,6 +167,7 @@ unsafe fn leave_to(program: Option<&Path>, environment: *const *const c_char, is
         }
         datagram::hide_groups(&socket, fd);
         if is_another {
+            xdp::give_up(&socket, Reason::HandedOver);
             pass_on(&socket, fd);
         }
     }

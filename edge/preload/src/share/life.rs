@@ -18,7 +18,7 @@ use crate::share::{exec_target, processes};
 use crate::socket::ownership::Reserved;
 use crate::socket::state::{self, Kind, Socket};
 use crate::socket::{arena, loans, policy, stamps, table};
-use crate::transport::{doorbell, offer, path_proof, rendezvous};
+use crate::transport::{doorbell, offer, path_proof, rendezvous, xdp};
 use crate::wait::{epoll, filters};
 
 /// Called by the loader.
@@ -172,10 +172,11 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
 /// of. The fork of a handler that has interrupted this thread in such a middle has to do without.
 extern "C" fn prepare() {
     if !thread::holds_locks() {
-        crate::transport::xdp::before_fork();
+        xdp::before_fork();
         epoll::before_fork();
         locks().for_each(|lock| std::mem::forget(lock.hold()));
         thread::with(|thread| thread.is_prepared.set(true));
+        xdp::about_to_fork();
     }
     if let Some(reserved) = processes::reserve() {
         thread::with(|thread| thread.reserved.set(Some(reserved.pack())));
@@ -200,6 +201,7 @@ fn release() -> bool {
     if is_prepared {
         locks().for_each(Lock::let_go);
         epoll::after_fork_in_parent();
+        xdp::after_fork(false);
     }
     is_prepared
 }
@@ -222,6 +224,7 @@ extern "C" fn in_child() {
         signal::settle_in();
         arena::add_process(alive::me());
     }
+    xdp::after_fork(true);
     doorbell::after_fork();
     doorbell::make_room();
     rendezvous::after_fork();

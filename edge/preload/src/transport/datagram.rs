@@ -208,6 +208,8 @@ pub(crate) fn closing(socket: &Socket) {
 pub(crate) fn adopted(socket: &Socket, fd: c_int) {
     socket.datagrams.multicast_by.store(BY_UNKNOWN, Ordering::Relaxed);
     attachment::inherit(socket, fd);
+    // Another process may have it as well.
+    xdp::give_up(socket, Reason::HandedOver);
     if let Some(own) = address::name(fd, false) {
         socket.rendezvous.port.store(own.port().into(), Ordering::Relaxed);
     }

@@ -28,7 +28,7 @@ use std::mem::ManuallyDrop;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use adverb_sys::fork::Generation;
 use adverb_xdp::Key;
@@ -83,6 +83,10 @@ impl Drop for Frames {
 const UNDECIDED: u8 = 0;
 const TAKEN: u8 = 1;
 const REFUSED: u8 = 2;
+const DECIDING: u8 = 3;
+
+/// Forks that are about to happen: no socket gets frames meanwhile.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// The frames of a socket, if this process has got them.
 #[inline]
@@ -113,32 +117,49 @@ fn begin(socket: &Socket, fd: c_int) {
     let state = &socket.datagrams.frames;
     // One thread decides; until it has, there are none.
     if address::name(fd, false).is_some_and(|own| own.port() != 0)
-        && state.compare_exchange(UNDECIDED, REFUSED, o, r).is_ok()
+        && state.compare_exchange(UNDECIDED, DECIDING, Ordering::SeqCst, r).is_ok()
     {
-        let waits = socket.waiters.watchers.load(Ordering::SeqCst)
-            + socket.waiters.sleepers.load(Ordering::SeqCst);
-        match Frames::new(fd).filter(|_| waits == 0) {
-            Some(frames) => {
-                socket.attach(frames);
-                state.store(TAKEN, Ordering::Release);
-                socket.set_reason(Reason::Frames);
-                of(socket).into_iter().for_each(|frames| frames.parts.queue.release());
-            }
-            None => socket.set_reason(Reason::NoFrames),
+        // A fork that is not seen here sees that a thread decides.
+        let may = FORKS.load(Ordering::SeqCst) == 0 && !is_waited_for(socket);
+        let found = if may { Frames::new(fd) } else { None };
+        let has_frames = found.is_some();
+        found.into_iter().for_each(|frames| socket.attach(frames));
+        let decided = if has_frames { TAKEN } else { REFUSED };
+        let is_in_time = state.compare_exchange(DECIDING, decided, o, r).is_ok();
+        fence(Ordering::SeqCst);
+        // A thread that has gone to sleep meanwhile is seen here, or sees that there are frames.
+        if is_in_time && has_frames && !is_waited_for(socket) {
+            socket.set_reason(Reason::Frames);
+            of(socket).into_iter().for_each(|frames| frames.parts.queue.release());
+        } else {
+            socket.attached::<Frames>().into_iter().for_each(Frames::let_go);
+            socket.set_reason(if is_in_time { Reason::NoFrames } else { Reason::HandedOver });
         }
         policy::explain(socket, fd, "frames");
     }
     raw::set_errno(errno);
 }
 
+/// Whether a thread sleeps on the socket, or an instance watches it.
+fn is_waited_for(socket: &Socket) -> bool {
+    socket.waiters.watchers.load(Ordering::SeqCst) > 0
+        || socket.waiters.sleepers.load(Ordering::SeqCst) > 0
+}
+
 /// The socket is the kernel's from now on, but for what is here already.
 pub(crate) fn give_up(socket: &Socket, reason: Reason) {
-    if let Some(frames) = of(socket) {
+    if !refuse(socket)
+        && let Some(frames) = of(socket)
+    {
         frames.let_go();
         socket.set_reason(reason);
-    } else if socket.datagrams.frames.load(Ordering::Acquire) == UNDECIDED {
-        socket.datagrams.frames.store(REFUSED, Ordering::Release);
     }
+}
+
+/// A socket that has no frames gets none; says whether it has none.
+fn refuse(socket: &Socket) -> bool {
+    let refused = |old| (old != TAKEN).then_some(REFUSED);
+    socket.datagrams.frames.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refused).is_ok()
 }
 
 /// The socket has been connected, or is no more.
@@ -155,17 +176,30 @@ pub(crate) fn connected(socket: &Socket, fd: c_int) {
 
 /// Just before a fork: sockets that two processes have are the kernel's.
 pub(crate) fn before_fork() {
-    if !uplink::is_any() {
-        return;
-    }
+    FORKS.fetch_add(1, Ordering::SeqCst);
     table::each(0, usize::MAX, |fd| {
         if let Some(socket) = table::socket(fd)
-            && of(&socket).is_some_and(Frames::has_keys)
+            && !refuse(&socket)
+            && of(&socket).is_some_and(|frames| !frames.parts.queue.is_over())
         {
             give_up(&socket, Reason::HandedOver);
             policy::explain(&socket, fd, "frames");
         }
     });
+}
+
+/// Still before it, when no thread changes a descriptor any more: none that was made meanwhile has frames yet.
+pub(crate) fn about_to_fork() {
+    table::each_socket(|socket| _ = refuse(socket));
+}
+
+/// Just after it.
+pub(crate) fn after_fork(is_child: bool) {
+    // Forks by the parent's other threads are not the child's.
+    match is_child {
+        true => FORKS.store(0, Ordering::SeqCst),
+        false => _ = FORKS.fetch_sub(1, Ordering::SeqCst),
+    }
 }
 
 /// How long a thread may sleep that waits for a socket with frames: one may have been on its way when the gate was shut.
@@ -265,10 +299,6 @@ impl Frames {
             self.look();
             process().leave(&key);
         }
-    }
-
-    fn has_keys(&self) -> bool {
-        self.parts.keys.with(|keys| !keys.is_empty())
     }
 
     /// The family of the socket's addresses.

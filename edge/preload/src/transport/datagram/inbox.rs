@@ -199,8 +199,10 @@ impl<'a> Sleeper<'a> {
         socket.waiters.sleepers.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let sleeper = Self { socket, store: None };
-        // A thread that makes a mailbox now has seen that we sleep, or is seen here.
-        (!socket.datagrams.has_inbox.load(Ordering::SeqCst)).then_some(sleeper)
+        // A thread that makes a mailbox now, or gets frames, has seen that we sleep, or is seen here.
+        let has_store =
+            socket.datagrams.has_inbox.load(Ordering::SeqCst) || xdp::of(socket).is_some();
+        (!has_store).then_some(sleeper)
     }
 }
 
