@@ -117,6 +117,8 @@ pub(crate) fn unfiled(name: u64) -> (libc::sockaddr_storage, libc::socklen_t) {
     (storage, len.try_into().unwrap_or(0))
 }
 
+/// What the kernel wants of an IPv6 address, which may lack its scope.
+const IN6_BYTES_MIN: usize = 24;
 /// How such a name begins.
 const UNFILED: [u8; 8] = *b"\0adverb/";
 
@@ -139,5 +141,6 @@ pub(crate) unsafe fn given(
     let len = len.min(size_of::<libc::sockaddr_storage>());
     // SAFETY: the storage has room for `len` bytes, and is not shared.
     let is_there = unsafe { copy::copy((&raw mut storage).cast(), address.cast(), len) };
-    if is_there { read(&storage) } else { None }
+    let is_v6 = i32::from(storage.ss_family) == libc::AF_INET6;
+    if is_there && (!is_v6 || len >= IN6_BYTES_MIN) { read(&storage) } else { None }
 }

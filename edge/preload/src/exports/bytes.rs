@@ -27,7 +27,7 @@ use crate::socket::state::Kind;
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::{self, Receive};
-use crate::transport::{fallback, kernel, streak};
+use crate::transport::{fallback, kernel, streak, xdp};
 use crate::wait::blocking::{self, Send};
 use crate::wait::filters;
 
@@ -239,7 +239,10 @@ fn send_any(
     }
     let to = to();
     let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
-    let is_special = flags & !known != 0 || to.is_special;
+    // The kernel refuses an address of the other family.
+    let is_foreign =
+        || xdp::get(&socket, fd).is_some_and(|frames| frames.domain() == libc::AF_INET);
+    let is_special = flags & !known != 0 || to.is_special || to.is_v6 && is_foreign();
     size(datagram::send(&socket, fd, parts, to.addr, is_special, || answer(call())))
 }
 
@@ -288,6 +291,7 @@ fn pace(socket: &SocketRef, fd: c_int, parts: &[libc::iovec], flags: c_int) -> R
 struct Destination {
     addr: Option<SocketAddr>,
     is_special: bool,
+    is_v6: bool,
 }
 
 impl Destination {
@@ -297,7 +301,10 @@ impl Destination {
     unsafe fn given(to: *const libc::sockaddr, len: libc::socklen_t) -> Self {
         // SAFETY: the caller's promise.
         let addr = unsafe { address::given(to, len) };
-        Self { addr, is_special: !to.is_null() && addr.is_none() }
+        // SAFETY: an address begins with its family, and any bytes are one.
+        let family = unsafe { copy::read(to.cast::<libc::sa_family_t>()) };
+        let is_v6 = addr.is_some() && family.map(c_int::from) == Some(libc::AF_INET6);
+        Self { addr, is_special: !to.is_null() && addr.is_none(), is_v6 }
     }
 }
 

@@ -28,7 +28,7 @@ use std::mem::ManuallyDrop;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use adverb_sys::fork::Generation;
 use adverb_xdp::Key;
@@ -59,7 +59,8 @@ struct Parts {
     ways: Guarded<Ways>,
     /// The kernel is to be asked at each call that finds nothing: the program has been told what it has, or may be.
     is_watched: AtomicBool,
-    turns: AtomicU32,
+    /// When a call that found nothing has last asked it.
+    asked_ns: AtomicU64,
 }
 
 // SAFETY: nothing else has this place.
@@ -253,7 +254,7 @@ impl Frames {
             domain: raw::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET),
             ways: Guarded::new(Ways::default()),
             is_watched: AtomicBool::new(false),
-            turns: AtomicU32::new(0),
+            asked_ns: AtomicU64::new(0),
         };
         let frames = Self { generation: Generation::now(), parts: ManuallyDrop::new(parts) };
         frames.claim(fd).then_some(frames)
@@ -294,11 +295,17 @@ impl Frames {
     }
 
     fn let_go_of_keys(&self) {
-        for (uplink, key) in self.parts.keys.with(std::mem::take) {
-            uplink.release(key);
-            self.look();
-            process().leave(&key);
+        let keys = self.parts.keys.with(std::mem::take);
+        keys.iter().for_each(|(uplink, key)| uplink.release(*key));
+        // What has come until now is the socket's.
+        if !keys.is_empty() {
+            self.parts.uplinks.iter().for_each(|uplink| uplink.drain());
         }
+        keys.iter().for_each(|(_, key)| process().leave(key));
+    }
+
+    fn has_keys(&self) -> bool {
+        self.parts.keys.with(|keys| !keys.is_empty())
     }
 
     /// The family of the socket's addresses.
@@ -348,8 +355,20 @@ impl Frames {
 
     /// Whether a call that finds no frames and does not wait is to ask the kernel as well.
     pub(super) fn is_kernels_turn(&self) -> bool {
-        self.parts.is_watched.load(Ordering::Relaxed)
-            || self.parts.turns.fetch_add(1, Ordering::Relaxed).is_multiple_of(KERNEL_EVERY)
+        let Parts { uplinks, queue, is_watched, asked_ns, .. } = &*self.parts;
+        if is_watched.load(Ordering::Relaxed)
+            || queue.is_shut()
+            || !self.has_keys()
+            || uplinks.iter().all(|uplink| uplink.is_over())
+        {
+            return true;
+        }
+        let now = raw::now_ns();
+        let is_due = now.saturating_sub(asked_ns.load(Ordering::Relaxed)) >= KERNEL_EVERY_NS;
+        if is_due {
+            asked_ns.store(now, Ordering::Relaxed);
+        }
+        is_due
     }
 
     /// The program has been told what the socket has, or is about to be.
@@ -376,5 +395,5 @@ const LAST_LOOKS: u32 = 64;
 /// Frames have come so recently that one may still be on its way, and how long a sleep lasts then.
 const ACTIVE_NS: u64 = 100_000_000;
 const ACTIVE_SLICE_NS: u64 = 10_000_000;
-/// Calls that do not wait ask the kernel once in so many, where nothing watches the socket.
-const KERNEL_EVERY: u32 = 8;
+/// How late a call that does not wait may learn of what the kernel has got, where nothing watches the socket.
+const KERNEL_EVERY_NS: u64 = 50_000;

@@ -325,6 +325,75 @@ fn a_child_receives_by_its_parents_socket() {
     });
 }
 
+/// Goal: what comes to a socket that two processes have from before its first datagram, either of them receives.
+#[test]
+fn a_child_receives_what_comes_after_the_fork() {
+    with_namespaces("a_child_receives_what_comes_after_the_fork", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let server = pair.framed("workers", at(NEAR), None);
+        let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+        assert_eq!(client.ask("exchange 100 64 0"), "said 100", "{}", server.explained());
+        assert!(!server.has_frames(), "{}", server.explained());
+    });
+}
+
+/// Goal: what had come before a socket went back to the kernel is received.
+#[test]
+fn what_had_come_before_a_fork_is_received() {
+    with_namespaces("what_had_come_before_a_fork_is_received", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let mut server = pair.framed("late", at(NEAR), None);
+        assert!(server.has_frames(), "{}", server.explained());
+        let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+        let before = by_kernel();
+        assert_eq!(client.ask("shower 200"), "said 200");
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(server.ask("look"), "said 200");
+        assert!(by_kernel() - before < 100, "they came as frames");
+    });
+}
+
+/// Goal: a call that does not wait finds what the kernel has got, at the first look.
+#[test]
+fn a_look_finds_what_the_kernel_has() {
+    with_namespaces("a_look_finds_what_the_kernel_has", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let mut server = pair.framed("glance", at(NEAR), None);
+        assert_eq!(server.ask("look"), "said operation would block");
+        assert!(server.has_frames(), "{}", server.explained());
+        let peer = UdpSocket::bind(SocketAddr::new(at(NEAR).ip(), 0)).expect("a port");
+        for _ in 0..10 {
+            // From this host: by the kernel.
+            peer.send_to(&[7; 123], at(NEAR)).expect("it is sent");
+            std::thread::sleep(Duration::from_millis(5));
+            assert_eq!(server.ask("look"), "said 123");
+        }
+    });
+}
+
+/// Goal: what the kernel refuses is not sent as a frame.
+#[test]
+fn what_the_kernel_refuses_is_refused() {
+    with_namespaces("what_the_kernel_refuses_is_refused", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let _server = Running::start(&mut pair.role(true, "echo block", at(FAR)));
+        // The kernel knows the hardware address of all hosts from now on.
+        let all = UdpSocket::bind("0.0.0.0:0").expect("a port");
+        all.set_broadcast(true).expect("an option");
+        all.send_to(b"all of you", SocketAddr::new([10, 95, 0, 255].into(), PORT))
+            .expect("it is sent");
+        let mut client = pair.framed("client", at(FAR), None);
+        assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+        assert!(client.has_frames(), "{}", client.explained());
+        let (access, family) = (Some(libc::EACCES), Some(libc::EAFNOSUPPORT));
+        assert_eq!(client.ask("errors"), format!("said {access:?} {family:?} {family:?}"));
+    });
+}
+
 /// Goal: a port is free as soon as its socket has been closed, and frames end with it.
 #[test]
 fn a_port_is_free_after_close() {

@@ -26,6 +26,9 @@ fn a_role() {
         ("echo", mode) => echo(at, mode),
         ("client", how) => client(at, how == "connected"),
         ("rebind", _) => rebind(at),
+        ("glance", _) => glance(at),
+        ("late", _) => late(at),
+        ("workers", _) => workers(at),
         other => panic!("{other:?} is no role"),
     }
 }
@@ -165,6 +168,8 @@ fn client(to: SocketAddr, is_connected: bool) {
         let numbers: Vec<u64> = words.map(|word| word.parse().expect("a number")).collect();
         match what {
             "refused" => println!("\nsaid {}", until_refused(&socket)),
+            "shower" => println!("\nsaid {}", shower(&socket, to, numbers[0])),
+            "errors" => println!("\nsaid {}", errors(&socket, to)),
             what => {
                 let peer = if is_connected { None } else { Some(to) };
                 let [count, len, pause_us] = numbers[..] else { panic!("{line}") };
@@ -251,6 +256,90 @@ fn rebind(at: SocketAddr) {
             let socket = UdpSocket::bind(at).expect("the port is free");
             socket.set_nonblocking(true).expect("an option");
             let _ = socket.recv_from(&mut [0; 64]);
+        }
+        println!("\nsaid {count}");
+    }
+}
+
+/// What the kernel says to the address of all hosts of the cable, without `SO_BROADCAST`, and to one of the other family.
+fn errors(socket: &UdpSocket, to: SocketAddr) -> String {
+    let all = SocketAddr::new([10, 95, 0, 255].into(), to.port());
+    let strange = SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), to.port());
+    let mapped =
+        SocketAddr::new(std::net::Ipv4Addr::new(10, 95, 0, 2).to_ipv6_mapped().into(), to.port());
+    let code =
+        |to| socket.send_to(b"0123456789", to).map_or_else(|error| error.raw_os_error(), |_| None);
+    [all, strange, mapped].map(|to| format!("{:?}", code(to))).join(" ")
+}
+
+/// Looks once, without waiting, each time it is told to.
+fn glance(at: SocketAddr) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    socket.set_nonblocking(true).expect("an option");
+    let mut buffer = vec![0; 1 << 16];
+    let mut look = || {
+        socket
+            .recv(&mut buffer)
+            .map_or_else(|error| error.kind().to_string(), |len| len.to_string())
+    };
+    println!("\nready");
+    for _line in std::io::stdin().lock().lines() {
+        println!("\nsaid {}", look());
+    }
+}
+
+/// A parent and a child that have one socket from before the first datagram; the parent echoes, and after 50 lets its
+/// child do so.
+fn workers(at: SocketAddr) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    // SAFETY: no pointer; the child goes on as its parent.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: no pointer. It ends with its parent.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        // SAFETY: no pointer. It sleeps until its parent says so.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    } else {
+        println!("\nready");
+    }
+    let mut buffer = vec![0; 1 << 16];
+    for turn in 0_u64.. {
+        if child != 0 && turn == 50 {
+            // SAFETY: no pointer: a child of ours.
+            unsafe { libc::kill(child, libc::SIGCONT) };
+            // SAFETY: no pointer. What comes is its child's.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        }
+        let (len, from) = socket.recv_from(&mut buffer).expect("a datagram");
+        let _ = socket.send_to(&buffer[..len], from);
+    }
+}
+
+/// Sends so many datagrams, and waits for no answer.
+fn shower(socket: &UdpSocket, to: SocketAddr, count: u64) -> u64 {
+    (0..count).for_each(|n| _ = socket.send_to(&n.to_be_bytes(), to).expect("it is sent"));
+    count
+}
+
+/// Looks when it is told to, after a fork: how many have come.
+fn late(at: SocketAddr) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    socket.set_nonblocking(true).expect("an option");
+    let mut buffer = [0; 64];
+    assert!(socket.recv(&mut buffer).is_err());
+    println!("\nready");
+    for _line in std::io::stdin().lock().lines() {
+        // SAFETY: no pointer; the child ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: no pointer.
+            unsafe { libc::_exit(0) };
+        }
+        // SAFETY: no pointer: a child of ours.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        let mut count = 0;
+        while socket.recv(&mut buffer).is_ok() {
+            count += 1;
         }
         println!("\nsaid {count}");
     }

@@ -25,8 +25,7 @@ pub(super) fn wait(
 ) -> Outcome {
     let now = request.flags & libc::MSG_DONTWAIT != 0
         || socket.flags.is_nonblocking.load(Ordering::Relaxed);
-    let asks = if now { frames.is_kernels_turn() } else { true };
-    let first = attempt(socket, fd, frames, request, asks);
+    let first = attempt(socket, fd, frames, request, !now);
     if now || !matches!(first, Err(Errno::AGAIN)) {
         return first;
     }
@@ -45,8 +44,9 @@ pub(super) fn wait(
         if frames.doze() {
             let slice = [budget.slice_ns(), xdp::slice_ns()].into_iter().flatten().min();
             let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+            let awake = Awake(frames);
             let slept = ppoll::sleep(&mut polled, slice, None);
-            frames.queue().open();
+            drop(awake);
             match slept {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
@@ -64,6 +64,15 @@ pub(super) fn wait(
         if budget.is_over() {
             return Err(Errno::AGAIN);
         }
+    }
+}
+
+/// The gate of a thread that sleeps is opened when this is dropped, also where the thread is cancelled.
+struct Awake<'a>(&'a Frames);
+
+impl Drop for Awake<'_> {
+    fn drop(&mut self) {
+        self.0.queue().open();
     }
 }
 
@@ -100,7 +109,7 @@ fn spin(
     }
 }
 
-/// Receives what is there; `asks`: the kernel is asked where there are no frames.
+/// Receives what is there; `asks`: the kernel is asked where there are no frames, whether it is its turn or not.
 fn attempt(
     socket: &SocketRef,
     fd: c_int,
@@ -119,7 +128,7 @@ fn attempt(
     {
         return outcome;
     }
-    if is_first || asks {
+    if is_first || asks || frames.is_kernels_turn() {
         match from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false) {
             Err(Errno::AGAIN) => queue.follows_kernel(),
             outcome => return outcome,

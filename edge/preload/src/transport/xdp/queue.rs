@@ -147,6 +147,11 @@ impl Queue {
         self.open();
     }
 
+    /// The kernel brings what comes.
+    pub(super) fn is_shut(&self) -> bool {
+        self.door.with(|door| door.holds > 0)
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.door.with(|door| door.holds >= FOR_GOOD)
     }

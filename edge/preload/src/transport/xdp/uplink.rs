@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::c_int;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -20,6 +21,7 @@ use adverb_wire::ip::Sum;
 use adverb_xdp::gate::GATES;
 use adverb_xdp::owner::name_of;
 use adverb_xdp::socket::{Incoming, Outgoing};
+use adverb_xdp::umem::Writer;
 use adverb_xdp::{Key, Membership};
 
 use super::queue::Queue;
@@ -84,10 +86,11 @@ impl Process {
             let (now, asked) = (raw::now_ns(), self.asked_ns.load(Ordering::Relaxed));
             if asked == 0 || now.saturating_sub(asked) > ASK_AGAIN_NS {
                 self.asked_ns.store(now, Ordering::Relaxed);
-                for interface in netdev::interfaces().unwrap_or_default() {
+                let all = netdev::interfaces().unwrap_or_default();
+                for interface in &all {
                     let is_known = uplinks.iter().any(|known| known.index == interface.index);
                     if !is_known && interface.up && !interface.loopback {
-                        uplinks.extend(Uplink::ask(interface).map(Arc::new));
+                        uplinks.extend(Uplink::ask(interface.index, &all).map(Arc::new));
                     }
                 }
             }
@@ -162,7 +165,9 @@ pub(super) struct Uplink {
     pub(super) index: u32,
     membership: Membership,
     incoming: Guarded<Vec<Incoming>>,
-    pub(super) outgoing: Guarded<Outgoing>,
+    outgoing: Guarded<Outgoing>,
+    /// The kernel has not taken all of that yet.
+    has_unsent: AtomicBool,
     routes: Guarded<Routes>,
     facts: Guarded<Facts>,
     /// Its descriptors.
@@ -183,15 +188,33 @@ pub(super) struct Facts {
     pub(super) mac: [u8; 6],
     pub(super) mtu: u32,
     addresses: Vec<IpAddr>,
+    /// Those of all interfaces.
+    hosts: Vec<IpAddr>,
     read_ns: u64,
 }
 
 impl Facts {
-    fn of(interface: Interface) -> Option<Self> {
-        let Interface { mac, mtu, addresses, .. } = interface;
+    /// Of one interface among all.
+    fn of(index: u32, all: &[Interface]) -> Option<Self> {
+        let Interface { mac, mtu, addresses, .. } = all.iter().find(|one| one.index == index)?;
         let addresses = addresses.iter().filter(|address| address.scope_id == 0);
         let addresses = addresses.map(|address| address.ip).collect();
-        Some(Self { mac: mac?, mtu, addresses, read_ns: raw::now_ns() })
+        let hosts = all.iter().flat_map(|one| &one.addresses).map(|address| address.ip).collect();
+        Some(Self { mac: (*mac)?, mtu: *mtu, addresses, hosts, read_ns: raw::now_ns() })
+    }
+
+    /// Whether nothing comes from an address by an interface: the kernel drops it.
+    fn is_strange(&self, from: IpAddr) -> bool {
+        from.is_unspecified()
+            || from.is_loopback()
+            || from.is_multicast()
+            || match from {
+                IpAddr::V4(ip) => {
+                    let [first, ..] = ip.octets();
+                    first == 0 || ip.is_broadcast() || self.hosts.contains(&from)
+                }
+                IpAddr::V6(_) => false,
+            }
     }
 
     pub(super) fn has(&self, address: IpAddr) -> bool {
@@ -201,9 +224,8 @@ impl Facts {
 
 impl Uplink {
     /// Asks the owner of an interface, if there is one.
-    fn ask(interface: Interface) -> Option<Self> {
-        let index = interface.index;
-        let facts = Facts::of(interface)?;
+    fn ask(index: u32, all: &[Interface]) -> Option<Self> {
+        let facts = Facts::of(index, all)?;
         let (membership, sockets) = Membership::ask_above(&name_of(index), FD_MIN).ok()?;
         let (mut incoming, mut outgoing) = (Vec::new(), None);
         for socket in sockets {
@@ -218,6 +240,7 @@ impl Uplink {
             membership,
             incoming: Guarded::new(incoming),
             outgoing: Guarded::new(outgoing?),
+            has_unsent: AtomicBool::new(false),
             routes: Guarded::new(routes),
             facts: Guarded::new(facts),
             fds,
@@ -231,6 +254,11 @@ impl Uplink {
         if !self.is_over.load(Ordering::Relaxed) && self.membership.has_ended() {
             self.is_over.store(true, Ordering::Relaxed);
         }
+        self.is_over()
+    }
+
+    /// It is known to have ended.
+    pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
@@ -262,8 +290,7 @@ impl Uplink {
         self.facts.with(|facts| {
             if raw::now_ns().saturating_sub(facts.read_ns) > FACTS_NS {
                 let all = netdev::interfaces().unwrap_or_default();
-                let mut found = all.into_iter().filter(|interface| interface.index == self.index);
-                *facts = found.next().and_then(Facts::of).unwrap_or_else(|| facts.clone());
+                *facts = Facts::of(self.index, &all).unwrap_or_else(|| facts.clone());
             }
             facts.clone()
         })
@@ -280,18 +307,42 @@ impl Uplink {
     /// Gives the sockets of this process what has come. While another thread does, it is that one's to do.
     #[inline]
     pub(super) fn look(&self) {
+        if self.has_unsent.load(Ordering::Relaxed) {
+            self.outgoing.try_with(|outgoing| self.flush(outgoing));
+        }
+        self.incoming.try_with(|all| self.receive(all));
+    }
+
+    /// The same until nothing is left of what has come by now, whatever other threads do.
+    pub(super) fn drain(&self) {
+        self.incoming.with(|all| (0..DRAIN_ROUNDS).take_while(|_| self.receive(all) > 0).count());
+    }
+
+    fn receive(&self, all: &mut [Incoming]) -> usize {
         let mut count = 0;
-        self.incoming.try_with(|all| {
-            for incoming in all {
-                count += incoming.receive(BUDGET, |frame| {
-                    self.take(frame);
-                    ControlFlow::Continue(())
-                });
-            }
-        });
+        for incoming in all {
+            count += incoming.receive(BUDGET, |frame| {
+                self.take(frame);
+                ControlFlow::Continue(())
+            });
+        }
         if count > 0 {
             process().came_ns.store(raw::now_ns(), Ordering::Relaxed);
         }
+        count
+    }
+
+    /// Sends a frame, unless there is no room for it; says whether the interface takes more.
+    pub(super) fn send(&self, write: impl FnOnce(&mut Writer<'_>)) -> Option<bool> {
+        self.outgoing.with(|outgoing| outgoing.send(write).ok().map(|()| self.flush(outgoing)))
+    }
+
+    /// Gives the kernel what was written. What it does not take now leaves later.
+    fn flush(&self, outgoing: &mut Outgoing) -> bool {
+        let flushed = outgoing.flush().map_err(|error| error.kind());
+        let is_later = flushed == Err(ErrorKind::WouldBlock);
+        self.has_unsent.store(is_later, Ordering::Relaxed);
+        flushed.is_ok() || is_later
     }
 
     /// Takes one frame, unless it is damaged or not for this host.
@@ -309,7 +360,7 @@ impl Uplink {
         else {
             return;
         };
-        let is_strange = tuple.remote.is_unspecified() || tuple.remote.is_loopback();
+        let is_strange = self.facts.with(|facts| facts.is_strange(tuple.remote));
         if !is_strange && is_intact(tuple.remote, tuple.local, datagram) {
             let local = SocketAddr::new(tuple.local, tuple.local_port);
             process().deliver(local, SocketAddr::new(tuple.remote, tuple.remote_port), bytes);
@@ -344,6 +395,8 @@ const UDP: u8 = 17;
 pub(super) const UDP_BYTES: usize = 8;
 /// Frames that are taken from one queue before others are looked at.
 const BUDGET: usize = 32;
+/// Rounds of those for a ring that is full.
+const DRAIN_ROUNDS: usize = 1024 / BUDGET;
 /// Descriptors of ours have numbers that programs rarely use.
 const FD_MIN: c_int = 1000;
 /// Descriptors of interfaces, at most.

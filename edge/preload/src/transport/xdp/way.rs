@@ -82,40 +82,36 @@ impl Ways {
         self.room.resize(len, 0);
         // Where the program's memory is not there, the kernel says so.
         cursor.drain(self.room.as_mut_ptr(), len).ok().filter(|got| *got == len)?;
-        by.send(to.ip(), &self.room).then_some(len)
+        if !by.send(to.ip(), &self.room)? {
+            // It is down, or gone: the next one is the kernel's, which says so.
+            *place = Some(Way { to, until_ns: now.saturating_add(ELSEWHERE_NS), by: None });
+        }
+        Some(len)
     }
 }
 
 impl By {
-    fn send(&self, to: IpAddr, payload: &[u8]) -> bool {
+    /// Sends a datagram, if it is taken; says whether the interface takes more.
+    fn send(&self, to: IpAddr, payload: &[u8]) -> Option<bool> {
         let Self { uplink, from, flow, marks, macs, .. } = self;
-        let Ok(len) = u16::try_from(payload.len()) else { return false };
+        let len = u16::try_from(payload.len()).ok()?;
         let headers = emit_udp_headers(flow, 0, *marks, len);
         let headers = headers.as_slice();
-        let Some((ip, udp)) = headers.split_at_checked(headers.len().saturating_sub(UDP_BYTES))
-        else {
-            return false;
-        };
-        let Some([a, b, c, d, e, f, _, _]) = udp.first_chunk::<UDP_BYTES>().copied() else {
-            return false;
-        };
-        let Some(sum) = pseudo(*from, to, UDP_BYTES + payload.len()) else { return false };
+        let (ip, udp) = headers.split_at_checked(headers.len().saturating_sub(UDP_BYTES))?;
+        let [a, b, c, d, e, f, _, _] = udp.first_chunk::<UDP_BYTES>().copied()?;
+        let sum = pseudo(*from, to, UDP_BYTES + payload.len())?;
         let sum = match sum.with(udp).with(payload).finish() {
             0 => 0xffff, // 0 says that there is none.
             sum => sum,
         };
         let [s0, s1] = sum.to_be_bytes();
         let kind: u16 = if flow.is_ipv6() { IPV6 } else { IPV4 };
-        uplink.outgoing.with(|outgoing| {
-            let written = outgoing.send(|writer| {
-                writer.push(macs);
-                writer.push(&kind.to_be_bytes());
-                writer.push(ip);
-                writer.push(&[a, b, c, d, e, f, s0, s1]);
-                writer.push(payload);
-            });
-            // What the kernel does not take now leaves with the next one.
-            written.is_ok_and(|()| outgoing.flush().map_or(true, |()| true))
+        uplink.send(|writer| {
+            writer.push(macs);
+            writer.push(&kind.to_be_bytes());
+            writer.push(ip);
+            writer.push(&[a, b, c, d, e, f, s0, s1]);
+            writer.push(payload);
         })
     }
 }
@@ -156,7 +152,9 @@ fn find_by(
     let option = |level, name| raw::option::<c_int>(fd, level, name).unwrap_or(0);
     let own = address::name(fd, false).ok_or(Unknown::Elsewhere)?;
     let asker = uplinks.iter().find(|uplink| !uplink.has_ended()).ok_or(Unknown::Elsewhere)?;
-    if to.port() == 0 || !is_one_host(to.ip()) {
+    let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
+    let is_foreign = to.is_ipv4() && option(v6, libc::IPV6_V6ONLY) != 0;
+    if to.port() == 0 || is_foreign || !is_one_host(to.ip()) {
         return Err(Unknown::Elsewhere);
     }
     let route = asker.route(to.ip()).filter(|route| route.unicast).ok_or(Unknown::Elsewhere)?;
@@ -168,7 +166,10 @@ fn find_by(
     let from = from.filter(|from| facts.has(*from)).ok_or(Unknown::Elsewhere)?;
     let next = route.gateway.unwrap_or(to.ip());
     let Neighbour { mac, fresh } = uplink.neighbour(next).ok_or(Unknown::Neighbour)?;
-    let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
+    let [to_group, ..] = mac;
+    if to_group & 1 != 0 {
+        return Err(Unknown::Elsewhere);
+    }
     let (flow, hops, class, discovers, headers) = match (from, to.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => (
             Flow::v4(src.octets(), dst.octets(), own.port(), to.port()),
