@@ -112,6 +112,9 @@ fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
         }
         add(&socket.counters.rx_poll_miss, 1);
         outbox::mind(socket, fd);
+        if let Some(frames) = xdp::of(socket) {
+            return framed::wait(socket, fd, frames, request); // Another thread has got them meanwhile.
+        }
         let Some(sleeper) = Sleeper::new(socket, fd) else {
             let outcome = attempt(socket, fd, request);
             if !matches!(outcome, Err(Errno::AGAIN)) {
