@@ -73,7 +73,7 @@ impl<B: AsRef<[u8]>> Inbox<B> {
 
     /// Copies the next bytes for the program, from the one on that follows `skip` others, and says how many.
     pub(super) fn peek(&self, skip: usize, to: &mut [u8]) -> usize {
-        let (mut skip, mut copied) = (self.read + skip, 0);
+        let (mut skip, mut copied) = (self.read.saturating_add(skip), 0);
         for received in &self.ready {
             let bytes = received.as_ref();
             let from = bytes.get(skip..).unwrap_or_default();
@@ -248,6 +248,14 @@ mod tests {
             assert_eq!(bytes, (0..40).collect::<Vec<_>>(), "{portion}");
             assert!(inbox.take().is_none() && inbox.peek(0, &mut room) == 0);
         }
+    }
+
+    #[test]
+    fn nothing_is_beyond_the_end_of_numbers() {
+        let mut inbox = Inbox::new(2, 2);
+        inbox.insert(1, piece(1..10));
+        inbox.consume(1);
+        assert_eq!(inbox.peek(usize::MAX, &mut [0]), 0);
     }
 
     #[test]
