@@ -247,6 +247,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         if !self.is_orphaned() {
             self.sender.on_alive();
         }
+        self.lengthen(acked, now);
         if acked > 0 {
             self.events.writable = true;
             self.on_progress(position, now);
@@ -340,20 +341,31 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    pub(super) fn on_too_big(&mut self, mtu: u32) {
-        let least = if self.names.are_v6() { MTU_MIN_V6 } else { MTU_MIN_V4 };
-        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(least);
-        if mtu < self.agreed.path_mtu {
-            self.agreed.path_mtu = mtu;
+    fn on_too_big(&mut self, mtu: u32) {
+        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(self.names.mtu_min());
+        if self.agreed.path.limit(mtu) {
             self.sender.shorten(self.segment());
+        }
+    }
+
+    /// Some of our stream has arrived: longer segments may do so, too.
+    fn lengthen(&mut self, acked: u64, now: Time) {
+        if let Some(bytes) = self.sender.take_carried() {
+            self.agreed.path.carried(self.packet_with(bytes));
+            self.sender.lengthen(self.segment());
+        }
+        if acked == 0 || self.sender.tries_longer() {
+            return;
+        }
+        let Some(mtu) = self.agreed.path.on_progress(now) else { return };
+        let longer = self.segment_in(mtu);
+        if longer > self.segment() {
+            self.sender.try_longer(longer);
+        } else {
+            // The peer takes no longer ones.
+            self.agreed.path.carried(mtu);
         }
     }
 }
 
 const MILLI: u64 = 1_000_000;
-
-/// A router that says less is not believed: IPv6 links take this much, RFC 8200 §5.
-const MTU_MIN_V6: u16 = 1280;
-
-/// Hosts take packets of this length, RFC 9293 §3.7.1.
-const MTU_MIN_V4: u16 = 576;

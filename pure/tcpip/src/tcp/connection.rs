@@ -8,6 +8,7 @@ use core::time::Duration;
 use super::config::{Config, KeepAlive};
 use super::header::{Flags, Tcp};
 use super::options::Options;
+use super::path::PathMtu;
 use super::piece::{Piece, Received};
 use super::position::Origin;
 use super::receiver::Receiver;
@@ -57,6 +58,11 @@ impl Names {
         self.ip_header_bytes > 20
     }
 
+    /// Bytes of a packet that every path takes.
+    pub(super) fn mtu_min(&self) -> u16 {
+        if self.are_v6() { MTU_MIN_V6 } else { MTU_MIN_V4 }
+    }
+
     /// Payload of a segment if the peer does not say: RFC 9293 §3.7.1.
     fn segment_default(&self) -> u16 {
         if self.are_v6() { SEGMENT_DEFAULT_V6 } else { SEGMENT_DEFAULT_V4 }
@@ -72,8 +78,8 @@ pub(super) struct Agreed {
     pub(super) peer_scale: Option<u8>,
     /// Payload of the longest segment that the peer takes, before options.
     pub(super) peer_segment: u16,
-    /// Bytes of the longest IP packet of the path.
-    pub(super) path_mtu: u16,
+    /// How long IP packets of the path may be.
+    pub(super) path: PathMtu,
 }
 
 /// Answers to segments that have nothing new, so many a second. RFC 5961 §7.
@@ -107,7 +113,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             sack: config.sack,
             peer_scale: None,
             peer_segment,
-            path_mtu: config.mtu,
+            path: PathMtu::new(config.mtu),
         };
         let segment = u64::from(peer_segment);
         Self {
@@ -156,11 +162,24 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// Bytes of payload in a full segment.
     pub(super) fn segment(&self) -> u64 {
-        let headers = self.names.ip_header_bytes + HEADER_BYTES;
-        let path = self.agreed.path_mtu.saturating_sub(headers);
-        let options = if self.agreed.time_stamps { STAMPS_BYTES } else { 0 };
-        let segment = path.min(self.agreed.peer_segment).saturating_sub(options);
+        self.segment_in(self.agreed.path.bytes())
+    }
+
+    /// Bytes of payload in a packet of this length.
+    pub(super) fn segment_in(&self, mtu: u16) -> u64 {
+        let path = mtu.saturating_sub(self.names.ip_header_bytes + HEADER_BYTES);
+        let segment = path.min(self.agreed.peer_segment).saturating_sub(self.options_bytes());
         u64::from(segment.max(SEGMENT_MIN - STAMPS_BYTES))
+    }
+
+    /// Bytes of a packet with this payload.
+    pub(super) fn packet_with(&self, segment: u64) -> u16 {
+        let headers = self.names.ip_header_bytes + HEADER_BYTES + self.options_bytes();
+        u16::try_from(segment).unwrap_or(u16::MAX).saturating_add(headers)
+    }
+
+    fn options_bytes(&self) -> u16 {
+        if self.agreed.time_stamps { STAMPS_BYTES } else { 0 }
     }
 
     /// The state.
@@ -438,10 +457,10 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// RFC 4821 §7.7: a path that takes no full segments, of which no router tells, looks like one that takes nothing.
     fn look_for_black_hole(&mut self) {
-        for (time_outs, mtu) in SHORTER {
-            if mtu < self.agreed.path_mtu && self.sender.time_outs_of(self.segment()) >= time_outs {
-                self.on_too_big(mtu.into());
-            }
+        let time_outs = self.sender.time_outs_of(self.segment());
+        if let Some(mtu) = self.agreed.path.shorter(time_outs, self.names.mtu_min()) {
+            self.agreed.path.suppose(mtu);
+            self.sender.shorten(self.segment());
         }
     }
 
@@ -525,10 +544,6 @@ const DUPLICATES_MAX: u16 = 1000;
 /// Most chunks that wait to be sent or acknowledged.
 const CHUNKS_MAX: usize = 1 << 16;
 
-/// After how many time-outs packets are tried that have so many bytes at most: what all IPv6 links take, and what all
-/// hosts of IPv4.
-const SHORTER: [(u32, u16); 2] = [(2, 1280), (4, 576)];
-
 /// What hosts take, without headers.
 const SEGMENT_DEFAULT_V4: u16 = 536;
 
@@ -537,6 +552,12 @@ const SEGMENT_DEFAULT_V6: u16 = 1220;
 
 /// A peer that says less is not believed: its segments would be all headers.
 const SEGMENT_MIN: u16 = 88;
+
+/// A router that says less is not believed: IPv6 links take this much, RFC 8200 §5.
+const MTU_MIN_V6: u16 = 1280;
+
+/// Hosts take packets of this length, RFC 9293 §3.7.1.
+const MTU_MIN_V4: u16 = 576;
 
 const HEADER_BYTES: u16 = 20;
 const STAMPS_BYTES: u16 = 12;

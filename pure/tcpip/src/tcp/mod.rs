@@ -7,6 +7,7 @@
 //!
 //!     receiver: inbox (payloads), blocks (what to report)
 //!     sender:   outbox (chunks), scoreboard (segments), rack, round_trip, congestion, pacer
+//!     both:     path (how long packets may be)
 //! ```
 
 mod arrival;
@@ -20,6 +21,7 @@ mod inbox;
 mod options;
 mod outbox;
 mod pacer;
+mod path;
 mod piece;
 mod position;
 mod rack;

@@ -103,6 +103,10 @@ struct Probe {
     window_due: bool,
     /// Small segments leave, whatever else says no.
     small_due: bool,
+    /// A segment of so many bytes, longer than others, is due.
+    longer: Option<u64>,
+    /// One longer than others has arrived.
+    carried: Option<u64>,
 }
 
 /// What the segment after this one should be.
@@ -220,9 +224,30 @@ impl<B: AsRef<[u8]>> Sender<B> {
     /// The path takes shorter segments only; longer ones on the way will not arrive.
     pub(super) fn shorten(&mut self, segment: u64) {
         self.set_segment(segment);
+        self.probe.longer = None;
         self.board.lose(|sent| Some(sent.end - sent.start > segment));
         self.forced = true;
         self.timers.tail = None; // What is lost is known already.
+    }
+
+    /// The path takes longer segments.
+    pub(super) fn lengthen(&mut self, segment: u64) {
+        self.set_segment(segment);
+    }
+
+    /// One segment of so many bytes is to leave, of which nothing is known whether the path takes it.
+    pub(super) fn try_longer(&mut self, bytes: u64) {
+        self.probe.longer = Some(bytes);
+    }
+
+    /// It has not left.
+    pub(super) fn tries_longer(&self) -> bool {
+        self.probe.longer.is_some()
+    }
+
+    /// Bytes of the longest segment that has arrived, if it was longer than others.
+    pub(super) fn take_carried(&mut self) -> Option<u64> {
+        self.probe.carried.take()
     }
 
     /// Time-outs since the last answer, if the first segment in flight has so many bytes or more.
@@ -262,6 +287,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
         } else if let Some(range) = self.new_range(if can || tail_due { u64::MAX } else { room }) {
             self.board.send(range.0, range.1, now);
             self.next = range.1;
+            self.probe.longer = self.probe.longer.filter(|longer| range.1 - range.0 < *longer);
             self.expect_tail(range.1, tail_due.then_some(false), now);
             range
         } else if tail_due {
@@ -294,14 +320,17 @@ impl<B: AsRef<[u8]>> Sender<B> {
             return None;
         }
         let end = self.outbox.end();
-        let to = end.min(from + self.segment).min(self.peer.limit.max(from));
+        let ready = end.min(self.peer.limit.max(from)) - from;
+        let longer =
+            self.probe.longer.filter(|longer| ready >= *longer && self.phase == Phase::Open);
+        let to = from + ready.min(longer.unwrap_or(self.segment));
         let len = to - from;
         // The FIN counts in the peer's window, but not as a byte of payload.
         let with_fin = u64::from(to == end && all > end && self.peer.limit > end);
         if len + with_fin == 0 || len > room {
             return None;
         }
-        let full = len == self.segment;
+        let full = len >= self.segment;
         let last = to == end;
         let quiet = self.next == self.unacked;
         // RFC 9293 §3.8.6.2.1 and §3.7.4: no small segment if a larger one can be expected.
@@ -360,8 +389,9 @@ impl<B: AsRef<[u8]>> Sender<B> {
         let before = self.board.in_flight();
         let (mut sample, mut again) = (None, false);
         let shortest = self.trip.shortest().unwrap_or_default();
-        let rack = &mut self.rack;
+        let (rack, end, mut longest) = (&mut self.rack, self.outbox.end(), 0);
         let mut deliver = |sent: &Sent, echoed: Option<Time>| {
+            longest = longest.max(end.min(sent.end).saturating_sub(sent.start));
             rack.deliver(sent, &Answer { now, echoed, shortest });
             again |= sent.again;
             // What follows a hole is acknowledged when the hole is filled, which is no round trip.
@@ -372,6 +402,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
             // The time stamp is that of the last segment in order, not of what came early: RFC 7323 §4.3.
             self.board.sack(from, to, |sent| deliver(sent, None));
         }
+        self.probe.carried = (longest > self.segment).then_some(longest);
         let acked = ack.position.saturating_sub(self.unacked);
         if acked > 0 {
             self.unacked = ack.position;

@@ -106,3 +106,40 @@ fn a_path_that_swallows_long_packets_gets_shorter_ones() {
         pair.assert_complete();
     }
 }
+
+/// Goal: a path that was dead for a while, and one that takes full packets again, gets full ones again; one that swallows
+/// them goes on without them, and few are tried.
+/// Method: the path is cut for five seconds, which looks like a router that swallows long packets.
+#[test]
+fn after_an_outage_segments_are_as_long_as_before() {
+    let plan =
+        Plan { bytes: 40_000_000, chunk_max: 60_000, pause: Duration::from_millis(1), reads: 1000 };
+    let peer = Plan { bytes: 0, ..plan };
+    for (mtu, full) in [(usize::MAX, 1448), (1300, 1228)] {
+        for sack in [true, false] {
+            let config = Config { sack, ..config(Algorithm::Cubic) };
+            let path = Path { rate: 1_000_000, queue_bytes: 100_000, ..Path::default() };
+            let mut pair = Pair::new(7, [config; 2], [plan, peer], path);
+            let run_for = |pair: &mut Pair, span| {
+                let begun = pair.now;
+                while pair.now.since(begun) < span {
+                    pair.step();
+                }
+            };
+            run_for(&mut pair, Duration::from_secs(1));
+            pair.path.cut_to = Some(1);
+            run_for(&mut pair, Duration::from_secs(5));
+            (pair.path.cut_to, pair.path.mtu) = (None, mtu);
+            run_for(&mut pair, Duration::from_secs(12));
+            let (segments, bytes) = (pair.sides[0].segments, pair.sides[0].payload_bytes);
+            let read = pair.sides[1].read;
+            run_for(&mut pair, Duration::from_secs(10));
+            let segments = pair.sides[0].segments - segments;
+            let bytes = pair.sides[0].payload_bytes - bytes;
+            let read = pair.sides[1].read - read;
+            println!("{mtu} {sack}: {bytes} bytes in {segments} segments, {read} arrive");
+            assert!(bytes > segments * (full - 20), "{mtu} {sack}: {bytes} / {segments}");
+            assert!(read > 8_000_000, "{mtu} {sack}: {read} bytes in ten seconds");
+        }
+    }
+}
