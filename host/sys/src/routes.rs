@@ -5,6 +5,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::net::netlink::SocketAddrNetlink;
@@ -40,6 +41,8 @@ pub struct Neighbour {
 #[derive(Debug)]
 pub struct Routes {
     socket: OwnedFd,
+    /// Requests that were sent: the number of the last of them.
+    asked: AtomicU32,
 }
 
 impl AsFd for Routes {
@@ -60,7 +63,7 @@ impl Routes {
         let socket = socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
         bind(&socket, &SocketAddrNetlink::new(0, 0))?;
-        Ok(Self { socket })
+        Ok(Self { socket, asked: AtomicU32::new(0) })
     }
 
     /// The same, by a descriptor whose number is not below `least`.
@@ -69,8 +72,8 @@ impl Routes {
     ///
     /// Those of [`Routes::open`] and `fcntl(2)`.
     pub fn open_above(least: RawFd) -> io::Result<Self> {
-        let Self { socket } = Self::open()?;
-        Ok(Self { socket: rustix::io::fcntl_dupfd_cloexec(&socket, least)? })
+        let Self { socket, asked } = Self::open()?;
+        Ok(Self { socket: rustix::io::fcntl_dupfd_cloexec(&socket, least)?, asked })
     }
 
     /// The route to an address, on one interface if that is said.
@@ -141,12 +144,11 @@ impl Routes {
         kind: u16,
         mut read: impl FnMut(&[u8]) -> Option<T>,
     ) -> io::Result<T> {
-        let request = request.finish();
-        send(&self.socket, &request, SendFlags::empty())?;
+        let number = self.asked.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        send(&self.socket, &request.finish(number), SendFlags::empty())?;
         let mut answer = [0; ANSWER_BYTES];
-        let (_, len) = recv(&self.socket, &mut answer[..], RecvFlags::empty())?;
-        let answer = answer.get(..len).unwrap_or_default();
         let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
+        let answer = self.receive(number, &mut answer)?;
         let (head, body) = answer.split_first_chunk::<HEAD_BYTES>().ok_or_else(nonsense)?;
         let [_, _, _, _, k0, k1, ..] = *head;
         match u16::from_ne_bytes([k0, k1]) {
@@ -158,6 +160,17 @@ impl Routes {
             _ => Err(nonsense()),
         }
     }
+
+    /// The answer to the request with this number; those that came too late for theirs are dropped.
+    fn receive<'a>(&self, number: u32, answer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        loop {
+            let (_, len) = recv(&self.socket, &mut *answer, RecvFlags::empty())?;
+            if answer.get(..len).and_then(|answer| answer.get(8..12)) == Some(&number.to_ne_bytes())
+            {
+                return Ok(answer.get(..len).unwrap_or_default());
+            }
+        }
+    }
 }
 
 /// A message to the kernel.
@@ -165,7 +178,7 @@ struct Request(Vec<u8>);
 
 impl Request {
     fn new(kind: u16) -> Self {
-        // `nlmsghdr`: length, written at the end; kind; flags; sequence and port numbers, which nothing here needs.
+        // `nlmsghdr`: length, written at the end; kind; flags; the request's number, written at the end, too; port number.
         let mut bytes = vec![0; 4];
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(NLM_F_REQUEST.to_ne_bytes());
@@ -191,10 +204,12 @@ impl Request {
         }
     }
 
-    fn finish(mut self) -> Vec<u8> {
-        let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX).to_ne_bytes();
-        for (to, from) in self.0.iter_mut().zip(len) {
-            *to = from;
+    fn finish(mut self, number: u32) -> Vec<u8> {
+        let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        for (at, value) in [(0, len), (8, number)] {
+            for (to, from) in self.0.iter_mut().skip(at).zip(value.to_ne_bytes()) {
+                *to = from;
+            }
         }
         self.0
     }
@@ -276,6 +291,18 @@ mod tests {
         let lo = interfaces().unwrap().into_iter().find(|interface| interface.loopback).unwrap();
         let nobody = IpAddr::from([192, 0, 2, 1]);
         assert_eq!(Routes::open().unwrap().neighbour(nobody, lo.index).unwrap(), None);
+    }
+
+    #[test]
+    fn a_late_answer_is_not_taken_for_one_to_another_question() {
+        let routes = Routes::open().unwrap();
+        let late = Request::new(RTM_GETROUTE).finish(0);
+        send(&routes.socket, &late, SendFlags::empty()).unwrap();
+        let to = Ipv4Addr::LOCALHOST.into();
+        assert_eq!(
+            routes.route(to, None).unwrap(),
+            Routes::open().unwrap().route(to, None).unwrap()
+        );
     }
 
     #[test]
