@@ -24,7 +24,7 @@ impl std::error::Error for InUse {}
 /// A datagram that has arrived.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Datagram {
-    /// Who sent it.
+    /// Where it comes from.
     pub from: SocketAddr,
     /// Where it was sent to: an address of this host, or a group.
     pub to: SocketAddr,

@@ -55,13 +55,13 @@ fn ip(from: IpAddr, to: IpAddr, protocol: u8, len: u16) -> Option<(u16, Room<{ I
     let mut room = Room::new();
     match (from, to) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let (traffic_class, id, dont_fragment, hop_limit) = (0, 0, true, HOPS);
+            let (traffic_class, id, dont_fragment, hop_limit) = (0, 0, true, hop_limit(to));
             let header = Ipv4 { traffic_class, id, dont_fragment, hop_limit, protocol, src, dst };
             room.push(header.emit(len));
             Some((Ethernet::IPV4, room, Sum::pseudo_v4(src, dst, protocol, len)))
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let (traffic_class, flow_label, hop_limit) = (0, 0, HOPS);
+            let (traffic_class, flow_label, hop_limit) = (0, 0, hop_limit(to));
             let header = Ipv6 { traffic_class, flow_label, next: protocol, hop_limit, src, dst };
             room.push(header.emit(len));
             Some((Ethernet::IPV6, room, Sum::pseudo_v6(src, dst, protocol, len)))
@@ -70,7 +70,31 @@ fn ip(from: IpAddr, to: IpAddr, protocol: u8, len: u16) -> Option<(u16, Room<{ I
     }
 }
 
+/// Packets to groups stay on their link unless more is asked for: RFC 1112 §6.1.
+const fn hop_limit(to: IpAddr) -> u8 {
+    if to.is_multicast() { 1 } else { HOPS }
+}
+
 /// Routers that a packet may pass.
 const HOPS: u8 = 64;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_to_groups_pass_no_router() {
+        for (from, to, at, hops) in [
+            ("10.0.0.1", "10.0.0.2", 8, 64),
+            ("10.0.0.1", "239.1.2.3", 8, 1),
+            ("fd00::1", "fd00::2", 7, 64),
+            ("fd00::1", "ff05::2", 7, 1),
+        ] {
+            let [from, to] = [from, to].map(|ip| SocketAddr::new(ip.parse().unwrap(), 7));
+            let headers = Headers::of_datagram(from, to, b"").unwrap();
+            assert_eq!(headers.pieces()[0][at], hops, "{to}");
+        }
+    }
+}
