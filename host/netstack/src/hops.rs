@@ -1,8 +1,12 @@
 //! Next hops: where frames for an address go, as the kernel knows it.
 //!
-//! The kernel finds neighbours for nobody but itself: a hardware address that it does not know, or is not sure of, it
+//! The kernel finds neighbours for its own packets only: a hardware address that it does not know, or is not sure of, it
 //! finds out to send an empty datagram to the neighbour's discard port.
+//!
+//! Two tables: an address has a next hop, and a next hop has a hardware address, so that a router is sought once, whatever
+//! goes by it.
 
+use crate::stack::CONNECTIONS_MAX;
 use adverb_sys::routes::{Neighbour, Route, Routes};
 use adverb_tcpip::Time;
 use adverb_tcpip::ethernet::Mac;
@@ -16,8 +20,8 @@ use std::time::Duration;
 pub(crate) enum Hop {
     /// The hardware address that frames go to.
     Known(Mac),
-    /// The kernel is finding it out.
-    Sought,
+    /// The kernel is finding out that of this neighbour.
+    Sought(IpAddr),
     /// There is no way by this interface.
     None,
 }
@@ -27,11 +31,32 @@ pub(crate) enum Hop {
 pub(crate) struct Hops {
     interface: u32,
     routes: Routes,
-    known: HashMap<IpAddr, Entry>,
-    /// The one that was found last, of those.
-    last: Option<(IpAddr, Entry)>,
+    ways: HashMap<IpAddr, Way>,
+    neighbours: HashMap<IpAddr, Entry>,
+    /// The way that was found last.
+    last: Option<(IpAddr, Way)>,
 }
 
+/// A way to an address.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    by: By,
+    /// When the kernel is to be asked for the route again.
+    route_at: Time,
+    hop: Hop,
+    /// When something of this is not known any more.
+    until: Time,
+}
+
+/// Where packets to an address go first.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Group(Mac),
+    Neighbour(IpAddr),
+    None,
+}
+
+/// What is known of a neighbour: the address itself, or a router.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hop: Hop,
@@ -43,63 +68,93 @@ struct Entry {
 
 impl Hops {
     pub(crate) fn new(interface: u32) -> io::Result<Self> {
-        Ok(Self { interface, routes: Routes::open()?, known: HashMap::new(), last: None })
+        let (ways, neighbours) = (HashMap::new(), HashMap::new());
+        Ok(Self { interface, routes: Routes::open()?, ways, neighbours, last: None })
     }
 
     /// The way to an address.
     #[inline]
     pub(crate) fn find(&mut self, to: IpAddr, now: Time) -> Hop {
-        if let Some((last, entry)) = self.last
+        if let Some((last, way)) = self.last
             && last == to
-            && now < entry.ask_at
+            && now < way.until
         {
-            return entry.hop;
+            return way.hop;
         }
-        let entry = match self.known.get(&to) {
-            Some(entry) if now < entry.ask_at => *entry,
-            Some(_) | None => self.ask(to, now),
+        let way = match self.ways.get(&to) {
+            Some(way) if now < way.until => *way,
+            Some(_) | None => self.find_way(to, now),
         };
-        self.last = Some((to, entry));
-        entry.hop
+        self.last = Some((to, way));
+        way.hop
     }
 
     /// Routes have changed: all is to be asked anew.
     pub(crate) fn forget(&mut self) {
-        self.known.clear();
+        self.ways.clear();
+        self.neighbours.clear();
         self.last = None;
     }
 
     #[cold]
-    fn ask(&mut self, to: IpAddr, now: Time) -> Entry {
-        if self.known.len() >= KNOWN_MAX {
-            self.known.clear();
+    fn find_way(&mut self, to: IpAddr, now: Time) -> Way {
+        let routed = self.ways.get(&to).filter(|way| now < way.route_at);
+        let (by, route_at) = match routed {
+            Some(way) => (way.by, way.route_at),
+            None => self.ask_route(to, now),
+        };
+        let (hop, until) = match by {
+            By::Group(mac) => (Hop::Known(mac), route_at),
+            By::Neighbour(ip) => {
+                let Entry { hop, ask_at, .. } = self.find_neighbour(ip, now);
+                (hop, ask_at.min(route_at))
+            }
+            By::None => (Hop::None, route_at),
+        };
+        let way = Way { by, route_at, hop, until };
+        make_room(&mut self.ways, ENTRIES_MAX, |way| now < way.route_at);
+        self.ways.insert(to, way);
+        way
+    }
+
+    /// Where packets to an address go first, and until when that counts.
+    fn ask_route(&self, to: IpAddr, now: Time) -> (By, Time) {
+        if let Some(mac) = group_mac(to) {
+            return (By::Group(mac), now.plus(KNOWN_FOR));
         }
-        let asked = self.known.get(&to).map_or(0, |entry| entry.asked);
-        let (hop, wait, asked) = match self.look_up(to, asked) {
+        match self.route(to) {
+            Ok(route) => (By::Neighbour(route.gateway.unwrap_or(to)), now.plus(KNOWN_FOR)),
+            Err(_) => (By::None, now.plus(NONE_FOR)),
+        }
+    }
+
+    fn find_neighbour(&mut self, ip: IpAddr, now: Time) -> Entry {
+        let known = self.neighbours.get(&ip).copied();
+        if let Some(entry) = known.filter(|entry| now < entry.ask_at) {
+            return entry;
+        }
+        let asked = known.map_or(0, |entry| entry.asked);
+        let (hop, wait, asked) = match self.ask_neighbour(ip, asked) {
             Ok(Some(mac)) => (Hop::Known(mac), KNOWN_FOR, 0),
             Ok(None) if asked < ASKED_MAX => {
                 // As fast as neighbours answer at first, and then as slowly as they may.
                 let wait = SOUGHT_FOR * (1 << asked.min(SLOWER_MAX));
-                (Hop::Sought, wait, asked + 1)
+                (Hop::Sought(ip), wait, asked + 1)
             }
             Ok(None) | Err(_) => (Hop::None, NONE_FOR, 0),
         };
         let entry = Entry { hop, ask_at: now.plus(wait), asked };
-        self.known.insert(to, entry);
+        make_room(&mut self.neighbours, ENTRIES_MAX, |entry| now < entry.ask_at);
+        self.neighbours.insert(ip, entry);
         entry
     }
 
-    /// The hardware address, if the kernel knows it.
-    fn look_up(&self, to: IpAddr, asked: u32) -> io::Result<Option<Mac>> {
-        if let Some(mac) = group_mac(to) {
-            return Ok(Some(mac));
-        }
-        let route = self.route(to)?;
-        let hop = route.gateway.unwrap_or(to);
-        let found = self.routes.neighbour(hop, self.interface)?;
+    /// A neighbour's hardware address, if the kernel knows it.
+    fn ask_neighbour(&self, ip: IpAddr, asked: u32) -> io::Result<Option<Mac>> {
+        let found = self.routes.neighbour(ip, self.interface)?;
         if !found.is_some_and(|neighbour| neighbour.fresh) && asked == 0 {
             // Best effort: without it, the kernel finds out when something else of this host's goes there.
-            let _ = self.seek(hop);
+            let _ = self.seek(ip);
         }
         Ok(found.map(|Neighbour { mac, .. }| Mac(mac)))
     }
@@ -129,6 +184,18 @@ impl Hops {
     }
 }
 
+/// Makes room for one more entry. Those that count no longer go. All go if more than half are left: entries are looked
+/// through once for many that come.
+fn make_room<V>(table: &mut HashMap<IpAddr, V>, max: usize, counts: impl Fn(&V) -> bool) {
+    if table.len() < max {
+        return;
+    }
+    table.retain(|_, entry| counts(entry));
+    if table.len() > max / 2 {
+        table.clear();
+    }
+}
+
 /// The hardware address of a group of hosts: RFC 1112 §6.4, RFC 2464 §7.
 fn group_mac(to: IpAddr) -> Option<Mac> {
     match to {
@@ -154,8 +221,10 @@ const SLOWER_MAX: u32 = 7;
 const ASKED_MAX: u32 = 240;
 /// How long no packets go where there is no way.
 const NONE_FOR: Duration = Duration::from_millis(500);
-/// Addresses that are known.
-const KNOWN_MAX: usize = 4096;
+/// Addresses that are known, and neighbours.
+const ENTRIES_MAX: usize = 1 << 15;
+/// Each connection may have a peer and a neighbour of its own: those of all that there may be do not push each other out.
+const _: () = assert!(ENTRIES_MAX >= 2 * CONNECTIONS_MAX);
 /// RFC 863.
 const DISCARD: u16 = 9;
 
@@ -170,5 +239,16 @@ mod tests {
         assert_eq!(mac("255.255.255.255"), Some(Mac::BROADCAST));
         assert_eq!(mac("ff02::1:ff00:1"), Some(Mac([0x33, 0x33, 0xff, 0, 0, 1])));
         assert_eq!((mac("10.0.0.1"), mac("fd00::1")), (None, None));
+    }
+
+    /// Goal: a full table loses what counts no longer, not all; one that is full of what counts becomes empty.
+    #[test]
+    fn room_is_made_of_what_counts_no_longer() {
+        let table = |len: u32| (0..len).map(|at| (IpAddr::from(Ipv4Addr::from(at)), at)).collect();
+        for (len, limit, left) in [(7, 0, 7), (8, 4, 4), (8, 5, 0), (8, 0, 0)] {
+            let mut table: HashMap<_, u32> = table(len);
+            make_room(&mut table, 8, |entry| *entry < limit);
+            assert_eq!(table.len(), left, "{len} {limit}");
+        }
     }
 }

@@ -15,8 +15,7 @@ pub(crate) struct Link {
     outgoing: Outgoing,
     pub(crate) hops: Hops,
     mac: Mac,
-    /// Packets without an Ethernet header, with their kinds and where they go: the oldest first.
-    waiting: VecDeque<(IpAddr, u16, Vec<u8>)>,
+    waiting: Waiting,
     /// Frames were written since the last flush.
     written: bool,
     /// The kernel did not take all that was written.
@@ -28,13 +27,51 @@ pub(crate) struct Link {
 pub(crate) enum Sent {
     /// It is in a frame, or waits for the address that it goes to.
     Taken,
-    /// There is no way to where it goes, or too much waits to go there.
-    Lost,
+    /// Too much waits.
+    Full,
+    /// There is no way to where it goes.
+    NoWay,
+}
+
+/// Packets that wait for hardware addresses.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The oldest first.
+    packets: VecDeque<Packet>,
+    /// Those that newer ones have pushed out, of which nothing has been said.
+    dropped: usize,
+}
+
+/// A packet without an Ethernet header.
+#[derive(Debug)]
+struct Packet {
+    to: IpAddr,
+    /// The neighbour that it goes to first.
+    by: IpAddr,
+    kind: u16,
+    bytes: Vec<u8>,
+}
+
+impl Waiting {
+    /// Keeps a packet. Those to one neighbour push out each other, the oldest first, and those to another at no time: RFC
+    /// 1122 §2.3.2.2.
+    fn push(&mut self, packet: Packet) -> Sent {
+        let mut same = self.packets.iter().enumerate().filter(|(_, other)| other.by == packet.by);
+        let oldest = same.next().map(|(at, _)| at);
+        if let (Some(oldest), true) = (oldest, same.count() + 1 >= WAITING_EACH) {
+            self.packets.remove(oldest);
+            self.dropped += 1;
+        } else if self.packets.len() >= WAITING_MAX {
+            return Sent::Full;
+        }
+        self.packets.push_back(packet);
+        Sent::Taken
+    }
 }
 
 impl Link {
-    pub(crate) const fn new(outgoing: Outgoing, hops: Hops, mac: Mac) -> Self {
-        Self { outgoing, hops, mac, waiting: VecDeque::new(), written: false, behind: false }
+    pub(crate) fn new(outgoing: Outgoing, hops: Hops, mac: Mac) -> Self {
+        Self { outgoing, hops, mac, waiting: Waiting::default(), written: false, behind: false }
     }
 
     pub(crate) const fn set_mac(&mut self, mac: Mac) {
@@ -62,12 +99,12 @@ impl Link {
             Hop::Known(mac) => {
                 self.emit(mac, headers.kind, headers.pieces().into_iter().chain(payload))
             }
-            Hop::Sought if self.waiting.len() < WAITING_MAX => {
-                let packet = headers.pieces().into_iter().chain(payload).flatten().copied();
-                self.waiting.push_back((to, headers.kind, packet.collect()));
-                Sent::Taken
+            Hop::Sought(by) => {
+                let bytes = headers.pieces().into_iter().chain(payload).flatten().copied();
+                let (kind, bytes) = (headers.kind, bytes.collect());
+                self.waiting.push(Packet { to, by, kind, bytes })
             }
-            Hop::Sought | Hop::None => Sent::Lost,
+            Hop::None => Sent::NoWay,
         }
     }
 
@@ -83,21 +120,23 @@ impl Link {
                 self.written = true;
                 Sent::Taken
             }
-            Err(NotSent::Full | NotSent::Size) => Sent::Lost,
+            Err(NotSent::Full) => Sent::Full,
+            Err(NotSent::Size) => Sent::NoWay,
         }
     }
 
-    /// Sends packets whose address has been found out; those to where there is no way are lost. Says how many.
+    /// Sends packets whose address has been found out; those to where there is no way are lost. Says how
+    /// many are, with those that newer ones have pushed out.
     pub(crate) fn release(&mut self, now: Time) -> usize {
-        let mut lost = 0;
-        for _ in 0..self.waiting.len() {
-            let Some((to, kind, packet)) = self.waiting.pop_front() else { break };
-            match self.hops.find(to, now) {
-                Hop::Sought => self.waiting.push_back((to, kind, packet)),
-                Hop::Known(_) if !self.has_room() => self.waiting.push_back((to, kind, packet)),
+        let mut lost = std::mem::take(&mut self.waiting.dropped);
+        for _ in 0..self.waiting.packets.len() {
+            let Some(packet) = self.waiting.packets.pop_front() else { break };
+            match self.hops.find(packet.to, now) {
+                Hop::Sought(by) => self.waiting.packets.push_back(Packet { by, ..packet }),
+                Hop::Known(_) if !self.has_room() => self.waiting.packets.push_back(packet),
                 Hop::Known(mac) => {
-                    let sent = self.emit(mac, kind, std::iter::once(packet.as_slice()));
-                    lost += usize::from(sent == Sent::Lost);
+                    let bytes = std::iter::once(packet.bytes.as_slice());
+                    lost += usize::from(self.emit(mac, packet.kind, bytes) != Sent::Taken);
                 }
                 Hop::None => lost += 1,
             }
@@ -116,11 +155,42 @@ impl Link {
 
     /// When it is to be called again.
     pub(crate) fn next_deadline(&self, now: Time) -> Option<Time> {
-        (self.behind || !self.waiting.is_empty()).then(|| now.plus(AGAIN))
+        (self.behind || !self.waiting.packets.is_empty()).then(|| now.plus(AGAIN))
     }
 }
 
 /// Packets that wait for addresses.
 const WAITING_MAX: usize = 256;
+/// Those that wait for one.
+const WAITING_EACH: usize = 16;
+const _: () = assert!(WAITING_EACH < WAITING_MAX);
 /// Between two looks at what waits.
 const AGAIN: Duration = Duration::from_micros(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn packet(by: u32, number: u8) -> Packet {
+        let by = Ipv4Addr::from(by).into();
+        Packet { to: by, by, kind: 0, bytes: vec![number] }
+    }
+
+    /// Goal: a neighbour that does not answer costs packets to others nothing, and the newest to it are kept.
+    #[test]
+    fn packets_to_a_dead_neighbour_push_out_each_other_only() {
+        let mut waiting = Waiting::default();
+        assert_eq!(waiting.push(packet(2, 0)), Sent::Taken);
+        for number in 0..200 {
+            assert_eq!(waiting.push(packet(1, number)), Sent::Taken);
+        }
+        let numbers: Vec<_> = waiting.packets.iter().map(|packet| packet.bytes[0]).collect();
+        assert_eq!(numbers, [vec![0], (184..200).collect()].concat());
+        assert_eq!(waiting.dropped, 184);
+        // Neighbours without number do not make it grow.
+        let sent: Vec<_> = (3..1000).map(|by| waiting.push(packet(by, 0))).collect();
+        assert_eq!(sent.iter().filter(|sent| **sent == Sent::Taken).count(), WAITING_MAX - 17);
+        assert_eq!((sent.last(), waiting.packets.len()), (Some(&Sent::Full), WAITING_MAX));
+    }
+}

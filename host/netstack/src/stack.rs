@@ -31,6 +31,8 @@ pub struct Netstack {
     index: u32,
     interface: Interface,
     changes: Changes,
+    /// They have changed since they were read.
+    changed: bool,
     /// When to look whether interfaces, addresses or routes have changed.
     look_at: Time,
     limits: Limits,
@@ -50,7 +52,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections_max: 16_384, frames_each: 64, segments: 256 }
+        Self { connections_max: CONNECTIONS_MAX, frames_each: 64, segments: 256 }
     }
 }
 
@@ -117,6 +119,7 @@ impl Netstack {
             index,
             interface,
             changes,
+            changed: false,
             look_at: Time::ZERO,
             limits,
             counters: Counters::default(),
@@ -194,7 +197,8 @@ impl Netstack {
                 self.counters.sent += 1;
                 Ok(())
             }
-            Sent::Lost => Err(NotSent::Unreachable),
+            Sent::Full => Err(NotSent::Full),
+            Sent::NoWay => Err(NotSent::Unreachable),
         }
     }
 
@@ -256,7 +260,7 @@ impl Netstack {
             // One that cannot leave is as one that the network has lost.
             match headers.as_ref().map(|headers| link.send(tuple.remote, headers, payload, now)) {
                 Some(Sent::Taken) => counters.sent += 1,
-                Some(Sent::Lost) | None => counters.lost += 1,
+                Some(Sent::Full | Sent::NoWay) | None => counters.lost += 1,
             }
         }
         sent
@@ -266,15 +270,21 @@ impl Netstack {
     #[cold]
     fn look(&mut self, now: Time) {
         self.look_at = now.plus(LOOKS_EVERY);
-        if !self.changes.drain().unwrap_or(true) {
+        self.changed |= self.changes.drain().unwrap_or(true);
+        if !self.changed {
             return;
         }
         self.link.hops.forget();
-        if let Ok(interface) = find(self.index) {
-            if let Some(mac) = interface.mac {
-                self.link.set_mac(Mac(mac));
+        match find(self.index) {
+            Ok(interface) => {
+                if let Some(mac) = interface.mac {
+                    self.link.set_mac(Mac(mac));
+                }
+                self.interface = interface;
+                self.changed = false;
             }
-            self.interface = interface;
+            // If the interface is gone, the kernel tells when there is one again; else the next look may succeed.
+            Err(error) => self.changed = error.kind() != io::ErrorKind::NotFound,
         }
     }
 }
@@ -332,4 +342,5 @@ fn find(index: u32) -> io::Result<Interface> {
 
 /// Bytes that are kept together until all of them are acknowledged.
 const CHUNK_BYTES: usize = 64 << 10;
+pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
