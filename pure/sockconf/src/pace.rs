@@ -126,7 +126,7 @@ const BURST_MIN: u64 = 3000;
 /// The most that is owed: less than 2 % of the second that it is measured by.
 const OWED_MAX: u64 = SECOND / 1000 * 16;
 
-/// A sender that catches up is faster than its rate by this part of it.
+/// What is owed pays for one in so many bytes: a sender that catches up is faster than its rate by a fifteenth.
 const CATCH_UP: u64 = 16;
 
 /// The longest datagram.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     /// Goal: a sender that wakes up late keeps its rate, and no stretch of time has more than a burst beyond what it may
-    /// catch up by. Method: it sleeps three milliseconds longer than it was told, once in twenty times.
+    /// catch up by. Method: it sleeps three milliseconds longer than it was told, once in 200 times.
     #[test]
     fn time_lost_by_waking_late_is_caught_up_with() {
         let pace = Pace::new(RATE, 0, 0).unwrap();

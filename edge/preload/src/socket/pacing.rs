@@ -26,7 +26,7 @@ pub(crate) struct Paced {
     burst: AtomicU64,
     least: AtomicU64,
     full_at: AtomicU64,
-    /// What its senders are owed, who have waited and woken up late; see [`Pace::discount`].
+    /// What its senders are owed for having woken up late; see [`Pace::discount`].
     owed: AtomicU64,
 }
 
@@ -63,16 +63,17 @@ impl Paced {
         Pace::new(rate, burst, least)
     }
 
-    /// Takes what is due now.
-    fn take(&self, load: Load) -> Grant {
+    /// Takes what is due now. `now_ns` is the clock.
+    fn take(&self, load: Load, now_ns: impl Fn() -> u64) -> Grant {
         let Some(pace) = self.pace() else {
             let (Load::Stream(all) | Load::Datagram(all)) = load;
             return Grant::Bytes(all, 0);
         };
         let mut full_at = self.full_at.load(Ordering::Acquire);
         loop {
-            let Grant::Bytes(granted, next) = pace.take(full_at, raw::now_ns(), load) else {
-                return pace.take(full_at, raw::now_ns(), load);
+            let (granted, next) = match pace.take(full_at, now_ns(), load) {
+                Grant::Bytes(granted, next) => (granted, next),
+                wait @ Grant::Wait(_) => return wait,
             };
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
             let owed = self.owed.load(r);
@@ -137,7 +138,7 @@ impl Paced {
         let kind = if limit_ns.is_none() { Interrupts::Hard } else { Interrupts::All };
         let interrupts = thread::interrupts(kind);
         loop {
-            let wait_ns = match self.take(load) {
+            let wait_ns = match self.take(load, raw::now_ns) {
                 Grant::Bytes(granted, _) => return Ok(granted),
                 Grant::Wait(wait_ns) => wait_ns,
             };
@@ -281,3 +282,28 @@ const DONTWAIT_NS: u64 = 10_000_000;
 const SPIN_NS: u64 = 100_000;
 /// A nap is no longer than this, so that closed descriptors and handlers are noticed.
 const NAP_MAX_NS: u64 = 20_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Goal: nothing goes free of charge. Method: time passes with each look at the clock, so that what is not due at
+    /// the first is due at the next.
+    #[test]
+    fn what_is_granted_is_charged() {
+        let paced = Paced::default();
+        paced.set(&Wanted { rate: 1_000_000, burst: 3000, least: 0 });
+        let clock = Cell::new(1_000_000_000);
+        let mut waits = 0;
+        for _ in 0..100 {
+            let before = paced.full_at.load(Ordering::Relaxed);
+            let grant = paced.take(Load::Datagram(1500), || clock.replace(clock.get() + 1_000_000));
+            let is_charged = paced.full_at.load(Ordering::Relaxed) > before;
+            assert_eq!(is_charged, matches!(grant, Grant::Bytes(..)), "{grant:?}");
+            waits += u32::from(!is_charged);
+        }
+        assert!(waits > 10, "{waits}");
+    }
+}
