@@ -106,8 +106,13 @@ fn send_parts(
         return None;
     }
     if flags & libc::MSG_FASTOPEN != 0 {
-        let has_rings = socket.segment().is_some();
-        return has_rings.then_some(Err(Errno(libc::EISCONN)));
+        socket.segment()?;
+        // SAFETY: all zeros is a legal value of this structure of integers and pointers.
+        let nothing = unsafe { std::mem::zeroed() };
+        // Which error it is depends on the kernel's settings.
+        if let Err(refused) = ask(socket, fd, &nothing, flags) {
+            return Some(Err(refused));
+        }
     }
     if flags & libc::MSG_OOB != 0 {
         fallback::leave_now(socket, fd);
@@ -233,7 +238,7 @@ fn send_any(
     if flags & libc::MSG_MORE != 0 {
         datagram::keep_to_kernel(&socket, fd);
     }
-    // The kernel notes that the neighbour is there, and sends nothing: the receiver must not wait for it.
+    // The kernel looks up the route, and sends nothing: the receiver must not wait for it.
     if flags & MSG_PROBE != 0 {
         return call();
     }
@@ -808,7 +813,9 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     if let Some(socket) = socket.filter(|_| is_ours && header.msg_controllen > 0) {
         // It may be the size of segments: then one call is many datagrams.
         datagram::keep_to_kernel(&socket, fd);
-        if let Err(refused @ (Errno(libc::EINVAL) | Errno::FAULT)) = judge(&socket, fd, &header) {
+        if socket.segment().is_some()
+            && let Err(refused) = ask(&socket, fd, &header, flags & !libc::MSG_FASTOPEN)
+        {
             return size(Err(refused));
         }
     }
@@ -823,15 +830,21 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     send_any(fd, list, to, flags, call)
 }
 
-/// What the kernel says to control data that goes with bytes of a connection with rings: it is passed to it without them.
-fn judge(socket: &SocketRef, fd: c_int, header: &libc::msghdr) -> Answer {
-    if socket.segment().is_none() {
-        return Ok(0);
-    }
+/// What the kernel says to control data and flags of a send on a connection with rings: they are passed to it without the
+/// bytes. It says then as well, and never again, that the connection has been reset.
+fn ask(socket: &SocketRef, fd: c_int, header: &libc::msghdr, flags: c_int) -> Result<(), Errno> {
     let (msg_iov, msg_iovlen) = (std::ptr::null_mut(), 0);
     let empty = libc::msghdr { msg_iov, msg_iovlen, msg_namelen: 0, ..*header };
+    let asked = flags & libc::MSG_FASTOPEN | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the program's promise about its control data; there is nothing else.
-    unsafe { raw::sendmsg(fd, &raw const empty, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }
+    let error = match unsafe { raw::sendmsg(fd, &raw const empty, asked) } {
+        Ok(_) | Err(Errno::AGAIN) => return Ok(()),
+        Err(error) => stream::told(socket, error),
+    };
+    if error == Errno::PIPE && flags & libc::MSG_NOSIGNAL == 0 {
+        raw::raise(libc::SIGPIPE);
+    }
+    Err(error)
 }
 
 #[unsafe(no_mangle)]

@@ -383,6 +383,31 @@ pub(crate) fn sendmsg(fd: c_int, text: &str, passed: Option<c_int>) -> Answer {
     send_beside(fd, text, passed.map(|passed| (libc::SCM_RIGHTS, passed)))
 }
 
+/// The capabilities of this thread: a header and the sets, of two words each.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Rights([[u32; 3]; 2]);
+
+const CAPABILITIES: [u32; 2] = [0x2008_0522, 0];
+
+/// Takes from this thread what it may do, until that is given back.
+pub(crate) fn without_rights() -> Rights {
+    let mut rights = Rights([[0; 3]; 2]);
+    let mut header = CAPABILITIES;
+    // SAFETY: a header and room for the sets of its version, which are locals.
+    let got = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, &raw mut rights) };
+    assert_eq!(got, 0);
+    with_rights(Rights(rights.0.map(|[_, permitted, inherited]| [0, permitted, inherited])));
+    rights
+}
+
+pub(crate) fn with_rights(rights: Rights) {
+    let header = CAPABILITIES;
+    // SAFETY: a header and the sets of its version, which are locals.
+    let set = unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const rights) };
+    assert_eq!(set, 0);
+}
+
 /// Sends a text, and perhaps control data with it: of what kind, and a number.
 pub(crate) fn send_beside(fd: c_int, text: &str, beside: Option<(c_int, c_int)>) -> Answer {
     let mut part = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };

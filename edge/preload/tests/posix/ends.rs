@@ -307,6 +307,32 @@ pub(crate) const ON_A_CONNECTION: &[(&str, Case)] = &[
             settle();
             log.see("got", now(p.s));
         }
+        let entitled = without_rights();
+        log.see("not allowed", send_beside(p.c, "abc", Some((libc::SO_MARK, 1))));
+        with_rights(entitled);
+        settle();
+        log.see("got", now(p.s));
+    }),
+    ("a reset that is heard of by a send with control data", |log, p| {
+        warm(p);
+        abort(p.s);
+        settle();
+        log.see("beside", send_beside(p.c, "abc", Some((libc::SCM_RIGHTS, p.c))));
+        log.see("error", error(p.c));
+        log.see("sent", say(p.c, b"x"));
+    }),
+    ("a reset after an end that is heard of by a send with control data", |log, p| {
+        warm(p);
+        shutdown(p.s, libc::SHUT_WR).unwrap();
+        settle();
+        log.see("end", now(p.c));
+        send(p.c, b"unread", 0).unwrap();
+        settle();
+        close(p.s).unwrap();
+        settle();
+        log.see("beside", send_beside(p.c, "abc", Some((libc::SCM_RIGHTS, p.c))));
+        log.see("error", error(p.c));
+        log.see("sent", say(p.c, b"x"));
     }),
     ("more descriptors than there can be", |log, p| {
         warm(p);
