@@ -189,10 +189,13 @@ pub(crate) fn poll_unfiltered(
         if let Some(fd) = bell_fd {
             asked.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         }
-        let left_ns = match has_streams {
+        let slice_ns = match has_streams {
             true => Some(budget.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
-            false => [budget.slice_ns(), xdp::slice_ns()].into_iter().flatten().min(),
+            false => budget.slice_ns(),
         };
+        let has_frames = || parked.iter().any(datagram::Sleeper::has_frames);
+        let framed_ns = xdp::slice_ns().filter(|_| has_frames());
+        let left_ns = [slice_ns, framed_ns].into_iter().flatten().min();
         let slept = ppoll::sleep(&mut asked, left_ns, mask);
         if let (Some(bell), Some(_)) = (&bell, bell_fd)
             && asked.last().is_some_and(|polled| polled.revents != 0)

@@ -105,9 +105,13 @@ impl Running {
 
     /// Tells it something, and returns what it answers.
     fn ask(&mut self, what: &str) -> String {
+        self.tell(what);
+        self.await_line("said ")
+    }
+
+    fn tell(&mut self, what: &str) {
         let to = self.child.stdin.as_mut().expect("a pipe");
         writeln!(to, "{what}").expect("a line");
-        self.await_line("said ")
     }
 
     /// What the library says has become of its sockets.
@@ -270,6 +274,31 @@ fn a_program_that_sleeps_is_woken() {
                 assert!(profile.is_none() || kernels >= 20, "{mode}: {kernels} of 30 wake it");
             }
         }
+    });
+}
+
+/// Goal: sleeping is cut short for sockets with frames alone, whatever the process has besides.
+#[test]
+fn a_wait_without_frames_is_one_sleep() {
+    with_namespaces("a_wait_without_frames_is_one_sleep", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let mut program = pair.framed("idle", at(NEAR), Some("frugal"));
+        let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+        for call in ["poll", "epoll"] {
+            let mut sleeps = |socket| {
+                program.tell(&format!("{call} {socket}"));
+                assert_eq!(client.ask("exchange 1 64 0"), "said 1");
+                let said = program.await_line("said ");
+                said.trim_start_matches("said ").parse::<u32>().expect("a number")
+            };
+            soon("a frame is recent", || sleeps("framed") >= 5);
+            for _ in 0..5 {
+                let plain = sleeps("plain");
+                assert!(plain <= 2, "{call}: {plain}");
+            }
+        }
+        assert!(program.has_frames(), "{}", program.explained());
     });
 }
 

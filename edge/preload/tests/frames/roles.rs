@@ -29,6 +29,7 @@ fn a_role() {
         ("glance", _) => glance(at),
         ("late", _) => late(at),
         ("workers", _) => workers(at),
+        ("idle", _) => idle(at),
         other => panic!("{other:?} is no role"),
     }
 }
@@ -75,15 +76,7 @@ fn echo(at: SocketAddr, mode: &str) {
     socket.set_nonblocking(["spin", "edge"].contains(&mode)).expect("an option");
     let mut instance = -1;
     if ["epoll", "edge"].contains(&mode) {
-        // SAFETY: no pointer.
-        instance = unsafe { libc::epoll_create1(0) };
-        let edge = if mode == "edge" { libc::EPOLLET } else { 0 };
-        let events = (libc::EPOLLIN | edge).cast_unsigned();
-        let mut event = libc::epoll_event { events, u64: 1 };
-        let fd = socket.as_raw_fd();
-        // SAFETY: an event, which is ours.
-        let added = unsafe { libc::epoll_ctl(instance, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-        assert_eq!(added, 0);
+        instance = watch(&socket, if mode == "edge" { libc::EPOLLET } else { 0 });
     }
     println!("\nready");
     let mut buffer = vec![0; 1 << 16];
@@ -343,4 +336,70 @@ fn late(at: SocketAddr) {
         }
         println!("\nsaid {count}");
     }
+}
+
+/// Sends a frame back, and waits then for more at that socket, or at one without frames, to which nothing comes; says how
+/// often it has slept.
+fn idle(at: SocketAddr) {
+    let framed = UdpSocket::bind(at).expect("a port");
+    framed.set_nonblocking(true).expect("an option");
+    let mut buffer = [0; 64];
+    let _ = framed.recv_from(&mut buffer);
+    let plain = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    println!("\nready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.expect("a line");
+        let (call, socket) = line.split_once(' ').expect("two words");
+        let socket = if socket == "framed" { &framed } else { &plain };
+        let (len, from) = loop {
+            match framed.recv_from(&mut buffer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                got => break got.expect("a datagram"),
+            }
+        };
+        framed.send_to(&buffer[..len], from).expect("the way back");
+        let before = sleeps();
+        match call {
+            "poll" => {
+                let fd = socket.as_raw_fd();
+                let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                // SAFETY: a structure, which is ours.
+                assert_eq!(unsafe { libc::poll(&raw mut polled, 1, IDLE_MS) }, 0);
+            }
+            _ => {
+                let instance = watch(socket, 0);
+                let mut event = libc::epoll_event { events: 0, u64: 0 };
+                // SAFETY: an event, which is ours.
+                assert_eq!(unsafe { libc::epoll_wait(instance, &raw mut event, 1, IDLE_MS) }, 0);
+                // SAFETY: no pointer.
+                assert_eq!(unsafe { libc::close(instance) }, 0);
+            }
+        }
+        println!("\nsaid {}", sleeps() - before);
+    }
+}
+
+/// Long enough for a few short sleeps, and within one that is cut short by signal handlers alone.
+const IDLE_MS: c_int = 80;
+
+/// How often this thread has slept so far.
+fn sleeps() -> i64 {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a structure, which is ours.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) }, 0);
+    usage.ru_nvcsw
+}
+
+/// An instance that watches a socket.
+fn watch(socket: &UdpSocket, how: c_int) -> c_int {
+    // SAFETY: no pointer.
+    let instance = unsafe { libc::epoll_create1(0) };
+    let events = (libc::EPOLLIN | how).cast_unsigned();
+    let mut event = libc::epoll_event { events, u64: 1 };
+    let fd = socket.as_raw_fd();
+    // SAFETY: an event, which is ours.
+    let added = unsafe { libc::epoll_ctl(instance, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    assert_eq!(added, 0);
+    instance
 }

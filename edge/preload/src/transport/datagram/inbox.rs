@@ -207,6 +207,11 @@ impl<'a> Sleeper<'a> {
             socket.datagrams.has_inbox.load(Ordering::SeqCst) || xdp::of(socket).is_some();
         (!has_store).then_some(sleeper)
     }
+
+    /// Whether it waits for frames.
+    pub(crate) fn has_frames(&self) -> bool {
+        matches!(self.store, Some(Store::Frames(_)))
+    }
 }
 
 impl Drop for Sleeper<'_> {

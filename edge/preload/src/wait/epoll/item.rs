@@ -16,7 +16,7 @@ use crate::socket::counters::add;
 use crate::socket::state::Socket;
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Content};
-use crate::transport::{bell, fallback, park};
+use crate::transport::{bell, fallback, park, xdp};
 use crate::wait::epoll;
 
 /// What an item watches.
@@ -272,6 +272,11 @@ impl Item {
     /// Only the kernel can say whose turn it is, or that once is enough.
     pub(super) fn is_kernels(&self) -> bool {
         self.events & (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32 != 0
+    }
+
+    /// Whether it is a UDP socket that has frames.
+    pub(super) fn has_frames(&self) -> bool {
+        matches!(&self.target, Target::Datagram(socket) if xdp::of(socket).is_some())
     }
 
     /// The mailbox of a UDP socket takes what comes from now on, as far as we are concerned.

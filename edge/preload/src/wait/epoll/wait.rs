@@ -107,12 +107,12 @@ impl Epoll {
             let since = raw::now_ns();
             let has_marks = has_items && self.has_marks();
             let has_datagrams = has_items && self.with(|state| !state.datagrams.is_empty());
-            let framed_ns = if has_datagrams { xdp::slice_ns() } else { None };
-            let left_ns = budget.left_ns();
+            let framed_ns = xdp::slice_ns().filter(|_| has_datagrams && self.has_frames());
             let slice_ns = match has_marks {
-                true => Some(left_ns.unwrap_or(u64::MAX).min(SLICE_NS)),
-                false => [budget.slice_ns(), framed_ns].into_iter().flatten().min(),
+                true => Some(budget.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
+                false => budget.slice_ns(),
             };
+            let slice_ns = [slice_ns, framed_ns].into_iter().flatten().min();
             let sleeper = Sleeper { epoll: self, starts_polling: has_marks || has_datagrams };
             let answer = sleep(epfd, events, slice_ns, mask);
             budget.miss(since, most_ns);
@@ -349,6 +349,14 @@ impl Epoll {
             let item = |at: &usize| state.items.get(*at).and_then(Option::as_ref);
             let mut datagrams = state.datagrams.iter().filter_map(item);
             state.asleep == 0 && datagrams.any(|item| item.is_parked && item.is_armed)
+        })
+    }
+
+    /// Whether a UDP socket among the items has frames.
+    fn has_frames(&self) -> bool {
+        self.with(|state| {
+            let item = |at: &usize| state.items.get(*at).and_then(Option::as_ref);
+            state.datagrams.iter().filter_map(item).any(Item::has_frames)
         })
     }
 
