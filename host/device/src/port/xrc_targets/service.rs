@@ -346,31 +346,38 @@ mod tests {
 
     const ROUNDS: usize = 500;
 
+    /// A listener of this name, once another test's child has let go of the last one, as it calls `exec`.
+    fn bound(name: &str) -> unix::Listener {
+        loop {
+            match unix::Listener::bind(name.as_bytes()) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => thread::yield_now(),
+                bound => return bound.unwrap(),
+            }
+        }
+    }
+
     /// Goal: a target whose process ends while it is opened is not found, however far that has come. Method: a listener in
     /// place of the thread that goes at once, once it has a connection, and once it is asked.
     #[test]
     fn a_target_that_ends_while_it_is_opened_is_not_found() {
-        let port = port();
         let file = memory::memfd("domain", 1).unwrap();
-        let xrcd = port.open_xrcd(&file, OpenXrcd::Create).unwrap();
-        let (target, domain) = (target(&port, &xrcd), xrcd.shared.name().unwrap());
-        let events = port.create_event_queue().unwrap();
-        for accepts in [false, true] {
-            for hears in [false, true] {
-                let number = target.number();
-                let listener = unix::Listener::bind(place(&port).as_bytes()).unwrap();
-                let found = thread::scope(|scope| {
-                    scope.spawn(move || {
-                        readable(&listener);
-                        let opener = accepts.then(|| listener.accept().unwrap());
-                        if let Some(opener) = opener.filter(|_| hears) {
-                            assert_eq!(next(&opener), Some(Message::Open { domain, number }));
-                        }
-                    });
-                    RemoteTarget::open(&port, domain, number, &events, 0)
+        for (accepts, hears) in [(false, false), (true, false), (true, true)] {
+            let port = port();
+            let xrcd = port.open_xrcd(&file, OpenXrcd::Create).unwrap();
+            let (target, domain) = (target(&port, &xrcd), xrcd.shared.name().unwrap());
+            let (number, events) = (target.number(), port.create_event_queue().unwrap());
+            let listener = bound(&place(&port));
+            let found = thread::scope(|scope| {
+                scope.spawn(move || {
+                    readable(&listener);
+                    let opener = accepts.then(|| listener.accept().unwrap());
+                    if let Some(opener) = opener.filter(|_| hears) {
+                        assert_eq!(next(&opener), Some(Message::Open { domain, number }));
+                    }
                 });
-                assert_eq!(found.unwrap_err().kind(), io::ErrorKind::NotFound, "{accepts} {hears}");
-            }
+                RemoteTarget::open(&port, domain, number, &events, 0)
+            });
+            assert_eq!(found.unwrap_err().kind(), io::ErrorKind::NotFound, "{accepts} {hears}");
         }
     }
 
