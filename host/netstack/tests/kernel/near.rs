@@ -201,8 +201,11 @@ impl Near {
     }
 }
 
-/// Nothing waits to be acknowledged: what is left is in TIME-WAIT.
+/// Nothing waits to be sent or to be acknowledged: what is left is in TIME-WAIT.
 fn all_said(net: &mut Netstack) -> bool {
+    if net.tcp().is_ready() {
+        return false;
+    }
     let soon = Time::from_nanos(clock::now_ns()).plus(Duration::from_secs(10));
     net.tcp().next_deadline().is_none_or(|deadline| deadline > soon)
 }
