@@ -33,7 +33,7 @@ pub(super) fn line(record: &Record, gbits: bool, paint: Paint) -> String {
 }
 
 fn row([what, ours, floor, name, ratio]: [&str; 5]) -> String {
-    let line = format!("{what:<36}{ours:>11}{floor:>12}  {name:<13}{ratio:>5}");
+    let line = format!("{what:<36}{ours:>11}{floor:>12}  {name:<13} {ratio:>5}");
     line.trim_end().to_owned()
 }
 
@@ -105,7 +105,7 @@ fn plain(floor: &str) -> &str {
 }
 
 /// Characters of a line.
-const LINE: usize = 79;
+const LINE: usize = 80;
 
 /// What to try next, by what has been measured.
 pub(super) fn advice(results: &[Record]) -> &'static str {

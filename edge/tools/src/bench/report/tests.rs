@@ -272,7 +272,7 @@ fn ratios_have_bars_where_they_fit() {
     let results = report(true).results;
     let record = results.iter().find(|record| record.ratio == Some(2.0)).unwrap();
     let plain = summary::line(record, false, Paint::default());
-    assert!(plain.ends_with("2.0\n") && plain.chars().count() == 80, "{plain:?}");
+    assert!(plain.ends_with("2.0\n") && plain.chars().count() == 81, "{plain:?}");
     let wide = summary::line(record, false, Paint::new(false, 120));
     assert_eq!(wide, plain.replace('\n', " █████\n"));
     assert!(summary::line(record, false, Paint::new(true, 80)).contains("\x1b[33m2.0\x1b[0m"));
