@@ -63,7 +63,7 @@ fn bytes_go_to_a_kernel_server_and_come_back() {
                 set_mtu(&pair, mtu);
                 if mode == XdpMode::Generic {
                     // Behind the driver, packets that the far kernel leaves to be cut would not fit frames.
-                    run(pair.far_command("ethtool").args("-K far tso off gso off".split(' ')));
+                    run(pair.far_command("ip").args("link set far gso_max_segs 1".split(' ')));
                 }
                 for (near_ip, far_ip) in BOTH {
                     let _echo = pair.far_role("echo", &format!("{far_ip} {PORT}"));
