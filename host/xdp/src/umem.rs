@@ -21,6 +21,7 @@
 //! 3. A frame is written only by the member that has it.
 
 use adverb_shm::alive;
+use adverb_sys::fork::PerProcess;
 use adverb_sys::memory::{self, Mapping};
 use std::collections::HashMap;
 use std::fs::File;
@@ -29,7 +30,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// How a UMEM is cut.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -403,7 +404,7 @@ impl Drop for Locked<'_> {
 /// The turn of this process with a file: one for all of its mappings.
 fn turn_of(record: &OwnedFd) -> io::Result<Arc<Mutex<()>>> {
     let file = File::from(record.try_clone()?).metadata()?;
-    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut turns = TURNS.get().lock().unwrap_or_else(PoisonError::into_inner);
     turns.retain(|_, turn| turn.strong_count() > 0);
     let known = turns.entry((file.dev(), file.ino())).or_default();
     if let Some(turn) = known.upgrade() {
@@ -414,8 +415,9 @@ fn turn_of(record: &OwnedFd) -> io::Result<Arc<Mutex<()>>> {
     Ok(turn)
 }
 
-/// By the file of the record. A file keeps its number as long as it is mapped.
-static TURNS: LazyLock<Mutex<Turns>> = LazyLock::new(Mutex::default);
+/// By the file of the record. A file keeps its number as long as it is mapped. A child begins anew: a thread of its parent's
+/// may have had a turn, and ends it there.
+static TURNS: PerProcess<Mutex<Turns>> = PerProcess::new();
 type Turns = HashMap<(u64, u64), Weak<Mutex<()>>>;
 
 /// Writes one frame, from its beginning on.
@@ -577,6 +579,32 @@ mod tests {
             drop(locked);
             assert_eq!(waits.join().unwrap(), Some(Some(7)));
         });
+    }
+
+    /// Goal: a child does not wait for a turn that a thread of its parent's had when it forked.
+    #[test]
+    fn a_child_of_a_process_whose_thread_has_the_lock_takes_it_itself() {
+        let (umem, files) = Umem::shared(SHAPE).unwrap();
+        let locked = umem.lock().unwrap();
+        // SAFETY: the child uses memory of its own and what it maps here, and ends without destructors.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: no pointer: it ends if it waits.
+            unsafe { libc::alarm(5) };
+            let own = Umem::open(SHAPE, &files).unwrap();
+            let taken = (0..1000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                own.lock().is_some()
+            });
+            // SAFETY: no pointer.
+            unsafe { libc::_exit(i32::from(!taken)) };
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        drop(locked); // The word is the group's.
+        let mut status = -1;
+        // SAFETY: a child of ours, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 
     #[test]
