@@ -12,8 +12,8 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::Shutdown;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 /// A member's connection to its owner. It ends the membership when it is dropped, and when the owner does not answer; a file descriptor that can be read
 /// says that the owner has ended.
@@ -107,9 +107,14 @@ impl Membership {
         self.request(Request::Release(key), &[])
     }
 
-    /// The owner has ended, or the membership: no packets come any more.
+    /// The owner has ended, or the membership: no packets come any more. While a thread asks, it is that one's to find out.
     #[must_use]
     pub fn has_ended(&self) -> bool {
+        let _turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
         // It says nothing unless it is asked.
         poll::readable(&self.stream, std::iter::empty(), Some(Duration::ZERO)).unwrap_or(true)
     }
@@ -136,10 +141,17 @@ impl AsFd for Membership {
     }
 }
 
-/// Waits for a message.
+/// Waits for a message, whatever signals come meanwhile.
 fn take<'a>(stream: &Stream, bytes: &'a mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<&'a [u8]> {
-    if !poll::readable(stream, std::iter::empty(), Some(PATIENCE))? {
-        return Err(io::ErrorKind::TimedOut.into());
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if poll::readable(stream, std::iter::empty(), Some(left))? {
+            break;
+        }
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
     }
     match stream.recv(bytes, fds)? {
         0 => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -155,63 +167,4 @@ fn nonsense() -> io::Error {
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::steering::Protocol;
-    use adverb_sys::memory::Mapping;
-    use adverb_sys::unix::Listener;
-
-    fn pair(name: &str) -> (Membership, Stream) {
-        let name = format!("adverb-xdp-{name}-{}", std::process::id());
-        let listener = Listener::bind(name.as_bytes()).unwrap();
-        let stream = Stream::connect(name.as_bytes()).unwrap();
-        let (pages, _) = Mapping::memfd("gates", 1).unwrap();
-        let member = Membership { stream, gates: Gates::over(pages), turn: Mutex::new(()) };
-        (member, listener.accept().unwrap())
-    }
-
-    fn key(port: u16) -> Key {
-        let local = ([10, 0, 0, 1], port).into();
-        Key { protocol: Protocol::Udp, local, remote: None }
-    }
-
-    /// Goal: an answer that comes too late is not taken for the next question's.
-    #[test]
-    fn a_membership_ends_when_the_owner_does_not_answer() {
-        let (member, owner) = pair("late");
-        assert_eq!(member.release(key(1)).unwrap_err().kind(), io::ErrorKind::TimedOut);
-        let _ = grant::answer(&owner, Ok(()));
-        assert!(member.has_ended());
-        assert!(member.release(key(1)).is_err());
-        let (mut bytes, mut fds) = ([0; 64], Vec::new());
-        assert_eq!(owner.recv(&mut bytes, &mut fds).unwrap(), Request::LEN);
-        assert_eq!(owner.recv(&mut bytes, &mut fds).unwrap(), 0);
-    }
-
-    /// Goal: threads that ask at once each get their own answers. Method: the owner refuses odd ports.
-    #[test]
-    fn threads_get_their_own_answers() {
-        let (member, owner) = pair("turns");
-        std::thread::scope(|scope| {
-            for odd in [0, 1] {
-                let member = &member;
-                scope.spawn(move || {
-                    for n in 0..500 {
-                        assert_eq!(member.release(key(2 * n + odd)).is_err(), odd == 1);
-                    }
-                });
-            }
-            for _ in 0..1000 {
-                if !poll::readable(&owner, std::iter::empty(), Some(2 * PATIENCE)).unwrap() {
-                    break; // Threads that have failed ask nothing.
-                }
-                let mut bytes = [0; Request::LEN];
-                owner.recv(&mut bytes, &mut Vec::new()).unwrap();
-                let Some(Request::Release(key)) = Request::parse(&bytes) else { panic!() };
-                let odd = key.local.port() % 2 == 1;
-                let result = if odd { Err(io::ErrorKind::InvalidInput.into()) } else { Ok(()) };
-                grant::answer(&owner, result).unwrap();
-            }
-        });
-    }
-}
+mod tests;
