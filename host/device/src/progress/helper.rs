@@ -8,9 +8,10 @@
 //!
 //! A program that polls its memory drives now and then, too, so that a call does not end that. When something has
 //! arrived, the helper holds back for a few [`LINGER`]s, at first at once and then less and less often. If the
-//! program calls all the time meanwhile, [`TAKEN_ENOUGH`] times in turn, the helper goes back to looking. If it finds then
-//! that something was left after all, it takes more to convince it the next time: a program that waits for completions and
-//! for its memory by turns would wait for a tick again and again.
+//! program calls all the time meanwhile, [`TAKEN_ENOUGH`] times in turn, the helper goes back to looking. If something was
+//! left after all, and the program calls as soon as the helper has taken it ([`PROMPT`]), the program had waited for it in
+//! its memory: then it takes more to convince the helper the next time, or a program that waits for completions and for its
+//! memory by turns would wait for a tick again and again. A program that was merely busy is left to itself as soon as before.
 //!
 //! Where the program drives and more threads want to run than there are processors, the helper does not spin, which would
 //! keep the program from its processor: it looks every [`STEP`] while it lingers. A packet that wakes a thread right after it
@@ -53,6 +54,8 @@ const TAKEN_ENOUGH: u32 = 2;
 const TAKEN_MORE: u32 = 4;
 const TAKEN_ENOUGH_MAX: u32 = 128;
 const LOOKS_RIGHT: u32 = 128;
+/// A program that calls so soon after the helper has taken what was left had waited for that in its memory.
+const PROMPT: Duration = Duration::from_micros(200);
 /// A program that has just taken something may go on to poll its memory: that many looks tell.
 const LOOKS: u32 = 8;
 /// How long at most the helper takes what arrives without a look whether the program would.
@@ -199,6 +202,7 @@ impl Shared {
             }
             let found = port.help(!engaged && duty.is_at_work(&port, now));
             duty.arrived = found != Some(false);
+            duty.see_answer(port.drives(), found == Some(true), now);
             let rest = now.saturating_sub(last_busy) > nanos(LINGER);
             match found {
                 Some(true) => last_busy = now,
@@ -226,12 +230,13 @@ impl Shared {
             let port = self.going_on(port)?;
             duty.look_after(&port, clock::now_ns());
             let now = port.drives();
-            if now == drives {
-                duty.stand_in_again(port.has_arrivals());
+            // A step of a stream may take longer than a tick.
+            if now == drives && !port.is_taking_a_step() {
+                duty.stand_in_again(port.has_arrivals().then_some(now));
                 return Some(());
             }
             if port.has_arrivals() && is_left_waiting(&port, 1) == Some(true) {
-                duty.stand_in_again(true);
+                duty.stand_in_again(Some(port.drives()));
                 duty.learn(Some(true), clock::now_ns());
                 return Some(());
             }
@@ -332,6 +337,9 @@ struct Duty {
     /// How often in turn the program took by itself what had arrived, and how often is enough.
     taken: u32,
     enough: u32,
+    /// Something was left when the program had driven so often; since when the helper has taken it, in nanoseconds.
+    left_at: Option<u64>,
+    delivered: Option<u64>,
     /// When it is next looked whether the program does, in nanoseconds, and how long that waits if it does not.
     due: u64,
     pause: u64,
@@ -355,6 +363,8 @@ impl Duty {
             arrived: false,
             taken: 0,
             enough: TAKEN_ENOUGH,
+            left_at: None,
+            delivered: None,
             due: 0,
             pause: nanos(TICK),
             load: Load::new(),
@@ -371,12 +381,22 @@ impl Duty {
         (self.taken, self.due, self.pause) = (taken, 0, nanos(TICK));
     }
 
-    /// The program does not take what arrives, after all; what has arrived was `left` where it is.
-    fn stand_in_again(&mut self, left: bool) {
-        if left {
+    /// The program does not take what arrives, after all; something was left when it had driven so often.
+    fn stand_in_again(&mut self, left_at: Option<u64>) {
+        (self.left_at, self.delivered) = (left_at, None);
+        self.begin(0);
+    }
+
+    /// Sees whether the program had waited for what the helper has taken, if something was left: then it calls at once.
+    fn see_answer(&mut self, drives: u64, found: bool, now: u64) {
+        if self.left_at.is_none_or(|left_at| left_at == drives) {
+            self.delivered = self.delivered.or(found.then_some(now));
+            return;
+        }
+        self.left_at = None;
+        if self.delivered.is_some_and(|delivered| now.saturating_sub(delivered) < nanos(PROMPT)) {
             self.enough = (TAKEN_MORE * self.enough).min(TAKEN_ENOUGH_MAX);
         }
-        self.begin(0);
     }
 
     /// Something has arrived, and it is time to see whether the program takes it.
@@ -493,9 +513,9 @@ mod tests {
         assert!(duty.is_over());
     }
 
-    /// Goal: one that has left something although it seemed to take all has to take more in turn the next time.
+    /// Goal: one that waits in its memory for what it has left has to take more in turn the next time.
     #[test]
-    fn what_was_left_after_all_makes_the_helper_harder_to_convince() {
+    fn a_program_that_waits_in_its_memory_makes_the_helper_harder_to_convince() {
         let mut duty = Duty::new();
         let mut before = 0;
         for _ in 0..8 {
@@ -506,10 +526,31 @@ mod tests {
             }
             assert!(takes > before || takes == TAKEN_ENOUGH_MAX, "{takes} after {before}");
             before = takes;
-            duty.stand_in_again(true);
+            duty.stand_in_again(Some(1));
+            duty.see_answer(1, false, 0);
+            duty.see_answer(1, true, 1000);
+            duty.see_answer(2, false, nanos(PROMPT));
+            duty.see_answer(3, false, nanos(PROMPT));
         }
-        duty.stand_in_again(false);
         assert_eq!(duty.enough, TAKEN_ENOUGH_MAX);
+    }
+
+    /// Goal: one that was busy while something arrived is left to itself as soon as before.
+    #[test]
+    fn a_program_that_was_busy_is_left_to_itself_as_soon_as_before() {
+        let mut duty = Duty::new();
+        duty.stand_in_again(Some(1));
+        duty.see_answer(1, true, 0);
+        duty.see_answer(1, true, nanos(PROMPT));
+        duty.see_answer(2, true, nanos(PROMPT));
+        duty.stand_in_again(None);
+        duty.see_answer(3, true, nanos(PROMPT));
+        assert_eq!(duty.enough, TAKEN_ENOUGH);
+        // It drives before the helper has taken anything: it was not the helper that it waited for.
+        duty.stand_in_again(Some(3));
+        duty.see_answer(4, true, nanos(PROMPT));
+        duty.see_answer(5, true, nanos(PROMPT));
+        assert_eq!(duty.enough, TAKEN_ENOUGH);
     }
 
     /// Goal: a program is at work while it takes a step, however long that is: a burst of a stream takes longer than a look.
