@@ -71,7 +71,7 @@ pub enum Leaving<'a> {
 #[derive(Debug)]
 pub struct Leave<'a> {
     connection: Connection<'a>,
-    until_ns: u64,
+    most_ns: u64,
     stage: Stage,
     has_kept: bool,
 }
@@ -94,12 +94,12 @@ enum Stage {
 }
 
 impl<'a> Connection<'a> {
-    /// This end leaves, until that time at the latest. `None` if the other has begun to before.
+    /// This end leaves, and waits so long for the other at most. `None` if that has begun to before.
     #[must_use]
-    pub fn leave(&self, until_ns: u64) -> Option<Leave<'a>> {
+    pub fn leave(&self, most_ns: u64) -> Option<Leave<'a>> {
         self.page.begin_to_leave(self.me).then(|| {
             self.outgoing().switch();
-            Leave { connection: *self, until_ns, stage: Stage::Notified, has_kept: false }
+            Leave { connection: *self, most_ns, stage: Stage::Notified, has_kept: false }
         })
     }
 
@@ -128,17 +128,16 @@ impl<'a> Connection<'a> {
 }
 
 impl<'a> Leave<'a> {
-    /// What to do next. `is_abandoned`: whether the process at the other end has died.
-    pub fn next(&mut self, is_abandoned: impl Fn() -> bool, now_ns: u64) -> Leaving<'a> {
-        let Self { connection, until_ns, .. } = *self;
+    /// What to do next. `is_abandoned`: whether the process at the other end has died. `waited_ns`: how long this end
+    /// has waited, and could have seen what the other does meanwhile.
+    pub fn next(&mut self, is_abandoned: impl Fn() -> bool, waited_ns: u64) -> Leaving<'a> {
+        let Self { connection, most_ns, .. } = *self;
         let (incoming, outgoing) = (connection.incoming(), connection.outgoing());
         if matches!(self.stage, Stage::Notified) {
-            // Once none is about to send a bell, bells can be counted.
-            if incoming.producer.notifying.load(Ordering::SeqCst) != 0
-                && now_ns < until_ns
-                && !is_abandoned()
-            {
-                return Leaving::Pause;
+            // Once none is about to send a bell, bells can be counted. One that is sent later, by a thread that has been
+            // stopped just before, would be data to the next program.
+            if incoming.producer.notifying.load(Ordering::SeqCst) != 0 && !is_abandoned() {
+                return if waited_ns < most_ns { Leaving::Pause } else { Leaving::Reset };
             }
             let is_gone = outgoing.consumer.sleep.gone.load(Ordering::SeqCst) != 0;
             self.stage = self.count(is_gone || is_abandoned());
@@ -147,7 +146,7 @@ impl<'a> Leave<'a> {
             Stage::Notified | Stage::Torn => Leaving::Reset,
             Stage::Queue { has_stalled, .. } if *has_stalled => {
                 *has_stalled = false;
-                if now_ns < until_ns {
+                if waited_ns < most_ns {
                     return Leaving::Await;
                 }
                 // What comes later could not be told apart from the other end's data.

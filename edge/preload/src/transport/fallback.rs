@@ -103,7 +103,7 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason) -> Departure {
     if !segment.page().is_accepted() && offer::take_back(socket, segment, fd) {
         return Departure::Gone;
     }
-    let Some(leave) = segment.connection(socket).leave(raw::now_ns() + LEAVE_NS) else {
+    let Some(leave) = segment.connection(socket).leave(LEAVE_NS) else {
         return Departure::OtherFirst;
     };
     leave_first(socket, segment, fd, leave);
@@ -114,9 +114,9 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason) -> Departure {
 /// Leaves before the other end does, with both locks held.
 fn leave_first(socket: &Socket, segment: &Segment, fd: c_int, mut leave: Leave<'_>) {
     let mut given = Vec::new();
-    let mut round = 0;
+    let (mut round, mut patience) = (0, Patience::start());
     loop {
-        match leave.next(|| segment.is_abandoned(socket.end()), raw::now_ns()) {
+        match leave.next(|| segment.is_abandoned(socket.end()), patience.spent_ns()) {
             Leaving::Pause => pause(&mut round),
             Leaving::Receive { most, are_bells } => leave.on_received(receive(fd, most, |bytes| {
                 if !are_bells {
@@ -140,6 +140,27 @@ fn leave_first(socket: &Socket, segment: &Segment, fd: c_int, mut leave: Leave<'
                 return;
             }
         }
+    }
+}
+
+/// How long this thread has waited. While all processes are stopped, nothing comes that it could have waited for: such
+/// a pause counts as one step.
+#[derive(Debug)]
+struct Patience {
+    last_ns: u64,
+    spent_ns: u64,
+}
+
+impl Patience {
+    fn start() -> Self {
+        Self { last_ns: raw::now_ns(), spent_ns: 0 }
+    }
+
+    fn spent_ns(&mut self) -> u64 {
+        let now = raw::now_ns();
+        self.spent_ns += now.saturating_sub(self.last_ns).min(STEP_NS);
+        self.last_ns = now;
+        self.spent_ns
     }
 }
 
@@ -550,6 +571,8 @@ fn disconnect(fd: c_int) {
 const NAP_NS: i64 = 50_000;
 /// How long an end that leaves waits for the other to finish what it has begun: a bell, bytes on their way.
 const LEAVE_NS: u64 = 500_000_000;
+/// A single wait of it counts as so much at most; it is meant to last less.
+const STEP_NS: u64 = 20_000_000;
 /// How long for an end that leaves, with each use of the connection.
 const LEAVING_NS: u64 = 20_000_000;
 /// How long for room for bytes that are to be sent again, and for an end that leaves.
