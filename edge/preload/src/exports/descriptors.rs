@@ -238,7 +238,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
         libc::FIONREAD if socket.segment().is_some() => {
             let Some(segment) = socket.segment() else { return call() };
             let (reading, _) = crate::transport::park::kernel_speaks(&socket, segment);
-            let ring = segment.incoming(socket.end()).readable().map_or(0, |(_, count)| count);
+            let ring = segment.incoming(socket.end()).available();
             let kernel = if reading { raw::waiting(fd).unwrap_or(0) } else { 0 };
             let count = c_int::try_from(ring.saturating_add(kernel)).unwrap_or(c_int::MAX);
             put(target, count)
@@ -250,9 +250,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
             let ring = segment.outgoing(socket.end());
             match ring.has_much_room() {
                 true => answer,
-                false => {
-                    put(target, c_int::try_from(ring.direction.waiting()).unwrap_or(c_int::MAX))
-                }
+                false => put(target, c_int::try_from(ring.available()).unwrap_or(c_int::MAX)),
             }
         }
         _ => call(),

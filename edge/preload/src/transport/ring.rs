@@ -527,30 +527,44 @@ impl Ring<'_> {
         room >= len / 2
     }
 
-    /// Where the reader is, and how many bytes it can read.
+    /// Where the reader is, and how many bytes it can read. The lock for receiving is held.
     pub(crate) fn readable(&self) -> Result<(u64, usize), Broken> {
+        let (tail, start, available) = self.look()?;
+        if start != tail {
+            self.advance(tail, start);
+        }
+        Ok((start, available))
+    }
+
+    /// How many bytes there are to read, for threads that do not read them.
+    pub(crate) fn available(&self) -> usize {
+        self.look().map_or(0, |(_, _, available)| available)
+    }
+
+    /// Where the reader is, where it goes on, as the sender may have begun again elsewhere, and how many bytes lie there.
+    fn look(&self) -> Result<(u64, u64, usize), Broken> {
         let Direction { producer, consumer, .. } = self.direction;
         let head = producer.head.load(Ordering::Acquire);
-        let mut tail = consumer.tail.load(Ordering::Relaxed);
+        let tail = consumer.tail.load(Ordering::Relaxed);
         if head == tail {
             // Nothing is there, or no header.
             return if self.is_spoilt.load(Ordering::Relaxed) {
                 Err(Broken)
             } else {
-                Ok((tail, 0))
+                Ok((tail, tail, 0))
             };
         }
+        let mut start = tail;
         if producer.skip_from.load(Ordering::Relaxed) == tail {
             let to = producer.skip_to.load(Ordering::Relaxed);
             if to > tail && to.wrapping_sub(tail) <= word(self.sizes.first + self.sizes.large) {
-                self.advance(tail, to);
-                tail = to;
+                start = to;
             }
         }
-        let available = head.wrapping_sub(tail);
+        let available = head.wrapping_sub(start);
         match usize::try_from(available) {
             Ok(available) if available <= self.sizes.first + self.sizes.large => {
-                Ok((tail, available))
+                Ok((tail, start, available))
             }
             Ok(_) | Err(_) => Err(Broken),
         }

@@ -265,9 +265,7 @@ fn receive_ring(
     how: Receive<'_>,
 ) -> Step {
     let ring = segment.incoming(socket.end());
-    let is_long = |loan: &&Loan<'_>| {
-        loan.least == 0 || ring.direction.waiting() >= u64::try_from(loan.least).unwrap_or(u64::MAX)
-    };
+    let is_long = |loan: &&Loan<'_>| loan.least == 0 || ring.available() >= loan.least;
     let read = if let Some(loan) = how.loan.filter(is_long) {
         let take = |pieces: &mut [libc::iovec; PIECES_MAX]| {
             let pieces = pieces.get_mut(..loan.pieces).unwrap_or(&mut []);
@@ -275,8 +273,7 @@ fn receive_ring(
         };
         loan.lend(false, take).map_err(Trouble::from)
     } else if how.discard && how.peek {
-        let (waiting, wanted) = (ring.direction.waiting(), into.remaining());
-        Ok(usize::try_from(waiting).unwrap_or(usize::MAX).min(wanted))
+        Ok(ring.available().min(into.remaining()))
     } else if how.discard {
         ring.discard(into.remaining()).map_err(Trouble::from)
     } else {
@@ -322,7 +319,7 @@ fn at_empty(
         Empty::Again => Step::Moved(0),
         Empty::Nothing => Step::Nothing,
         Empty::Ended => Step::Ended,
-        Empty::AskKernel => last_word(socket, fd),
+        Empty::AskKernel => last_word(socket, segment, fd),
         Empty::Behind => receive_after_ring(socket, segment, fd, into, how),
     }
 }
@@ -357,12 +354,20 @@ fn receive_after_ring(
     }
 }
 
-/// The peer is gone: the kernel knows whether it went in peace.
-fn last_word(socket: &Socket, fd: c_int) -> Step {
-    let mut bells = [0_u8; 512];
-    loop {
-        match raw::recv(fd, &mut bells, 0) {
+/// The peer is gone: the kernel knows whether it went in peace. Bells are dropped, and counted; what comes behind them
+/// is not ours if the peer has gone back to the kernel since.
+fn last_word(socket: &Socket, segment: &Segment, fd: c_int) -> Step {
+    let (mut bytes, incoming) = ([0_u8; 512], segment.incoming(socket.end()).direction);
+    for _ in 0..SETTLING_LOOKS_MAX {
+        let pending = usize::try_from(incoming.pending_bells()).unwrap_or(usize::MAX);
+        let (most, flags) = if pending == 0 { (1, libc::MSG_PEEK) } else { (pending, 0) };
+        let most = most.min(bytes.len());
+        match raw::recv(fd, bytes.get_mut(..most).unwrap_or(&mut []), flags) {
             Ok(0) => return Step::Ended,
+            Ok(got) if pending > 0 => incoming.drained(got.try_into().unwrap_or(0)),
+            Ok(_) if segment.is_leaving() => return Step::Moved(0),
+            // No bell that has been counted, and no byte of a peer that has left: nonsense.
+            Ok(_) if incoming.pending_bells() == 0 => _ = raw::recv(fd, &mut bytes, 0),
             Ok(_) | Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 // Not yet: its last bytes, or its FIN, are still on their way.
@@ -372,6 +377,7 @@ fn last_word(socket: &Socket, fd: c_int) -> Step {
             Err(error) => return Step::Failed(error),
         }
     }
+    Step::Moved(0)
 }
 
 /// Goes the way of a send as far as the ring that it would write to. Returns whether there is one.
