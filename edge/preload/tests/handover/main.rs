@@ -115,6 +115,12 @@ fn an_instance_that_is_closed_is_used_again() {
     succeeds("instances", &[&SHARED, &SPINNING, &SLEEPING], &["requests", "inner", "closed"]);
 }
 
+/// Goal: how much there is to read is what has been sent, and to ask for it changes nothing.
+#[test]
+fn what_is_there_to_read_is_counted_by_any_thread() {
+    succeeds("counted", &[&SHARED, &SPINNING], &[""]);
+}
+
 /// Goal: a thread that wants what one of lower real-time priority has, on the same processor, lets it run.
 #[test]
 fn a_thread_of_high_priority_lets_a_lower_one_finish() {
@@ -329,7 +335,12 @@ fn a_program_with_the_library_goes_on_where_the_last_one_stopped() {
     let rings = ["execl", "fork", "vfork", "inherit", "scmpath"].map(|how| (how, true));
     for (how, keeps_rings) in kernels.into_iter().chain(rings) {
         let mut ringed = 0;
-        for [read, sent, to_server, to_client] in AMOUNTS {
+        // Where others are busy, the client's offer may come late each time.
+        let rounds = AMOUNTS.into_iter().enumerate().cycle().take(ROUNDS_MAX * AMOUNTS.len());
+        for (at, [read, sent, to_server, to_client]) in rounds {
+            if at == 0 && ringed > 0 {
+                break;
+            }
             let talk = Talk { how, way: "epoll", read, sent, to_server, to_client };
             let said = run_with(&place, &with, &with, talk, &[("VMA_TRACELEVEL", "5")]);
             if had_rings(&said) {
@@ -344,6 +355,9 @@ fn a_program_with_the_library_goes_on_where_the_last_one_stopped() {
         assert!(ringed > 0, "{how}: no connection had rings");
     }
 }
+
+/// All amounts are tried so often, until a connection has had rings.
+const ROUNDS_MAX: usize = 10;
 
 /// Whether the server accepted a connection with rings. One that is faster than the client's offer does not.
 fn had_rings(said: &str) -> bool {
