@@ -192,6 +192,14 @@ pub struct Writer {
     pub armed: AtomicU32,
 }
 
+impl Sender {
+    /// Whether it has switched.
+    #[inline]
+    pub fn is_switched(&self) -> bool {
+        self.is_switched.load(Ordering::Relaxed) != 0
+    }
+}
+
 impl Page {
     /// Fills in the words of a page that no other process knows yet.
     pub fn prepare(&self) {
@@ -317,7 +325,7 @@ impl Direction {
     #[inline]
     pub fn switch(&self) -> bool {
         let Self { producer, sender, .. } = self;
-        let is_first = sender.is_switched.load(Ordering::Relaxed) == 0;
+        let is_first = !sender.is_switched();
         if is_first {
             producer.switched_at.store(producer.given.load(Ordering::Acquire), Ordering::Release);
             sender.is_switched.store(1, Ordering::Relaxed);

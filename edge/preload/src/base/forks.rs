@@ -9,21 +9,19 @@ use crate::base::lock::{Lazy, Lock};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rank {
     Desks,
-    Buffers,
     Rings,
     Streams,
 }
 
-static LOCKS: [Lazy<&'static Lock>; 4] = [const { Lazy::new() }; 4];
+static LOCKS: [Lazy<&'static Lock>; 3] = [const { Lazy::new() }; 3];
 static IN_CHILD: Lazy<fn()> = Lazy::new();
 
 /// From now on a lock is held across a fork.
 pub(crate) fn join(rank: Rank, lock: &'static Lock) {
     let place = match rank {
         Rank::Desks => 0,
-        Rank::Buffers => 1,
-        Rank::Rings => 2,
-        Rank::Streams => 3,
+        Rank::Rings => 1,
+        Rank::Streams => 2,
     };
     if let Some(known) = LOCKS.get(place)
         && known.get().is_none()

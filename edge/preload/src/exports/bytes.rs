@@ -223,6 +223,17 @@ fn send_any(
         return size(dummy(fd, parts, to()));
     }
     let Some(socket) = table::socket(fd) else { return call() };
+    if let [part] = parts
+        && (1..=SHORT).contains(&part.iov_len)
+        && flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) == 0
+        && !is_plain(&socket)
+        && may_ring(&socket)
+    {
+        raw::cancellation_point();
+        if stream::try_send_short(&socket, fd, part.iov_base.cast(), part.iov_len) {
+            return part.iov_len.cast_signed();
+        }
+    }
     if let Err(error) = pace(&socket, fd, parts, flags) {
         return size(Err(error));
     }
@@ -250,6 +261,9 @@ fn send_any(
     let is_special = flags & !known != 0 || to.is_special || to.is_v6 && is_foreign();
     size(datagram::send(&socket, fd, parts, to.addr, is_special, || answer(call())))
 }
+
+/// So few bytes of a connection may go by a shorter way.
+const SHORT: usize = 512;
 
 /// `VMA_SND_FLAGS_DUMMY`: everything is made ready, and nothing is sent. To the kernel the flag means nothing, nor does
 /// it for a program that has not asked for the extra functions.

@@ -19,7 +19,7 @@ pub(super) mod xtreme;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use self::buffers::Buffer;
+use self::buffers::{Buffer, Pool};
 use self::xtreme::Completion;
 use super::lending;
 use crate::base::logic::Logic;
@@ -184,7 +184,8 @@ unsafe extern "C-unwind" fn xtreme_poll(
     if !config::get().socketxtreme {
         return fails(libc::EOPNOTSUPP);
     }
-    super::int(xtreme::poll(ring, into, room as usize))
+    // SAFETY: the program's promise.
+    super::int(unsafe { xtreme::poll(ring, into, room as usize) })
 }
 
 /// `struct vma_packet_desc_t`.
@@ -201,31 +202,34 @@ unsafe extern "C-unwind" fn xtreme_free_packets(packets: *const Packet, count: c
     if !config::get().socketxtreme {
         return fails(libc::EOPNOTSUPP);
     }
-    for at in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: numbers and pointers, of which any are legal.
-        let packet = unsafe { copy::read(packets.wrapping_add(at)) };
-        if packet.and_then(|packet| buffers::release_packet(packet.buffers)).is_none() {
-            return fails(libc::EINVAL);
-        }
+    if packets.is_null() {
+        return fails(libc::EINVAL);
     }
-    if packets.is_null() { fails(libc::EINVAL) } else { 0 }
+    let is_done = xtreme::with_buffers(|pool| {
+        (0..usize::try_from(count).unwrap_or(0)).all(|at| {
+            // SAFETY: the program's promise: so many of them, wherever they lie.
+            let packet = unsafe { packets.wrapping_add(at).read_unaligned() };
+            pool.free_packet(packet.buffers).is_some()
+        })
+    });
+    if is_done { 0 } else { fails(libc::EINVAL) }
 }
 
 /// Counts references to a buffer, if there are any.
-fn counted(buffer: *const Buffer, change: impl FnOnce(*const Buffer) -> Option<u32>) -> c_int {
+fn counted(change: impl FnOnce(&mut Pool) -> Option<u32>) -> c_int {
     if !config::get().socketxtreme {
         return fails(libc::EOPNOTSUPP);
     }
-    let count = change(buffer).and_then(|count| c_int::try_from(count).ok());
+    let count = xtreme::with_buffers(change).and_then(|count| c_int::try_from(count).ok());
     count.unwrap_or_else(|| fails(libc::EINVAL))
 }
 
 extern "C" fn xtreme_ref(buffer: *const Buffer) -> c_int {
-    counted(buffer, buffers::refer)
+    counted(|pool| pool.refer(buffer))
 }
 
 extern "C" fn xtreme_free(buffer: *const Buffer) -> c_int {
-    counted(buffer, buffers::release)
+    counted(|pool| pool.free(buffer))
 }
 
 /// The ring that a socket sends by, whatever it sends to: the one that it receives by.

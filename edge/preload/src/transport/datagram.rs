@@ -35,6 +35,7 @@ pub(crate) use directory::{tidy_up, withdraw_of_dead};
 use group::BY_UNKNOWN;
 pub(crate) use inbox::{
     Arrival, Content, Request, Sleeper, content, dropped, next_len, receive as receive_one,
+    receive_now, receive_short,
 };
 use inbox::{IPV6_MULTICAST_ALL, MCAST_MSFILTER};
 pub(crate) use mailbox::{Mailbox, counts};

@@ -37,6 +37,7 @@ use adverb_sys::memory;
 
 use crate::base::address;
 use crate::base::config::Sizes;
+use crate::base::copy;
 use crate::base::iovec::IoCursor;
 use crate::base::shelter::Mapping;
 use crate::socket::state::{Attached, Socket};
@@ -603,6 +604,28 @@ impl Ring<'_> {
         Ok(done)
     }
 
+    /// The same in the plainest case: all there is is a few bytes, at most `most`, that lie behind one another. They are
+    /// copied to memory of ours; `None`: that is not the case, and nothing has happened.
+    ///
+    /// # Safety
+    ///
+    /// `into` has room for `most` bytes, which are nothing else's.
+    #[inline]
+    pub(crate) unsafe fn read_short(&self, into: *mut u8, most: usize) -> Option<usize> {
+        let (tail, available) = self.readable().ok()?;
+        let (offset, together) = self.place(tail, self.grown_at());
+        if available == 0 || available > most.min(together) {
+            return None;
+        }
+        // SAFETY: within the ring (rule 2), whose missing pages are replaced; the caller's promise.
+        unsafe { into.copy_from_nonoverlapping(self.bytes.wrapping_add(offset), available) };
+        if self.is_spoilt.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.advance(tail, tail.wrapping_add(word(available)));
+        Some(available)
+    }
+
     /// Takes bytes out again, and hands them to `take`, which says of how many it has disposed, until
     /// it has disposed of none, or of more than there can be at once. Returns whether the ring is empty.
     pub(crate) fn forward(
@@ -707,6 +730,33 @@ impl Ring<'_> {
             self.next.store(self.place(head, grown_at).0, Ordering::Relaxed);
         }
         Ok(done)
+    }
+
+    /// The same in the plainest case: a few bytes of the program's for which there is known to be room where the last
+    /// ones are, in a ring that has not grown. False: that is not the case, and nothing has happened.
+    #[inline]
+    pub(crate) fn write_short(&self, from: *const u8, len: usize) -> bool {
+        let Direction { producer, sender, .. } = self.direction;
+        let head = sender.head.load(Ordering::Relaxed);
+        let ahead = head.wrapping_sub(sender.tail_seen.load(Ordering::Relaxed));
+        let (offset, together) = self.place(head, NEVER);
+        let (count, end) = (word(len), word(offset + len));
+        let is_plain = self.grows_at() == NEVER
+            && len <= together
+            && end <= RESTART_BYTES
+            && end <= sender.reserved.load(Ordering::Relaxed)
+            && ahead.saturating_add(count) <= word(self.sizes.first);
+        // SAFETY: the program's promise for what is sent; within the ring (rule 2).
+        let is_done = is_plain && unsafe { copy::copy(self.bytes.wrapping_add(offset), from, len) };
+        if !is_done || self.is_spoilt.load(Ordering::Relaxed) {
+            return false;
+        }
+        let head = head.wrapping_add(count);
+        // In this order, as above.
+        sender.head.store(head, Ordering::Release);
+        producer.head.store(head, Ordering::Release);
+        self.next.store(self.place(head, NEVER).0, Ordering::Relaxed);
+        true
     }
 
     /// What it means that a copy has found no memory: a page of the ring, or of the program's buffer.

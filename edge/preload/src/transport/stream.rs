@@ -6,7 +6,8 @@
 //! # Safety
 //!
 //! Message headers passed to the kernel point to arrays on this stack, and these to the program's
-//! buffers, which it has promised for the length of the call (see `iovec.rs`).
+//! buffers, which it has promised for the length of the call (see `iovec.rs`). Short receptions go to memory of ours, for
+//! which the caller answers.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -286,19 +287,59 @@ fn receive_ring(
         Ok(0) => at_empty(socket, segment, fd, into, how),
         Ok(got) => {
             if !how.peek {
-                streak::note_run(socket);
-                if socket.traffic.streamed.load(Ordering::Relaxed) != 0 {
-                    socket.traffic.streamed.store(0, Ordering::Relaxed);
-                }
-                rise(&socket.counters.rx_waiting_bytes_max, got);
-                add(&socket.counters.rx_packets, 1);
-                add(&socket.counters.rx_bytes, got);
-                bell::notify_of_room(socket, ring, fd);
-                bell::drain_pending(segment.connection(socket), fd);
+                note_received(socket, segment, fd, got);
             }
             Step::Moved(got)
         }
     }
+}
+
+/// So many bytes have been taken out of the ring. The lock for receiving is held.
+#[inline]
+fn note_received(socket: &Socket, segment: &Segment, fd: c_int, got: usize) {
+    streak::note_run(socket);
+    if socket.traffic.streamed.load(Ordering::Relaxed) != 0 {
+        socket.traffic.streamed.store(0, Ordering::Relaxed);
+    }
+    rise(&socket.counters.rx_waiting_bytes_max, got);
+    add(&socket.counters.rx_packets, 1);
+    add(&socket.counters.rx_bytes, got);
+    bell::notify_of_room(socket, segment.incoming(socket.end()), fd);
+    bell::drain_pending(segment.connection(socket), fd);
+}
+
+/// Receives the few bytes that are there, at most `most`, in the plainest case; `None`: [`try_receive`] finds out what
+/// there is, and nothing has happened.
+///
+/// # Safety
+///
+/// `into` has room for `most` bytes, which are nothing else's.
+#[inline]
+pub(crate) unsafe fn try_receive_short(
+    socket: &Socket,
+    fd: c_int,
+    into: *mut u8,
+    most: usize,
+) -> Option<usize> {
+    let segment = plain_segment(socket)?;
+    let _held = socket.receiving.hold();
+    let is_source = segment.connection(socket).source() == Source::Ring;
+    if !is_source || is_left_behind(socket, segment) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let got = unsafe { segment.incoming(socket.end()).read_short(into, most) }?;
+    note_received(socket, segment, fd, got);
+    Some(got)
+}
+
+/// The rings of a connection that has nothing but rings, and no error to report.
+#[inline]
+fn plain_segment(socket: &Socket) -> Option<&Segment> {
+    let is_plain = socket.kind() == Kind::Stream
+        && socket.route() == Route::Rings
+        && socket.flags.pending_error.load(Ordering::Relaxed) == 0;
+    is_plain.then(|| socket.mapped()).flatten()
 }
 
 /// There was nothing in the ring.
@@ -392,6 +433,46 @@ pub(crate) fn warm(socket: &Socket, fd: c_int) -> bool {
     std::hint::black_box(ring.has_room());
     std::hint::black_box(ring.direction.consumer.sleep.armed.load(Ordering::Relaxed));
     true
+}
+
+/// Sends a few bytes in the plainest case. False: [`try_send`] finds out how, and nothing has happened.
+#[inline]
+pub(crate) fn try_send_short(socket: &Socket, fd: c_int, from: *const u8, len: usize) -> bool {
+    let Some(segment) = plain_segment(socket).filter(|_| !socket.paced.is_on()) else {
+        return false;
+    };
+    let ring = segment.outgoing(socket.end());
+    ring.prepare();
+    let held = socket.sending.hold();
+    let streamed = socket.traffic.streamed.load(Ordering::Relaxed);
+    let is_plain = ring.direction.sender.is_switched()
+        && !segment.is_leaving()
+        && !socket.flags.is_write_shut.load(Ordering::Relaxed)
+        && ring.direction.consumer.sleep.gone.load(Ordering::Acquire) == 0
+        && !socket.flags.is_peer_gone.load(Ordering::Acquire)
+        && streamed < STREAM_BYTES;
+    if !is_plain || !ring.write_short(from, len) {
+        return false;
+    }
+    note_sent(socket, segment, fd, streamed, len);
+    drop(held);
+    if is_left_behind(socket, segment) {
+        fallback::follow(socket, fd);
+    }
+    true
+}
+
+/// So many bytes have been put into the ring, after so many others. The lock for sending is held.
+#[inline]
+fn note_sent(socket: &Socket, segment: &Segment, fd: c_int, streamed: u64, sent: usize) {
+    let streamed = streamed.saturating_add(sent.try_into().unwrap_or(0));
+    socket.traffic.streamed.store(streamed, Ordering::Relaxed);
+    if sent > 0 {
+        bell::wake_reader(socket, segment.connection(socket), fd);
+        streak::end_run(socket);
+        add(&socket.counters.tx_packets, 1);
+        add(&socket.counters.tx_bytes, sent);
+    }
 }
 
 /// Sends what there is room for. The cursor moves by as many bytes as the answer says.
@@ -522,18 +603,8 @@ fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut IoCurs
     {
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
-    socket
-        .traffic
-        .streamed
-        .store(streamed.saturating_add(sent.try_into().unwrap_or(0)), Ordering::Relaxed);
-    if sent == 0 {
-        return if from.remaining() == 0 { Step::Moved(0) } else { Step::Nothing };
-    }
-    bell::wake_reader(socket, segment.connection(socket), fd);
-    streak::end_run(socket);
-    add(&socket.counters.tx_packets, 1);
-    add(&socket.counters.tx_bytes, sent);
-    Step::Moved(sent)
+    note_sent(socket, segment, fd, streamed, sent);
+    if sent == 0 && from.remaining() > 0 { Step::Nothing } else { Step::Moved(sent) }
 }
 
 /// After sending on a ring that is full, or part of a stream: has it grow when that pays.

@@ -1,22 +1,20 @@
 //! Buffers of SocketXtreme: pieces of packets that the program counts its references to.
 //!
 //! A packet is a loan (`loans.rs`) with a buffer for each of its pieces, which comes back when nothing refers to any of
-//! them; or it is short, and has been copied into its one buffer. Buffers lie in chunks that stay for as long as the process, so that one that the program passes can be
-//! told from anything else.
+//! them; or it is short, and has been copied into its one buffer. Buffers lie in chunks that stay for as long as the
+//! process, so that one that the program passes can be told from anything else.
 //!
 //! # Safety
 //!
-//! The first fields of a buffer are `struct vma_buff_t`, which the program reads. They are written while the
-//! lock is held, and never read here. So are its own bytes, but by the owner of a [`Blank`]. All others are touched while
-//! the lock is held alone.
+//! The first fields of a buffer are `struct vma_buff_t`, which the program reads. They are written by the owner of the
+//! [`Pool`], and never read here. So are its own bytes, but by the owner of a [`Blank`]. All others are touched by the
+//! pool's owner alone.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use super::returning::give_back;
-use crate::base::forks::{self, Rank};
-use crate::base::lock::Guarded;
 use crate::socket::loans::{Lent, PIECES_MAX};
 use crate::socket::table::SocketRef;
 
@@ -44,7 +42,7 @@ pub(crate) const SHORT: usize = 256;
 const SHORTS_MAX: usize = 4096;
 
 #[derive(Debug)]
-struct Packet {
+pub(crate) struct Packet {
     /// What has been lent: of which socket and descriptor, and under which number.
     loan: (SocketRef, c_int, u64),
     places: [usize; PIECES_MAX],
@@ -55,8 +53,9 @@ struct Packet {
 /// Buffers of one chunk.
 const CHUNK: usize = 256;
 
+/// All buffers of this process.
 #[derive(Debug)]
-struct Pool {
+pub(crate) struct Pool {
     chunks: Vec<Box<[Buffer; CHUNK]>>,
     free: Vec<usize>,
     /// Short packets that the program has.
@@ -66,13 +65,6 @@ struct Pool {
 // SAFETY: the pointers of a buffer are the program's to follow, and not ours.
 unsafe impl Send for Pool {}
 
-static POOL: Guarded<Pool> = Guarded::new(Pool { chunks: Vec::new(), free: Vec::new(), shorts: 0 });
-
-/// They have a part in forks from now on.
-pub(crate) fn join_forks() {
-    forks::join(Rank::Buffers, POOL.lock());
-}
-
 impl Buffer {
     /// Whether the buffer at this place, which is referred to, is the one of a short packet.
     fn is_short(&self, place: usize) -> bool {
@@ -81,14 +73,23 @@ impl Buffer {
 }
 
 impl Pool {
+    pub(crate) const fn new() -> Self {
+        Self { chunks: Vec::new(), free: Vec::new(), shorts: 0 }
+    }
+
+    #[inline]
     fn buffer(&mut self, place: usize) -> Option<&mut Buffer> {
         self.chunks.get_mut(place / CHUNK)?.get_mut(place % CHUNK)
     }
 
+    #[inline]
     fn take(&mut self) -> usize {
-        if let Some(place) = self.free.pop() {
-            return place;
-        }
+        self.free.pop().unwrap_or_else(|| self.grow())
+    }
+
+    /// One more chunk, and the place of its first buffer.
+    #[cold]
+    fn grow(&mut self) -> usize {
         let first = self.chunks.len() * CHUNK;
         let empty = |_| Buffer {
             next: ptr::null_mut(),
@@ -105,6 +106,7 @@ impl Pool {
     }
 
     /// Where a buffer is that the program has passed, if it is one that it refers to.
+    #[inline]
     fn place(&self, at: *const Buffer) -> Option<usize> {
         let within = |chunk: &[Buffer; CHUNK]| {
             let offset = at.addr().checked_sub(chunk.as_ptr().addr())?;
@@ -119,7 +121,92 @@ impl Pool {
             .find_map(|(number, chunk)| Some(number * CHUNK + within(chunk)?))
     }
 
+    /// A list of buffers for what has been lent of a socket, of at least one.
+    pub(crate) fn list(
+        &mut self,
+        socket: &SocketRef,
+        fd: c_int,
+        lent: &Lent,
+    ) -> (*mut Buffer, usize) {
+        let count = lent.count.clamp(1, PIECES_MAX);
+        let mut places = [0; PIECES_MAX];
+        places.iter_mut().take(count).for_each(|place| *place = self.take());
+        let [first, ..] = places;
+        let mut next = ptr::null_mut();
+        for (place, piece) in places.iter().zip(&lent.pieces).take(count).rev() {
+            let Some(buffer) = self.buffer(*place) else { continue };
+            buffer.next = next;
+            buffer.payload = piece.iov_base;
+            buffer.len = u16::try_from(piece.iov_len).unwrap_or(u16::MAX);
+            (buffer.references, buffer.first) = (1, first);
+            next = ptr::from_mut(buffer);
+        }
+        if let Some(buffer) = self.buffer(first) {
+            let loan = (socket.clone(), fd, lent.id);
+            buffer.packet = Some(Packet { loan, places, count, alive: count });
+        }
+        (next, count)
+    }
+
+    /// A buffer for a short packet; `None` if the program has very many.
+    pub(crate) fn blank(&mut self) -> Option<Blank> {
+        if self.shorts >= SHORTS_MAX {
+            return None;
+        }
+        let place = self.take();
+        let own = self.buffer(place)?.own.get().cast();
+        Some(Blank { place, own })
+    }
+
+    /// The packet of the first `len` bytes of a blank.
+    #[inline]
+    pub(crate) fn fill(&mut self, Blank { place, own }: Blank, len: usize) -> *mut Buffer {
+        self.shorts += 1;
+        let Some(buffer) = self.buffer(place) else { return ptr::null_mut() };
+        (buffer.next, buffer.payload) = (ptr::null_mut(), own.cast());
+        buffer.len = u16::try_from(len).unwrap_or(0);
+        (buffer.references, buffer.first) = (1, place);
+        ptr::from_mut(buffer)
+    }
+
+    /// One reference more; `None` if the program has none.
+    pub(crate) fn refer(&mut self, buffer: *const Buffer) -> Option<u32> {
+        let place = self.place(buffer)?;
+        let buffer = self.buffer(place)?;
+        buffer.references = buffer.references.checked_add(1)?;
+        Some(buffer.references)
+    }
+
+    /// One less. Returns how many are left; `None` if the program has none.
+    pub(crate) fn free(&mut self, buffer: *const Buffer) -> Option<u32> {
+        let place = self.place(buffer)?;
+        let (left, packet) = self.release(place)?;
+        if let Some(packet) = packet {
+            packet.return_loan();
+        }
+        Some(left)
+    }
+
+    /// One less to each buffer of a packet, by its first. `None` if it is none, or the program refers to it no more.
+    pub(crate) fn free_packet(&mut self, first: *const Buffer) -> Option<()> {
+        let place = self.place(first)?;
+        let buffer = self.buffer(place)?;
+        if buffer.is_short(place) {
+            return self.release(place).map(|_| ());
+        }
+        let packet = buffer.packet.as_ref()?;
+        let (places, count) = (packet.places, packet.count);
+        for place in places.iter().take(count) {
+            // One that the program has freed by itself is not there any more.
+            if let Some((_, Some(packet))) = self.release(*place) {
+                packet.return_loan();
+            }
+        }
+        Some(())
+    }
+
     /// One reference less. Returns how many are left, and the packet if that was the last one to it.
+    #[inline]
     fn release(&mut self, place: usize) -> Option<(u32, Option<Packet>)> {
         let buffer = self.buffer(place)?;
         buffer.references = buffer.references.checked_sub(1)?;
@@ -145,30 +232,6 @@ impl Pool {
     }
 }
 
-/// A list of buffers for what has been lent of a socket, of at least one.
-pub(crate) fn list(socket: &SocketRef, fd: c_int, lent: &Lent) -> (*mut Buffer, usize) {
-    let count = lent.count.clamp(1, PIECES_MAX);
-    POOL.with(|pool| {
-        let mut places = [0; PIECES_MAX];
-        places.iter_mut().take(count).for_each(|place| *place = pool.take());
-        let [first, ..] = places;
-        let mut next = ptr::null_mut();
-        for (place, piece) in places.iter().zip(&lent.pieces).take(count).rev() {
-            let Some(buffer) = pool.buffer(*place) else { continue };
-            buffer.next = next;
-            buffer.payload = piece.iov_base;
-            buffer.len = u16::try_from(piece.iov_len).unwrap_or(u16::MAX);
-            (buffer.references, buffer.first) = (1, first);
-            next = ptr::from_mut(buffer);
-        }
-        if let Some(buffer) = pool.buffer(first) {
-            let loan = (socket.clone(), fd, lent.id);
-            buffer.packet = Some(Packet { loan, places, count, alive: count });
-        }
-        (next, count)
-    })
-}
-
 /// A buffer that nothing refers to, and whose owner may write its bytes.
 #[derive(Debug)]
 pub(crate) struct Blank {
@@ -180,85 +243,16 @@ pub(crate) struct Blank {
 unsafe impl Send for Blank {}
 
 impl Blank {
-    /// One for a short packet; `None` if the program has very many.
-    pub(crate) fn take() -> Option<Self> {
-        POOL.with(Self::take_from)
-    }
-
-    fn take_from(pool: &mut Pool) -> Option<Self> {
-        if pool.shorts >= SHORTS_MAX {
-            return None;
-        }
-        let place = pool.take();
-        let own = pool.buffer(place)?.own.get().cast();
-        Some(Self { place, own })
-    }
-
     /// Room for [`SHORT`] bytes.
     pub(crate) fn part(&self) -> libc::iovec {
         libc::iovec { iov_base: self.own.cast(), iov_len: SHORT }
     }
-
-    /// The packet of its first `len` bytes, and a blank for the next one.
-    pub(crate) fn list(self, len: usize) -> (*mut Buffer, Option<Self>) {
-        let Self { place, own } = self;
-        POOL.with(|pool| {
-            pool.shorts += 1;
-            let next = Self::take_from(pool);
-            let Some(buffer) = pool.buffer(place) else { return (ptr::null_mut(), next) };
-            (buffer.next, buffer.payload) = (ptr::null_mut(), own.cast());
-            buffer.len = u16::try_from(len).unwrap_or(0);
-            (buffer.references, buffer.first) = (1, place);
-            (ptr::from_mut(buffer), next)
-        })
-    }
 }
 
-fn return_packet(packet: Option<Packet>) {
-    if let Some(Packet { loan: (socket, fd, id), .. }) = packet {
+impl Packet {
+    /// Nothing refers to it any more.
+    fn return_loan(self) {
+        let (socket, fd, id) = self.loan;
         let _ = give_back(&socket, fd, id);
     }
-}
-
-/// One reference more; `None` if the program has none.
-pub(crate) fn refer(buffer: *const Buffer) -> Option<u32> {
-    POOL.with(|pool| {
-        let place = pool.place(buffer)?;
-        let buffer = pool.buffer(place)?;
-        buffer.references = buffer.references.checked_add(1)?;
-        Some(buffer.references)
-    })
-}
-
-/// One less. Returns how many are left; `None` if the program has none.
-pub(crate) fn release(buffer: *const Buffer) -> Option<u32> {
-    let (left, packet) = POOL.with(|pool| {
-        let place = pool.place(buffer)?;
-        pool.release(place)
-    })?;
-    return_packet(packet);
-    Some(left)
-}
-
-/// One less to each buffer of a packet, by its first. `None` if it is none, or the program refers to it no more.
-pub(crate) fn release_packet(first: *const Buffer) -> Option<()> {
-    let packet = POOL.with(|pool| {
-        let place = pool.place(first)?;
-        let buffer = pool.buffer(place)?;
-        if buffer.is_short(place) {
-            return pool.release(place).map(|(_, packet)| packet);
-        }
-        let packet = buffer.packet.as_ref()?;
-        let (places, count) = (packet.places, packet.count);
-        let mut last = None;
-        for place in places.iter().take(count) {
-            // One that the program has freed by itself is not there any more.
-            if let Some((_, Some(packet))) = pool.release(*place) {
-                last = Some(packet);
-            }
-        }
-        Some(last)
-    })?;
-    return_packet(packet);
-    Some(())
 }

@@ -1,13 +1,16 @@
 //! SocketXtreme: what has happened to the sockets of a ring, said by one call, and packets lent where they lie.
 //!
-//! A socket has a seat at its ring (`rings.rs`) as soon as it has an address. [`poll`] looks at the memory of every
-//! seat, and once in so many calls at what the kernel has for them: all seats are registered with the ring's epoll
+//! A socket has a seat at its ring (`rings.rs`) as soon as it has an address. [`poll`] looks at the memory of the seats
+//! in front, which have had something lately, and of a few of the others in turn, so that a call costs the same however
+//! many there are; and once in so many calls at what the kernel has: all seats are registered with the ring's epoll
 //! instance. Connections are accepted, and bytes received, by the call that finds them.
+//!
+//! One lock guards all of it, buffers too: it is taken once in a call.
 //!
 //! # Safety
 //!
-//! Completions are written to where the program has said that there is room for them, with copies that fail where
-//! there is nothing. Flags of the program's descriptors are set by numbers alone.
+//! The program calls [`poll`] with room for as many completions as it says. Short packets are received into buffers that nothing refers to yet. Flags of the program's descriptors are set by numbers alone. Addresses are read as what their family
+//! says they are, out of room for any.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -20,10 +23,10 @@ use crate::base::iovec::IoCursor;
 use crate::base::lock::Guarded;
 use crate::base::raw::{self, Errno};
 use crate::base::{address, config, copy};
-use crate::exports::extra::buffers::{self, Blank, Buffer, SHORT};
+use crate::exports::extra::buffers::{Blank, Buffer, Pool, SHORT};
 use crate::exports::extra::rings;
 use crate::share::sockets;
-use crate::socket::loans::{Lent, Loan, PIECES_MAX, Spare};
+use crate::socket::loans::{Loan, PIECES_MAX, Spare};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Request, Store};
@@ -81,11 +84,20 @@ struct Paper {
 }
 
 impl Paper {
+    /// The buffer for a short packet, if there may be one more.
+    #[inline]
+    fn blank(&mut self, pool: &mut Pool) -> Option<&Blank> {
+        if self.blank.is_none() {
+            self.blank = pool.blank();
+        }
+        self.blank.as_ref()
+    }
+
     /// Room for a packet. Those that are longer than a short one may be lent instead.
-    fn parts(&mut self, loan: &mut Loan<'_>) -> [libc::iovec; 2] {
-        self.blank = self.blank.take().or_else(Blank::take);
+    #[inline]
+    fn parts(&mut self, loan: &mut Loan<'_>, pool: &mut Pool) -> [libc::iovec; 2] {
         let whole = libc::iovec { iov_len: PACKET_MAX, ..self.spare.part() };
-        match &self.blank {
+        match self.blank(pool) {
             // A long one goes on in the other buffer, behind room for what is in this one.
             Some(blank) => {
                 loan.least = SHORT + 1;
@@ -96,24 +108,33 @@ impl Paper {
     }
 
     /// The packet of `len` bytes that have been copied there.
-    fn list(&mut self, socket: &SocketRef, fd: c_int, len: usize) -> (*mut Buffer, usize) {
-        match self.blank.take() {
-            Some(blank) if len <= SHORT => {
-                let (buffer, next) = blank.list(len);
-                self.blank = next;
-                (buffer, 1)
-            }
-            blank => {
-                if let Some(blank) = &blank {
-                    let (to, from) = (self.spare.part().iov_base, blank.part().iov_base);
-                    // SAFETY: both have room for so many bytes, and are not shared.
-                    unsafe { copy::copy(to.cast(), from.cast(), SHORT) };
-                }
-                self.blank = blank;
-                buffers::list(socket, fd, &self.spare.lend(socket, len))
-            }
+    #[inline]
+    fn list(
+        &mut self,
+        pool: &mut Pool,
+        socket: &SocketRef,
+        fd: c_int,
+        len: usize,
+    ) -> (*mut Buffer, usize) {
+        if len <= SHORT
+            && let Some(blank) = self.blank.take()
+        {
+            return (pool.fill(blank, len), 1);
         }
+        if let Some(blank) = &self.blank {
+            let (to, from) = (self.spare.part().iov_base, blank.part().iov_base);
+            // SAFETY: both have room for so many bytes, and are not shared.
+            unsafe { copy::copy(to.cast(), from.cast(), SHORT) };
+        }
+        pool.list(socket, fd, &self.spare.lend(socket, len))
     }
+}
+
+/// The place of one of `len` in a circle, so many steps behind another.
+#[inline]
+fn wrapped(first: usize, step: usize, len: usize) -> usize {
+    let at = if first < len { first } else { 0 } + step;
+    if at < len { at } else { at.saturating_sub(len) }
 }
 
 /// What is left of a buffer behind so many bytes.
@@ -125,9 +146,12 @@ fn after(part: libc::iovec, len: usize) -> libc::iovec {
 #[derive(Debug)]
 struct Desk {
     ring: c_int,
+    /// Those in front have had something lately.
     seats: Vec<Seat>,
-    /// The seat that is looked at first.
-    first: usize,
+    /// How many are in front.
+    front: usize,
+    /// The seats in front and behind that are looked at first, counted from the first one there.
+    turns: [usize; 2],
     /// Calls since the kernel was last asked, and after how many it is asked again.
     calls: u32,
     most_calls: u32,
@@ -136,7 +160,19 @@ struct Desk {
     paper: Paper,
 }
 
-static DESKS: Guarded<Vec<Desk>> = Guarded::new(Vec::new());
+/// All rings that are polled, and the buffers of their packets.
+#[derive(Debug)]
+struct Hall {
+    desks: Vec<Desk>,
+    pool: Pool,
+}
+
+static HALL: Guarded<Hall> = Guarded::new(Hall { desks: Vec::new(), pool: Pool::new() });
+
+/// Calls `f` with the buffers of packets.
+pub(super) fn with_buffers<T>(f: impl FnOnce(&mut Pool) -> T) -> T {
+    HALL.with(|hall| f(&mut hall.pool))
+}
 
 /// A socket has got an address, a peer, or a backlog: it has a seat from now on, where the program has asked for
 /// SocketXtreme.
@@ -151,10 +187,9 @@ pub(crate) fn attach(socket: &SocketRef, fd: c_int) {
 #[cold]
 fn seat(socket: &SocketRef, fd: c_int) {
     let Some(ring) = rings::of(socket, fd) else { return };
-    forks::join(Rank::Desks, DESKS.lock());
-    buffers::join_forks();
+    forks::join(Rank::Desks, HALL.lock());
     forks::call_in_child(after_fork);
-    DESKS.with(|desks| {
+    HALL.with(|Hall { desks, .. }| {
         let desk = match desks.iter_mut().position(|desk| desk.ring == ring) {
             Some(at) => desks.get_mut(at),
             None => {
@@ -162,7 +197,8 @@ fn seat(socket: &SocketRef, fd: c_int) {
                 desks.push(Desk {
                     ring,
                     seats,
-                    first: 0,
+                    front: 0,
+                    turns: [0; 2],
                     calls: 0,
                     most_calls: 0,
                     idle: 0,
@@ -180,8 +216,8 @@ fn seat(socket: &SocketRef, fd: c_int) {
 /// In a child just forked: its rings know nothing of any socket yet.
 fn after_fork() {
     rings::after_fork();
-    DESKS.with(|desks| {
-        for Desk { ring, seats, .. } in desks {
+    HALL.with(|hall| {
+        for Desk { ring, seats, .. } in &mut hall.desks {
             for seat in seats {
                 seat.asked = 0;
                 let fd = seat.fd;
@@ -192,14 +228,18 @@ fn after_fork() {
 }
 
 /// What has happened at a ring: fills in at most `room` completions at `into`, and returns how many.
-pub(crate) fn poll(ring: c_int, into: *mut Completion, room: usize) -> Result<usize, Errno> {
+///
+/// # Safety
+///
+/// `into` is null, or there is room for so many.
+pub(crate) unsafe fn poll(ring: c_int, into: *mut Completion, room: usize) -> Result<usize, Errno> {
     if into.is_null() || room == 0 {
         return Err(Errno(libc::EINVAL));
     }
-    DESKS.with(|desks| {
+    HALL.with(|Hall { desks, pool }| {
         let desk = desks.iter_mut().find(|desk| desk.ring == ring);
         match desk {
-            Some(desk) => desk.poll(&mut Room { into, room, count: 0 }),
+            Some(desk) => Ok(desk.poll(&mut Room { into, room, count: 0 }, pool)),
             None if rings::is_ring(ring) => Ok(0),
             None => Err(Errno(libc::EBADFD)),
         }
@@ -214,18 +254,18 @@ struct Room {
 }
 
 impl Room {
+    #[inline]
     fn is_full(&self) -> bool {
         self.count >= self.room
     }
 
-    fn put(&mut self, completion: Completion) -> Result<(), Errno> {
+    /// Puts one where there is room.
+    #[inline]
+    fn put(&mut self, completion: Completion) {
         let at = self.into.wrapping_add(self.count);
         // SAFETY: the program's promise: room for so many.
-        if !unsafe { copy::write(at, completion) } {
-            return Err(Errno::FAULT);
-        }
+        unsafe { at.write_unaligned(completion) };
         self.count += 1;
-        Ok(())
     }
 }
 
@@ -235,7 +275,7 @@ impl Desk {
         let is_there =
             |seat: &Seat| seat.fd == fd && std::ptr::eq(seat.socket.socket(), socket.socket());
         if !self.seats.iter().any(is_there) {
-            self.seats.retain(|seat| seat.fd != fd && table::is_socket(seat.fd, &seat.socket));
+            self.keep(|seat| seat.fd != fd && table::is_socket(seat.fd, &seat.socket));
             self.seats.push(Seat { fd, socket, asked: 0, peer: None, has_ended: false });
         }
         let ring = self.ring;
@@ -254,12 +294,18 @@ impl Desk {
         self.seats.iter_mut().find(|seat| seat.fd == fd)
     }
 
-    fn poll(&mut self, room: &mut Room) -> Result<usize, Errno> {
-        self.look_at_memory(room)?;
+    /// Others leave their seats.
+    fn keep(&mut self, is_kept: impl Fn(&Seat) -> bool) {
+        self.seats.retain(is_kept);
+        self.front = self.front.min(self.seats.len());
+    }
+
+    fn poll(&mut self, room: &mut Room, pool: &mut Pool) -> usize {
+        self.look_at_memory(room, pool);
         self.calls = self.calls.wrapping_add(1);
         if room.count > 0 {
             self.idle = 0;
-            return Ok(room.count);
+            return room.count;
         }
         self.idle = self.idle.wrapping_add(1);
         // Before it polls again, a thread had better leave the lines alone for a moment that others write to.
@@ -269,46 +315,87 @@ impl Desk {
         if is_soon || self.calls > self.most_calls {
             let _errno = raw::KeptErrno::new();
             self.calls = 0;
-            self.look_at_kernel(room)?;
-            let has_memory = self.seats.iter().any(Seat::is_in_memory);
+            self.look_at_kernel(room, pool);
+            let has_memory = self.seats.iter().take(FRONT_MAX).any(Seat::is_in_memory);
             self.most_calls = if has_memory { KERNEL_CALLS } else { 0 };
         }
-        Ok(room.count)
+        room.count
     }
 
-    /// Every seat in turn, from the one behind that which was last.
+    /// The seats in front, and then some of the others; now and then the other way round, so that those in front do
+    /// not keep the others waiting for good.
     #[inline]
-    fn look_at_memory(&mut self, room: &mut Room) -> Result<(), Errno> {
-        let Self { seats, first, paper, .. } = self;
-        let (mut at, mut has_gone) = (*first, false);
-        for _ in 0..seats.len() {
-            at = if at < seats.len() { at } else { 0 };
-            let Some(seat) = seats.get_mut(at) else { break };
-            at += 1;
-            if !seat.has_memory_news() {
-                continue;
+    fn look_at_memory(&mut self, room: &mut Room, pool: &mut Pool) {
+        let is_other_way = self.calls.is_multiple_of(BEHIND_FIRST);
+        if is_other_way {
+            self.look_behind(room, pool);
+        }
+        self.look_in_front(room, pool);
+        if !is_other_way {
+            self.look_behind(room, pool);
+        }
+    }
+
+    #[inline]
+    fn look_in_front(&mut self, room: &mut Room, pool: &mut Pool) {
+        let [first, behind] = self.turns;
+        for step in 0..self.front {
+            if room.is_full() {
+                return;
             }
-            if !table::is_socket(seat.fd, &seat.socket) {
-                has_gone = true;
-                continue;
-            }
-            let fd = seat.fd;
-            if let Some(completion) = seat.serve(fd, paper) {
-                *first = at;
-                room.put(completion)?;
-                if room.is_full() {
-                    return Ok(());
-                }
+            let at = wrapped(first, step, self.front);
+            if self.look_at(at, room, pool) {
+                self.turns = [at + 1, behind];
             }
         }
-        if has_gone {
-            seats.retain(|seat| table::is_socket(seat.fd, &seat.socket));
+    }
+
+    #[inline]
+    fn look_behind(&mut self, room: &mut Room, pool: &mut Pool) {
+        let ([front, first], others) = (self.turns, self.seats.len() - self.front);
+        for step in 0..others.min(BEHIND_LOOKS) {
+            if room.is_full() {
+                return;
+            }
+            let at = wrapped(first, step, others);
+            self.turns = [front, at + 1];
+            let at = at + self.front;
+            if self.look_at(at, room, pool) {
+                self.come_to_front(at);
+            }
         }
-        Ok(())
+    }
+
+    /// Says what the memory of a seat has to say, if anything.
+    #[inline]
+    fn look_at(&mut self, at: usize, room: &mut Room, pool: &mut Pool) -> bool {
+        let Some(seat) = self.seats.get_mut(at).filter(|seat| seat.has_memory_news()) else {
+            return false;
+        };
+        let fd = seat.fd;
+        if !table::is_socket(fd, &seat.socket) {
+            self.keep(|seat| table::is_socket(seat.fd, &seat.socket));
+            return false;
+        }
+        let said = seat.serve(fd, &mut self.paper, pool);
+        if let Some(completion) = said {
+            room.put(completion);
+        }
+        said.is_some()
+    }
+
+    /// A seat behind takes a place in front, if need be that of the one that has waited longest for its turn.
+    fn come_to_front(&mut self, at: usize) {
+        let [turn, _] = self.turns;
+        let place = if self.front < FRONT_MAX { self.front } else { turn % FRONT_MAX };
+        if at < self.seats.len() && place < self.seats.len() {
+            self.seats.swap(at, place);
+        }
+        self.front = (self.front + 1).min(FRONT_MAX);
     }
 
     /// What the kernel has for the seats: connections, bytes, ends, and bells.
-    fn look_at_kernel(&mut self, room: &mut Room) -> Result<(), Errno> {
+    fn look_at_kernel(&mut self, room: &mut Room, pool: &mut Pool) {
         let mut events = [NO_EVENT; KERNEL_EVENTS];
         let most = (room.room - room.count).min(KERNEL_EVENTS);
         let count = raw::epoll_now(self.ring, events.get_mut(..most).unwrap_or(&mut []));
@@ -317,21 +404,20 @@ impl Desk {
             let Some(at) = self.seats.iter().position(|seat| seat.fd == fd) else { continue };
             let Some(seat) = self.seats.get_mut(at) else { continue };
             if !table::is_socket(fd, &seat.socket) {
-                self.seats.remove(at);
+                self.keep(|seat| table::is_socket(seat.fd, &seat.socket));
                 continue;
             }
             let completion = match seat.socket.kind() {
                 Kind::Listener => self.accept(fd),
                 Kind::Connecting | Kind::Fresh => seat.arrive(self.ring, fd, event.events.into()),
                 Kind::Stream | Kind::Datagram => {
-                    seat.hear(self.ring, fd, event.events.into(), &mut self.paper)
+                    seat.hear(self.ring, fd, event.events.into(), &mut self.paper, pool)
                 }
             };
             if let Some(completion) = completion {
-                room.put(completion)?;
+                room.put(completion);
             }
         }
-        Ok(())
     }
 
     /// Accepts a connection, which sits down here, too.
@@ -381,47 +467,72 @@ impl Seat {
     }
 
     /// Receives a packet, or finds the end of a stream.
-    fn serve(&mut self, fd: c_int, paper: &mut Paper) -> Option<Completion> {
+    fn serve(&mut self, fd: c_int, paper: &mut Paper, pool: &mut Pool) -> Option<Completion> {
         let _errno = raw::KeptErrno::new();
-        let mut loan = Loan::new(&self.socket, PACKET_MAX, PIECES_MAX);
-        let parts = paper.parts(&mut loan);
-        if self.socket.kind() == Kind::Datagram {
+        if let Some((len, from)) = self.take_short(fd, paper, pool) {
+            let list = paper.list(pool, &self.socket, fd, len);
+            return Some(self.packet(fd, len, list, from));
+        }
+        let socket = &self.socket;
+        let mut loan = Loan::new(socket, PACKET_MAX, PIECES_MAX);
+        let parts = paper.parts(&mut loan, pool);
+        let (len, from) = if socket.kind() == Kind::Datagram {
             let (control, flags) = (std::ptr::null_mut(), libc::MSG_DONTWAIT);
             let request =
                 Request { parts: &parts, control, control_len: 0, flags, loan: Some(&loan) };
-            let arrival = datagram::receive_one(&self.socket, fd, request).ok()?;
-            let from = short(address::read(&arrival.from));
-            return Some(self.packet(fd, arrival.len, loan.lent(), from, paper));
-        }
-        let how = Receive { now: true, loan: Some(&loan), ..Receive::default() };
-        match stream::try_receive(&self.socket, fd, &mut IoCursor::new(&parts), how) {
-            Step::Moved(0) | Step::Nothing => None,
-            Step::Moved(len) => {
-                let from = *self.peer.get_or_insert_with(|| short(address::name(fd, true)));
-                Some(self.packet(fd, len, loan.lent(), from, paper))
-            }
-            Step::Ended => self.end(fd, IN | RDHUP),
-            Step::Failed(error) => {
-                // Whatever the program does next fails with it.
-                let error = u8::try_from(error.0).unwrap_or(0);
-                self.socket.flags.pending_error.store(error, Ordering::Relaxed);
-                self.end(fd, IN | ERR | HUP | RDHUP)
-            }
-        }
+            let arrival = datagram::receive_now(socket, fd, request).ok()?;
+            (arrival.len, stored(&arrival.from))
+        } else {
+            let how = Receive { now: true, loan: Some(&loan), ..Receive::default() };
+            let len = match stream::try_receive(socket, fd, &mut IoCursor::new(&parts), how) {
+                Step::Moved(0) | Step::Nothing => return None,
+                Step::Moved(len) => len,
+                Step::Ended => return self.end(fd, IN | RDHUP),
+                Step::Failed(error) => {
+                    // Whatever the program does next fails with it.
+                    let error = u8::try_from(error.0).unwrap_or(0);
+                    socket.flags.pending_error.store(error, Ordering::Relaxed);
+                    return self.end(fd, IN | ERR | HUP | RDHUP);
+                }
+            };
+            (len, *self.peer.get_or_insert_with(|| short(address::name(fd, true))))
+        };
+        let list = match loan.lent() {
+            Some(lent) => pool.list(socket, fd, &lent),
+            None => paper.list(pool, socket, fd, len),
+        };
+        Some(self.packet(fd, len, list, from))
     }
 
+    /// Receives a short packet in the plainest case: how long it is, and where it comes from.
+    #[inline]
+    fn take_short(
+        &self,
+        fd: c_int,
+        paper: &mut Paper,
+        pool: &mut Pool,
+    ) -> Option<(usize, libc::sockaddr_in)> {
+        let libc::iovec { iov_base, iov_len } = paper.blank(pool)?.part();
+        if self.socket.kind() == Kind::Datagram {
+            // SAFETY: it has room for as much, and is the paper's alone.
+            let (len, from) =
+                unsafe { datagram::receive_short(&self.socket, fd, iov_base.cast(), iov_len) }?;
+            return Some((len, short(from)));
+        }
+        let from = self.peer?;
+        // SAFETY: as above.
+        let len = unsafe { stream::try_receive_short(&self.socket, fd, iov_base.cast(), iov_len) }?;
+        Some((len, from))
+    }
+
+    #[inline]
     fn packet(
         &self,
         fd: c_int,
         len: usize,
-        lent: Option<Lent>,
+        (buffers, buffer_count): (*mut Buffer, usize),
         from: libc::sockaddr_in,
-        paper: &mut Paper,
     ) -> Completion {
-        let (buffers, buffer_count) = match lent {
-            Some(lent) => buffers::list(&self.socket, fd, &lent),
-            None => paper.list(&self.socket, fd, len),
-        };
         let len = u16::try_from(len).unwrap_or(u16::MAX);
         let user_data = self.socket.user_data_or(fd);
         Completion { buffer_count, len, buffers, events: PACKET, user_data, from, ..NOTHING }
@@ -461,6 +572,7 @@ impl Seat {
         fd: c_int,
         events: u64,
         paper: &mut Paper,
+        pool: &mut Pool,
     ) -> Option<Completion> {
         if self.has_ended {
             self.ask(ring, fd);
@@ -485,7 +597,7 @@ impl Seat {
             return said;
         }
         let said =
-            if events & (IN | ERR | HUP | RDHUP) != 0 { self.serve(fd, paper) } else { None };
+            if events & (IN | ERR | HUP | RDHUP) != 0 { self.serve(fd, paper, pool) } else { None };
         if self.has_ended {
             self.ask(ring, fd);
         }
@@ -530,6 +642,17 @@ fn short(addr: Option<SocketAddr>) -> libc::sockaddr_in {
     }
 }
 
+/// The same of one that has come with a datagram.
+#[inline]
+fn stored(addr: &libc::sockaddr_storage) -> libc::sockaddr_in {
+    if c_int::from(addr.ss_family) != libc::AF_INET {
+        return short(address::read(addr));
+    }
+    // SAFETY: that is what an address of this family is, and there is room for any.
+    let addr = unsafe { (&raw const *addr).cast::<libc::sockaddr_in>().read() };
+    libc::sockaddr_in { sin_zero: [0; 8], ..addr }
+}
+
 /// A completion of nothing.
 const NOTHING: Completion = Completion {
     buffer_count: 0,
@@ -547,6 +670,11 @@ const NOTHING: Completion = Completion {
     listener: 0,
 };
 
+/// Seats in front, and of those behind how many a call looks at.
+const FRONT_MAX: usize = 16;
+const BEHIND_LOOKS: usize = 8;
+/// Once in so many calls those behind come first.
+const BEHIND_FIRST: u32 = 16;
 const NO_EVENT: libc::epoll_event = libc::epoll_event { events: 0, u64: 0 };
 /// Events that the kernel is asked for at a time.
 const KERNEL_EVENTS: usize = 32;

@@ -3,7 +3,8 @@
 //! # Safety
 //!
 //! Message headers passed to the kernel point to locals and to the program's buffers, which it has
-//! promised for the length of the call (see `iovec.rs`).
+//! promised for the length of the call (see `iovec.rs`). Short datagrams go to memory of ours, for which the caller
+//! answers.
 
 #![expect(clippy::as_conversions, reason = "lengths of the C library have other widths")]
 
@@ -64,7 +65,60 @@ pub(super) type Outcome = Result<Arrival, Errno>;
 pub(crate) fn receive(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     raw::cancellation_point();
     let errno = raw::errno();
-    let outcome = wait(socket, fd, request);
+    let outcome = counted(socket, wait(socket, fd, request));
+    if outcome.is_ok() {
+        raw::set_errno(errno);
+    }
+    outcome
+}
+
+/// Receives one datagram if there is one, for a caller that keeps `errno`.
+pub(crate) fn receive_now(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
+    let outcome = match xdp::get(socket, fd) {
+        Some(frames) => framed::wait(socket, fd, frames, request),
+        None => attempt(socket, fd, request),
+    };
+    counted(socket, outcome)
+}
+
+/// Takes the datagram that is there, if it is a short one of at most `most` bytes in the mailbox, in the plainest case.
+/// `None`: [`receive_now`] finds out what there is, and nothing has happened.
+///
+/// # Safety
+///
+/// `into` has room for `most` bytes, which are nothing else's.
+pub(crate) unsafe fn receive_short(
+    socket: &SocketRef,
+    fd: c_int,
+    into: *mut u8,
+    most: usize,
+) -> Option<(usize, Option<SocketAddr>)> {
+    if xdp::get(socket, fd).is_some() {
+        return None;
+    }
+    let mailbox = attachment::inbox(socket, fd)?.mailbox();
+    let _held = mailbox.hold_readers()?;
+    mind_others(socket, fd, mailbox);
+    let front = mailbox.front().filter(|front| front.len <= most && !mailbox.is_blocked(front))?;
+    if mailbox.peeked() == Peeked::Kernel || mailbox.is_others_turn_next() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    if !unsafe { mailbox.copy_short(&front, into) } {
+        return None;
+    }
+    mailbox.is_others_turn();
+    note_waiting(socket, mailbox, &front);
+    let from = mailbox.address(&front);
+    mailbox.advance(&front);
+    mailbox.set_peeked(Peeked::Nothing);
+    add(&socket.counters.rx_packets, 1);
+    add(&socket.counters.rx_bytes, front.len);
+    Some((front.len, from))
+}
+
+#[inline]
+fn counted(socket: &Socket, outcome: Outcome) -> Outcome {
     match &outcome {
         Ok(arrival) if arrival.is_from_ring => {
             add(&socket.counters.rx_packets, 1);
@@ -76,9 +130,6 @@ pub(crate) fn receive(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Ou
         }
         Err(Errno::AGAIN) => add(&socket.counters.rx_eagain, 1),
         Err(_) => add(&socket.counters.rx_errors, 1),
-    }
-    if outcome.is_ok() {
-        raw::set_errno(errno);
     }
     outcome
 }
@@ -242,11 +293,7 @@ fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<
         attachment::give_up(socket, fd);
         return from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false);
     };
-    mailbox.let_senders(
-        socket.waiters.sleepers.load(Ordering::SeqCst),
-        socket.waiters.watchers.load(Ordering::SeqCst),
-    );
-    show_groups(socket, fd, mailbox);
+    mind_others(socket, fd, mailbox);
     let front = mailbox.front();
     let peeked = mailbox.peeked();
     let kernel_first = peeked == Peeked::Kernel;
@@ -276,6 +323,25 @@ fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<
         return from_ring(socket, mailbox, &front, request);
     }
     Err(Errno::AGAIN)
+}
+
+/// What others want to know of a mailbox that is read. The readers' lock is held.
+#[inline]
+fn mind_others(socket: &Socket, fd: c_int, mailbox: &Mailbox) {
+    mailbox.let_senders(
+        socket.waiters.sleepers.load(Ordering::SeqCst),
+        socket.waiters.watchers.load(Ordering::SeqCst),
+    );
+    show_groups(socket, fd, mailbox);
+}
+
+/// Remembers how much waits, from a record on.
+#[inline]
+fn note_waiting(socket: &Socket, mailbox: &Mailbox, front: &Front) {
+    let counters = &socket.counters;
+    if rise(&counters.rx_waiting_bytes_max, mailbox.waiting_bytes(front)) {
+        rise(&counters.rx_waiting_packets_max, mailbox.waiting());
+    }
 }
 
 /// Datagrams for which there was no room, here or in the kernel's queue, and bytes of those here.
@@ -314,10 +380,7 @@ fn from_ring(
     front: &Front,
     request: Request<'_>,
 ) -> Result<Arrival, Errno> {
-    let counters = &socket.counters;
-    if rise(&counters.rx_waiting_bytes_max, mailbox.waiting_bytes(front)) {
-        rise(&counters.rx_waiting_packets_max, mailbox.waiting());
-    }
+    note_waiting(socket, mailbox, front);
     let from = mailbox.address(front);
     if let Some(loan) = request.loan.filter(|loan| loan.shows == request.peeks()) {
         let mut pieces = [NO_PIECE; PIECES_MAX];

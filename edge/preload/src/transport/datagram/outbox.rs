@@ -81,6 +81,8 @@ struct Route {
 pub(super) struct Outbox {
     pub(super) cookie: u64,
     routes: Vec<Option<Box<Route>>>,
+    /// Where the route was that was last looked for.
+    last: usize,
     groups: Groups,
     /// Where it is connected to, as of the given turn.
     peer: Option<SocketAddr>,
@@ -308,6 +310,7 @@ impl Outbox {
         Self {
             cookie,
             routes: Vec::new(),
+            last: 0,
             groups: Groups::default(),
             peer: None,
             peer_turn: u32::MAX,
@@ -338,7 +341,11 @@ impl Outbox {
             let route = self.routes.get(*index).and_then(Option::as_ref);
             route.is_some_and(|route| route.to == to)
         };
-        let index = Self::places(to).find(is_it)?;
+        let index = match self.last {
+            last if is_it(&last) => last,
+            _ => Self::places(to).find(is_it)?,
+        };
+        self.last = index;
         self.routes.get_mut(index)?.as_deref_mut()
     }
 

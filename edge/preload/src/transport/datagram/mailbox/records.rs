@@ -161,10 +161,11 @@ impl Mailbox {
         unsafe { source.cast::<[u32; 4]>().read() }
     }
 
-    /// A record is about to be written, most likely at this position.
+    /// A record is about to be written, most likely at this position, and then the word, which readers look at.
     #[inline]
     pub(crate) fn prepare(&self, cursor: u64) {
         line::prefetch_record_for_writing(self.at(cursor).0);
+        line::prefetch_for_writing((&raw const self.header().word).cast());
     }
 
     /// Puts a datagram of `len` bytes there. `is_eager`: the readers are awake, most likely, so it is
@@ -424,6 +425,22 @@ impl Mailbox {
         self.sender(front.sender).map(Sender::address)
     }
 
+    /// Copies a record that lies in one piece to memory of ours. False: it does not, or a page of it was missing.
+    ///
+    /// # Safety
+    ///
+    /// `into` has room for as many bytes, which are nothing else's.
+    #[inline]
+    pub(crate) unsafe fn copy_short(&self, front: &Front, into: *mut u8) -> bool {
+        let (source, room) = self.at(front.at);
+        if front.len > room {
+            return false;
+        }
+        // SAFETY: within the ring (rule 2), whose missing pages are replaced; the caller's promise.
+        unsafe { into.copy_from_nonoverlapping(source, front.len) };
+        !self.is_spoilt()
+    }
+
     /// Copies a record, as much of it as there is room for. Returns how many bytes.
     pub(crate) fn copy(&self, front: &Front, into: &mut IoCursor<'_>) -> Result<usize, Fault> {
         let (mut at, mut left, mut done) = (front.at, front.len, 0);
@@ -500,9 +517,15 @@ impl Mailbox {
     /// Whether it is the turn of the others, which send through the kernel.
     pub(crate) fn is_others_turn(&self) -> bool {
         let turns = &self.header().consumer.turns;
-        let now = turns.load(Ordering::Relaxed).wrapping_add(1);
-        turns.store(now, Ordering::Relaxed);
-        now.is_multiple_of(OTHERS_TURN)
+        let is_theirs = self.is_others_turn_next();
+        turns.store(turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        is_theirs
+    }
+
+    /// Whether that is what it is going to say next.
+    pub(crate) fn is_others_turn_next(&self) -> bool {
+        let turns = self.header().consumer.turns.load(Ordering::Relaxed);
+        turns.wrapping_add(1).is_multiple_of(OTHERS_TURN)
     }
 
     pub(crate) fn peeked(&self) -> Peeked {
