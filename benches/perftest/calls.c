@@ -5,11 +5,13 @@
  * completions. ib_send_lat posts the next receive before it answers, and waits for the completion of each request, in a queue
  * of its own, before it looks for the message.
  *
- * read-lat, read-bw: one READ at a time, or as many as the queue has room for. The server of `adverb bench` polls meanwhile;
- * those of ib_read_lat and ib_read_bw wait for their clients at a socket, and leave the answers to their devices.
+ * read-lat: one READ at a time. send-bw, write-bw, read-bw: as many requests as the queue has room for. The server of
+ * `adverb bench` polls meanwhile, and posts the receives that were used in one call. ib_send_bw posts each in a call of its own; the
+ * servers of the others wait for their clients at a socket, and leave the rest to their devices. perftest's packets have a hop
+ * limit of their own, which a control message of the socket carries.
  *
- * Prints nanoseconds: of half a round trip and of a READ the median, of a stream's READs the average. Arguments: the order, the
- * operation, bytes (a SEND has at most 256, inline), how many times, and the two processors. */
+ * Prints nanoseconds: of half a round trip and of a READ the median, of a stream's requests the average. Arguments: the order,
+ * the operation, bytes (as many as are at most 64 are inline, but in a READ), how many times, and the two processors. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -24,12 +26,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#define RECEIVES 256
-#define INLINE_MAX 256
+#define RECEIVES 512
+#define INLINE_MAX 64
 #define BYTES_MAX (1 << 20)
 #define DEPTH 128
 #define SIGNAL 100
 #define READS 128
+#define POLLED_MAX 32
+#define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
 #define MUST(what) do { if (!(what)) { fprintf(stderr, "%d: %s: %s\n", __LINE__, #what, strerror(errno)); exit(1); } } while (0)
 
@@ -37,8 +41,10 @@ static char memory[2][BYTES_MAX] __attribute__((aligned(4096)));
 static struct ibv_cq *sends, *receives;
 static struct ibv_qp *qp;
 static struct ibv_sge incoming, outgoing;
+static enum ibv_wr_opcode opcode;
 static uint32_t remote_key;
-static int other, unfinished;
+/* Requests that have no completion yet, of those that will have one; completions that a poll of a stream takes at most. */
+static int other, unfinished, polled_max;
 
 /* Both processes are here. */
 static void meet(void)
@@ -56,7 +62,7 @@ static void open_device(int two_queues, uint32_t bytes)
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	MUST(pd && (receives = ibv_create_cq(context, 4 * RECEIVES, NULL, NULL, 0)));
 	MUST(sends = two_queues ? ibv_create_cq(context, 4 * RECEIVES, NULL, NULL, 0) : receives);
-	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, ACCESS);
 	MUST(mr);
 	incoming = (struct ibv_sge){(uintptr_t)memory[0], bytes, mr->lkey};
 	outgoing = (struct ibv_sge){(uintptr_t)memory[1], bytes, mr->lkey};
@@ -67,15 +73,15 @@ static void open_device(int two_queues, uint32_t bytes)
 	MUST(qp = ibv_create_qp(pd, &attr));
 }
 
-static void connect_it(void)
+static void connect_it(int hop_limit)
 {
 	uint32_t number = qp->qp_num;
-	struct ibv_qp_attr to = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_READ};
+	struct ibv_qp_attr to = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ACCESS};
 	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	MUST(write(other, &number, sizeof number) == sizeof number && read(other, &number, sizeof number) == sizeof number);
 	to = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = number, .min_rnr_timer = 12,
 		.max_dest_rd_atomic = READS,
-		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 1, .hop_limit = 64}}};
+		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 1, .hop_limit = hop_limit}}};
 	MUST(!ibv_query_gid(qp->context, 1, 1, &to.ah_attr.grh.dgid));
 	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
@@ -84,24 +90,31 @@ static void connect_it(void)
 		IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-static void receive(void)
+/* Posts at most POLLED_MAX receives in one call. */
+static void receive(int count)
 {
-	struct ibv_recv_wr wr = {.sg_list = &incoming, .num_sge = 1}, *bad;
-	MUST(!ibv_post_recv(qp, &wr, &bad));
+	struct ibv_recv_wr list[POLLED_MAX], *bad;
+	for (int i = 0; i < count; i++)
+		list[i] = (struct ibv_recv_wr){.sg_list = &incoming, .num_sge = 1, .next = i + 1 < count ? &list[i + 1] : NULL};
+	MUST(!count || !ibv_post_recv(qp, list, &bad));
 }
 
-static void post(void)
+static void post(int signaled)
 {
-	struct ibv_send_wr wr = {.sg_list = &outgoing, .num_sge = 1, .opcode = IBV_WR_SEND,
-		.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE}, *bad;
+	/* The other process is a copy of this one: its memory is at the same places. */
+	int reads = opcode == IBV_WR_RDMA_READ;
+	struct ibv_sge *here = reads ? &incoming : &outgoing;
+	struct ibv_send_wr wr = {.sg_list = here, .num_sge = 1, .opcode = opcode,
+		.wr.rdma = {(uintptr_t)memory[reads], remote_key}}, *bad;
+	wr.send_flags = (signaled ? IBV_SEND_SIGNALED : 0) | (!reads && here->length <= INLINE_MAX ? IBV_SEND_INLINE : 0);
 	MUST(!ibv_post_send(qp, &wr, &bad));
-	unfinished++;
+	unfinished += signaled;
 }
 
 /* Takes completions; says how many messages there were. */
 static int poll_once(struct ibv_cq *cq, int most)
 {
-	struct ibv_wc wc[4];
+	struct ibv_wc wc[POLLED_MAX];
 	int messages = 0, found = ibv_poll_cq(cq, most, wc);
 	MUST(found >= 0);
 	for (int i = 0; i < found; i++) {
@@ -114,19 +127,19 @@ static int poll_once(struct ibv_cq *cq, int most)
 
 static void send_as_bench(void)
 {
-	post();
-	receive();
+	post(1);
+	receive(1);
 }
 
 static void wait_as_bench(void)
 {
-	while (!poll_once(receives, 4))
+	while (!poll_once(receives, POLLED_MAX))
 		;
 }
 
 static void send_as_perftest(void)
 {
-	post();
+	post(1);
 	while (unfinished)
 		poll_once(sends, 1);
 }
@@ -135,45 +148,40 @@ static void wait_as_perftest(void)
 {
 	while (!poll_once(receives, 1))
 		;
-	receive();
-}
-
-static void post_read(int flags)
-{
-	/* The other process is a copy of this one: its memory is at the same place. */
-	struct ibv_send_wr wr = {.sg_list = &incoming, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = flags,
-		.wr.rdma = {(uintptr_t)memory[1], remote_key}}, *bad;
-	MUST(!ibv_post_send(qp, &wr, &bad));
+	receive(1);
 }
 
 static void read_one(void)
 {
-	post_read(IBV_SEND_SIGNALED);
-	for (unfinished = 1; unfinished;)
-		poll_once(sends, 1);
+	post(1);
+	while (unfinished)
+		poll_once(sends, polled_max);
 }
 
 /* Each completion is of SIGNAL requests. */
-static void read_many(int count)
+static void stream(int count)
 {
-	int posted = 0, done = 0;
-	while (done < count / SIGNAL) {
-		while (posted < count && posted - done * SIGNAL < DEPTH)
-			post_read(++posted % SIGNAL ? 0 : IBV_SEND_SIGNALED);
-		unfinished = 0;
-		poll_once(sends, 4);
-		done -= unfinished;
+	int posted = 0;
+	while (posted < count || unfinished) {
+		while (posted < count && posted - (posted / SIGNAL - unfinished) * SIGNAL < DEPTH)
+			post(++posted % SIGNAL == 0);
+		poll_once(sends, polled_max);
 	}
-	unfinished = 0;
 }
 
 /* Polls until the other process says something. */
-static void serve(void)
+static void serve(int as_perftest)
 {
 	struct pollfd at_end = {.fd = other, .events = POLLIN};
 	do {
-		for (int i = 0; i < 1024; i++)
-			poll_once(sends, 1);
+		for (int i = 0; i < 1024; i++) {
+			int used = poll_once(receives, polled_max);
+			if (!as_perftest)
+				receive(used);
+			else
+				while (used--)
+					receive(1);
+		}
 	} while (!poll(&at_end, 1, 0));
 }
 
@@ -193,10 +201,13 @@ static int by_size(const void *a, const void *b)
 int main(int argc, char **argv)
 {
 	MUST(argc == 7);
-	int as_perftest = !strcmp(argv[1], "as-perftest"), streams = !strcmp(argv[2], "read-bw"), rounds = atoi(argv[4]), pair[2];
-	int reads = streams || !strcmp(argv[2], "read-lat");
+	int as_perftest = !strcmp(argv[1], "as-perftest"), rounds = atoi(argv[4]), pair[2];
+	int streams = !!strstr(argv[2], "-bw"), reads = !strncmp(argv[2], "read", 4), sends_it = !strncmp(argv[2], "send", 4);
+	int turns = sends_it && !streams;
 	uint32_t bytes = atoi(argv[3]);
-	MUST(rounds > 0 && rounds % SIGNAL == 0 && bytes <= (reads ? BYTES_MAX : INLINE_MAX) && !socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	opcode = reads ? IBV_WR_RDMA_READ : sends_it ? IBV_WR_SEND : IBV_WR_RDMA_WRITE;
+	polled_max = !as_perftest ? POLLED_MAX : streams ? 16 : 1;
+	MUST(rounds > 0 && rounds % SIGNAL == 0 && bytes <= BYTES_MAX && !socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
 	double *times = calloc(rounds + 1, sizeof *times);
 	MUST(times);
 	pid_t child = fork();
@@ -209,13 +220,13 @@ int main(int argc, char **argv)
 	CPU_SET(atoi(argv[is_client ? 5 : 6]), &cpu);
 	MUST(!sched_setaffinity(0, sizeof cpu, &cpu));
 	open_device(as_perftest, bytes);
-	connect_it();
+	connect_it(as_perftest ? 255 : 64);
 	for (int i = 0; i < RECEIVES; i++)
-		receive();
+		receive(1);
 	meet();
 	void (*send)(void) = as_perftest ? send_as_perftest : send_as_bench;
 	void (*wait_for_it)(void) = as_perftest ? wait_as_perftest : wait_as_bench;
-	for (int round = 0; round < rounds && !reads; round++) {
+	for (int round = 0; round < rounds && turns; round++) {
 		if (is_client) {
 			times[round] = now_ns();
 			send();
@@ -224,20 +235,20 @@ int main(int argc, char **argv)
 		if (!is_client)
 			send();
 	}
-	for (int round = 0; round < rounds && reads && !streams && is_client; round++) {
+	for (int round = 0; round < rounds && !turns && !streams && is_client; round++) {
 		times[round] = now_ns();
 		read_one();
 	}
 	if (streams && is_client) {
-		read_many(rounds / SIGNAL / 8 * SIGNAL); /* Warms up. */
+		stream(rounds / SIGNAL / 8 * SIGNAL); /* Warms up. */
 		times[0] = now_ns();
-		read_many(rounds);
+		stream(rounds);
 	}
-	if (reads && !is_client && !as_perftest)
-		serve();
+	if (!turns && !is_client && (sends_it || !as_perftest))
+		serve(as_perftest);
 	times[rounds] = now_ns();
 	while (unfinished)
-		poll_once(sends, 4);
+		poll_once(sends, 1);
 	meet();
 	if (!is_client)
 		return 0;
@@ -246,7 +257,7 @@ int main(int argc, char **argv)
 	for (int round = 0; round < rounds; round++)
 		times[round] = times[round + 1] - times[round];
 	qsort(times, rounds, sizeof *times, by_size);
-	printf("%.0f\n", times[rounds / 2] / (reads ? 1 : 2));
+	printf("%.0f\n", times[rounds / 2] / (turns ? 2 : 1));
 	int status;
 	MUST(waitpid(child, &status, 0) == child && status == 0);
 	return 0;
