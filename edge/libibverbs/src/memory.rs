@@ -213,10 +213,10 @@ pub(crate) type Mr = Boxed<layout::Mr, MrInner>;
 /// The rights that a program asks for.
 fn rights(access: c_uint) -> Answer<Access> {
     let rights = Access::from_bits(access);
-    // What peers may WRITE to, they may FLUSH.
-    let unknown =
-        access & !rights.bits() & !value::ACCESS_OPTIONAL_RANGE & !value::ACCESS_FLUSH_GLOBAL;
-    if unknown == 0 { Ok(rights) } else { Err(INVALID) }
+    let unknown = access & !rights.bits() & !value::ACCESS_OPTIONAL_RANGE;
+    // Nothing here outlives a loss of power.
+    let persists = rights.contains(Access::FLUSH_PERSISTENT);
+    if unknown == 0 && !persists { Ok(rights) } else { Err(INVALID) }
 }
 
 /// Memory is mapped with the rights that are needed, and present.

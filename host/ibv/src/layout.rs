@@ -650,7 +650,6 @@ pub mod value {
     pub const MW_TYPE_2: c_int = 2;
     pub const SRQT_BASIC: c_int = 0;
     pub const SRQT_XRC: c_int = 1;
-    pub const ACCESS_FLUSH_GLOBAL: c_uint = 1 << 8;
     pub const ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
     pub const ADVISE_MR_PREFETCH: c_int = 0;
     pub const ADVISE_MR_PREFETCH_WRITE: c_int = 1;

@@ -145,6 +145,19 @@ fn buffers_and_registration_by_attributes_of_later_releases_work() {
     support::alone(program.path(), &[], &set);
 }
 
+/// Goal: FLUSH and ATOMIC WRITE do what they are for by both interfaces; a region that ought to outlive a loss of power, and each
+/// mistake, is refused.
+#[test]
+fn what_is_written_is_flushed_and_placed_at_once() {
+    let Some(program) = Compiled::new("placed", &["-libverbs"]) else {
+        return;
+    };
+    for path in support::PATHS {
+        let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+        support::alone(program.path(), &[], &set);
+    }
+}
+
 /// Goal: handles of one XRC target are of the same queue pair, which lives as long as one of them.
 #[test]
 fn a_target_that_is_opened_again_lives_as_long_as_one_of_its_handles() {
