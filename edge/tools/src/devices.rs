@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::net::Ipv6Addr;
 
 use adverb::verbs::{self, Context, DeviceAttr, PathMtu, Provider};
 use serde::Serialize;
@@ -128,7 +127,7 @@ fn describe(device: &verbs::Device) -> Device {
                 .iter()
                 .map(|entry| Gid {
                     index: entry.index,
-                    gid: Ipv6Addr::from(entry.gid.0).to_string(),
+                    gid: entry.gid.to_string(),
                     kind: entry.kind.to_string(),
                 })
                 .collect(),

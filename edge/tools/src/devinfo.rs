@@ -5,7 +5,6 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::net::Ipv6Addr;
 
 use adverb::verbs::{self, Context, Device, DeviceAttr, PathMtu, Provider};
 use serde_json::{Map, Value, json};
@@ -64,8 +63,7 @@ impl Sheet {
             sheet.device.extend(lines(&limits(device)));
             sheet.port.extend(lines(&port_details(device)));
             let gid = |entry: &verbs::GidEntry| {
-                let gid = Ipv6Addr::from(entry.gid.0);
-                (format!("GID[{:3}]", entry.index), format!("{gid}, {}", entry.kind))
+                (format!("GID[{:3}]", entry.index), format!("{}, {}", entry.gid, entry.kind))
             };
             sheet.gids = device.gids.iter().map(gid).collect();
         }

@@ -6,7 +6,7 @@ use crate::time::AckTimeout;
 use crate::transition::AttributeSet;
 use adverb_wire::{PathMtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 use core::fmt;
-use core::net::{AddrParseError, IpAddr};
+use core::net::{AddrParseError, IpAddr, Ipv6Addr};
 use core::str::FromStr;
 
 /// A global identifier: the address of a port. For RoCEv2 an IPv6 or an IPv4-mapped address.
@@ -37,17 +37,10 @@ impl Gid {
     }
 }
 
+/// As an IPv6 address is written, `fe80::1` or `::ffff:10.0.0.1`.
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, pair) in self.0.chunks_exact(2).enumerate() {
-            if at > 0 {
-                f.write_str(":")?;
-            }
-            for byte in pair {
-                write!(f, "{byte:02x}")?;
-            }
-        }
-        Ok(())
+        Ipv6Addr::from(self.0).fmt(f)
     }
 }
 
@@ -402,7 +395,9 @@ mod tests {
     fn an_ipv4_address_survives_in_an_identifier() {
         let gid = Gid::from_v4([10, 77, 0, 11]);
         assert_eq!(gid.v4(), Some([10, 77, 0, 11]));
-        assert_eq!(gid.to_string(), "0000:0000:0000:0000:0000:ffff:0a4d:000b");
+        assert_eq!(gid.to_string(), "::ffff:10.77.0.11");
+        assert_eq!("::ffff:10.77.0.11".parse(), Ok(gid));
+        assert_eq!("0000:0000:0000:0000:0000:ffff:0a4d:000b".parse(), Ok(gid));
         assert_eq!(Gid([1; 16]).v4(), None);
     }
 
