@@ -14,6 +14,7 @@ use adverb::session::{
 use crate::args::{AllreduceArgs, Shape};
 use crate::bench::stats::{self, Samples};
 use crate::child::{Child, end_with_parent};
+use crate::devices;
 use crate::failure::{Doing, Failure};
 use crate::here;
 use crate::mesh::free_ports;
@@ -32,6 +33,7 @@ pub(crate) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
     if args.width.is_some() && args.topology != Shape::Tree {
         return Err(Failure::usage("--width is for --topology tree: nothing else has one"));
     }
+    devices::asked_for(None)?;
     let ports = free_ports(args.local)?;
     let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
     let members = (0..args.local).map(|rank| start(args, rank, &ports));

@@ -28,7 +28,14 @@ pub(crate) struct Args {
 impl Args {
     /// Those of this process; ends it if they cannot be.
     pub(crate) fn read() -> Self {
-        Self::of(std::env::args_os()).unwrap_or_else(|error| error.exit())
+        Self::of(std::env::args_os()).unwrap_or_else(|error| {
+            let text = error.to_string();
+            let Some(why) = text.strip_prefix("error: ") else {
+                error.exit(); // Help, or the version.
+            };
+            eprint!("adverb: {why}");
+            std::process::exit(error.exit_code())
+        })
     }
 
     /// All that may be typed, with all that help says.
@@ -159,7 +166,7 @@ pub(crate) struct ConnectionArgs {
     #[arg(long, alias = "hop_limit", value_name = "ROUTERS", default_value_t = 0)]
     pub(crate) hop_limit: u8,
 
-    /// How long to look for the server [default: of `bench`, until an address refuses, 5 s each; of `pingpong`, 10]
+    /// How long to look for the server; none: `bench` gives up after 5 s or when it is refused, `pingpong` after 10 s
     #[arg(long, alias = "connect_timeout", value_name = "SECONDS", conflicts_with = "server", value_parser = seconds)]
     pub(crate) connect_timeout: Option<f64>,
 
@@ -188,7 +195,8 @@ address, over that of another address.
 A client sends its options to the server: give them once, at the client.
 A network that is away for half a second ends the run; `adverb mesh` goes on.
 
-Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 a --limit was not met, 77 skipped.")]
+Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 a --limit was not met,
+77 this machine lacks what it takes.")]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) connection: ConnectionArgs,
@@ -535,7 +543,8 @@ Ranks and sizes of mpirun, srun and indexed Jobs of Kubernetes are found in the 
 {} stands for all ranks, as in --nodes mesh-{}.mesh --ranks 8, which ADVERB_NODES and ADVERB_SIZE can say
 too. Of ranks that were found so the first one alone prints.
 
-Exit codes: 0 ok, 1 a node failed or a block was spoilt, lost or repeated, 2 wrong usage.")]
+Exit codes: 0 ok, 1 a node failed or a block was spoilt, lost or repeated, 2 wrong usage,
+77 this machine lacks what it takes.")]
 pub(crate) struct MeshArgs {
     /// Start so many nodes on this machine
     #[arg(long, value_name = "N", value_parser = nodes, conflicts_with_all = ["nodes", "rank", "ranks", "port", "device", "gid_index"])]
@@ -785,10 +794,7 @@ mod tests {
                 let parsed = Args::of(typed.split_whitespace());
                 assert!(parsed.is_ok(), "{typed}: {}", parsed.unwrap_err());
             }
-            for sub in command
-                .get_subcommands()
-                .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
-            {
+            for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
                 walk(sub, &format!("{words} {}", sub.get_name()));
             }
         }

@@ -20,6 +20,7 @@ use self::report::{Limits, Path, Record, Report};
 use self::report::{compare, plot};
 use self::server::ServerOptions;
 use crate::args::BenchArgs;
+use crate::devices;
 use crate::failure::{Doing, Failure};
 use crate::here;
 use crate::output::Output;
@@ -44,6 +45,11 @@ pub(crate) mod stats;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    if let [before, now] = args.compare.as_slice() {
+        let (before, now) = (compare::read(before)?, compare::read(now)?);
+        return compare::show(&before, &now, args.report_gbits, Paint::of_stdout());
+    }
+    devices::asked_for(None)?;
     if args.modes {
         return modes::run(args);
     }
@@ -55,10 +61,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     if connection.server {
         let (bind, port, child) = (connection.bind, connection.port, connection.child);
         return server::run(&ServerOptions { bind, port, choice, child });
-    }
-    if let [before, now] = args.compare.as_slice() {
-        let (before, now) = (compare::read(before)?, compare::read(now)?);
-        return compare::show(&before, &now, args.report_gbits, Paint::of_stdout());
     }
     let plan = Plan::new(args)?;
     // Read before anything is measured: it may not be a report.

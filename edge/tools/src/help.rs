@@ -123,7 +123,7 @@ const fn variable(
 }
 
 /// Examples of every command, by the words that it is called with.
-const EXAMPLES: [(&str, &str); 14] = [
+const EXAMPLES: [(&str, &str); 15] = [
     ("", "adverb bench\nadverb doctor\nadverb top"),
     ("allreduce", "adverb allreduce\nadverb allreduce --local 8 -s 64M --topology ring"),
     (
@@ -142,6 +142,7 @@ const EXAMPLES: [(&str, &str); 14] = [
     ("devices", "adverb devices\nadverb devices -v\nadverb devices --json"),
     ("devinfo", "adverb devinfo -d soft_lo -v\nadverb devinfo --list"),
     ("doctor", "adverb doctor\nadverb doctor --json"),
+    ("generate", "adverb generate target/generated"),
     ("env", "eval \"$(adverb env)\"\nadverb env --path udp"),
     (
         "mesh",
@@ -165,8 +166,15 @@ const EXAMPLES: [(&str, &str); 14] = [
 ];
 
 /// Of commands that say nothing else.
-const EXIT_CODES: &str =
-    "Exit codes: 0 ok, 1 failure, 2 wrong usage, 77 this machine lacks what it takes.";
+fn exit_codes(words: &str) -> &'static str {
+    match words {
+        "doctor" => "Exit codes: 0 nothing is broken, 1 something is, 2 wrong usage.",
+        "run" | "sockets" => {
+            "Exit codes: those of the program; of one that cannot be started 1, of wrong usage 2."
+        }
+        _ => "Exit codes: 0 ok, 1 failure, 2 wrong usage, 77 this machine lacks what it takes.",
+    }
+}
 
 /// Adds examples and exit codes to the help of every command, and the environment to that of the whole.
 pub(crate) fn explained(command: clap::Command) -> clap::Command {
@@ -188,7 +196,7 @@ fn with_examples(command: clap::Command, words: &str) -> clap::Command {
         parts.push(format!("Examples:\n  {}", lines.replace('\n', "\n  ")));
     }
     if !has(&parts, "Exit codes:") {
-        parts.push(EXIT_CODES.to_owned());
+        parts.push(exit_codes(words).to_owned());
     }
     command.after_help(parts.join("\n\n"))
 }

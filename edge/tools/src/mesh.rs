@@ -19,6 +19,7 @@ use self::traffic::BLOCK_BYTES_MIN;
 use crate::args::MeshArgs;
 use crate::bench::rdma::DeviceChoice;
 use crate::child::stop_with_parent;
+use crate::devices;
 use crate::failure::{Doing, Failure};
 use crate::output::{Output, json};
 use crate::progress::NOW_AND_THEN;
@@ -41,6 +42,7 @@ pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
             "--size {bytes}: blocks of a mesh have {BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX} bytes"
         )));
     }
+    devices::asked_for(None)?;
     let stop = on_interrupt()?;
     let terminal = std::io::stderr().is_terminal();
     let mut screen = Screen {

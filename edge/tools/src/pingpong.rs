@@ -29,6 +29,7 @@ use crate::progress::Progress;
 /// Runs the subcommand.
 pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
     let connection = &args.connection;
+    asked_for(None)?;
     connection.choice().check()?;
     if connection.server {
         return serve(args);
@@ -38,9 +39,7 @@ pub(crate) fn run(args: &PingpongArgs) -> Result<(), Failure> {
         let (_server, port) = start_server(args, here)?;
         return test(connect(&[SocketAddr::new(here, port)], args)?, args);
     };
-    let endpoint = connect(&addresses(host, connection.port)?, args);
-    let what = format!("connecting to {host} port {}", connection.port);
-    test(endpoint.map_err(|failure| failure.during(what))?, args)
+    test(connect(&addresses(host, connection.port)?, args)?, args)
 }
 
 /// The session's settings. The device is that of the connection, unless one is named.

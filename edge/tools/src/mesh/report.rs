@@ -12,6 +12,8 @@ use crate::bench::stats;
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Life {
+    /// Nothing has been heard from it.
+    Starting,
     Running,
     Killed,
     Back,
@@ -22,6 +24,7 @@ pub(crate) enum Life {
 impl Life {
     const fn name(self) -> &'static str {
         match self {
+            Self::Starting => "starting",
             Self::Running => "running",
             Self::Killed => "killed",
             Self::Back => "back",
@@ -61,7 +64,7 @@ impl Report {
     /// Nothing as yet.
     pub(crate) fn new(size: usize) -> Self {
         let node = Node {
-            life: Life::Running,
+            life: Life::Starting,
             peers: vec![Pair::default(); size],
             before: vec![Pair::default(); size],
             number: 0,
@@ -74,6 +77,9 @@ impl Report {
         let Some(node) = self.nodes.get_mut(rank) else {
             return;
         };
+        if node.life == Life::Starting {
+            node.life = Life::Running;
+        }
         if life > node.number {
             node.number = life;
             node.before.clone_from(&node.peers);

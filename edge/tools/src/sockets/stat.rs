@@ -216,7 +216,7 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
     loop {
         let sources = sources(args);
         if sources.is_empty() {
-            return Err(Failure::Failed("Failed to identify process...".to_owned()));
+            return Err(Failure::failed(NO_PROCESS));
         }
         for source in &sources {
             if let Some(level) = level {
@@ -303,6 +303,8 @@ fn polling_share(row: &mut Row, old: &Row, span_ns: u64) {
     row.insert(CPU.to_owned(), if get(row, SINCE) == 0 { 0 } else { share });
 }
 
+/// In the words of vma_stats, and what to do.
+const NO_PROCESS: &str = "Failed to identify process: no accelerated program that the options name runs here (`adverb sockets -- COMMAND` starts one)";
 const SPUN: &str = "polling_ns";
 const CPU: &str = "polling_percent";
 

@@ -192,6 +192,8 @@ fn without_options_the_answer_is_a_dozen_figures_and_a_sentence() {
     let text = stdout(&output);
     assert!(text.lines().count() <= 30, "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+    let (_, conclusion) = text.rsplit_once("\n\n").expect("figures, and what they come to");
+    assert!(conclusion.lines().all(|line| line.chars().count() <= 80), "{text}");
     for word in ["udp (RoCEv2)", "shm (shared memory)"] {
         assert!(text.contains(word), "{word} in\n{text}");
     }

@@ -74,7 +74,7 @@ fn a_server_of_another_kind_is_a_failure_that_says_so() {
 fn a_server_that_is_not_there_is_a_failure() {
     let output = adverb(&["pingpong", "127.0.0.1", "-p", "1", "--connect-timeout", "0.5"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("connecting to 127.0.0.1 port 1"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no server at 127.0.0.1:1 "), "{}", stderr(&output));
 }
 
 /// Goal: a server that cannot listen is told what to change, and nothing that would not help.

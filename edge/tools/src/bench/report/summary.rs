@@ -114,11 +114,12 @@ pub(super) fn advice(results: &[Record]) -> &'static str {
     };
     match results.iter().filter(|record| record.test != Test::Rate).any(slow) {
         true => {
-            "Slow for this machine? `adverb doctor` says what costs speed here, and what to do.\n"
+            "Slow for this machine? `adverb doctor` says what costs speed here, and the cure.\n"
         }
         false => {
-            "Next: `adverb bench --html bench.html` draws every size; `adverb bench --server` here and\n\
-             `adverb bench HOST` there measure a network; `adverb run -- PROGRAM` runs programs of libibverbs.\n"
+            "Next: `adverb bench --html bench.html` draws every size;\n\
+             `adverb bench --server` here and `adverb bench HOST` there measure a network;\n\
+             `adverb run -- PROGRAM` runs programs of libibverbs.\n"
         }
     }
 }
@@ -143,7 +144,8 @@ pub(super) fn verdict(results: &[Record]) -> Option<String> {
                 Path::Local => ["within the process", "bare datagrams", "their bandwidth"],
             };
             Some(format!(
-                "{way}, small messages take {} times as long as {trip}, and streams reach {} of {stream}",
+                "{way}, small messages take {} times as long as {trip},\n\
+                 and streams reach {} of {stream}",
                 short(latency),
                 short(bandwidth)
             ))
