@@ -1,8 +1,8 @@
 //! Public items without an example.
 //!
 //! A type, trait, function or module that programs see has an example in its documentation or in that of one of its
-//! methods, or leads by a link to an item that has. Errors are left out: what returns them shows them. Read from
-//! rustdoc's JSON, which `api` has made.
+//! methods, or leads by a link to an item that has; of an item of another crate that is handed on, also where it is
+//! handed on. Errors are left out: what returns them shows them. Read from rustdoc's JSON, which `api` has made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,12 @@ type Key = (String, String);
 
 /// Items that the first `seen` of the crates show to programs, and that have no example and lead to none.
 pub(crate) fn missing(crates: &[Value], seen: usize) -> Vec<String> {
-    let items: BTreeMap<Key, Item> = crates.iter().flat_map(items).collect();
+    let mut items: BTreeMap<Key, Item> = BTreeMap::new();
+    for (key, Item { has_example, links }) in crates.iter().flat_map(self::items) {
+        let item = items.entry(key).or_default();
+        item.has_example |= has_example;
+        item.links.extend(links);
+    }
     let public: BTreeSet<Key> = crates.iter().take(seen).flat_map(public).collect();
     let leads = |item: &Item| {
         item.links.iter().any(|link| items.get(link).is_some_and(|other| other.has_example))
@@ -60,7 +65,7 @@ fn items(document: &Value) -> Vec<(Key, Item)> {
     let mut owners = BTreeMap::new();
     let mut found: BTreeMap<Key, Item> = BTreeMap::new();
     for item in index.into_iter().flat_map(|index| index.values()) {
-        let Some(key) = item.get("id").and_then(|id| key(document, id)) else { continue };
+        let Some(key) = documented(document, item) else { continue };
         for member in members(document, item) {
             owners.insert(member.to_string(), key.clone());
             let has_example = at(document, "index", member).is_some_and(has_example);
@@ -69,8 +74,7 @@ fn items(document: &Value) -> Vec<(Key, Item)> {
         found.entry(key).or_default().has_example |= has_example(item);
     }
     for item in index.into_iter().flat_map(|index| index.values()) {
-        let Some(id) = item.get("id") else { continue };
-        let Some(key) = key(document, id) else { continue };
+        let Some(key) = documented(document, item) else { continue };
         let links = item.get("links").and_then(Value::as_object);
         let targets = links.into_iter().flat_map(|links| links.values());
         let keys = targets.filter_map(|target| {
@@ -98,6 +102,12 @@ fn members<'a>(document: &'a Value, item: &'a Value) -> Vec<&'a Value> {
         }
     }
     found
+}
+
+/// What the documentation of an item is about: itself, or what it hands on.
+fn documented(document: &Value, item: &Value) -> Option<Key> {
+    let target = || key(document, item.pointer("/inner/use/id")?);
+    key(document, item.get("id")?).or_else(target)
 }
 
 fn key(document: &Value, id: &Value) -> Option<Key> {
@@ -149,6 +159,29 @@ mod tests {
             [(code, json!({}), ""), ("", json!({}), code), ("See [a].", json!({"a": 0}), "")]
         {
             assert_eq!(missing(&[document(docs, links, method)], 1), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn an_item_of_another_crate_has_an_example_where_it_is_handed_on() {
+        for (docs, bare) in [("```\nf();\n```", &[][..]), ("", &["b::Value"])] {
+            let document = json!({
+                "root": 0,
+                "index": {
+                    "0": {"id": 0, "docs": "```\nf();\n```", "links": {}, "inner": {"module": {"items": [1]}}},
+                    "1": {"id": 1, "docs": docs, "links": {}, "inner": {"use": {"id": 2}}},
+                },
+                "paths": {
+                    "0": {"path": ["a"]}, "2": {"path": ["b", "Value"], "kind": "struct"},
+                },
+            });
+            // The other crate says nothing of its use.
+            let own = json!({
+                "root": 0,
+                "index": {"1": {"id": 1, "docs": "", "links": {}, "inner": {"struct": {"impls": [], "kind": "unit"}}}},
+                "paths": {"1": {"path": ["b", "Value"]}},
+            });
+            assert_eq!(missing(&[document, own], 1), bare);
         }
     }
 

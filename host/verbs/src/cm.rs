@@ -56,10 +56,12 @@ use std::net::SocketAddr;
 
 #[cfg(feature = "tokio")]
 pub use crate::futures::AsyncEventQueue;
+/// What [`counters`] answers.
+#[doc(inline)]
+pub use adverb_rdmacm::Counters;
 pub use adverb_rdmacm::{
-    BoundDevice, Counters, DatagramParameters, Error, Event, EventKind, EventQueue, Id, Membership,
-    Param, Parameters, PathInfo, Private, QpAttributes, Space, Transport as IdTransport, counters,
-    source,
+    BoundDevice, DatagramParameters, Error, Event, EventKind, EventQueue, Id, Membership, Param,
+    Parameters, PathInfo, Private, QpAttributes, Space, Transport as IdTransport, counters, source,
 };
 
 /// Error of connecting two queue pairs by address and port.
