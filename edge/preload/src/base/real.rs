@@ -1,7 +1,8 @@
 //! The C library's functions behind ours: found once each, by name, behind us in the link order.
 //!
 //! Other libraries' constructors call `close` or `read` before ours has run, so each is looked up
-//! when it is first needed, and again if two threads meet; both find the same.
+//! when it is first needed, and again if two threads meet; both find the same. Before a program that forks again and
+//! again does so, all are ([`find_all`]): else each child would look for what it is the first to call.
 //!
 //! Those that wait are cancellation points: a thread that is cancelled there ends by unwinding, through
 //! us as well. So whatever a sleep must not leave behind is a value that is dropped.
@@ -12,12 +13,15 @@
 //!    without us, whose type is the C library's for that name.
 //! 2. `dlsym` looks at its return address to know its caller: it must not be called in tail position.
 //!    The result is stored before it is returned, so that it never is.
+//! 3. The section `adverb_next` has nothing but values of [`Next`], one behind the other, as its alignment is its length; that
+//!    they are `used` keeps the compiler from taking them apart.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// One function of the C library.
 #[derive(Debug)]
+#[repr(align(32))]
 pub(crate) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -44,6 +48,25 @@ impl Next {
     }
 }
 
+const _: () = assert!(size_of::<Next>() == align_of::<Next>());
+
+unsafe extern "C" {
+    /// The linker's names for both ends of the section.
+    static __start_adverb_next: u8;
+    static __stop_adverb_next: u8;
+}
+
+/// Looks up what this library may ever call, unless it has been.
+#[cold]
+pub(crate) fn find_all() {
+    let (first, end) = (&raw const __start_adverb_next, &raw const __stop_adverb_next);
+    let count = (end.addr() - first.addr()) / size_of::<Next>();
+    // SAFETY: the section is made of such values, and aligned as they are (rule 3).
+    unsafe { std::slice::from_raw_parts(first.cast::<Next>(), count) }.iter().for_each(|next| {
+        next.address();
+    });
+}
+
 /// Calls the C library's function of the given name and type with the given arguments. Answers -1
 /// with `ENOSYS` if this C library does not have it.
 ///
@@ -57,6 +80,8 @@ macro_rules! real {
             Ok(name) => name,
             Err(_) => panic!("a name has no zero within"),
         };
+        #[used]
+        #[unsafe(link_section = "adverb_next")]
         static NEXT: $crate::base::real::Next = $crate::base::real::Next::new(NAME);
         let ours: unsafe extern "C-unwind" fn($($crate::base::real::real!(@any $argument)),*) -> _ = $function;
         // SAFETY: our function of that name has the type that the C library's has (rule 1 of `real`).
@@ -71,6 +96,8 @@ macro_rules! real {
     }};
     (@any $argument:expr) => { _ };
     ($name:literal as fn($($type:ty),* $(,)?) -> $answer:ty, $($argument:expr),* $(,)?) => {{
+        #[used]
+        #[unsafe(link_section = "adverb_next")]
         static NEXT: $crate::base::real::Next = $crate::base::real::Next::new($name);
         let address = NEXT.address();
         if address.is_null() {

@@ -7,13 +7,13 @@
 //! and after them.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use adverb_shm::alive;
 use adverb_switchover::Route;
 
 use crate::base::lock::Lock;
-use crate::base::{config, confined, forks, heap, raw, signal, thread};
+use crate::base::{config, confined, forks, heap, raw, real, signal, thread};
 use crate::share::{exec_target, processes};
 use crate::socket::ownership::Reserved;
 use crate::socket::state::{self, Kind, Socket};
@@ -106,8 +106,15 @@ pub(crate) fn before_fork() {
     if !confined::is_confined() {
         processes::sweep_if_due();
     }
+    if FORKS.fetch_add(1, Ordering::Relaxed) == MANY_FORKS && !thread::holds_locks() {
+        real::find_all();
+    }
     thread::with(|thread| thread.is_forking.set(true));
 }
+
+/// Forks of this process. What makes them cheaper takes as long as some of them.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+const MANY_FORKS: u32 = 8;
 
 /// After a fork that answered `child`. The parent may end before the child has begun to run.
 pub(crate) fn after_fork(child: libc::pid_t) {
@@ -226,7 +233,6 @@ extern "C" fn in_child() {
     }
     xdp::after_fork(true);
     doorbell::after_fork();
-    doorbell::make_room();
     rendezvous::after_fork();
     if thread::with(|thread| thread.is_prepared.replace(false)) {
         locks().for_each(Lock::let_go);

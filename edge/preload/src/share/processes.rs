@@ -20,7 +20,7 @@ use crate::share::stats;
 use crate::socket::ownership::{EntryState, Place, Reserved, Suspect};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::{arena, own};
-use crate::transport::{datagram, offer};
+use crate::transport::{datagram, doorbell, offer};
 
 fn now_s() -> u32 {
     u32::try_from(raw::now_ns() / 1_000_000_000 % u64::from(u32::MAX)).unwrap_or(0)
@@ -29,6 +29,7 @@ fn now_s() -> u32 {
 /// A new socket, with one user; `None` if there are too many.
 pub(crate) fn create(kind: Kind) -> Option<&'static Socket> {
     stats::provide().then_some(())?;
+    doorbell::make_room_once();
     Socket::create(kind, || {
         let is_thorough = may_be_thorough();
         if is_thorough {

@@ -79,8 +79,8 @@ const FD_MIN: c_int = 1000;
 
 fn entry(number: u32) -> Option<&'static Entry> {
     static TABLE: Table<[Entry; COUNT]> = Table::new();
-    let all = TABLE.get_or_map(|| rendezvous::shared("doorbells", Reach::Host))?;
-    all.get(usize::try_from(number).ok().filter(|number| *number != 0)?)
+    let at = usize::try_from(number).ok().filter(|number| *number != 0)?;
+    TABLE.get_or_map(|| rendezvous::shared("doorbells", Reach::Host))?.get(at)
 }
 
 /// A socket of this process for bells.
@@ -150,7 +150,19 @@ pub(crate) fn make_room() {
     if let Some(fd) = Socket::open() {
         raw::close(fd);
     }
+    HAS_ROOM.store(true, Ordering::Relaxed);
 }
+
+/// The same in a child, when it makes its first socket: one that serves a connection of its parent's and ends, as
+/// servers have one for each, goes without.
+#[inline]
+pub(crate) fn make_room_once() {
+    if !HAS_ROOM.load(Ordering::Relaxed) {
+        make_room();
+    }
+}
+
+static HAS_ROOM: AtomicBool = AtomicBool::new(false);
 
 /// The doorbell of a sleeper: none at first.
 #[derive(Debug)]
@@ -259,10 +271,13 @@ impl Doorbell {
         self.socket.close();
     }
 
-    /// It is the parent's, in a child just forked.
+    /// It is the parent's, in a child just forked. Memory that is written to is copied: so where there was none, nothing
+    /// is.
     pub(crate) fn after_fork(&self) {
-        self.number.store(0, Ordering::Relaxed);
-        self.socket.close();
+        if self.number() != 0 || self.fd().is_some() {
+            self.number.store(0, Ordering::Relaxed);
+            self.socket.close();
+        }
     }
 }
 
@@ -391,8 +406,11 @@ impl Drop for Borrowed {
 
 /// In a child just forked: the sleepers are in the parent.
 pub(crate) fn after_fork() {
+    HAS_ROOM.store(false, Ordering::Relaxed);
     for spare in &SPARES {
         spare.bell.after_fork();
-        spare.is_taken.store(false, Ordering::Release);
+        if spare.is_taken.load(Ordering::Relaxed) {
+            spare.is_taken.store(false, Ordering::Release);
+        }
     }
 }

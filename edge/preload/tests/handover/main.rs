@@ -121,6 +121,12 @@ fn what_is_there_to_read_is_counted_by_any_thread() {
     succeeds("counted", &[&SHARED, &SPINNING], &[""]);
 }
 
+/// Goal: a child that only serves a connection of its parent's is spared what others need.
+#[test]
+fn a_child_for_one_connection_makes_nothing_ready_for_others() {
+    succeeds("room", &[&SHARED, &SPINNING], &["1"]);
+}
+
 /// Goal: a thread that wants what one of lower real-time priority has, on the same processor, lets it run.
 #[test]
 fn a_thread_of_high_priority_lets_a_lower_one_finish() {
