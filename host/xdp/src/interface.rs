@@ -8,6 +8,7 @@ use crate::ring::Ring;
 use crate::socket::{self, QUEUE_ENTRIES, Remains, Socket};
 use crate::steering::{KEY_BYTES, Key, Steering};
 use crate::umem::{Files, Shape, Umem};
+use adverb_shm::alive;
 use adverb_sys::bpf::{Attachment, Map, XdpMode};
 use adverb_sys::busy_poll::BusyPoll;
 use adverb_sys::fork::KeptFd;
@@ -293,6 +294,12 @@ impl Interface {
     /// Ends a member: its packets are the kernel's again, and what it had of its group's frames comes back, now or by
     /// [`Interface::tend`]. Sockets of a member that lives on receive nothing more.
     pub fn leave(&mut self, group: &mut Group, place: u32) {
+        self.dismiss(group, place, None);
+    }
+
+    /// The same for a member that is another process. What it has in its hands comes back once that has ended: until then
+    /// it may write there, whether it has been told or not.
+    pub(crate) fn dismiss(&mut self, group: &mut Group, place: u32, process: Option<u32>) {
         let Some(at) = group.members.iter().position(|member| member.place == place) else {
             return;
         };
@@ -303,7 +310,7 @@ impl Interface {
         self.steering.uninstall_gates(place);
         // A ring that cannot be mapped keeps its frames.
         let remains = fds.iter().filter_map(|(_, fd)| Remains::of(fd.as_fd()).ok()).collect();
-        group.left.push(Left { place, remains });
+        group.left.push(Left { place, process, remains });
         self.tend(group);
     }
 
@@ -316,7 +323,8 @@ impl Interface {
             return;
         }
         let Some(mut locked) = umem.try_lock() else { return };
-        for Left { place, remains } in left.drain(..) {
+        let is_due = |left: &mut Left| left.process.is_none_or(alive::has_ended);
+        for Left { place, remains, .. } in left.extract_if(.., is_due) {
             remains.iter().for_each(|rings| rings.reclaim(umem, &mut locked));
             locked.reclaim(place);
             free(&mut self.places, place);
@@ -425,6 +433,8 @@ struct Sockets {
 #[derive(Debug)]
 struct Left {
     place: u32,
+    /// The process that has to end before.
+    process: Option<u32>,
     remains: Vec<Remains>,
 }
 

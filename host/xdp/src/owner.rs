@@ -58,6 +58,7 @@ struct Served {
     member: u64,
     stream: Stream,
     user: u32,
+    process: u32,
     /// The kernel's sockets that have the ports of its keys.
     twins: HashMap<Key, OwnedFd>,
 }
@@ -159,16 +160,19 @@ impl Owner {
             Err(_) => return self.pause(),
         };
         let result = match stream.peer() {
-            Ok(peer) if peer.pid != 0 && admits(peer) => self.admit(&stream, peer.uid),
+            Ok(peer) if peer.pid != 0 && admits(peer) => {
+                self.admit(&stream, peer.uid).map(|place| (place, peer))
+            }
             Ok(_) => Err(io::ErrorKind::PermissionDenied.into()),
             Err(error) => Err(error),
         };
         match result {
-            Ok((place, user)) => {
+            Ok((place, Credentials { pid: process, uid: user })) => {
                 let watched = self.epoll.add(&stream, place.into(), Interest::Readable);
                 self.taken_in += 1;
                 let member = self.taken_in;
-                self.members.insert(place, Served { member, stream, user, twins: HashMap::new() });
+                let twins = HashMap::new();
+                self.members.insert(place, Served { member, stream, user, process, twins });
                 if watched.is_err() {
                     self.end(place);
                 }
@@ -198,7 +202,7 @@ impl Owner {
         }
     }
 
-    fn admit(&mut self, stream: &Stream, user: u32) -> io::Result<(u32, u32)> {
+    fn admit(&mut self, stream: &Stream, user: u32) -> io::Result<u32> {
         if self.groups.get(&user).map_or(0, Group::len) >= MEMBERS_EACH {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
@@ -214,7 +218,7 @@ impl Owner {
             greeted.inspect_err(|_| self.interface.leave(&mut group, place)).map(|()| place)
         });
         self.groups.insert(user, group);
-        Ok((greeted?, user))
+        greeted
     }
 
     /// A new group. One without members stays for its user's next program, which would find its queues busy for a
@@ -311,10 +315,11 @@ impl Owner {
     }
 
     fn end(&mut self, place: u32) {
-        let Some(Served { stream, user, twins, .. }) = self.members.remove(&place) else { return };
+        let Some(served) = self.members.remove(&place) else { return };
+        let Served { stream, user, process, twins, .. } = served;
         let _ = self.epoll.remove(stream.as_fd());
         if let Some(mut group) = self.groups.remove(&user) {
-            self.interface.leave(&mut group, place);
+            self.interface.dismiss(&mut group, place, Some(process));
             self.groups.insert(user, group);
         }
         self.inspectors.close(user, twins.into_values().collect());

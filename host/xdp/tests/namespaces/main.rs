@@ -365,6 +365,43 @@ fn members_that_are_killed_leave_nothing() {
     });
 }
 
+/// Goal: a member whose membership has ended, and that writes on, writes to no frames of others.
+/// Method: it has frames in its hands, and writes to them after another has taken hundreds.
+#[test]
+fn a_member_that_lives_on_does_not_write_to_frames_of_others() {
+    with_namespaces("a_member_that_lives_on_does_not_write_to_frames_of_others", || {
+        let pair = Pair::new(1);
+        let _echo = pair.far_role("echo", &format!("{FAR} {PORT}"));
+        let _owner = near_role("owner", "");
+        let (ended, mut old) = Membership::ask(OWNER).unwrap();
+        let (member, mut sockets) = Membership::ask(OWNER).unwrap();
+        let twin = UdpSocket::bind((NEAR, OTHER)).unwrap();
+        member.claim(key(NEAR, OTHER), &twin).unwrap();
+        let write = |socket: &mut Socket, payload: [u8; 4]| {
+            let bytes = frame(MACS, (NEAR, OTHER), (FAR, PORT), &payload);
+            socket.outgoing.send(|writer| writer.push(&bytes)).unwrap();
+        };
+        write(&mut old[0], [0xff; 4]);
+        assert!(ended.claim_by(key(NEAR, PORT), GATES, &twin).is_err());
+        assert!(soon(|| ended.has_ended()));
+        std::thread::sleep(Duration::from_millis(200)); // The owner does what it is to do meanwhile.
+        let mut due: Vec<_> = (0..200_u32).map(u32::to_be_bytes).collect();
+        due.iter().for_each(|payload| write(&mut sockets[0], *payload));
+        (0..20).for_each(|_| write(&mut old[0], [0xff; 4]));
+        sockets[0].outgoing.flush().unwrap();
+        let mut strange = 0;
+        soon(|| {
+            for (_, payload) in receive(&mut sockets) {
+                let before = due.len();
+                due.retain(|due| *due != *payload);
+                strange += usize::from(due.len() == before);
+            }
+            due.is_empty()
+        });
+        assert_eq!((due.len(), strange), (0, 0));
+    });
+}
+
 /// Goal: an owner that is killed leaves neither program nor busy queue, and its members notice.
 #[test]
 fn an_owner_that_is_killed_leaves_nothing() {
