@@ -119,6 +119,23 @@ pub(crate) fn leave() {
     }
 }
 
+/// Handlers of the calling thread wait until this is dropped, as while it holds one of our locks.
+#[derive(Debug)]
+pub(crate) struct Deferring(());
+
+impl Deferring {
+    pub(crate) fn new() -> Self {
+        enter();
+        Self(())
+    }
+}
+
+impl Drop for Deferring {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
 /// Whether the calling thread holds any of our locks.
 pub(crate) fn holds_locks() -> bool {
     with(|thread| thread.depth.get() > 0)

@@ -106,7 +106,7 @@ impl Store<'_> {
     /// From now on the kernel brings what comes, whatever is here.
     pub(crate) fn hold(self) {
         match self {
-            Self::Frames(frames) => frames.queue().shut(),
+            Self::Frames(frames) => frames.hold(),
             Self::Mailbox(mailbox) => mailbox.hold(),
         }
     }
@@ -114,7 +114,7 @@ impl Store<'_> {
     /// A sleeper has woken up, or a hold has ended.
     pub(crate) fn awake(self) {
         match self {
-            Self::Frames(frames) => frames.queue().open(),
+            Self::Frames(frames) => frames.awake(),
             Self::Mailbox(mailbox) => mailbox.awake(),
         }
     }
@@ -292,10 +292,20 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
     if ways.contains(&name) || xdp::of(socket).is_some() {
         socket.datagrams.epoch.fetch_add(1, Ordering::AcqRel);
     }
+    if level == libc::SOL_SOCKET
+        && [libc::SO_REUSEADDR, libc::SO_REUSEPORT].contains(&name)
+        && raw::option::<c_int>(fd, level, name) != Ok(0)
+    {
+        // The kernel chooses among sockets that share a port.
+        xdp::share(socket, fd);
+    }
     if level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name) {
         socket.counters.note_limit(fd);
+        let limit = raw::option::<c_int>(fd, level, libc::SO_RCVBUF).unwrap_or(0);
+        if let Some(frames) = xdp::of(socket) {
+            frames.queue().set_limit(usize::try_from(limit).unwrap_or(0));
+        }
         let Some(mailbox) = mapped(socket) else { return };
-        let limit = raw::option::<c_int>(fd, level, name.min(libc::SO_RCVBUF)).unwrap_or(0);
         mailbox.set_limit(u64::try_from(limit).unwrap_or(0));
     }
 }

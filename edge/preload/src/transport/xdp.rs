@@ -39,7 +39,7 @@ use crate::base::{address, raw};
 use crate::socket::state::{Attached, Kind, Reason, Socket};
 use crate::socket::{policy, table};
 
-pub(crate) use queue::{Datagram, Queue};
+pub(crate) use queue::{Datagram, Queue, Side};
 use uplink::{Uplink, process};
 use way::Ways;
 
@@ -157,6 +157,14 @@ pub(crate) fn give_up(socket: &Socket, reason: Reason) {
     }
 }
 
+/// The socket's port may be others' as well, among which the kernel chooses.
+pub(crate) fn share(socket: &Socket, fd: c_int) {
+    if of(socket).is_some_and(|frames| !frames.parts.queue.is_over()) {
+        give_up(socket, Reason::NoFrames);
+        policy::explain(socket, fd, "frames");
+    }
+}
+
 /// A socket that has no frames gets none; says whether it has none.
 fn refuse(socket: &Socket) -> bool {
     let refused = |old| (old != TAKEN).then_some(REFUSED);
@@ -167,10 +175,13 @@ fn refuse(socket: &Socket) -> bool {
 pub(crate) fn connected(socket: &Socket, fd: c_int) {
     if let Some(frames) = of(socket).filter(|frames| !frames.parts.queue.is_over()) {
         let errno = raw::errno();
+        // The kernel brings all until the last of the new keys is in.
+        frames.parts.queue.shut();
         frames.let_go_of_keys();
         if !frames.claim(fd) {
             socket.set_reason(Reason::NoFrames);
         }
+        frames.parts.queue.open();
         raw::set_errno(errno);
     }
 }
@@ -291,6 +302,7 @@ impl Frames {
     /// No frames come any more; what is here stays here.
     fn let_go(&self) {
         self.parts.queue.shut_for_good();
+        self.parts.uplinks.iter().for_each(|uplink| uplink.let_leave());
         self.let_go_of_keys();
     }
 
@@ -321,7 +333,9 @@ impl Frames {
     /// Gives every socket of this process what has come by its interfaces.
     #[inline]
     pub(crate) fn look(&self) {
-        self.parts.uplinks.iter().for_each(|uplink| uplink.look());
+        if !self.generation.is_inherited() {
+            self.parts.uplinks.iter().for_each(|uplink| uplink.look());
+        }
     }
 
     /// Whether something has come.
@@ -340,17 +354,41 @@ impl Frames {
         self.parts.queue.count()
     }
 
-    /// A thread is about to sleep; refused if something has come.
+    /// A thread is about to sleep; refused if something has come. In the child of a handler that has interrupted the
+    /// parent's call, nothing comes any more.
     pub(crate) fn doze(&self) -> bool {
+        if self.generation.is_inherited() {
+            return true;
+        }
         self.parts.queue.shut();
         for _ in 0..LAST_LOOKS {
             if self.has_any() {
-                self.parts.queue.open();
-                return false;
+                break;
             }
             std::hint::spin_loop();
         }
-        true
+        if !self.parts.queue.has_any() {
+            // Another thread may be about to hand over what is for this one, and wakes nothing then.
+            self.parts.uplinks.iter().for_each(|uplink| uplink.drain());
+        }
+        let sleeps = !self.parts.queue.has_any();
+        if !sleeps {
+            self.parts.queue.open();
+        }
+        sleeps
+    }
+
+    /// The kernel brings what comes from now on, whatever is here.
+    pub(crate) fn hold(&self) {
+        self.look();
+        self.parts.queue.shut();
+    }
+
+    /// A thread does not sleep any more, or a hold has ended.
+    pub(crate) fn awake(&self) {
+        if !self.generation.is_inherited() {
+            self.parts.queue.open();
+        }
     }
 
     /// Whether a call that finds no frames and does not wait is to ask the kernel as well.
@@ -386,7 +424,11 @@ impl Frames {
     ) -> Option<usize> {
         let epoch = socket.datagrams.epoch.load(Ordering::Acquire);
         let Parts { uplinks, ways, .. } = &*self.parts;
-        ways.with(|ways| ways.send(uplinks, fd, epoch, parts, to))
+        let sent = ways.with(|ways| ways.send(uplinks, fd, epoch, parts, to));
+        if sent.is_some() && !socket.flags.is_nonblocking.load(Ordering::Relaxed) {
+            uplinks.iter().for_each(|uplink| uplink.let_leave());
+        }
+        sent
     }
 }
 

@@ -119,6 +119,11 @@ impl Running {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Sends it a signal, by name.
+    fn signal(&self, name: &str) {
+        run(Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]));
+    }
+
     fn has_frames(&self) -> bool {
         self.explained().contains("frames of the interface, past the kernel")
     }
@@ -239,13 +244,19 @@ fn datagrams_of_a_program_that_spins_pass_the_kernel() {
                 let server = pair.framed(&format!("echo {mode}"), at(any), Some("latency"));
                 let mut client = Running::start(&mut pair.role(true, "client", at(to)));
                 assert_eq!(client.ask("exchange 50 64 0"), "said 50");
-                let before = by_kernel();
-                assert_eq!(client.ask("exchange 1000 64 0"), "said 1000", "{mode} {any}");
-                assert_eq!(client.ask("exchange 300 1400 0"), "said 300", "{mode} {any}");
-                let kernels = by_kernel() - before;
+                let mut least = u64::MAX;
+                for _ in 0..5 {
+                    let before = by_kernel();
+                    assert_eq!(client.ask("exchange 1000 64 0"), "said 1000", "{mode} {any}");
+                    assert_eq!(client.ask("exchange 300 1400 0"), "said 300", "{mode} {any}");
+                    least = least.min(by_kernel() - before);
+                    // None, unless the machine does not let the program spin.
+                    if least < 600 {
+                        break;
+                    }
+                }
                 assert!(server.has_frames(), "{mode} {any}: {}", server.explained());
-                // All, where nothing does; some, where the machine does not let the program spin.
-                assert!(kernels < 2000, "{mode} {any}: {kernels} of 2600");
+                assert!(least < 600, "{mode} {any}: {least} of 2600 at best");
             }
         }
     });
@@ -355,6 +366,45 @@ fn a_child_receives_by_its_parents_socket() {
     });
 }
 
+/// Goal: a handler that forks in the midst of a call that waits leaves two processes that go on with that call.
+/// Method: the parent is stopped, so that the child alone can answer.
+#[test]
+fn a_child_of_a_handler_goes_on_where_its_parent_was() {
+    with_namespaces("a_child_of_a_handler_goes_on_where_its_parent_was", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for (mode, profile) in [("block", "frugal"), ("poll", "frugal"), ("block", "latency")] {
+            let mut server = pair.framed(&format!("echo {mode} forks"), at(NEAR), Some(profile));
+            let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+            assert!(server.has_frames(), "{}", server.explained());
+            server.signal("USR1");
+            server.await_line("said forked");
+            assert_eq!(client.ask("insist 50 64 0"), "said 50", "{mode} {profile}");
+            server.signal("STOP");
+            assert_eq!(client.ask("insist 50 64 0"), "said 50", "{mode} {profile}: the child");
+        }
+    });
+}
+
+/// Goal: a handler that asks the owner, as to close a socket does, waits for the question that it has interrupted.
+#[test]
+fn a_handler_closes_a_socket_while_its_thread_asks() {
+    with_namespaces("a_handler_closes_a_socket_while_its_thread_asks", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        let mut program = pair.framed("closes", at(NEAR), None);
+        assert!(program.has_frames(), "{}", program.explained());
+        owner.signal("STOP");
+        program.tell("connect");
+        std::thread::sleep(Duration::from_millis(300));
+        program.signal("USR1");
+        std::thread::sleep(Duration::from_millis(300));
+        owner.signal("CONT");
+        assert_eq!(program.await_line("said "), "said connected");
+    });
+}
+
 /// Goal: what comes to a socket that two processes have from before its first datagram, either of them receives.
 #[test]
 fn a_child_receives_what_comes_after_the_fork() {
@@ -382,6 +432,59 @@ fn what_had_come_before_a_fork_is_received() {
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(server.ask("look"), "said 200");
         assert!(by_kernel() - before < 100, "they came as frames");
+    });
+}
+
+/// Goal: what a program peeks at is what it receives next, though the kernel and frames bring datagrams at once.
+/// Method: long ones come in pieces, by the kernel, in front of many short ones.
+#[test]
+fn what_was_peeked_at_is_received() {
+    with_namespaces("what_was_peeked_at_is_received", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let server = pair.framed("peeker", at(NEAR), Some("latency"));
+        let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+        assert_eq!(client.ask("mix 200 50"), "said 200");
+        assert!(server.has_frames(), "{}", server.explained());
+    });
+}
+
+/// Goal: datagrams come once and in order while a socket is connected anew, again and again.
+#[test]
+fn nothing_is_lost_while_a_socket_connects_again() {
+    with_namespaces("nothing_is_lost_while_a_socket_connects_again", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let mut server = pair.framed("connects", at(NEAR), None);
+        let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+        assert_eq!(client.ask("stream 4000"), "said 4000");
+        assert_eq!(server.await_line("said "), "said in order");
+        assert!(server.has_frames(), "{}", server.explained());
+    });
+}
+
+/// Goal: options that are set after a socket has frames count for them: room is what was asked for, and a port that may be
+/// shared is the kernel's.
+#[test]
+fn options_count_for_frames_too() {
+    with_namespaces("options_count_for_frames_too", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let mut server = pair.framed("options", at(NEAR), None);
+        assert!(server.has_frames(), "{}", server.explained());
+        let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+        let before = by_kernel();
+        assert_eq!(client.ask("shower 900"), "said 900");
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(server.ask("look"), "said 900");
+        assert!(by_kernel() - before < 100, "they came as frames");
+        assert_eq!(server.ask("share"), "said 0");
+        assert!(server.explained().contains("no frames:"), "{}", server.explained());
+        let before = by_kernel();
+        assert_eq!(client.ask("shower 50"), "said 50");
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(server.ask("look"), "said 50");
+        assert!(by_kernel() - before >= 50, "they came by the kernel");
     });
 }
 

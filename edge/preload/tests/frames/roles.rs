@@ -7,7 +7,8 @@
 use std::ffi::c_int;
 use std::io::{BufRead, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use adverb_xdp::owner::name_of;
@@ -30,6 +31,10 @@ fn a_role() {
         ("late", _) => late(at),
         ("workers", _) => workers(at),
         ("idle", _) => idle(at),
+        ("closes", _) => closes(at),
+        ("peeker", _) => peeker(at),
+        ("connects", _) => connects(at),
+        ("options", _) => options(at),
         other => panic!("{other:?} is no role"),
     }
 }
@@ -56,17 +61,99 @@ fn owner() {
 }
 
 fn set(socket: &UdpSocket, name: c_int) {
-    let one: c_int = 1;
+    set_to(socket, name, 1);
+}
+
+fn set_to(socket: &UdpSocket, name: c_int, value: c_int) {
     let len = libc::socklen_t::try_from(size_of::<c_int>()).expect("a length");
     // SAFETY: an integer, which is ours.
     let set = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, (&raw const one).cast(), len)
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, (&raw const value).cast(), len)
     };
     assert_eq!(set, 0);
 }
 
+/// The thread that handlers interrupt: signals of a process go to whichever there is.
+static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
+
+/// Whether a handler runs in that thread; if not, it is sent the signal.
+fn is_in_place(signal: c_int) -> bool {
+    let thread = INTERRUPTED.load(Ordering::Relaxed);
+    // SAFETY: no pointer.
+    if unsafe { libc::gettid() } == thread {
+        return true;
+    }
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, signal) };
+    false
+}
+
+/// Has a function run when there is SIGUSR1, within whatever call of this thread that interrupts.
+fn on_signal(handler: extern "C" fn(c_int)) {
+    // SAFETY: no pointer.
+    INTERRUPTED.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+    // SAFETY: all zeros is a legal value of this structure.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    #[expect(clippy::as_conversions, reason = "the C library takes a function as a number")]
+    let handler = handler as libc::sighandler_t;
+    action.sa_sigaction = handler;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: a structure, which is ours, with a function that handlers may call.
+    let set = unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
+}
+
+/// Forks; the child says so, and ends with its parent.
+extern "C" fn fork(signal: c_int) {
+    if !is_in_place(signal) {
+        return;
+    }
+    // SAFETY: no pointer; both go on where the parent was.
+    if unsafe { libc::fork() } == 0 {
+        // SAFETY: no pointer.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let said = b"\nsaid forked\n";
+        // SAFETY: bytes of ours.
+        unsafe { libc::write(1, said.as_ptr().cast(), said.len()) };
+    }
+}
+
+/// What the handler of [`closes`] closes.
+static TO_CLOSE: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn close(signal: c_int) {
+    if is_in_place(signal) {
+        // SAFETY: no pointer.
+        unsafe { libc::close(TO_CLOSE.load(Ordering::Relaxed)) };
+    }
+}
+
+/// Connects a socket with frames, and has a handler that closes another one.
+fn closes(at: SocketAddr) {
+    let sockets = [at, SocketAddr::new(at.ip(), at.port() + 1)].map(|at| {
+        let socket = UdpSocket::bind(at).expect("a port");
+        socket.set_nonblocking(true).expect("an option");
+        assert!(socket.recv(&mut [0; 64]).is_err());
+        socket
+    });
+    let [stays, goes] = sockets;
+    TO_CLOSE.store(goes.into_raw_fd(), Ordering::Relaxed);
+    on_signal(close);
+    // SAFETY: no pointer: a program that waits for itself ends.
+    unsafe { libc::alarm(20) };
+    println!("\nready");
+    for _line in std::io::stdin().lock().lines() {
+        stays.connect(SocketAddr::new(at.ip(), 9)).expect("a peer");
+        println!("\nsaid connected");
+    }
+}
+
 /// Sends everything back.
-fn echo(at: SocketAddr, mode: &str) {
+fn echo(at: SocketAddr, how: &str) {
+    let mode = how.split(' ').next().expect("a word");
+    if how.ends_with("forks") {
+        on_signal(fork);
+    }
     let mut socket = UdpSocket::bind(at).expect("a port");
     if mode == "shared" {
         set(&socket, libc::SO_REUSEPORT);
@@ -86,7 +173,11 @@ fn echo(at: SocketAddr, mode: &str) {
                 let fd = socket.as_raw_fd();
                 let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
                 // SAFETY: a structure, which is ours.
-                assert_eq!(unsafe { libc::poll(&raw mut polled, 1, -1) }, 1);
+                if unsafe { libc::poll(&raw mut polled, 1, -1) } != 1 {
+                    let error = std::io::Error::last_os_error();
+                    assert_eq!(error.kind(), ErrorKind::Interrupted);
+                    continue;
+                }
             }
             "epoll" | "edge" => {
                 let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -162,6 +253,8 @@ fn client(to: SocketAddr, is_connected: bool) {
         match what {
             "refused" => println!("\nsaid {}", until_refused(&socket)),
             "shower" => println!("\nsaid {}", shower(&socket, to, numbers[0])),
+            "mix" => println!("\nsaid {}", mix(&socket, to, numbers[0], numbers[1])),
+            "stream" => println!("\nsaid {}", stream(&socket, to, numbers[0])),
             "errors" => println!("\nsaid {}", errors(&socket, to)),
             what => {
                 let peer = if is_connected { None } else { Some(to) };
@@ -312,6 +405,104 @@ fn workers(at: SocketAddr) {
 fn shower(socket: &UdpSocket, to: SocketAddr, count: u64) -> u64 {
     (0..count).for_each(|n| _ = socket.send_to(&n.to_be_bytes(), to).expect("it is sent"));
     count
+}
+
+/// Sends rounds of a long datagram and so many short ones, each when the one before has been received; says how many were.
+fn mix(socket: &UdpSocket, to: SocketAddr, rounds: u64, shorts: u64) -> u64 {
+    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("an option");
+    for round in 0..rounds {
+        socket.send_to(&[0xff; 4096], to).expect("it is sent");
+        for n in 0..shorts {
+            socket.send_to(&n.to_be_bytes(), to).expect("it is sent");
+        }
+        let mut answer = [0; 8];
+        match socket.recv(&mut answer) {
+            Ok(8) if u64::from_be_bytes(answer) == shorts + 1 => {}
+            _ => return round,
+        }
+    }
+    rounds
+}
+
+/// Looks how long each datagram is, receives it with as much room, and answers each round when all of it is there: 51, or
+/// nonsense if one was another than it had looked at.
+fn peeker(at: SocketAddr) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    println!("\nready");
+    let mut room = vec![0_u8; 1 << 16];
+    let mut receive = |len: usize, flags: c_int| {
+        // SAFETY: a buffer of ours that is longer than that.
+        let got = unsafe {
+            libc::recv(socket.as_raw_fd(), room.as_mut_ptr().cast(), len, flags | libc::MSG_TRUNC)
+        };
+        usize::try_from(got).expect("a datagram")
+    };
+    let mut from = None;
+    for count in 1_u64.. {
+        let from = *from.get_or_insert_with(|| socket.peek_from(&mut [0; 8]).expect("a peer").1);
+        let len = receive(1, libc::MSG_PEEK);
+        let is_same = receive(len, 0) == len && len != 1;
+        let said = if is_same { count % 51 } else { 1000 };
+        if said == 0 || !is_same {
+            let answer = if is_same { 51 } else { said };
+            socket.send_to(&answer.to_be_bytes(), from).expect("the way back");
+        }
+    }
+}
+
+/// Sends numbered datagrams, a few at a time.
+fn stream(socket: &UdpSocket, to: SocketAddr, count: u64) -> u64 {
+    for n in 0..count {
+        socket.send_to(&[n, count].map(u64::to_be_bytes).concat(), to).expect("it is sent");
+        if n % 4 == 0 {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    }
+    count
+}
+
+/// Receives those, connects again to where they come from after each 40, and says whether they came in order.
+fn connects(at: SocketAddr) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    set_to(&socket, libc::SO_RCVBUFFORCE, 8 << 20);
+    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("an option");
+    println!("\nready");
+    let mut bytes = [0; 16];
+    let mut next = 0;
+    loop {
+        let (len, from) = match socket.recv_from(&mut bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && next == 0 => continue,
+            got => got.expect("a datagram"),
+        };
+        assert_eq!(len, 16);
+        let [number, count] =
+            [0, 8].map(|at| u64::from_be_bytes(*bytes[at..].first_chunk().expect("a number")));
+        assert_eq!(number, next, "it is the next");
+        next += 1;
+        if next == count {
+            println!("\nsaid in order");
+        } else if next % 40 == 0 {
+            socket.connect(from).expect("a peer");
+        }
+    }
+}
+
+/// Sets options after it has got frames, and says how many datagrams have come.
+fn options(at: SocketAddr) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    socket.set_nonblocking(true).expect("an option");
+    let mut buffer = [0; 64];
+    assert!(socket.recv(&mut buffer).is_err());
+    set_to(&socket, libc::SO_RCVBUFFORCE, 8 << 20);
+    println!("\nready");
+    for line in std::io::stdin().lock().lines() {
+        if line.expect("a line") == "share" {
+            set(&socket, libc::SO_REUSEPORT);
+            println!("\nsaid 0");
+        } else {
+            println!("\nsaid {}", std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count());
+        }
+    }
 }
 
 /// Looks when it is told to, after a fork: how many have come.

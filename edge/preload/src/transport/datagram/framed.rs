@@ -3,7 +3,7 @@
 //! What the kernel has got while the gate was shut is earlier than what comes after it was opened, and is received first.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::inbox::{Arrival, Outcome, Request, from_kernel};
 use crate::base::iovec::IoCursor;
@@ -14,7 +14,7 @@ use crate::socket::counters::add;
 use crate::socket::spin::{Spin, SpinBudget};
 use crate::socket::stamps::Control;
 use crate::socket::table::{self, SocketRef};
-use crate::transport::xdp::{self, Datagram, Frames};
+use crate::transport::xdp::{self, Datagram, Frames, Side};
 
 /// Receives one datagram, waiting as the socket's options and `request` say.
 pub(super) fn wait(
@@ -72,7 +72,7 @@ struct Awake<'a>(&'a Frames);
 
 impl Drop for Awake<'_> {
     fn drop(&mut self) {
-        self.0.queue().open();
+        self.0.awake();
     }
 }
 
@@ -117,21 +117,24 @@ fn attempt(
     request: Request<'_>,
     asks: bool,
 ) -> Outcome {
-    static TURN: AtomicU32 = AtomicU32::new(0);
     let queue = frames.queue();
-    // However many frames come, the kernel's have their turn.
-    let is_first = queue.is_kernel_first()
-        || queue.has_any() && TURN.fetch_add(1, Ordering::Relaxed).is_multiple_of(TURNS);
-    if !is_first
+    let first = queue.first();
+    if first == Side::Frames
         && frames.has_any()
         && let Some(outcome) = take(socket, frames, request)
     {
         return outcome;
     }
-    if is_first || asks || frames.is_kernels_turn() {
+    if first == Side::Kernel || asks || frames.is_kernels_turn() {
+        let openings = queue.openings();
         match from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false) {
-            Err(Errno::AGAIN) => queue.follows_kernel(),
-            outcome => return outcome,
+            Err(Errno::AGAIN) => queue.follows_kernel(openings),
+            outcome => {
+                if outcome.is_ok() {
+                    queue.show(request.peeks().then_some(Side::Kernel));
+                }
+                return outcome;
+            }
         }
     }
     let taken = if frames.has_any() { take(socket, frames, request) } else { None };
@@ -140,7 +143,9 @@ fn attempt(
 
 /// Takes the first of those that have come as frames.
 fn take(socket: &SocketRef, frames: &Frames, request: Request<'_>) -> Option<Outcome> {
-    frames.queue().front(|Datagram { from, bytes }| {
+    let queue = frames.queue();
+    queue.front(|Datagram { from, bytes }| {
+        queue.show(request.peeks().then_some(Side::Frames));
         let copied = IoCursor::new(request.parts).fill(bytes.as_ptr(), bytes.len());
         let Ok(copied) = copied else {
             // As the kernel has it: what could not be delivered is gone.
@@ -166,14 +171,16 @@ fn take(socket: &SocketRef, frames: &Frames, request: Request<'_>) -> Option<Out
 /// The size of the next datagram, as `FIONREAD` has it; `None` if the kernel is to be asked.
 pub(super) fn next_len(frames: &Frames, fd: c_int) -> Option<usize> {
     frames.watched();
-    if frames.queue().is_kernel_first() && raw::poll_now(fd, libc::POLLIN) != Ok(0) {
+    let queue = frames.queue();
+    if queue.is_kernel_next() && raw::poll_now(fd, libc::POLLIN) != Ok(0) {
+        queue.show(Some(Side::Kernel));
         return None;
     }
     frames.look();
-    frames.queue().front(|first| (false, first.bytes.len()))
+    let found = queue.front(|first| (false, first.bytes.len()));
+    queue.show(Some(if found.is_some() { Side::Frames } else { Side::Kernel }));
+    found
 }
 
 /// Spinning waits look at the kernel once in so many rounds.
 const KERNEL_LOOK_ROUNDS: u32 = 256;
-/// Datagrams that come as frames before the kernel's queue is looked at.
-const TURNS: u32 = 64;

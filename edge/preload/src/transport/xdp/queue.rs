@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::uplink::Uplink;
 use crate::base::lock::Guarded;
@@ -19,7 +19,7 @@ pub(crate) struct Datagram {
 #[derive(Debug)]
 pub(crate) struct Queue {
     gate: u32,
-    limit: usize,
+    limit: AtomicUsize,
     waiting: Guarded<Waiting>,
     /// How many wait, for looks without the lock.
     len: AtomicUsize,
@@ -27,8 +27,23 @@ pub(crate) struct Queue {
     count: AtomicU64,
     dropped: AtomicU64,
     door: Guarded<Door>,
-    /// The kernel may have earlier ones.
+    /// The kernel may have earlier ones than those that have come since the gate was opened.
     is_kernel_first: AtomicBool,
+    /// Of those that wait, the first so many came before it was shut.
+    earlier: AtomicUsize,
+    /// How often it has been opened.
+    openings: AtomicU64,
+    /// Datagrams in a row that one of both sides has had the precedence for while frames waited.
+    in_a_row: AtomicU32,
+    /// Where the datagram is that the program has been shown, and will get next.
+    shown: AtomicU8,
+}
+
+/// Where datagrams come from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Side {
+    Frames,
+    Kernel,
 }
 
 #[derive(Debug, Default)]
@@ -51,13 +66,17 @@ impl Queue {
         let waiting = Waiting { datagrams: VecDeque::new(), bytes: 0 };
         Self {
             gate,
-            limit,
+            limit: AtomicUsize::new(limit),
             waiting: Guarded::new(waiting),
             len: AtomicUsize::new(0),
             count: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             door: Guarded::new(Door { uplinks: Vec::new(), holds: 1 }),
             is_kernel_first: AtomicBool::new(true),
+            earlier: AtomicUsize::new(0),
+            openings: AtomicU64::new(0),
+            in_a_row: AtomicU32::new(0),
+            shown: AtomicU8::new(0),
         }
     }
 
@@ -65,10 +84,15 @@ impl Queue {
         self.gate
     }
 
+    /// How many bytes may wait: as with the kernel, more than that only by one datagram.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
     /// A datagram has come.
     pub(super) fn push(&self, from: SocketAddr, bytes: &[u8]) {
         self.waiting.with(|waiting| {
-            if waiting.bytes + charge(bytes) > self.limit {
+            if waiting.bytes > self.limit.load(Ordering::Relaxed) {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
                 return;
             }
@@ -86,6 +110,8 @@ impl Queue {
             if is_taken && let Some(taken) = waiting.datagrams.pop_front() {
                 waiting.bytes -= charge(&taken.bytes);
                 self.len.store(waiting.datagrams.len(), Ordering::Release);
+                let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+                let _ = self.earlier.fetch_update(o, r, |earlier| earlier.checked_sub(1));
             }
             Some(answer)
         })
@@ -107,12 +133,73 @@ impl Queue {
 
     /// Whether the kernel may have datagrams that came before those here.
     pub(crate) fn is_kernel_first(&self) -> bool {
-        self.is_kernel_first.load(Ordering::Acquire)
+        self.is_kernel_first.load(Ordering::Acquire) && self.earlier.load(Ordering::Acquire) == 0
     }
 
-    /// It has none.
-    pub(crate) fn follows_kernel(&self) {
-        self.is_kernel_first.store(false, Ordering::Release);
+    /// Which side a call that receives is to look at first: where the next datagram was shown, or the one that has the
+    /// earlier ones; however many there are, the other has its turn.
+    pub(crate) fn first(&self) -> Side {
+        let usual = if self.is_kernel_first() { Side::Kernel } else { Side::Frames };
+        match self.shown() {
+            Some(Side::Kernel) => Side::Kernel,
+            Some(Side::Frames) if self.has_any() => Side::Frames,
+            Some(Side::Frames) | None if !self.has_any() => usual,
+            Some(Side::Frames) | None => {
+                let is_others = self.in_a_row.fetch_add(1, Ordering::Relaxed) >= TURNS;
+                if is_others {
+                    self.in_a_row.store(0, Ordering::Relaxed);
+                }
+                match (usual, is_others) {
+                    (Side::Frames, false) | (Side::Kernel, true) => Side::Frames,
+                    (Side::Kernel, false) | (Side::Frames, true) => Side::Kernel,
+                }
+            }
+        }
+    }
+
+    /// Whether the kernel's is the next one, if it has any: out of turn, it is not.
+    pub(crate) fn is_kernel_next(&self) -> bool {
+        match self.shown() {
+            Some(side) if side == Side::Kernel || self.has_any() => side == Side::Kernel,
+            Some(_) | None => self.is_kernel_first(),
+        }
+    }
+
+    /// Where the datagram is that the program has been shown.
+    pub(crate) fn shown(&self) -> Option<Side> {
+        match self.shown.load(Ordering::Relaxed) {
+            FRAMES => Some(Side::Frames),
+            KERNEL => Some(Side::Kernel),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn show(&self, side: Option<Side>) {
+        let shown = side.map_or(0, |side| match side {
+            Side::Frames => FRAMES,
+            Side::Kernel => KERNEL,
+        });
+        self.shown.store(shown, Ordering::Relaxed);
+    }
+
+    /// How often the gate has been opened.
+    pub(crate) fn openings(&self) -> u64 {
+        self.openings.load(Ordering::Acquire)
+    }
+
+    /// The kernel has none, as a look says that began after so many openings.
+    pub(crate) fn follows_kernel(&self, openings: u64) {
+        if self.shown() == Some(Side::Kernel) {
+            self.show(None); // Another thread has taken it.
+        }
+        if self.is_kernel_first.load(Ordering::Acquire) {
+            self.door.with(|_| {
+                if self.openings() == openings {
+                    self.is_kernel_first.store(false, Ordering::Release);
+                    self.in_a_row.store(0, Ordering::Relaxed);
+                }
+            });
+        }
     }
 
     /// The gate is in these interfaces' tables.
@@ -127,7 +214,9 @@ impl Queue {
     pub(crate) fn shut(&self) {
         self.door.with(|door| {
             door.holds += 1;
-            self.move_gate(door);
+            if door.holds == 1 {
+                self.move_gate(door);
+            }
         });
     }
 
@@ -136,9 +225,16 @@ impl Queue {
         self.door.with(|door| {
             // Those for good are more than there ever are others.
             door.holds = door.holds.saturating_sub(1);
-            // What the kernel has got meanwhile is earlier.
-            self.is_kernel_first.store(true, Ordering::Release);
-            self.move_gate(door);
+            if door.holds == 0 {
+                // What the kernel has got meanwhile is later than what is here, and earlier than what comes.
+                if !self.is_kernel_first.load(Ordering::Acquire) {
+                    self.earlier.store(self.len.load(Ordering::Acquire), Ordering::Release);
+                }
+                self.is_kernel_first.store(true, Ordering::Release);
+                self.openings.fetch_add(1, Ordering::AcqRel);
+                self.in_a_row.store(0, Ordering::Relaxed);
+                self.move_gate(door);
+            }
         });
     }
 
@@ -174,5 +270,92 @@ fn charge(bytes: &[u8]) -> usize {
 }
 
 const OVERHEAD_BYTES: usize = 512;
+/// Datagrams of one side after which the other one is looked at.
+const TURNS: u32 = 64;
+// Sides, as words.
+const FRAMES: u8 = 1;
+const KERNEL: u8 = 2;
 /// More holds than there ever are.
 const FOR_GOOD: u64 = 1 << 62;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A queue whose gate is open, and whose kernel has nothing.
+    fn open_queue(limit: usize) -> Queue {
+        let queue = Queue::new(0, limit);
+        queue.release();
+        queue.follows_kernel(queue.openings());
+        queue
+    }
+
+    fn push(queue: &Queue, number: u8) {
+        queue.push(([10, 0, 0, 1], 1).into(), &[number]);
+    }
+
+    fn take(queue: &Queue) -> Option<u8> {
+        queue.front(|first| (true, first.bytes[0]))
+    }
+
+    /// Goal: what the kernel gets while the gate is shut is received after what came before, and before what comes later.
+    #[test]
+    fn frames_from_before_the_gate_was_shut_are_earlier_than_the_kernels() {
+        let queue = open_queue(1 << 20);
+        push(&queue, 1);
+        queue.shut();
+        push(&queue, 2); // One that was on its way.
+        assert_eq!(queue.first(), Side::Frames);
+        queue.open();
+        push(&queue, 3);
+        for number in [1, 2] {
+            assert_eq!((queue.first(), take(&queue)), (Side::Frames, Some(number)));
+        }
+        assert_eq!(queue.first(), Side::Kernel);
+        queue.follows_kernel(queue.openings());
+        assert_eq!((queue.first(), take(&queue)), (Side::Frames, Some(3)));
+    }
+
+    /// Goal: a look that began before the gate was shut says nothing of what the kernel has got since.
+    #[test]
+    fn an_old_look_at_the_kernel_does_not_count() {
+        let queue = open_queue(1 << 20);
+        let seen = queue.openings();
+        queue.shut();
+        queue.open();
+        push(&queue, 1);
+        queue.follows_kernel(seen);
+        assert_eq!(queue.first(), Side::Kernel);
+    }
+
+    /// Goal: neither side waits for ever, whatever the other has, and what was shown is received.
+    #[test]
+    fn each_side_has_its_turn_and_what_was_shown_comes_next() {
+        let queue = open_queue(1 << 20);
+        push(&queue, 1);
+        let frames = (0..1000).filter(|_| queue.first() == Side::Frames).count();
+        assert!((950..1000).contains(&frames), "{frames}");
+        queue.shut();
+        queue.open();
+        assert_eq!(take(&queue), Some(1));
+        push(&queue, 2);
+        let kernels = (0..1000).filter(|_| queue.first() == Side::Kernel).count();
+        assert!((950..1000).contains(&kernels), "{kernels}");
+        for side in [Side::Frames, Side::Kernel] {
+            queue.show(Some(side));
+            assert!((0..1000).all(|_| queue.first() == side));
+        }
+        queue.follows_kernel(queue.openings());
+        assert_eq!(queue.shown(), None);
+    }
+
+    #[test]
+    fn a_queue_takes_what_it_has_room_for_and_one_more() {
+        let queue = open_queue(0);
+        (0..3).for_each(|number| push(&queue, number));
+        assert_eq!((queue.count(), queue.dropped()), (1, 2));
+        queue.set_limit(2 * charge(&[0]));
+        (0..9).for_each(|number| push(&queue, number));
+        assert_eq!((queue.count(), queue.dropped()), (3, 9));
+    }
+}

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::c_int;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -26,7 +26,7 @@ use adverb_xdp::{Key, Membership};
 
 use super::queue::Queue;
 use crate::base::lock::Guarded;
-use crate::base::raw;
+use crate::base::{raw, thread};
 
 /// What this process has of interfaces.
 #[derive(Debug)]
@@ -81,6 +81,8 @@ pub(super) fn is_any() -> bool {
 impl Process {
     /// The interfaces whose owners give this process frames.
     pub(super) fn uplinks(&self) -> Vec<Arc<Uplink>> {
+        // A thread that were cancelled in the C library would leave with the lock.
+        let _stays = raw::Uncancelled::new();
         self.uplinks.with(|uplinks| {
             uplinks.retain(|uplink| !uplink.has_ended());
             let (now, asked) = (raw::now_ns(), self.asked_ns.load(Ordering::Relaxed));
@@ -273,12 +275,22 @@ impl Uplink {
     }
 
     pub(super) fn claim(&self, key: Key, gate: u32, twin: BorrowedFd<'_>) -> bool {
-        self.membership.claim_by(key, gate, twin).is_ok()
+        self.asking(|membership| membership.claim_by(key, gate, twin)).is_ok()
     }
 
     pub(super) fn release(&self, key: Key) {
         // An owner that has ended has released all.
-        let _ = self.membership.release(key);
+        let _ = self.asking(|membership| membership.release(key));
+    }
+
+    /// Asks the owner. Handlers wait until it has answered, because they may ask, too: it answers one question at a time.
+    fn asking(&self, ask: impl FnOnce(&Membership) -> io::Result<()>) -> io::Result<()> {
+        let _waits = thread::Deferring::new();
+        let answer = ask(&self.membership);
+        if answer.is_err() {
+            self.has_ended();
+        }
+        answer
     }
 
     pub(super) fn set_gate(&self, gate: u32, is_open: bool) {
@@ -287,6 +299,7 @@ impl Uplink {
 
     /// What is known of it, not older than a second.
     pub(super) fn facts(&self) -> Facts {
+        let _stays = raw::Uncancelled::new();
         self.facts.with(|facts| {
             if raw::now_ns().saturating_sub(facts.read_ns) > FACTS_NS {
                 let all = netdev::interfaces().unwrap_or_default();
@@ -307,7 +320,7 @@ impl Uplink {
     /// Gives the sockets of this process what has come. While another thread does, it is that one's to do.
     #[inline]
     pub(super) fn look(&self) {
-        if self.has_unsent.load(Ordering::Relaxed) {
+        if self.has_unsent.load(Ordering::Relaxed) && !self.is_over() {
             self.outgoing.try_with(|outgoing| self.flush(outgoing));
         }
         self.incoming.try_with(|all| self.receive(all));
@@ -334,6 +347,9 @@ impl Uplink {
 
     /// Sends a frame, unless there is no room for it; says whether the interface takes more.
     pub(super) fn send(&self, write: impl FnOnce(&mut Writer<'_>)) -> Option<bool> {
+        if self.is_over() {
+            return None;
+        }
         self.outgoing.with(|outgoing| outgoing.send(write).ok().map(|()| self.flush(outgoing)))
     }
 
@@ -343,6 +359,18 @@ impl Uplink {
         let is_later = flushed == Err(ErrorKind::WouldBlock);
         self.has_unsent.store(is_later, Ordering::Relaxed);
         flushed.is_ok() || is_later
+    }
+
+    /// Waits a moment, without a lock, until the kernel has taken all that was sent: the program may not look again.
+    pub(super) fn let_leave(&self) {
+        let is_due = || self.has_unsent.load(Ordering::Relaxed) && !self.is_over();
+        if is_due() {
+            let until = raw::now_ns().saturating_add(LEAVE_NS);
+            while is_due() && raw::now_ns() < until {
+                raw::nap(LEAVE_NAP_NS);
+                self.outgoing.with(|outgoing| self.flush(outgoing));
+            }
+        }
     }
 
     /// Takes one frame, unless it is damaged or not for this host.
@@ -402,4 +430,7 @@ const FD_MIN: c_int = 1000;
 /// Descriptors of interfaces, at most.
 const OWN_MAX: usize = 256;
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
+/// How long the kernel is asked again to take what it has not taken, and how often.
+const LEAVE_NS: u64 = 10_000_000;
+const LEAVE_NAP_NS: i64 = 50_000;
 const FACTS_NS: u64 = 1_000_000_000;
