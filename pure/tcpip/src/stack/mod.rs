@@ -83,6 +83,8 @@ pub enum StackError {
     Full,
     /// Another connection or listener has the name.
     InUse,
+    /// The other end is no port of one host.
+    NotOneHost,
 }
 
 impl fmt::Display for StackError {
@@ -90,6 +92,7 @@ impl fmt::Display for StackError {
         f.write_str(match self {
             Self::Full => "there are as many connections as there may be",
             Self::InUse => "another connection or listener has this name",
+            Self::NotOneHost => "the other end is no port of one host",
         })
     }
 }
@@ -172,13 +175,17 @@ impl<B: AsRef<[u8]>> Stack<B> {
     ///
     /// # Errors
     ///
-    /// [`StackError::InUse`] if there is one of this name, [`StackError::Full`]; nothing has been done.
+    /// [`StackError::InUse`] if there is one of this name, [`StackError::Full`], and [`StackError::NotOneHost`] for groups, all
+    /// hosts, and no address or port (RFC 9293 §3.9.2.3); nothing has been done.
     pub fn connect(
         &mut self,
         tuple: Tuple,
         config: &Config,
         now: Time,
     ) -> Result<ConnectionId, StackError> {
+        if tuple.remote_port == 0 || !is_one_host(tuple.remote) {
+            return Err(StackError::NotOneHost);
+        }
         if self.table.find(&tuple).is_some() {
             return Err(StackError::InUse);
         }
@@ -548,6 +555,12 @@ impl<B: AsRef<[u8]>> Stack<B> {
             stamp_origin,
         }
     }
+}
+
+/// Whether an address is that of one host.
+fn is_one_host(address: IpAddr) -> bool {
+    let is_all = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !is_all && !address.is_multicast() && !address.is_unspecified()
 }
 
 /// Resets that wait to be sent.

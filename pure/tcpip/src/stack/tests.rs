@@ -85,6 +85,22 @@ impl World {
 }
 
 #[test]
+fn only_one_host_is_connected_to() {
+    let mut world = World::new(10, listen());
+    let mut connect = |remote: &str, remote_port| {
+        let remote: IpAddr = remote.parse().unwrap();
+        let local = if remote.is_ipv4() { [10, 0, 0, 1].into() } else { [9_u16; 8].into() };
+        let tuple = Tuple { local, local_port: 1000, remote, remote_port };
+        world.stacks[1].connect(tuple, &Config::default(), world.now).map(|_| ())
+    };
+    for remote in ["224.0.0.1", "255.255.255.255", "0.0.0.0", "ff02::1", "::"] {
+        assert_eq!(connect(remote, 80), Err(StackError::NotOneHost), "{remote}");
+    }
+    assert_eq!(connect("10.0.0.2", 0), Err(StackError::NotOneHost));
+    assert_eq!((connect("10.0.0.2", 80), connect("fd00::2", 80)), (Ok(()), Ok(())));
+}
+
+#[test]
 fn connections_come_up_carry_bytes_and_go_without_a_trace() {
     let mut world = World::new(10, listen());
     let client = world.connect(1, 1000);
