@@ -132,6 +132,7 @@ fn after_an_outage_segments_are_as_long_as_before() {
             (pair.path.cut_to, pair.path.mtu) = (None, mtu);
             run_for(&mut pair, Duration::from_secs(12));
             let (segments, bytes) = (pair.sides[0].segments, pair.sides[0].payload_bytes);
+            pair.sides[0].long_from = usize::try_from(full).unwrap();
             let read = pair.sides[1].read;
             run_for(&mut pair, Duration::from_secs(10));
             let segments = pair.sides[0].segments - segments;
@@ -140,6 +141,8 @@ fn after_an_outage_segments_are_as_long_as_before() {
             println!("{mtu} {sack}: {bytes} bytes in {segments} segments, {read} arrive");
             assert!(bytes > segments * (full - 20), "{mtu} {sack}: {bytes} / {segments}");
             assert!(read > 8_000_000, "{mtu} {sack}: {read} bytes in ten seconds");
+            let long = pair.sides[0].long;
+            assert!(long <= 8, "{mtu} {sack}: {long} segments are too long for the path");
         }
     }
 }

@@ -72,6 +72,9 @@ pub(crate) struct Side {
     link_free: Time,
     pub(crate) segments: u64,
     pub(crate) payload_bytes: u64,
+    /// Segments with more bytes than this, and what this is.
+    pub(crate) long: u64,
+    pub(crate) long_from: usize,
     salt: u8,
     receive_bytes_max: u32,
 }
@@ -118,6 +121,8 @@ impl Side {
             link_free: Time::ZERO,
             segments: 0,
             payload_bytes: 0,
+            long: 0,
+            long_from: usize::MAX,
             salt,
         }
     }
@@ -267,6 +272,7 @@ impl Pair {
             segment.extend(payload.flatten());
             self.sides[at].segments += 1;
             self.sides[at].payload_bytes += u64::try_from(bytes).unwrap();
+            self.sides[at].long += u64::from(bytes > self.sides[at].long_from);
             self.check_departure(at, &departure.header, bytes);
             self.send(1 - at, segment);
         }
