@@ -168,11 +168,12 @@ struct Maps<'a> {
     gates: &'a Map,
 }
 
-/// The program: makes a key of the packet, looks it up with its source and without, and redirects it.
+/// The program: makes a key of the packet, looks it up with its source and without, and redirects it. Without, segments of
+/// connections that the kernel has stay the kernel's.
 fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
     let Maps { keys, sockets, gates } = *maps;
     let mut asm = Assembler::default();
-    let [v4, v6, look, hit, redirect, pass] = [(); 6].map(|()| asm.label());
+    let [v4, v6, look, mine, hit, redirect, pass] = [(); 7].map(|()| asm.label());
     asm.set(CONTEXT, Reg(1));
     asm.load(Width::Word, PACKET, CONTEXT, XDP_DATA);
     asm.load(Width::Word, END, CONTEXT, XDP_DATA_END);
@@ -201,6 +202,7 @@ fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
     copy(&mut asm, Width::Word, ETHERNET + 12, KEY_REMOTE);
     copy(&mut asm, Width::Half, ETHERNET + 22, KEY + 2);
     copy(&mut asm, Width::Half, ETHERNET + 20, KEY_REMOTE + 16);
+    note_ends(&mut asm, ETHERNET + 12, 12);
     asm.go(look);
 
     asm.place(v6);
@@ -213,6 +215,7 @@ fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
     }
     copy(&mut asm, Width::Half, ETHERNET + 42, KEY + 2);
     copy(&mut asm, Width::Half, ETHERNET + 40, KEY_REMOTE + 16);
+    note_ends(&mut asm, ETHERNET + 8, 36);
 
     asm.place(look);
     look_up(&mut asm, keys, KEY);
@@ -222,6 +225,12 @@ fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
     }
     look_up(&mut asm, keys, KEY);
     asm.jump(If::Equal, Reg(0), 0, pass);
+    asm.set(TARGET, Reg(0));
+    asm.load(Width::Byte, BYTES, STACK, KEY + 1);
+    asm.jump(If::Unequal, BYTES, TCP, mine);
+    leave_connections(&mut asm, mine, pass);
+    asm.place(mine);
+    asm.set(Reg(0), TARGET);
 
     asm.place(hit);
     asm.load(Width::Word, TARGET, Reg(0), 0);
@@ -252,6 +261,31 @@ fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
     asm.set(Reg(0), XDP_PASS);
     asm.exit();
     asm.finish()
+}
+
+/// Notes where in the packet both ends are, and how long that is.
+fn note_ends(asm: &mut Assembler, at: i16, bytes: i32) {
+    asm.set(BYTES, PACKET);
+    asm.add(BYTES, i32::from(at));
+    asm.store(Width::Double, STACK, ENDS, BYTES);
+    asm.set(BYTES, bytes);
+    asm.store(Width::Double, STACK, ENDS_BYTES, BYTES);
+}
+
+/// Passes segments on of connections that the kernel has: a port may have been claimed after they were made. Those that
+/// only a listener of the kernel's would get are not.
+fn leave_connections(asm: &mut Assembler, mine: Label, pass: Label) {
+    asm.set(Reg(1), CONTEXT);
+    asm.load(Width::Double, Reg(2), STACK, ENDS);
+    asm.load(Width::Double, Reg(3), STACK, ENDS_BYTES);
+    asm.set(Reg(4), THIS_NAMESPACE);
+    asm.set(Reg(5), 0);
+    asm.call(SKC_LOOKUP_TCP);
+    asm.jump(If::Equal, Reg(0), 0, mine);
+    asm.load(Width::Word, PACKET, Reg(0), SOCK_STATE); // The packet is not read any more.
+    asm.set(Reg(1), Reg(0));
+    asm.call(SK_RELEASE);
+    asm.jump(If::Unequal, PACKET, TCP_LISTEN, pass);
 }
 
 /// Passes packets on that are shorter. The verifier lets the program read as far as it has looked.
@@ -298,6 +332,9 @@ const KEY: i16 = -40;
 /// Below the key: numbers to look up.
 const PLACE: i16 = KEY - 4;
 const GATE: i16 = KEY - 8;
+/// Where in the packet both ends are, and how long that is.
+const ENDS: i16 = KEY - 16;
+const ENDS_BYTES: i16 = KEY - 24;
 /// What is under a key: where the sockets of the member begin, its place, and the number of the gate.
 const TARGET_BYTES: usize = 12;
 /// No gate has this number.
@@ -314,6 +351,13 @@ const XDP_QUEUE: i16 = 16;
 const XDP_PASS: i32 = 2;
 const MAP_LOOKUP_ELEM: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
+const SK_RELEASE: i32 = 86;
+const SKC_LOOKUP_TCP: i32 = 99;
+const THIS_NAMESPACE: i32 = -1;
+// Of `struct bpf_sock`.
+const SOCK_STATE: i16 = 72;
+const TCP_LISTEN: i32 = 10;
+const TCP: i32 = 6;
 
 #[cfg(test)]
 mod tests {

@@ -370,3 +370,27 @@ fn neighbours_and_routes_are_followed() {
         near.echo_through_after(id, b"before", 10_000);
     });
 }
+
+/// Goal: a connection that the kernel has goes on after its port has been claimed, and new ones are had here.
+#[test]
+fn a_connection_of_the_kernels_goes_on_when_its_port_is_claimed() {
+    with_namespaces("a_connection_of_the_kernels_goes_on_when_its_port_is_claimed", || {
+        for near_ip in [NEAR, NEAR_6] {
+            let pair = Pair::new(1);
+            let listener = std::net::TcpListener::bind(at(near_ip, PORT)).unwrap();
+            let mut talker = pair.far_role("talker", &format!("{near_ip} {PORT}"));
+            let (mut stream, _) = listener.accept().unwrap();
+            std::thread::spawn(move || {
+                std::io::copy(&mut stream.try_clone().unwrap(), &mut stream)
+            });
+            talker.wait_for("talking");
+            let mut near = Near::new(None);
+            near.listen(at(near_ip, PORT), None);
+            near.run_until_says(&mut talker, "talking");
+            let mut client = pair.far_role("client", &format!("{near_ip} {PORT} 1 100000"));
+            near.serve_echo(PORT, 1);
+            client.wait_for("done");
+            near.run_until_says(&mut talker, "talking");
+        }
+    });
+}

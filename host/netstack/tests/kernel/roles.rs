@@ -137,7 +137,7 @@ fn talker(addr: SocketAddr) {
     for n in 0_u64.. {
         let result = stream.write_all(b"ping").and_then(|()| stream.read_exact(&mut [0; 4]));
         match result {
-            Ok(()) if n == 10 => println!("\ntalking"),
+            Ok(()) if n % 500 == 10 => println!("\ntalking"),
             Ok(()) => std::thread::sleep(Duration::from_millis(1)),
             Err(error) => return say(&format!("{:?}", error.kind())),
         }
