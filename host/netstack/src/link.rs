@@ -5,7 +5,8 @@ use crate::packet::Headers;
 use adverb_tcpip::Time;
 use adverb_tcpip::ethernet::{Ethernet, Mac};
 use adverb_xdp::socket::{NotSent, Outgoing};
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -33,13 +34,13 @@ pub(crate) enum Sent {
     NoWay,
 }
 
-/// Packets that wait for hardware addresses.
+/// Packets that wait for hardware addresses, or behind others that do.
 #[derive(Debug, Default)]
 struct Waiting {
     /// The oldest first.
     packets: VecDeque<Packet>,
-    /// Those that newer ones have pushed out, of which nothing has been said.
-    dropped: usize,
+    /// Those that were lost, of which nothing has been said.
+    lost: usize,
 }
 
 /// A packet without an Ethernet header.
@@ -53,19 +54,32 @@ struct Packet {
 }
 
 impl Waiting {
-    /// Keeps a packet. Those to one neighbour push out each other, the oldest first, and those to another at no time: RFC
-    /// 1122 §2.3.2.2.
-    fn push(&mut self, packet: Packet) -> Sent {
+    /// Keeps a packet. Those to one neighbour push out each other, the oldest first: RFC 1122 §2.3.2.2. Where there are too
+    /// many neighbours, the one with the most packets loses its oldest, so that dead ones do not keep a new one out.
+    fn push(&mut self, packet: Packet) {
         let mut same = self.packets.iter().enumerate().filter(|(_, other)| other.by == packet.by);
         let oldest = same.next().map(|(at, _)| at);
-        if let (Some(oldest), true) = (oldest, same.count() + 1 >= WAITING_EACH) {
-            self.packets.remove(oldest);
-            self.dropped += 1;
-        } else if self.packets.len() >= WAITING_MAX {
-            return Sent::Full;
-        }
+        let pushed_out = match oldest {
+            Some(oldest) if same.count() + 1 >= WAITING_EACH => Some(oldest),
+            Some(_) | None if self.packets.len() >= WAITING_MAX => self.oldest_of_most(),
+            Some(_) | None => None,
+        };
+        self.lost += pushed_out.map_or(0, |at| usize::from(self.packets.remove(at).is_some()));
         self.packets.push_back(packet);
-        Sent::Taken
+    }
+
+    /// The oldest packet to the neighbour that most wait for.
+    fn oldest_of_most(&self) -> Option<usize> {
+        let mut counts = HashMap::new();
+        for (at, packet) in self.packets.iter().enumerate() {
+            counts.entry(packet.by).or_insert((0_usize, Reverse(at))).0 += 1;
+        }
+        counts.into_values().max().map(|(_, Reverse(at))| at)
+    }
+
+    /// The neighbour that a packet to this address waits for.
+    fn by(&self, to: IpAddr) -> Option<IpAddr> {
+        self.packets.iter().find(|packet| packet.to == to).map(|packet| packet.by)
     }
 }
 
@@ -76,6 +90,11 @@ impl Link {
 
     pub(crate) const fn set_mac(&mut self, mac: Mac) {
         self.mac = mac;
+    }
+
+    /// The longest IP packet that fits a frame, in bytes.
+    pub(crate) fn packet_bytes_max(&self) -> u32 {
+        self.outgoing.packet_bytes_max().saturating_sub(ETHERNET_BYTES)
     }
 
     /// There is room for one more frame.
@@ -95,17 +114,29 @@ impl Link {
         payload: impl Iterator<Item = &'a [u8]>,
         now: Time,
     ) -> Sent {
-        match self.hops.find(to, now) {
-            Hop::Known(mac) => {
+        match (self.hops.find(to, now), self.behind_which(to, now)) {
+            (Hop::Known(mac), None) => {
                 self.emit(mac, headers.kind, headers.pieces().into_iter().chain(payload))
             }
-            Hop::Sought(by) => {
+            (Hop::Sought(by), _) | (Hop::Known(_), Some(by)) => {
                 let bytes = headers.pieces().into_iter().chain(payload).flatten().copied();
                 let (kind, bytes) = (headers.kind, bytes.collect());
-                self.waiting.push(Packet { to, by, kind, bytes })
+                self.waiting.push(Packet { to, by, kind, bytes });
+                Sent::Taken
             }
-            Hop::None => Sent::NoWay,
+            (Hop::None, _) => Sent::NoWay,
         }
+    }
+
+    /// The neighbour that an earlier packet to this address waits for, if it still does.
+    #[inline]
+    fn behind_which(&mut self, to: IpAddr, now: Time) -> Option<IpAddr> {
+        if self.waiting.packets.is_empty() {
+            return None;
+        }
+        self.waiting.by(to)?;
+        self.release(now);
+        self.waiting.by(to)
     }
 
     #[inline]
@@ -125,31 +156,41 @@ impl Link {
         }
     }
 
-    /// Sends packets whose address has been found out; those to where there is no way are lost. Says how
-    /// many are, with those that newer ones have pushed out.
-    pub(crate) fn release(&mut self, now: Time) -> usize {
-        let mut lost = std::mem::take(&mut self.waiting.dropped);
+    /// Sends packets whose address has been found out; those to where there is no way are lost.
+    pub(crate) fn release(&mut self, now: Time) {
+        let mut has_room = true;
         for _ in 0..self.waiting.packets.len() {
             let Some(packet) = self.waiting.packets.pop_front() else { break };
             match self.hops.find(packet.to, now) {
                 Hop::Sought(by) => self.waiting.packets.push_back(Packet { by, ..packet }),
-                Hop::Known(_) if !self.has_room() => self.waiting.packets.push_back(packet),
                 Hop::Known(mac) => {
+                    // None overtakes one for which there was no room.
+                    has_room = has_room && self.has_room();
+                    if !has_room {
+                        self.waiting.packets.push_back(packet);
+                        continue;
+                    }
                     let bytes = std::iter::once(packet.bytes.as_slice());
-                    lost += usize::from(self.emit(mac, packet.kind, bytes) != Sent::Taken);
+                    let sent = self.emit(mac, packet.kind, bytes);
+                    self.waiting.lost += usize::from(sent != Sent::Taken);
                 }
-                Hop::None => lost += 1,
+                Hop::None => self.waiting.lost += 1,
             }
         }
-        lost
+    }
+
+    /// How many packets that waited have been lost since the last call.
+    pub(crate) fn take_lost(&mut self) -> usize {
+        std::mem::take(&mut self.waiting.lost)
     }
 
     /// Hands what was written to the kernel, in one call.
     #[inline]
     pub(crate) fn flush(&mut self) {
         if std::mem::take(&mut self.written) || self.behind {
-            // What the kernel does not take now leaves with the next call.
-            self.behind = self.outgoing.flush().is_err();
+            // What the kernel does not take now leaves with the next call, and so does what had no room.
+            let is_left = self.outgoing.flush().is_err();
+            self.behind = is_left || self.behind && !self.outgoing.has_room();
         }
     }
 
@@ -164,8 +205,9 @@ const WAITING_MAX: usize = 256;
 /// Those that wait for one.
 const WAITING_EACH: usize = 16;
 const _: () = assert!(WAITING_EACH < WAITING_MAX);
+const ETHERNET_BYTES: u32 = 14;
 /// Between two looks at what waits.
-const AGAIN: Duration = Duration::from_micros(100);
+pub(crate) const AGAIN: Duration = Duration::from_micros(100);
 
 #[cfg(test)]
 mod tests {
@@ -173,7 +215,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     fn packet(by: u32, number: u8) -> Packet {
-        let by = Ipv4Addr::from(by).into();
+        let by = packet_by(by);
         Packet { to: by, by, kind: 0, bytes: vec![number] }
     }
 
@@ -181,16 +223,39 @@ mod tests {
     #[test]
     fn packets_to_a_dead_neighbour_push_out_each_other_only() {
         let mut waiting = Waiting::default();
-        assert_eq!(waiting.push(packet(2, 0)), Sent::Taken);
+        waiting.push(packet(2, 0));
         for number in 0..200 {
-            assert_eq!(waiting.push(packet(1, number)), Sent::Taken);
+            waiting.push(packet(1, number));
         }
         let numbers: Vec<_> = waiting.packets.iter().map(|packet| packet.bytes[0]).collect();
         assert_eq!(numbers, [vec![0], (184..200).collect()].concat());
-        assert_eq!(waiting.dropped, 184);
-        // Neighbours without number do not make it grow.
-        let sent: Vec<_> = (3..1000).map(|by| waiting.push(packet(by, 0))).collect();
-        assert_eq!(sent.iter().filter(|sent| **sent == Sent::Taken).count(), WAITING_MAX - 17);
-        assert_eq!((sent.last(), waiting.packets.len()), (Some(&Sent::Full), WAITING_MAX));
+        assert_eq!(waiting.lost, 184);
+    }
+
+    /// Goal: however many neighbours are dead, there is room for packets to another; and what waits does not grow.
+    #[test]
+    fn dead_neighbours_do_not_keep_a_new_one_out() {
+        let mut waiting = Waiting::default();
+        for by in 0..16 {
+            (0..16).for_each(|number| waiting.push(packet(by, number)));
+        }
+        assert_eq!((waiting.packets.len(), waiting.lost), (WAITING_MAX, 0));
+        for by in 16..1000 {
+            waiting.push(packet(by, 0));
+            assert_eq!(waiting.packets.len(), WAITING_MAX);
+            assert_eq!(waiting.packets.back().map(|packet| packet.by), Some(packet(by, 0).by));
+        }
+        // The first to lose are those that had many.
+        let mut waiting = Waiting::default();
+        (0..16).for_each(|number| waiting.push(packet(1, number)));
+        (2..242).for_each(|by| waiting.push(packet(by, 0)));
+        (242..257).for_each(|by| waiting.push(packet(by, 0)));
+        let alone = waiting.packets.iter().filter(|packet| packet.by != packet_by(1)).count();
+        assert_eq!((alone, waiting.lost), (255, 15));
+        assert_eq!(waiting.packets.front().map(|packet| packet.bytes[0]), Some(15));
+    }
+
+    fn packet_by(by: u32) -> IpAddr {
+        Ipv4Addr::from(by).into()
     }
 }

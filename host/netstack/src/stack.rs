@@ -2,7 +2,7 @@
 
 use crate::datagrams::Datagrams;
 use crate::hops::Hops;
-use crate::link::{Link, Sent};
+use crate::link::{AGAIN, Link, Sent};
 use crate::packet::Headers;
 use adverb_sys::netdev::{self, Address, Interface};
 use adverb_sys::netlink::Changes;
@@ -145,7 +145,12 @@ impl Netstack {
     /// A connection's usual choices, on this interface.
     #[must_use]
     pub fn config(&self) -> Config {
-        Config { mtu: u16::try_from(self.interface.mtu).unwrap_or(u16::MAX), ..Config::default() }
+        Config { mtu: u16::try_from(self.mtu()).unwrap_or(u16::MAX), ..Config::default() }
+    }
+
+    /// The longest packet: the interface may take longer ones by now than when frames were cut for it.
+    fn mtu(&self) -> u32 {
+        self.interface.mtu.min(self.link.packet_bytes_max())
     }
 
     /// The addresses of the interface.
@@ -184,7 +189,7 @@ impl Netstack {
         now: Time,
     ) -> Result<(), NotSent> {
         let overhead = if to.is_ipv4() { 28 } else { 48 };
-        let mtu = usize::try_from(self.interface.mtu).unwrap_or(usize::MAX);
+        let mtu = usize::try_from(self.mtu()).unwrap_or(usize::MAX);
         if payload.len() + overhead > mtu {
             return Err(NotSent::Size);
         }
@@ -215,7 +220,8 @@ impl Netstack {
         }
         let received = self.receive(now);
         self.tcp.on_time(now);
-        let lost = self.link.release(now);
+        self.link.release(now);
+        let lost = self.link.take_lost();
         self.counters.lost += u64::try_from(lost).unwrap_or(0);
         let sent = self.transmit(now);
         self.link.flush();
@@ -225,7 +231,9 @@ impl Netstack {
     /// When [`Netstack::step`] is to be called, if no frames come before.
     #[must_use]
     pub fn next_deadline(&self, now: Time) -> Option<Time> {
-        let deadlines = [self.tcp.next_deadline(), self.link.next_deadline(now)];
+        // A segment for which there was no room has no other time.
+        let unsent = self.tcp.is_ready().then(|| now.plus(AGAIN));
+        let deadlines = [self.tcp.next_deadline(), self.link.next_deadline(now), unsent];
         deadlines.into_iter().flatten().min()
     }
 

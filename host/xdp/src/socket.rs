@@ -223,6 +223,12 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
+    /// The longest frame that others of the group can receive, from the Ethernet header on, in bytes.
+    #[must_use]
+    pub fn packet_bytes_max(&self) -> u32 {
+        self.umem.shape().packet_bytes_max()
+    }
+
     /// There is room for one more frame, so that the next [`Outgoing::send`] does not fail for want of it. What was
     /// written may leave for that.
     #[inline]

@@ -371,6 +371,75 @@ fn neighbours_and_routes_are_followed() {
     });
 }
 
+/// Goal: an interface that takes longer packets by now than its frames hold is used with those that fit.
+#[test]
+fn packets_stay_as_long_as_frames_when_the_interface_takes_longer_ones() {
+    with_namespaces("packets_stay_as_long_as_frames_when_the_interface_takes_longer_ones", || {
+        let pair = Pair::new(1);
+        let _echo = pair.far_role("echo", &format!("{FAR} {PORT}"));
+        let mut near = Near::new(None);
+        set_mtu(&pair, 3000);
+        assert!(near.until(|net| net.config().mtu > 1500));
+        let (from, to, now) = (at(NEAR, 9000), at(FAR, PORT), near.now());
+        let sent = near.net.send_datagram(from, to, &[0; 2000], now);
+        assert_eq!(sent, Err(NotSent::Size));
+        let id = near.connect(from, to, None);
+        near.echo_through(id, 1_000_000);
+        assert_eq!(near.counters().lost, 0);
+    });
+}
+
+/// Goal: datagrams to one host leave in the order in which they were sent, though it was not known where to at first.
+#[test]
+fn datagrams_to_a_neighbour_that_is_sought_keep_their_order() {
+    with_namespaces("datagrams_to_a_neighbour_that_is_sought_keep_their_order", || {
+        let pair = Pair::new(1);
+        let _echo = pair.far_role("udp-echo", &format!("{FAR} {PORT}"));
+        for round in 0..10 {
+            run(Command::new("ip").args(format!("neighbour del {FAR} dev near").split(' ')));
+            let mut near = Near::new(None);
+            near.claim_udp(at(NEAR, 9000));
+            let id = near.net.udp().bind(at(NEAR, 9000), None, 1 << 20).unwrap();
+            for n in 0..20_u8 {
+                let now = near.now();
+                near.net.send_datagram(at(NEAR, 9000), at(FAR, PORT), &[n], now).unwrap();
+                std::thread::sleep(Duration::from_micros(150));
+            }
+            let mut came = Vec::new();
+            let all = near.until(|net| {
+                came.extend(std::iter::from_fn(|| net.udp().receive(id)).map(|one| one.payload[0]));
+                came.len() >= 16
+            });
+            // Those that wait for one neighbour push out each other.
+            assert!(all && came.is_sorted(), "round {round}: {came:?}");
+        }
+    });
+}
+
+/// Goal: what had no free frame is sent once there is one, though nothing else happens.
+#[test]
+fn a_connection_begins_once_there_are_frames_again() {
+    with_namespaces("a_connection_begins_once_there_are_frames_again", || {
+        let pair = Pair::new(1);
+        let _echo = pair.far_role("echo", &format!("{FAR} {PORT}"));
+        let mut near = Near::new(None);
+        let mut hoard = Some(near.hoard());
+        let id = near.connect(at(NEAR, 9000), at(FAR, PORT), None);
+        let begun = Instant::now();
+        let is_open = near.until_by_deadlines(|near| {
+            if begun.elapsed() > Duration::from_millis(100)
+                && let Some(hoard) = hoard.take()
+            {
+                assert_eq!(near.counters().sent, 0, "there is a frame");
+                near.free(hoard);
+            }
+            near.net.tcp().get(id).unwrap().state() == State::Established
+        });
+        assert!(is_open);
+        near.echo_through(id, 10_000);
+    });
+}
+
 /// Goal: a connection that the kernel has goes on after its port has been claimed, and new ones are had here.
 #[test]
 fn a_connection_of_the_kernels_goes_on_when_its_port_is_claimed() {

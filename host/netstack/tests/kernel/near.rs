@@ -4,21 +4,21 @@ use super::place::{Running, index};
 use super::{at, listen};
 use adverb_netstack::{Counters, Limits, Netstack};
 use adverb_sys::bpf::XdpMode;
-use adverb_sys::clock;
+use adverb_sys::{clock, poll};
 use adverb_tcpip::Time;
 use adverb_tcpip::stack::{ConnectionId, ListenerId};
 use adverb_tcpip::tcp::{Config, End, State};
 use adverb_tcpip::tuple::Tuple;
 use adverb_xdp::interface::{Group, QUEUE_PATIENCE};
 use adverb_xdp::steering::Protocol;
-use adverb_xdp::{Interface, Key};
+use adverb_xdp::{Interface, Key, Socket};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 pub(crate) struct Near {
     pub(crate) net: Netstack,
     interface: Interface,
-    _group: Group,
+    group: Group,
     place: u32,
 }
 
@@ -47,7 +47,7 @@ impl Near {
         let place = member.place();
         let sockets = member.into_sockets(&group).unwrap();
         let net = Netstack::new(index(device), sockets, Limits::default()).unwrap();
-        Self { net, interface, _group: group, place }
+        Self { net, interface, group, place }
     }
 
     #[expect(clippy::unused_self, reason = "it is the near end's")]
@@ -82,6 +82,48 @@ impl Near {
             }
         }
         false
+    }
+
+    /// Has other members take all frames; what they are.
+    pub(crate) fn hoard(&mut self) -> Vec<(u32, Vec<Socket>)> {
+        let hoarder = |_| {
+            let member = self.interface.join(&mut self.group).unwrap();
+            let place = member.place();
+            let mut sockets = member.into_sockets(&self.group).unwrap();
+            // As many as its ring holds, which are not sent.
+            for _ in 0..1024 {
+                sockets[0].outgoing.send(|writer| writer.push(&[0; 60])).unwrap();
+            }
+            (place, sockets)
+        };
+        // The kernel has an eighth, for what comes.
+        (0..7).map(hoarder).collect()
+    }
+
+    /// Their frames are free again.
+    pub(crate) fn free(&mut self, hoard: Vec<(u32, Vec<Socket>)>) {
+        for (place, sockets) in hoard {
+            drop(sockets);
+            self.interface.leave(&mut self.group, place);
+        }
+    }
+
+    /// Steps when a frame comes or it is said to be time, until it is true; false if it is never time again.
+    pub(crate) fn until_by_deadlines(&mut self, mut is: impl FnMut(&mut Self) -> bool) -> bool {
+        loop {
+            let busy = self.net.step(self.now());
+            if is(self) {
+                return true;
+            }
+            if !busy {
+                let now = self.now();
+                let Some(deadline) = self.net.next_deadline(now) else { return false };
+                let wait = Duration::from_nanos(deadline.nanos().saturating_sub(now.nanos()));
+                let mut fds = self.net.fds();
+                let first = fds.next().unwrap();
+                poll::readable(&first, fds, Some(wait)).unwrap();
+            }
+        }
     }
 
     pub(crate) fn run_until_says(&mut self, running: &mut Running, said: &str) {
