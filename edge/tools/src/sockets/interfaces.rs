@@ -124,9 +124,10 @@ fn tend(
         *lock(counts) = Some(owner.by_user());
         if looked.elapsed() > LOOK {
             looked = Instant::now();
-            let is_there = netdev::interfaces()
-                .is_ok_and(|all| all.iter().any(|interface| interface.index == index));
-            if !is_there {
+            // A look that fails says nothing.
+            let is_gone = netdev::interfaces()
+                .is_ok_and(|all| all.iter().all(|interface| interface.index != index));
+            if is_gone {
                 return OpenError::NotFound.to_string();
             }
         }
