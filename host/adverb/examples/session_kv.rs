@@ -1,11 +1,13 @@
 //! A key-value store whose clients look values up by READ: the server's program does nothing.
 //!
 //! The table is one buffer of slots; a key's slot is its hash, and the ones after it. A slot is the
-//! key, a version that is odd while the slot is changed, and the value.
+//! key, a checksum of key and value, and the value: a reader sees whether it was changed meanwhile.
 
 use adverb::session::{Block, Buffer, Channel, ClientSession, Config, RemoteBuffer, ServerSession};
 use std::error::Error;
 use std::{thread, time::Duration};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const SLOTS: usize = 64;
 const SLOT_BYTES: usize = 64;
@@ -16,18 +18,23 @@ fn slot_of(key: u64) -> usize {
     usize::try_from(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) % slots).unwrap_or(0)
 }
 
+/// FNV-1a of 64 bits, begun with the key.
+fn checksum(key: u64, value: &[u8]) -> u64 {
+    let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    value.iter().fold(key ^ 0xcbf2_9ce4_8422_2325, step)
+}
+
 /// The server's side: puts a value into the table. Keys are not 0.
-fn put(table: &Buffer, key: u64, value: &str) -> Result<(), Box<dyn Error>> {
+fn put(table: &Buffer, key: u64, text: &str) -> Outcome<()> {
+    let mut value = [0; SLOT_BYTES - VALUE];
+    value.get_mut(..text.len()).ok_or("too long")?.copy_from_slice(text.as_bytes());
     for step in 0..SLOTS {
         let slot = table.at((slot_of(key) + step) % SLOTS)?;
         let known = slot.load_u64(0)?;
         if known == 0 || known == key {
-            let version = slot.load_u64(8)?;
-            slot.store_u64(8, version | 1)?;
-            slot.write(VALUE, &[0; SLOT_BYTES - VALUE])?;
-            slot.write(VALUE, value.as_bytes())?;
+            slot.write(VALUE, &value)?;
+            slot.store_u64(8, checksum(key, &value))?;
             slot.store_u64(0, key)?;
-            slot.store_u64(8, (version | 1) + 1)?;
             return Ok(());
         }
     }
@@ -35,33 +42,26 @@ fn put(table: &Buffer, key: u64, value: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// The client's side: reads slots until it has the key, or a free one.
-fn get(
-    channel: &Channel,
-    table: &RemoteBuffer,
-    room: &Block,
-    key: u64,
-) -> Result<Option<String>, Box<dyn Error>> {
+fn get(channel: &Channel, table: &RemoteBuffer, room: &Block, key: u64) -> Outcome<Option<String>> {
     for step in 0..SLOTS {
         let slot = table.at((slot_of(key) + step) % SLOTS)?;
-        let text = loop {
+        let (known, value) = loop {
             channel.read(room.clone(), slot)?;
-            let (bytes, version) = (room.to_vec().split_off(VALUE), room.load_u64(8)?);
-            // Once more: it may have been changed while it was read.
-            channel.read(room.clone(), slot)?;
-            if version % 2 == 0 && version == room.load_u64(8)? {
-                break String::from_utf8(bytes)?;
-            }
+            let (known, value) = (room.load_u64(0)?, room.to_vec().split_off(VALUE));
+            if known == 0 || room.load_u64(8)? == checksum(known, &value) {
+                break (known, value);
+            } // Else it was changed while it was read: once more.
         };
-        match room.load_u64(0)? {
-            0 => return Ok(None),
-            known if known == key => return Ok(Some(text.trim_end_matches('\0').to_owned())),
-            _ => {}
+        if known == 0 {
+            return Ok(None);
+        } else if known == key {
+            return Ok(Some(String::from_utf8(value)?.trim_end_matches('\0').to_owned()));
         }
     }
     Ok(None)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Outcome<()> {
     let mut server = ServerSession::bind("127.0.0.1:0", Config::default())?;
     let address = server.local_addr();
     let table = server.adapter()?.buffer(SLOTS, SLOT_BYTES)?;
