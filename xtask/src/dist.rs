@@ -317,9 +317,12 @@ mod tests {
     }
 
     #[test]
-    fn both_forges_run_the_gate_of_the_tree() {
-        assert!(page(".github/workflows/gate.yml").contains("\n      - run: .ci/run\n"));
-        assert!(page(".gitlab-ci.yml").contains("\n    - .ci/run\n"));
+    fn both_forges_run_the_gate_of_the_tree_and_what_the_readme_says() {
+        for command in [".ci/run", "cargo xtask dist --check --from-source"] {
+            let step = format!("\n      - run: {command}\n");
+            assert!(page(".github/workflows/gate.yml").contains(&step), "{command}");
+            assert!(page(".gitlab-ci.yml").contains(&format!("\n    - {command}\n")), "{command}");
+        }
     }
 
     #[test]
