@@ -9,6 +9,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent / "examples" / "parameter_server.py"
+README = HERE.parent / "README.md"
 CHAPTER = HERE.parents[2] / "docs" / "book" / "src" / "python.md"
 
 
@@ -35,7 +36,11 @@ def test_the_example_finds_the_line() -> None:
     assert found == pytest.approx([3, 1], abs=0.01)
 
 
-LISTINGS = re.findall(r"```python\n(.*?)```", CHAPTER.read_text(), re.DOTALL)
+LISTINGS = [
+    listing
+    for page in (README, CHAPTER)
+    for listing in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+]
 
 
 def test_the_chapter_shows_the_example() -> None:
@@ -43,7 +48,7 @@ def test_the_chapter_shows_the_example() -> None:
 
 
 @pytest.mark.parametrize("listing", LISTINGS)
-def test_listings_of_the_chapter_run(listing: str, tmp_path: Path) -> None:
+def test_listings_of_the_pages_run(listing: str, tmp_path: Path) -> None:
     program = tmp_path / "listing.py"
     program.write_text(listing)
     ended = run(str(program))
