@@ -61,13 +61,13 @@ macro_rules! real {
 macro_rules! first {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(path: *const c_char, a: usize, b: usize) -> usize {
-            type Real = unsafe extern "C" fn(*const c_char, usize, usize) -> usize;
+        unsafe extern "C" fn $name(path: *const c_char, a: usize, b: usize, c: usize) -> usize {
+            type Real = unsafe extern "C" fn(*const c_char, usize, usize, usize) -> usize;
             let real = real!($name as Real);
             let moved = elsewhere(path);
             let path = moved.as_ref().map_or(path, |moved| moved.as_ptr());
             // SAFETY: rule 1.
-            unsafe { real(path, a, b) }
+            unsafe { real(path, a, b, c) }
         }
     )*};
 }
@@ -89,6 +89,7 @@ macro_rules! second {
 
 first! {
     open open64 fopen fopen64 stat stat64 lstat lstat64 access readlink realpath opendir
+    scandir scandir64
 }
 
 second! {

@@ -192,7 +192,7 @@ fn port_attr(port: &Port) -> layout::PortAttr {
 }
 
 const PORT_DOWN: c_int = 1;
-const PORT_CM_SUP: u32 = 1 << 16;
+pub(crate) const PORT_CM_SUP: u32 = 1 << 16;
 const WIDTH_4X: u8 = 2;
 const SPEED_QDR: u8 = 4;
 const PHYS_LINK_UP: u8 = 5;

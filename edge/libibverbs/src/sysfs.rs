@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::device::DEV_PREFIX;
+use crate::query::PORT_CM_SUP;
 use crate::shared_tree::SharedTree;
 
 /// Where the kernel has them, and where they are in the tree. The longest comes first.
@@ -99,6 +100,8 @@ fn files(devices: &[Device]) -> BTreeMap<String, String> {
             .collect();
         put(format!("{class}/node_type"), "1: CA".to_owned());
         put(format!("{class}/node_guid"), guid.join(":"));
+        put(format!("{class}/sys_image_guid"), guid.join(":"));
+        put(format!("{class}/node_desc"), name.clone());
         put(format!("{class}/fw_ver"), env!("CARGO_PKG_VERSION").to_owned());
         put(format!("{class}/device/net/{}/ifindex", device.interface), device.index.to_string());
         put(format!("{class}/device/numa_node"), "-1".to_owned());
@@ -108,6 +111,13 @@ fn files(devices: &[Device]) -> BTreeMap<String, String> {
         put(format!("{port}/link_layer"), "Ethernet".to_owned());
         put(format!("{port}/rate"), "40 Gb/sec (4X QDR)".to_owned());
         put(format!("{port}/pkeys/0"), "0xffff".to_owned());
+        // What InfiniBand's subnet manager would assign.
+        for (file, text) in
+            [("lid", "0x0"), ("lid_mask_count", "0"), ("sm_lid", "0x0"), ("sm_sl", "0")]
+        {
+            put(format!("{port}/{file}"), text.to_owned());
+        }
+        put(format!("{port}/cap_mask"), format!("{PORT_CM_SUP:#010x}"));
         for entry in &device.gids {
             let index = entry.index;
             let gid: Vec<_> = entry
@@ -124,7 +134,6 @@ fn files(devices: &[Device]) -> BTreeMap<String, String> {
         put(format!("{verbs}/ibdev"), name.clone());
         put(format!("{verbs}/abi_version"), "1".to_owned());
     }
-    files.insert("class/infiniband_verbs/abi_version".to_owned(), "6\n".to_owned());
     files
 }
 

@@ -59,6 +59,31 @@ fn the_software_devices_are_listed_and_described() {
     }
 }
 
+/// Goal: `ibstat` and other programs of libibumad, which refuse a device if one of the files is not there, describe ours.
+#[test]
+fn the_files_that_the_kernel_shows_of_a_device_are_there() {
+    let file = |name: &str| format!("/sys/class/infiniband/soft_lo/{name}");
+    let read = |name: &str| support::alone("cat", &[&file(name)], &[]).trim_end().to_owned();
+    assert_eq!(read("sys_image_guid"), read("node_guid"));
+    assert_eq!(read("node_desc"), "soft_lo");
+    for (name, text) in [
+        ("node_type", "1: CA"),
+        ("ports/1/lid", "0x0"),
+        ("ports/1/lid_mask_count", "0"),
+        ("ports/1/sm_lid", "0x0"),
+        ("ports/1/sm_sl", "0"),
+        ("ports/1/cap_mask", "0x00010000"),
+        ("ports/1/state", "4: ACTIVE"),
+        ("ports/1/link_layer", "Ethernet"),
+    ] {
+        assert_eq!(read(name), text, "{name}");
+    }
+    if is_installed("ibstat") {
+        let said = support::alone("ibstat", &["soft_lo"], &[]);
+        assert!(said.contains("State: Active") && said.contains("Link layer: Ethernet"), "{said}");
+    }
+}
+
 #[test]
 fn the_environment_chooses_and_orders_devices() {
     if !is_installed("ibv_devices") {
