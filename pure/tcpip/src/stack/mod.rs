@@ -23,7 +23,9 @@ use self::listener::Listener;
 use self::slots::{Slot, Slots};
 use self::table::{Table, words};
 use crate::icmp::IcmpError;
-use crate::tcp::{Config, Connection, Departure, Events, Flags, Names, Piece, Seq, State, Tcp};
+use crate::tcp::{
+    Config, Connection, Departure, Events, Flags, Handover, Names, Piece, Seq, State, Tcp,
+};
 use crate::time::Time;
 use crate::tuple::Tuple;
 
@@ -193,6 +195,34 @@ impl<B: AsRef<[u8]>> Stack<B> {
         let slot = self.insert(tuple, connection, None).ok_or(StackError::Full)?;
         self.refresh(slot);
         Ok(self.slots.id(slot))
+    }
+
+    /// Carries on a connection that another implementation has had.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Stack::connect`].
+    pub fn take_over(
+        &mut self,
+        tuple: Tuple,
+        config: &Config,
+        from: &Handover,
+        now: Time,
+    ) -> Result<ConnectionId, StackError> {
+        if self.table.find(&tuple).is_some() {
+            return Err(StackError::InUse);
+        }
+        let connection = Connection::resume(config, self.names(&tuple, now), from, now);
+        let slot = self.insert(tuple, connection, None).ok_or(StackError::Full)?;
+        self.refresh(slot);
+        Ok(self.slots.id(slot))
+    }
+
+    /// Forgets a connection, of which the peer is told nothing: another implementation carries it on.
+    pub fn let_go(&mut self, id: ConnectionId) {
+        if self.slots.find(id).is_some() {
+            self.remove(id.slot);
+        }
     }
 
     /// Listens for connections.

@@ -106,7 +106,7 @@ struct Clocks {
 }
 
 impl<B: AsRef<[u8]>> Connection<B> {
-    fn new(config: &Config, names: Names, state: State, now: Time) -> Self {
+    pub(super) fn new(config: &Config, names: Names, state: State, now: Time) -> Self {
         let peer_segment = names.segment_default();
         let agreed = Agreed {
             time_stamps: config.time_stamps,
@@ -551,7 +551,7 @@ const SEGMENT_DEFAULT_V4: u16 = 536;
 const SEGMENT_DEFAULT_V6: u16 = 1220;
 
 /// A peer that says less is not believed: its segments would be all headers.
-const SEGMENT_MIN: u16 = 88;
+pub(super) const SEGMENT_MIN: u16 = 88;
 
 /// A router that says less is not believed: IPv6 links take this much, RFC 8200 §5.
 const MTU_MIN_V6: u16 = 1280;

@@ -107,6 +107,19 @@ impl<B: AsRef<[u8]>> Receiver<B> {
         self.told = self.limit;
     }
 
+    /// The connection is established already: all before the first byte has come, and the peer was allowed so many bytes.
+    pub(super) fn resume(&mut self, origin: Origin, window: u64) {
+        self.origin = origin;
+        self.limit = 1 + window;
+        self.told = self.limit;
+        self.acked = 1;
+    }
+
+    /// Bytes that the peer is allowed to send still.
+    pub(super) fn allowed(&self) -> u64 {
+        self.limit.saturating_sub(self.next())
+    }
+
     /// The next position that has not come, the FIN included.
     pub(super) fn next(&self) -> u64 {
         self.inbox.next() + u64::from(self.ended)

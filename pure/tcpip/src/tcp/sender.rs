@@ -215,6 +215,14 @@ impl<B: AsRef<[u8]>> Sender<B> {
         self.set_segment(segment);
     }
 
+    /// The connection is established already, and nothing is in flight: the SYN has been acknowledged, and the peer takes
+    /// so many bytes.
+    pub(super) fn resume(&mut self, window: u64, patience: Duration) {
+        (self.unacked, self.next) = (1, 1);
+        self.peer = PeerWindow { limit: 1 + window, largest: window, said_by: (0, 0) };
+        self.patience = Patience { limit: patience, since: None };
+    }
+
     /// What has been sent is to leave again: the SYN, with another face.
     pub(super) fn repeat(&mut self) {
         self.board.lose(|_| Some(true));

@@ -5,6 +5,7 @@
 #![expect(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test may panic")]
 
 mod goodput;
+mod handover;
 mod hostile;
 mod other;
 mod pair;
