@@ -24,6 +24,7 @@ pub mod netns;
 pub mod poll;
 pub mod process;
 pub mod random;
+pub mod repair;
 pub mod routes;
 pub mod scheduler;
 pub mod signals;

@@ -4,7 +4,7 @@
 //! and a look at [`interfaces`](crate::netdev::interfaces) afterwards misses nothing.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
 use crate::fork::KeptFd;
 use rustix::io::Errno;
@@ -34,6 +34,16 @@ impl Changes {
     /// As for [`Changes::subscribe`].
     pub fn subscribe_with_routes() -> io::Result<Self> {
         Self::of(LINK | IPV4_ADDRESS | IPV6_ADDRESS | IPV4_ROUTE | IPV6_ROUTE)
+    }
+
+    /// The same, by a descriptor whose number is not below `least`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Changes::subscribe`].
+    pub fn subscribe_above(least: RawFd) -> io::Result<Self> {
+        let Self { socket } = Self::subscribe_with_routes()?;
+        Ok(Self { socket: KeptFd::new(rustix::io::fcntl_dupfd_cloexec(&socket, least)?)? })
     }
 
     fn of(groups: u32) -> io::Result<Self> {

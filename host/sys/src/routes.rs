@@ -3,7 +3,7 @@
 //! One question, one answer, over rtnetlink (RFC 3549). [`netlink`](crate::netlink) tells when to ask again.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,7 +11,8 @@ use std::time::Duration;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, sendto,
+    socket_with,
 };
 
 /// How packets to an address leave.
@@ -74,6 +75,25 @@ impl Routes {
     pub fn open_above(least: RawFd) -> io::Result<Self> {
         let Self { socket, asked } = Self::open()?;
         Ok(Self { socket: rustix::io::fcntl_dupfd_cloexec(&socket, least)?, asked })
+    }
+
+    /// Makes the kernel find out the hardware address of a neighbour on an interface: sends it an empty datagram.
+    ///
+    /// # Errors
+    ///
+    /// There is no way to there; no descriptors left.
+    pub fn seek(&self, neighbour: IpAddr, interface: u32) -> io::Result<()> {
+        let (family, to) = match neighbour {
+            IpAddr::V4(ip) => (AddressFamily::INET, SocketAddr::new(ip.into(), DISCARD)),
+            IpAddr::V6(ip) => {
+                let to = SocketAddrV6::new(ip, DISCARD, 0, interface);
+                (AddressFamily::INET6, to.into())
+            }
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+        sendto(&socket, &[], SendFlags::empty(), &to)?;
+        Ok(())
     }
 
     /// The route to an address, on one interface if that is said.
@@ -241,6 +261,9 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
     Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into())
 }
+
+/// RFC 863.
+const DISCARD: u16 = 9;
 
 /// How long to wait for the kernel, which answers at once.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -53,6 +53,8 @@ pub(crate) enum Request {
     Claim(Key, Option<u32>),
     /// These packets no longer.
     Release(Key),
+    /// The socket that came with the claim is to be taken out of the kernel's hands, or put back with its packets.
+    Repair(Key, bool),
 }
 
 impl Request {
@@ -62,6 +64,8 @@ impl Request {
         let (word, key, gate) = match self {
             Self::Claim(key, gate) => (CLAIM, key, gate.unwrap_or(NO_GATE)),
             Self::Release(key) => (RELEASE, key, NO_GATE),
+            Self::Repair(key, true) => (REPAIR, key, NO_GATE),
+            Self::Repair(key, false) => (PUT_BACK, key, NO_GATE),
         };
         let key = key.bytes().ok_or(io::ErrorKind::InvalidInput)?;
         Ok([word.to_ne_bytes().as_slice(), &key, &gate.to_ne_bytes()].concat())
@@ -78,6 +82,8 @@ impl Request {
         match (u32::from_ne_bytes(*word), gate) {
             (CLAIM, gate) => Some(Self::Claim(key, gate)),
             (RELEASE, None) => Some(Self::Release(key)),
+            (REPAIR, None) => Some(Self::Repair(key, true)),
+            (PUT_BACK, None) => Some(Self::Repair(key, false)),
             _ => None,
         }
     }
@@ -129,10 +135,12 @@ pub(crate) fn parse_sockets(bytes: &[u8], fds: Vec<OwnedFd>) -> io::Result<Vec<(
 /// Sockets that a member takes.
 const SOCKETS_MAX: u32 = 64;
 /// Of these messages and of the layout of a UMEM's record: those of other versions are refused.
-const VERSION: u32 = 0x5844_0002;
+const VERSION: u32 = 0x5844_0003;
 const NO_GATE: u32 = u32::MAX;
 const CLAIM: u32 = 1;
 const RELEASE: u32 = 2;
+const REPAIR: u32 = 3;
+const PUT_BACK: u32 = 4;
 const EPERM: u32 = 1;
 const EBUSY: u32 = 16;
 const EEXIST: u32 = 17;

@@ -8,7 +8,7 @@
 use crate::steering::{Key, Protocol};
 use adverb_sys::eventfd::EventFd;
 use adverb_sys::unix::Stream;
-use adverb_sys::{netdev, netns};
+use adverb_sys::{netdev, netns, repair};
 use rustix::net::{SocketType, sockopt};
 use std::collections::HashMap;
 use std::io;
@@ -67,8 +67,8 @@ pub(crate) struct Verdict {
 /// What was found.
 #[derive(Debug)]
 pub(crate) enum Ruling {
-    /// What had the port is closed here.
-    LetGo,
+    /// What was to be done has been, or could not be.
+    Done(io::Result<()>),
     /// The kernel's socket that has the port.
     Right(OwnedFd),
     /// There is none.
@@ -79,7 +79,7 @@ impl Ruling {
     pub(crate) fn into_twin(self) -> Option<OwnedFd> {
         match self {
             Self::Right(twin) => Some(twin),
-            Self::LetGo | Self::Wrong => None,
+            Self::Done(_) | Self::Wrong => None,
         }
     }
 }
@@ -88,6 +88,7 @@ impl Ruling {
 enum Task {
     Inspect(Claim, Vec<OwnedFd>),
     LetGo(Claim, Vec<OwnedFd>),
+    Repair(Claim, Option<OwnedFd>, bool),
     Close(Vec<OwnedFd>),
     HangUp(Stream),
 }
@@ -129,6 +130,11 @@ impl Inspectors {
     /// Closes what had the port of a claim: there will be a verdict after that.
     pub(crate) fn let_go(&self, claim: Claim, fds: Vec<OwnedFd>) {
         self.of(claim.user).give(Task::LetGo(claim, fds));
+    }
+
+    /// Takes the socket of a key out of the kernel's hands, or puts it back: there will be a verdict.
+    pub(crate) fn repair(&self, claim: Claim, twin: Option<OwnedFd>, on: bool) {
+        self.of(claim.user).give(Task::Repair(claim, twin, on));
     }
 
     /// The next verdict.
@@ -218,7 +224,17 @@ impl Office {
             }
             Task::LetGo(claim, fds) => {
                 drop(fds);
-                self.say(Verdict { claim, ruling: Ruling::LetGo });
+                self.say(Verdict { claim, ruling: Ruling::Done(Ok(())) });
+            }
+            Task::Repair(claim, twin, on) => {
+                let is_connection =
+                    claim.key.protocol == Protocol::Tcp && claim.key.remote.is_some();
+                let done = match twin.filter(|_| is_connection) {
+                    None => Err(io::ErrorKind::PermissionDenied.into()),
+                    Some(twin) if on => repair::begin(twin),
+                    Some(twin) => repair::end(twin),
+                };
+                self.say(Verdict { claim, ruling: Ruling::Done(done) });
             }
             Task::Close(fds) => drop(fds),
             Task::HangUp(stream) => drop(stream),

@@ -107,6 +107,17 @@ impl Membership {
         self.request(Request::Release(key), &[])
     }
 
+    /// The socket of a connection's key is taken out of the kernel's hands (`TCP_REPAIR`), or put back, with the
+    /// packets.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says to the owner; `PermissionDenied` if this member does not have that key; `TimedOut` as in
+    /// [`Membership::claim`].
+    pub fn repair(&self, key: Key, on: bool) -> io::Result<()> {
+        self.request(Request::Repair(key, on), &[])
+    }
+
     /// The owner has ended, or the membership: no packets come any more. While a thread asks, it is that one's to find out.
     #[must_use]
     pub fn has_ended(&self) -> bool {

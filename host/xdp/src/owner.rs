@@ -256,6 +256,21 @@ impl Owner {
                 let claim = Claim { user, place, member, key, gate: None };
                 self.inspectors.let_go(claim, fds);
             }
+            Some(Request::Repair(key, on)) => {
+                let _ = self.epoll.remove(stream);
+                let twin = match on {
+                    true => {
+                        let twins = self.members.get(&place).map(|member| &member.twins);
+                        let twin = twins.and_then(|twins| twins.get(&key));
+                        twin.and_then(|twin| twin.try_clone().ok())
+                    }
+                    // From now on the kernel has its packets, too.
+                    false => self.release(place, &key),
+                };
+                let claim = Claim { user, place, member, key, gate: None };
+                self.inspectors.repair(claim, twin, on);
+                self.inspectors.close(user, fds);
+            }
             None => {
                 self.inspectors.close(user, fds);
                 self.end(place);
@@ -277,7 +292,7 @@ impl Owner {
             };
             let has_room = keys < self.keys_each || served.twins.contains_key(&key);
             let (result, to_close) = match ruling {
-                Ruling::LetGo => (Ok(()), None),
+                Ruling::Done(result) => (result, None),
                 Ruling::Wrong => (Err(io::ErrorKind::PermissionDenied.into()), None),
                 Ruling::Right(twin) if !has_room => {
                     (Err(io::ErrorKind::ResourceBusy.into()), Some(twin))

@@ -1,0 +1,296 @@
+//! TCP connections of the kernel's that are taken out of its hands, and put back (`TCP_REPAIR`, tcp(7)).
+//!
+//! A socket *in repair* is quiet: it sends nothing, ends nothing when it is closed, and says where its connection is. The
+//! switch needs `CAP_NET_ADMIN`; whatever has the socket may do the rest.
+//!
+//! # Safety
+//!
+//! Lengths and pointers that are passed to the kernel are those of the same locals, and descriptors are lent for the length
+//! of the call. Addresses are given back as they came.
+
+use crate::sockopt;
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// What the kernel knows of a connection that is established.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Snapshot {
+    /// The next sequence number to be sent.
+    pub next: u32,
+    /// The next that is expected of the peer.
+    pub expected: u32,
+    /// Bytes that the peer takes.
+    pub peer_window: u32,
+    /// Bytes that the peer was allowed to send.
+    pub window: u32,
+    /// The largest window that the peer has ever had.
+    pub window_max: u32,
+    /// Windows count units of two to the power of this many bytes: the peer's, and ours. `None` without scaling.
+    pub scales: Option<(u8, u8)>,
+    /// The longest payload that the peer takes.
+    pub segment: u16,
+    /// Selective acknowledgements are understood.
+    pub sack: bool,
+    /// What our time stamps are, if there are any.
+    pub stamp: Option<u32>,
+}
+
+/// Takes a socket out of the kernel's hands.
+///
+/// # Errors
+///
+/// `EPERM` without the privilege, or if it listens.
+pub fn begin(socket: impl AsFd) -> io::Result<()> {
+    sockopt::set(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &1_i32)
+}
+
+/// Puts it back. The peer is asked where it is.
+///
+/// # Errors
+///
+/// `EPERM` without the privilege.
+pub fn end(socket: impl AsFd) -> io::Result<()> {
+    sockopt::set(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &0_i32)
+}
+
+/// Where a connection is whose socket is in repair.
+///
+/// # Errors
+///
+/// It is not in repair, or not connected.
+pub fn look(socket: impl AsFd) -> io::Result<Snapshot> {
+    let fd = socket.as_fd();
+    let tcp = |name| sockopt::get(fd, libc::IPPROTO_TCP, name).map(c_int::cast_unsigned);
+    let expected = queue_seq(fd, RECEIVE_QUEUE)?;
+    let next = queue_seq(fd, SEND_QUEUE)?;
+    set(fd, libc::TCP_REPAIR_QUEUE, NO_QUEUE)?;
+    let [_, peer_window, window_max, own, from] =
+        sockopt::get_all::<5>(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW)?
+            .map(c_int::cast_unsigned);
+    let [first, ..] = sockopt::get_all::<4>(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let [_, _, _, _, _, options, scales, _] = info_bytes(fd, first)?;
+    let has = |bit: u8| options & bit != 0;
+    Ok(Snapshot {
+        next,
+        expected,
+        peer_window,
+        window: own.saturating_sub(expected.wrapping_sub(from)),
+        window_max,
+        scales: has(WITH_SCALE).then_some((scales & 15, scales >> 4)),
+        segment: u16::try_from(tcp(libc::TCP_MAXSEG)?).unwrap_or(u16::MAX),
+        sack: has(WITH_SACK),
+        stamp: if has(WITH_STAMPS) { Some(tcp(libc::TCP_TIMESTAMP)?) } else { None },
+    })
+}
+
+/// The first bytes of `TCP_INFO`, of which the sixth says which options there are, and the seventh the scales.
+fn info_bytes(socket: impl AsFd, first: c_int) -> io::Result<[u8; 8]> {
+    let [_, second, ..] = sockopt::get_all::<4>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    Ok([a, b, c, d, e, f, g, h])
+}
+
+fn queue_seq(socket: impl AsFd, queue: c_int) -> io::Result<u32> {
+    set(&socket, libc::TCP_REPAIR_QUEUE, queue)?;
+    sockopt::get(&socket, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ).map(c_int::cast_unsigned)
+}
+
+fn set(socket: impl AsFd, name: c_int, value: c_int) -> io::Result<()> {
+    sockopt::set(socket, libc::IPPROTO_TCP, name, &value)
+}
+
+/// The next sequence number that is expected of the peer: what had come by another way before it is in the queue.
+///
+/// # Errors
+///
+/// It is not in repair.
+pub fn expected(socket: impl AsFd) -> io::Result<u32> {
+    queue_seq(socket, RECEIVE_QUEUE)
+}
+
+/// What is put into a socket's queues from now on is taken for received.
+///
+/// # Errors
+///
+/// It is not in repair.
+pub fn receive_by_hand(socket: impl AsFd) -> io::Result<()> {
+    set(socket, libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE)
+}
+
+/// What is put into its queues from now on is taken for sent.
+///
+/// # Errors
+///
+/// It is not in repair.
+pub fn send_by_hand(socket: impl AsFd) -> io::Result<()> {
+    set(socket, libc::TCP_REPAIR_QUEUE, SEND_QUEUE)
+}
+
+/// Wakes what waits for a socket that has something to read.
+///
+/// # Errors
+///
+/// It is no socket.
+pub fn wake_readers(socket: impl AsFd) -> io::Result<()> {
+    sockopt::set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1_i32)
+}
+
+/// Sets up a connection as `snapshot` has it, on a socket in repair, whose connection there was is forgotten: the
+/// queues are empty, and begin there. It stays in repair.
+///
+/// # Errors
+///
+/// What the kernel says against it: there is no connection then.
+pub fn set_up(socket: impl AsFd, snapshot: &Snapshot) -> io::Result<()> {
+    let fd = socket.as_fd();
+    let (own, peer) = (Name::of(fd, false)?, Name::of(fd, true)?);
+    set(fd, libc::TCP_REPAIR_QUEUE, NO_QUEUE)?;
+    Name::nowhere().connect(fd)?;
+    // It is said that there was one.
+    let _ = sockopt::get(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    for (queue, seq) in [(RECEIVE_QUEUE, snapshot.expected), (SEND_QUEUE, snapshot.next)] {
+        set(fd, libc::TCP_REPAIR_QUEUE, queue)?;
+        set(fd, libc::TCP_QUEUE_SEQ, seq.cast_signed())?;
+    }
+    set(fd, libc::TCP_REPAIR_QUEUE, NO_QUEUE)?;
+    // What was bound by the program stays so.
+    match own.bind(fd) {
+        Err(error) if error.kind() != io::ErrorKind::InvalidInput => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    peer.connect(fd)?;
+    let mut options = vec![[OPTION_MSS, u32::from(snapshot.segment)]];
+    if let Some((peers, ours)) = snapshot.scales {
+        options.push([OPTION_SCALE, u32::from(peers) | u32::from(ours) << 16]);
+    }
+    if snapshot.sack {
+        options.push([OPTION_SACK, 0]);
+    }
+    if let Some(stamp) = snapshot.stamp {
+        options.push([OPTION_STAMPS, 0]);
+        set(fd, libc::TCP_TIMESTAMP, stamp.cast_signed())?;
+    }
+    for option in options {
+        sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &option)?;
+    }
+    Ok(())
+}
+
+/// Says how much both ends take, after the queues have been filled: the numbers of `snapshot` count from there.
+///
+/// # Errors
+///
+/// The kernel does not believe it: it asks the peer then.
+pub fn set_windows(socket: impl AsFd, snapshot: &Snapshot) -> io::Result<()> {
+    let window = [
+        snapshot.expected.wrapping_sub(1),
+        snapshot.peer_window,
+        snapshot.window_max.max(snapshot.peer_window),
+        snapshot.window,
+        snapshot.expected,
+    ];
+    sockopt::set(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &window)
+}
+
+/// A name of a socket, as the kernel has it.
+struct Name {
+    bytes: [u8; NAME_BYTES],
+    len: libc::socklen_t,
+}
+
+impl Name {
+    fn nowhere() -> Self {
+        Self { bytes: [0; NAME_BYTES], len: 16 }
+    }
+
+    fn of(socket: impl AsFd, of_peer: bool) -> io::Result<Self> {
+        let mut name = Self::nowhere();
+        name.len = libc::socklen_t::try_from(NAME_BYTES).map_err(io::Error::other)?;
+        let (fd, at) = (socket.as_fd().as_raw_fd(), name.bytes.as_mut_ptr().cast());
+        // SAFETY: a local of that length, and an open descriptor.
+        let done = unsafe {
+            match of_peer {
+                true => libc::getpeername(fd, at, &raw mut name.len),
+                false => libc::getsockname(fd, at, &raw mut name.len),
+            }
+        };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(name) }
+    }
+
+    fn bind(&self, socket: impl AsFd) -> io::Result<()> {
+        let fd = socket.as_fd().as_raw_fd();
+        // SAFETY: a local of that length, and an open descriptor. The system call: a library may stand in front of it.
+        let done = unsafe { libc::syscall(libc::SYS_bind, fd, self.bytes.as_ptr(), self.len) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn connect(&self, socket: impl AsFd) -> io::Result<()> {
+        let fd = socket.as_fd().as_raw_fd();
+        // SAFETY: as above.
+        let done = unsafe { libc::syscall(libc::SYS_connect, fd, self.bytes.as_ptr(), self.len) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// `sockaddr_in6` is the longest.
+const NAME_BYTES: usize = 28;
+const NO_QUEUE: c_int = 0;
+const RECEIVE_QUEUE: c_int = 1;
+const SEND_QUEUE: c_int = 2;
+/// Bits of `tcpi_options`.
+const WITH_STAMPS: u8 = 1;
+const WITH_SACK: u8 = 2;
+const WITH_SCALE: u8 = 4;
+/// Kinds of options, as segments have them.
+const OPTION_MSS: u32 = 2;
+const OPTION_SCALE: u32 = 3;
+const OPTION_SACK: u32 = 4;
+const OPTION_STAMPS: u32 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    /// Goal: a connection that is taken out of the kernel's hands and put back goes on: what was put into its queues
+    /// arrives, and what comes after it, both ways.
+    #[test]
+    fn a_connection_goes_on_after_it_was_put_back() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (mut near, _) = listener.accept().unwrap();
+            far.write_all(b"one").unwrap();
+            let mut room = [0; 3];
+            near.read_exact(&mut room).unwrap();
+            if begin(&near).is_err() {
+                return println!("skipped: no privilege");
+            }
+            let found = look(&near).unwrap();
+            assert_eq!(expected(&near).unwrap(), found.expected);
+            assert!(found.window > 0 && found.peer_window > 0 && found.segment > 500, "{found:?}");
+            // What has been sent and not arrived, and what has come and not been read.
+            let put = Snapshot { expected: found.expected.wrapping_sub(3), ..found };
+            set_up(&near, &put).unwrap();
+            receive_by_hand(&near).unwrap();
+            near.write_all(b"one").unwrap();
+            send_by_hand(&near).unwrap();
+            near.write_all(b"two").unwrap();
+            set_windows(&near, &found).unwrap();
+            end(&near).unwrap();
+            near.read_exact(&mut room).unwrap();
+            assert_eq!(&room, b"one");
+            far.read_exact(&mut room).unwrap();
+            assert_eq!(&room, b"two");
+            far.write_all(b"six").unwrap();
+            near.read_exact(&mut room).unwrap();
+            near.write_all(&room).unwrap();
+            drop(near);
+            let mut rest = Vec::new();
+            far.read_to_end(&mut rest).unwrap();
+            assert_eq!(rest, b"six");
+        }
+    }
+}
