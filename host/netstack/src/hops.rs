@@ -12,7 +12,8 @@ use adverb_tcpip::Time;
 use adverb_tcpip::ethernet::Mac;
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// What is known of the way to an address.
@@ -67,9 +68,13 @@ struct Entry {
 }
 
 impl Hops {
-    pub(crate) fn new(interface: u32) -> io::Result<Self> {
+    pub(crate) fn new(interface: u32, routes: Routes) -> Self {
         let (ways, neighbours) = (HashMap::new(), HashMap::new());
-        Ok(Self { interface, routes: Routes::open()?, ways, neighbours, last: None })
+        Self { interface, routes, ways, neighbours, last: None }
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.routes.as_fd()
     }
 
     /// The way to an address.
@@ -154,7 +159,7 @@ impl Hops {
         let found = self.routes.neighbour(ip, self.interface)?;
         if !found.is_some_and(|neighbour| neighbour.fresh) && asked == 0 {
             // Best effort: without it, the kernel finds out when something else of this host's goes there.
-            let _ = self.seek(ip);
+            let _ = self.routes.seek(ip, self.interface);
         }
         Ok(found.map(|Neighbour { mac, .. }| Mac(mac)))
     }
@@ -167,20 +172,6 @@ impl Hops {
             true => Err(io::ErrorKind::NetworkUnreachable.into()),
             false => Ok(route),
         }
-    }
-
-    /// Makes the kernel find out the neighbour's hardware address.
-    fn seek(&self, hop: IpAddr) -> io::Result<()> {
-        let (any, to): (IpAddr, _) = match hop {
-            IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), SocketAddr::new(hop, DISCARD)),
-            IpAddr::V6(ip) => {
-                let to = SocketAddrV6::new(ip, DISCARD, 0, self.interface);
-                (Ipv6Addr::UNSPECIFIED.into(), to.into())
-            }
-        };
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.set_nonblocking(true)?;
-        socket.send_to(&[], to).map(|_| ())
     }
 }
 
@@ -225,12 +216,11 @@ const NONE_FOR: Duration = Duration::from_millis(500);
 const ENTRIES_MAX: usize = 1 << 15;
 /// Each connection may have a peer and a neighbour of its own: those of all that there may be do not push each other out.
 const _: () = assert!(ENTRIES_MAX >= 2 * CONNECTIONS_MAX);
-/// RFC 863.
-const DISCARD: u16 = 9;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     #[test]
     fn groups_have_the_hardware_addresses_that_the_rfcs_say() {

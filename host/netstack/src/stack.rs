@@ -7,6 +7,7 @@ use crate::packet::Headers;
 use adverb_sys::netdev::{self, Address, Interface};
 use adverb_sys::netlink::Changes;
 use adverb_sys::random;
+use adverb_sys::routes::Routes;
 use adverb_tcpip::Time;
 use adverb_tcpip::ethernet::Mac;
 use adverb_tcpip::frame::{Checksums, Frame};
@@ -18,7 +19,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 /// TCP and UDP on one interface.
@@ -33,6 +34,7 @@ pub struct Netstack {
     changes: Changes,
     /// They have changed since they were read.
     changed: bool,
+    leaves_strangers: bool,
     /// When to look whether interfaces, addresses or routes have changed.
     look_at: Time,
     limits: Limits,
@@ -102,7 +104,32 @@ impl Netstack {
     /// `NotFound` if there is no such interface, or no socket; `Unsupported` if it has no hardware address; no descriptors
     /// left.
     pub fn new(index: u32, sockets: Vec<Socket>, limits: Limits) -> io::Result<Self> {
-        let changes = Changes::subscribe_with_routes()?;
+        Self::with(index, sockets, limits, Changes::subscribe_with_routes()?, Routes::open()?)
+    }
+
+    /// The same, with descriptors of which none that stays open has a number below `least`: a library leaves low ones to
+    /// its program.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Netstack::new`].
+    pub fn new_above(
+        index: u32,
+        sockets: Vec<Socket>,
+        limits: Limits,
+        least: RawFd,
+    ) -> io::Result<Self> {
+        let (changes, routes) = (Changes::subscribe_above(least)?, Routes::open_above(least)?);
+        Self::with(index, sockets, limits, changes, routes)
+    }
+
+    fn with(
+        index: u32,
+        sockets: Vec<Socket>,
+        limits: Limits,
+        changes: Changes,
+        routes: Routes,
+    ) -> io::Result<Self> {
         let interface = find(index)?;
         let mac = interface.mac.ok_or(io::ErrorKind::Unsupported)?;
         let (mut incoming, mut outgoing) = (Vec::new(), None);
@@ -113,13 +140,14 @@ impl Netstack {
         let outgoing = outgoing.ok_or(io::ErrorKind::NotFound)?;
         Ok(Self {
             incoming,
-            link: Link::new(outgoing, Hops::new(index)?, Mac(mac)),
+            link: Link::new(outgoing, Hops::new(index, routes), Mac(mac)),
             tcp: Stack::new(limits.connections_max, [random::number(), random::number()]),
             udp: Datagrams::default(),
             index,
             interface,
             changes,
             changed: false,
+            leaves_strangers: false,
             look_at: Time::ZERO,
             limits,
             counters: Counters::default(),
@@ -168,6 +196,17 @@ impl Netstack {
     /// Descriptors that can be read when frames have come.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.incoming.iter().map(AsFd::as_fd)
+    }
+
+    /// All of its descriptors: these, and those by which it asks the kernel.
+    pub fn all_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.fds().chain([self.changes.as_fd(), self.link.hops.as_fd()])
+    }
+
+    /// Segments of no connection here are dropped from now on, rather than answered with a reset: another implementation
+    /// may be about to carry it on.
+    pub const fn leave_strangers(&mut self) {
+        self.leaves_strangers = true;
     }
 
     /// Gives a connection bytes to send, and says how many it takes: 0 if there is no room; `None` if it is gone. They
@@ -238,11 +277,12 @@ impl Netstack {
     }
 
     fn receive(&mut self, now: Time) -> usize {
-        let Self { incoming, tcp, udp, counters, limits, .. } = self;
+        let Self { incoming, tcp, udp, counters, limits, leaves_strangers, .. } = self;
+        let refuses = !*leaves_strangers;
         let mut received = 0;
         for incoming in incoming {
             received += incoming.receive(limits.frames_each, |bytes| {
-                take(bytes, tcp, udp, counters, now);
+                take(bytes, tcp, udp, counters, refuses, now);
                 ControlFlow::Continue(())
             });
         }
@@ -304,6 +344,7 @@ fn take(
     tcp: &mut Stack<Vec<u8>>,
     udp: &mut Datagrams,
     counters: &mut Counters,
+    refuses: bool,
     now: Time,
 ) {
     let known = match Frame::parse(bytes, Checksums::Complete) {
@@ -311,7 +352,7 @@ fn take(
             let payload = bytes.get(payload).unwrap_or_default().to_vec();
             let len = payload.len();
             let outcome = tcp.on_segment(tuple, &header, Piece::whole(payload), now);
-            if outcome == Outcome::Unknown {
+            if outcome == Outcome::Unknown && refuses {
                 tcp.refuse_unknown(tuple, &header, len);
             }
             outcome == Outcome::Taken
