@@ -207,14 +207,10 @@ impl Name {
     fn of(socket: impl AsFd, of_peer: bool) -> io::Result<Self> {
         let mut name = Self::nowhere();
         name.len = libc::socklen_t::try_from(NAME_BYTES).map_err(io::Error::other)?;
-        let (fd, at) = (socket.as_fd().as_raw_fd(), name.bytes.as_mut_ptr().cast());
-        // SAFETY: a local of that length, and an open descriptor.
-        let done = unsafe {
-            match of_peer {
-                true => libc::getpeername(fd, at, &raw mut name.len),
-                false => libc::getsockname(fd, at, &raw mut name.len),
-            }
-        };
+        let call = if of_peer { libc::SYS_getpeername } else { libc::SYS_getsockname };
+        let (fd, at) = (socket.as_fd().as_raw_fd(), name.bytes.as_mut_ptr());
+        // SAFETY: a local of that length, and an open descriptor. A library may stand in front of the function.
+        let done = unsafe { libc::syscall(call, fd, at, &raw mut name.len) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(name) }
     }
 

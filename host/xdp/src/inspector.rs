@@ -263,8 +263,12 @@ impl Place {
                 let listens = sockopt::socket_acceptconn(twin) == Ok(true);
                 (SocketType::STREAM, listens && (any || is_exact))
             }
+            // Also one of IPv6 that has a connection of IPv4.
             (Protocol::Tcp, Some(remote)) => {
-                (SocketType::STREAM, is_exact && peer.is_some_and(|peer| is_same(peer, remote)))
+                let plain = |one: SocketAddr| SocketAddr::new(one.ip().to_canonical(), one.port());
+                let is_its = bound.ip().to_canonical() == key.local.ip();
+                let is_peers = peer.is_some_and(|peer| is_same(plain(peer), remote));
+                (SocketType::STREAM, is_its && is_peers)
             }
             (Protocol::Udp, remote) => {
                 let right = peer.is_none_or(|peer| remote.is_some_and(|to| is_same(peer, to)));

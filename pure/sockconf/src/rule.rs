@@ -26,17 +26,6 @@ pub enum Transport {
     Frames,
 }
 
-impl Transport {
-    /// What it means for connections: frames carry none of them.
-    #[must_use]
-    pub const fn of_streams(self) -> Self {
-        match self {
-            Self::Frames => Self::Best,
-            Self::Best | Self::Os | Self::SharedMemory | Self::Spin => self,
-        }
-    }
-}
-
 /// What part a socket plays when it first becomes clear whom it talks to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Role {

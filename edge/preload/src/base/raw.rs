@@ -413,6 +413,86 @@ fn change_mask(how: c_int, signals: u64) {
     let _ = unsafe { syscall(libc::SYS_rt_sigprocmask, args) };
 }
 
+/// The calling thread holds all signals back that it can; the mask that it had.
+pub(crate) fn hold_back_all() -> u64 {
+    let (mask, mut before) = (u64::MAX, 0_u64);
+    let (new, old) = ((&raw const mask) as usize, (&raw mut before) as usize);
+    let args = [word(libc::SIG_BLOCK), new, old, size_of_val(&mask), 0, 0];
+    // SAFETY: the kernel reads one mask of 64 bits and fills another, which are ours.
+    let _ = unsafe { syscall(libc::SYS_rt_sigprocmask, args) };
+    before
+}
+
+/// The calling thread has a mask again that it had before.
+pub(crate) fn set_mask(mask: u64) {
+    change_mask(libc::SIG_SETMASK, mask);
+}
+
+/// Moves bytes of a socket into a pipe, without waiting.
+pub(crate) fn splice(fd: c_int, pipe: c_int, most: usize) -> Answer {
+    let flags = (libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK) as usize;
+    // SAFETY: no pointers but null ones.
+    unsafe { syscall(libc::SYS_splice, [word(fd), 0, word(pipe), 0, most, flags]) }
+}
+
+/// `read(2)` into a buffer of ours.
+pub(crate) fn read(fd: c_int, buffer: &mut [u8]) -> Answer {
+    let (base, len) = (buffer.as_mut_ptr() as usize, buffer.len());
+    // SAFETY: the buffer is borrowed for the length of the call, and the kernel fills at most `len`.
+    unsafe { syscall(libc::SYS_read, [word(fd), base, len, 0, 0, 0]) }
+}
+
+/// A pipe of ours that does not wait, by descriptors that are not below `least`: the end to read from, and the other.
+pub(crate) fn pipe_above(least: c_int) -> Result<[c_int; 2], Errno> {
+    let mut ends = [0 as c_int; 2];
+    let flags = word(libc::O_CLOEXEC | libc::O_NONBLOCK);
+    let args = [(&raw mut ends) as usize, flags, 0, 0, 0, 0];
+    // SAFETY: the kernel fills two integers, which are ours.
+    unsafe { syscall(libc::SYS_pipe2, args) }?;
+    let copies = ends.map(|end| copy_above(end, least));
+    ends.into_iter().for_each(close);
+    let [reader, writer] = copies;
+    Ok([reader?, writer?])
+}
+
+/// An eventfd of ours that does not wait, by a descriptor that is not below `least`.
+pub(crate) fn eventfd_above(least: c_int) -> Result<c_int, Errno> {
+    let flags = word(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+    // SAFETY: no pointer.
+    let made = unsafe { syscall(libc::SYS_eventfd2, [0, flags, 0, 0, 0, 0]) }?;
+    let made = c_int::try_from(made).map_err(|_| Errno::AGAIN)?;
+    let copy = copy_above(made, least);
+    close(made);
+    copy
+}
+
+/// Signals an eventfd.
+pub(crate) fn signal_eventfd(fd: c_int) {
+    let _ = write(fd, &1_u64.to_ne_bytes());
+}
+
+/// Takes its signals back.
+pub(crate) fn drain_eventfd(fd: c_int) {
+    let _ = read(fd, &mut [0; 8]);
+}
+
+/// Bytes that the kernel has been given, and that the peer has not acknowledged.
+pub(crate) fn unsent(fd: c_int) -> Answer {
+    let mut count: c_int = 0;
+    let args = [word(fd), libc::TIOCOUTQ as usize, (&raw mut count) as usize, 0, 0, 0];
+    // SAFETY: the kernel fills one integer, which is ours.
+    unsafe { syscall(libc::SYS_ioctl, args) }?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Ends a connection at once, for all processes that have it.
+pub(crate) fn disconnect(fd: c_int) {
+    let nowhere = [0_u8; 16];
+    let args = [word(fd), nowhere.as_ptr() as usize, nowhere.len(), 0, 0, 0];
+    // SAFETY: the kernel reads an address of 16 bytes, which is ours.
+    let _ = unsafe { syscall(libc::SYS_connect, args) };
+}
+
 /// Lets others run.
 pub(crate) fn give_way() {
     // SAFETY: no arguments.

@@ -55,7 +55,7 @@ unsafe extern "C-unwind" fn connect(
         let ended = if answer == 0 { 0 } else { errno.0 };
         let is_none = family.map(c_int::from) == Some(libc::AF_UNSPEC);
         if is_none && answer == 0 && socket.kind() == Kind::Stream {
-            closing::disconnected(&socket);
+            closing::disconnected(&socket, fd);
         }
         sockets::connected(&socket, fd, ended);
         xtreme::attach(&socket, fd);

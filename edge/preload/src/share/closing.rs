@@ -11,6 +11,7 @@ use crate::socket::counters::Counters;
 use crate::socket::state::{Reason, Socket};
 use crate::socket::{arena, history, table};
 use crate::transport::ring::Segment;
+use crate::transport::xdp::streams::{self, Ending};
 use crate::transport::{bell, datagram, fallback, offer};
 use crate::wait::epoll;
 
@@ -58,6 +59,11 @@ fn learn(socket: &Socket) {
 /// Says good-bye. What the kernel then sends, a FIN or a reset, is the peer's to see.
 fn part(socket: &Socket, segment: &Segment, fd: c_int) {
     let connection = segment.connection(socket);
+    let is_unread = segment.incoming(socket.end()).direction.has_bytes();
+    let is_abortive = is_unread || socket.flags.is_abortive.load(Ordering::Relaxed);
+    if end_framed(socket, || streams::close(socket, fd, is_abortive)) == Ending::Frames {
+        return offer::withdraw(socket);
+    }
     let closing = connection.close(socket.flags.is_abortive.load(Ordering::Relaxed));
     bell::wake(closing.wakes);
     if closing.has_to_resend {
@@ -76,6 +82,16 @@ fn part(socket: &Socket, segment: &Segment, fd: c_int) {
         while let Ok(1..) = raw::recv(fd, &mut bells, 0) {}
     }
     offer::withdraw(socket);
+}
+
+/// Ends a connection that frames may carry, with both locks held.
+fn end_framed(socket: &Socket, end: impl FnOnce() -> Ending) -> Ending {
+    if !streams::is_framed(socket) {
+        return Ending::Kernel;
+    }
+    let _receiving = socket.receiving.hold();
+    let _sending = socket.sending.hold();
+    end()
 }
 
 /// The state that `TCP_INFO` shows of a connection one of whose directions is shut in the rings alone.
@@ -102,9 +118,10 @@ pub(crate) enum State {
 
 /// `connect(2)` to no address has ended a connection: the peer sees a reset, and the socket is the kernel's.
 #[cold]
-pub(crate) fn disconnected(socket: &Socket) {
+pub(crate) fn disconnected(socket: &Socket, fd: c_int) {
     let _receiving = socket.receiving.hold();
     let _sending = socket.sending.hold();
+    let _ = streams::close(socket, fd, true);
     if let Some(segment) = socket.segment() {
         bell::wake(segment.connection(socket).vanish(false));
         bell::wake(segment.incoming(socket.end()).direction.wake_at_end());
@@ -133,6 +150,16 @@ pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
         }
         return true;
     }
+    let is_framed = streams::is_framed(socket);
+    let ending = end_framed(socket, || streams::shut_down(socket, fd));
+    if is_framed && ending == Ending::Kernel {
+        fallback::advance(socket, fd);
+        socket.flags.is_write_shut.store(true, Ordering::Release);
+        if how == libc::SHUT_RDWR {
+            socket.flags.is_read_shut.store(true, Ordering::SeqCst);
+        }
+        return true;
+    }
     let _held = socket.sending.hold();
     // A stream that the kernel has ended carries no bells: no offer is taken any more.
     socket.leave_to_kernel(Reason::Feature);
@@ -147,6 +174,9 @@ pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
     socket.flags.is_write_shut.store(true, Ordering::Release);
     let connection = segment.connection(socket);
     bell::wake(connection.shut(how != libc::SHUT_RDWR));
+    if ending == Ending::Frames {
+        return false;
+    }
     if how == libc::SHUT_RDWR {
         return true;
     }

@@ -161,7 +161,7 @@ unsafe fn leave_to(program: Option<&Path>, environment: *const *const c_char, is
         let Some(socket) = in_shared_memory(fd).filter(|_| !raw::ends_with_program(fd)) else {
             continue;
         };
-        if !knows_us {
+        if !knows_us || xdp::streams::is_framed(&socket) {
             give_up(&socket, fd);
             continue;
         }
@@ -222,6 +222,10 @@ pub(crate) fn hand_over(over: c_int, fd: c_int) {
 
 /// Another program will have the connection too, and knows of rings.
 fn pass_on(socket: &Socket, fd: c_int) {
+    if xdp::streams::is_framed(socket) {
+        // Its other end is this process.
+        return fallback::leave(socket, fd);
+    }
     socket.leave_to_kernel(Reason::HandedOver);
     if let Some(segment) = socket.segment()
         && (segment.page().is_accepted() || !offer::take_back(socket, segment, fd))

@@ -18,7 +18,7 @@ use crate::share::{exec_target, processes};
 use crate::socket::ownership::Reserved;
 use crate::socket::state::{self, Kind, Socket};
 use crate::socket::{arena, loans, policy, stamps, table};
-use crate::transport::{doorbell, offer, path_proof, rendezvous, xdp};
+use crate::transport::{doorbell, fallback, offer, path_proof, rendezvous, xdp};
 use crate::wait::{epoll, filters};
 
 /// Called by the loader.
@@ -50,6 +50,7 @@ extern "C" fn end() {
             crate::share::closing::forget(fd);
         }
     });
+    xdp::streams::linger();
     if crate::share::stats::remove() {
         rendezvous::clear_away();
     }
@@ -175,11 +176,24 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
     forks::locks().chain(ours)
 }
 
+/// Connections that frames carry are the kernel's before two processes have them.
+fn give_back_framed() {
+    table::each(0, usize::MAX, |fd| {
+        if let Some(socket) = table::socket(fd)
+            && xdp::streams::is_framed(&socket)
+        {
+            fallback::leave(&socket, fd);
+            policy::explain(&socket, fd, "frames");
+        }
+    });
+}
+
 /// Just before every fork, by whatever function: the child gets nothing that another thread is in the middle
 /// of. The fork of a handler that has interrupted this thread in such a middle has to do without.
 extern "C" fn prepare() {
     if !thread::holds_locks() {
         xdp::before_fork();
+        give_back_framed();
         epoll::before_fork();
         locks().for_each(|lock| std::mem::forget(lock.hold()));
         thread::with(|thread| thread.is_prepared.set(true));

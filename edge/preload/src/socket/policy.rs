@@ -94,8 +94,7 @@ pub(crate) fn judge(socket: &Socket, fd: c_int, role: Role, peer: Option<SocketA
         .map_or(adverb_sockconf::Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
     let remote = peer.map_or(adverb_sockconf::Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
     let transport = config::get().allowed(&adverb_sockconf::Socket { role, local, remote });
-    let is_stream = matches!(role, Role::TcpClient | Role::TcpServer);
-    allow(socket, if is_stream { transport.of_streams() } else { transport });
+    allow(socket, transport);
 }
 
 fn allow(socket: &Socket, transport: Transport) {
@@ -129,7 +128,8 @@ pub(crate) fn is_plain(socket: &Socket) -> bool {
 /// Whether what rules have said so far allows shared memory.
 #[inline]
 pub(crate) fn may_share(socket: &Socket) -> bool {
-    [BEST, SHARED].contains(&socket.flags.allowed.load(Ordering::Relaxed))
+    let allowed = socket.flags.allowed.load(Ordering::Relaxed);
+    [BEST, SHARED].contains(&allowed) || allowed == FRAMES && socket.kind() != Kind::Datagram
 }
 
 /// They do, of a socket that has had no role so far.
@@ -138,7 +138,7 @@ pub(crate) fn want_frames(socket: &Socket) {
     let _ = socket.flags.allowed.compare_exchange(BEST, FRAMES, o, r);
 }
 
-/// Whether rules want frames past the kernel. To connections that means nothing.
+/// Whether rules want frames past the kernel.
 #[inline]
 pub(crate) fn wants_frames(socket: &Socket) -> bool {
     socket.flags.allowed.load(Ordering::Relaxed) == FRAMES

@@ -71,10 +71,11 @@ pub(crate) enum Reason {
     Spoilt = 17,
     Frames = 18,
     NoFrames = 19,
+    Reset = 20,
 }
 
 impl Reason {
-    pub(crate) const ALL: [(Self, &'static str); 20] = [
+    pub(crate) const ALL: [(Self, &'static str); 21] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
@@ -100,6 +101,10 @@ impl Reason {
         (
             Self::NoFrames,
             "no frames: no daemon owns the interface for this user, or the port is shared",
+        ),
+        (
+            Self::Reset,
+            "the peer has reset the connection, does not answer, or the daemon has ended",
         ),
     ];
 
@@ -158,7 +163,7 @@ pub(crate) unsafe trait Attached {
     const PLACE: usize;
 }
 
-const PLACES: usize = 3;
+const PLACES: usize = 4;
 
 /// Something attached, and in front of it how to free it.
 #[derive(Debug)]

@@ -7,11 +7,13 @@ use std::ffi::c_int;
 
 use adverb_switchover::{Bells, Connection, Direction, Route, Wake};
 
-use crate::base::{raw, thread};
+use crate::base::raw::{self, Errno};
+use crate::base::thread;
 use crate::socket::counters::add;
 use crate::socket::state::{Reason, Socket};
 use crate::transport::doorbell;
 use crate::transport::ring::{Ring, Segment};
+use crate::transport::xdp::discard;
 
 /// After reading: notifies a writer that waits for room, once there is a good deal of it.
 pub(crate) fn notify_of_room(socket: &Socket, ring: Ring<'_>, fd: c_int) {
@@ -109,10 +111,13 @@ fn take_bells(incoming: &Direction, fd: c_int, count: u64) -> bool {
     let mut bells = [0_u8; 64];
     while left > 0 {
         let most = left.min(bells.len());
-        let Ok(got @ 1..) = raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) else {
-            return false;
+        let got = match raw::recv(fd, bells.get_mut(..most).unwrap_or(&mut []), 0) {
+            // Of a socket in repair, nothing is received.
+            Err(Errno(libc::EPERM)) => discard::swallow(fd, left),
+            got => got,
         };
-        left -= got;
+        let Ok(got @ 1..) = got else { return false };
+        left = left.saturating_sub(got);
         incoming.drained(got.try_into().unwrap_or(0));
     }
     true

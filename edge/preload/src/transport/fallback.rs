@@ -27,8 +27,9 @@ use crate::base::raw::{self, Errno};
 use crate::base::{address, log};
 use crate::socket::counters::add;
 use crate::socket::state::{Kind, Reason, Socket};
-use crate::socket::table;
+use crate::socket::{policy, table};
 use crate::transport::ring::Segment;
+use crate::transport::xdp::streams;
 use crate::transport::{bell, offer, rendezvous};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.
@@ -83,6 +84,7 @@ pub(crate) fn advance_connection(socket: &Socket, fd: c_int) {
         socket.set_kind(Kind::Stream);
         if socket.route() == Route::Open {
             offer::offer(socket, fd, peer);
+            policy::explain(socket, fd, "connect");
         }
     }
 }
@@ -100,6 +102,9 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason) -> Departure {
     let _receiving = socket.receiving.hold();
     let _sending = socket.sending.hold();
     let Some(segment) = socket.segment() else { return Departure::Gone };
+    if streams::give_back(socket, fd) {
+        return Departure::OtherFirst;
+    }
     if !segment.page().is_accepted() && offer::take_back(socket, segment, fd) {
         return Departure::Gone;
     }
@@ -306,7 +311,7 @@ pub(crate) fn poison(socket: &Socket, fd: c_int) {
     if socket.route() == Route::Kernel {
         return;
     }
-    disconnect(fd);
+    raw::disconnect(fd);
     socket.set_reason(Reason::Broken);
     socket.set_route(Route::Kernel);
     add(&socket.counters.rings_broken, 1);
@@ -333,7 +338,7 @@ fn follow_to_the_end(socket: &Socket, fd: c_int) {
             if connection.bells_behind().is_none()
                 || raw::now_ns().saturating_sub(start) > TIMEOUT_NS
             {
-                disconnect(fd);
+                raw::disconnect(fd);
                 return finish(socket, fd);
             }
             if connection.left_to_send() == 0 { libc::POLLIN } else { libc::POLLOUT }
@@ -441,7 +446,7 @@ pub(crate) fn send_the_rest(socket: &Socket, fd: c_int) {
             log::print(adverb_sockconf::Level::Warning, || {
                 format!("fd {fd}: closed with {rest} bytes that its reader does not take: reset")
             });
-            return disconnect(fd);
+            return raw::disconnect(fd);
         }
         let _ = raw::poll_for(fd, libc::POLLOUT, 100);
     }
@@ -477,10 +482,10 @@ fn inherit(socket: &Socket, segment: &Segment, fd: c_int, given: Vec<u8>) {
     }
     let domain = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
     let Some((writer, reader)) = pair(domain.unwrap_or(libc::AF_INET)) else {
-        return disconnect(fd);
+        return raw::disconnect(fd);
     };
     if give(writer, bytes.as_ptr(), bytes.len()).is_ok_and(|given| given < bytes.len()) {
-        disconnect(fd);
+        raw::disconnect(fd);
     } else {
         raw::shut(writer, libc::SHUT_WR);
         raw::set_file_flags(reader, raw::file_flags(fd).unwrap_or(0));
@@ -557,14 +562,6 @@ fn socket(domain: c_int) -> Option<c_int> {
         let _ = raw::set_option(fd, libc::SOL_SOCKET, name, 1 << 20);
     }
     Some(fd)
-}
-
-/// Resets a connection, for all processes that have it.
-fn disconnect(fd: c_int) {
-    let nowhere = [0_u8; 16];
-    let args = [fd as usize, nowhere.as_ptr() as usize, nowhere.len(), 0, 0, 0];
-    // SAFETY: the kernel reads an address of 16 bytes, which is ours.
-    let _ = unsafe { raw::syscall(libc::SYS_connect, args) };
 }
 
 /// Naps of an end that waits for the other to finish what takes it a moment.

@@ -28,6 +28,7 @@ use crate::socket::state::{Reason, Socket};
 use crate::socket::{changes, history, policy};
 use crate::transport::rendezvous::{self, Name};
 use crate::transport::ring::Segment;
+use crate::transport::xdp::streams;
 use crate::transport::{bell, path_proof, ports};
 
 /// A name for a connection: both addresses, and the namespaces they are addresses in.
@@ -61,6 +62,10 @@ fn is_near(ours: SocketAddr, theirs: SocketAddr) -> bool {
 
 /// The end that connected, to `theirs`: offers rings, if the peer is one that looks for them.
 pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
+    socket.set_end(End::Client);
+    if streams::adopt(socket, fd) {
+        return;
+    }
     if rendezvous::place().is_none() {
         return socket.leave_to_kernel(Reason::NoPlace);
     }
@@ -72,7 +77,6 @@ pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
     if !is_near && !path_proof::request(theirs) {
         return socket.leave_to_kernel(Reason::PeerElsewhere);
     }
-    socket.set_end(End::Client);
     let destination = history::destination(theirs);
     socket.rendezvous.destination.store(destination, Ordering::Relaxed);
     if !policy::insists(socket) && !history::is_worth(destination, raw::now_ns()) {
@@ -208,6 +212,27 @@ fn make(name: [u64; 2], fd: c_int) -> Option<Segment> {
     Some(segment)
 }
 
+/// Rings whose other end is in this process as well: mapped for each of them.
+pub(crate) fn make_both(socket: &Socket, fd: c_int) -> Option<(Segment, Segment)> {
+    let ((ours, theirs), space) = (ends(fd)?, rendezvous::space(fd)?);
+    rendezvous::place()?;
+    let name = match socket.end() {
+        End::Client => name(space, ours, theirs),
+        End::Server => name(space, theirs, ours),
+    };
+    store_name(socket, name);
+    let near = make(name, fd)?;
+    let far = file(name).and_then(|path| open(&path));
+    let Some(far) = far.filter(|_| near.page().take(0, 0)) else {
+        file(name).iter().for_each(|path| raw::unlink(path));
+        return None;
+    };
+    near.own(End::Server);
+    remember(socket, fd, name, &near);
+    prepare_kernel_socket(socket, fd);
+    Some((near, far))
+}
+
 /// Maps the rings of that name, if they are there and what they should be.
 fn open(path: &CStr) -> Option<Segment> {
     let file = rendezvous::open_own(path, Expect::File)?;
@@ -217,6 +242,9 @@ fn open(path: &CStr) -> Option<Segment> {
 /// The end that accepted: takes the rings that the peer has offered, if it has. No other thread may be
 /// sending or receiving on the socket.
 pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
+    if streams::adopt(socket, fd) {
+        return true;
+    }
     let port = socket.rendezvous.port.load(Ordering::Relaxed);
     if port != 0 && !ports::has_offers(port) {
         return false;

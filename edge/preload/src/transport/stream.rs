@@ -23,6 +23,7 @@ use crate::socket::loans::{Loan, PIECES_MAX};
 use crate::socket::policy;
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::transport::ring::{Ring, Segment, Trouble};
+use crate::transport::xdp::streams;
 use crate::transport::{bell, fallback, offer, park, rendezvous, streak};
 
 /// What an attempt has come to.
@@ -102,6 +103,7 @@ pub(crate) fn try_receive(
     into: &mut IoCursor<'_>,
     how: Receive<'_>,
 ) -> Step {
+    streams::look();
     if let Some(error) = socket.take_error() {
         return Step::Failed(Errno(error));
     }
@@ -305,6 +307,7 @@ fn note_received(socket: &Socket, segment: &Segment, fd: c_int, got: usize) {
     add(&socket.counters.rx_packets, 1);
     add(&socket.counters.rx_bytes, got);
     bell::notify_of_room(socket, segment.incoming(socket.end()), fd);
+    streams::taken(socket);
     bell::drain_pending(segment.connection(socket), fd);
 }
 
@@ -338,7 +341,8 @@ pub(crate) unsafe fn try_receive_short(
 fn plain_segment(socket: &Socket) -> Option<&Segment> {
     let is_plain = socket.kind() == Kind::Stream
         && socket.route() == Route::Rings
-        && socket.flags.pending_error.load(Ordering::Relaxed) == 0;
+        && socket.flags.pending_error.load(Ordering::Relaxed) == 0
+        && !streams::is_framed(socket);
     is_plain.then(|| socket.mapped()).flatten()
 }
 
@@ -468,7 +472,11 @@ fn note_sent(socket: &Socket, segment: &Segment, fd: c_int, streamed: u64, sent:
     let streamed = streamed.saturating_add(sent.try_into().unwrap_or(0));
     socket.traffic.streamed.store(streamed, Ordering::Relaxed);
     if sent > 0 {
-        bell::wake_reader(socket, segment.connection(socket), fd);
+        if streams::is_framed(socket) {
+            streams::written(socket);
+        } else {
+            bell::wake_reader(socket, segment.connection(socket), fd);
+        }
         streak::end_run(socket);
         add(&socket.counters.tx_packets, 1);
         add(&socket.counters.tx_bytes, sent);

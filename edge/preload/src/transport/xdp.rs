@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! uplink    an interface whose frames this process has      queue     what has come for one socket, and its gate
-//! way       where a datagram goes, and its headers
+//! way       where a datagram goes, and its headers          streams   TCP
 //! ```
 //!
 //! A socket stays the kernel's: its port, its name, its groups, its errors. What is sent to it by an interface that has an
@@ -19,7 +19,9 @@
 //! What a socket's frames are is dropped by the process that made it, with the attachment, and never used after that. A
 //! descriptor of the program's is open for the length of its call.
 
+pub(crate) mod discard;
 mod queue;
+pub(crate) mod streams;
 mod uplink;
 mod way;
 

@@ -18,10 +18,12 @@ use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
 use crate::socket::state::Socket;
 use crate::socket::{pacing, table};
 use crate::transport::stream::{NO_PARTS, Receive, Step, try_receive, try_send};
+use crate::transport::xdp::streams;
 use crate::transport::{bell, fallback, park, streak};
 
 /// Sleeps until the kernel has something for this connection, at most so long.
 fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
+    streams::resting();
     let rings = socket.segment();
     let is_writer = want != Want::Read;
     let start_ns = left_ns.map(|_| raw::now_ns());
@@ -115,6 +117,7 @@ fn wait(
     let mut rounds = 0_u32;
     loop {
         loop {
+            streams::look();
             let segment = socket.segment();
             rounds = rounds.wrapping_add(1);
             if segment.is_some() && rounds.is_multiple_of(KERNEL_LOOK_ROUNDS) {

@@ -143,6 +143,7 @@ pub(crate) fn poll_unfiltered(
     let every = if is_mixed { config.kernel_every } else { config.kernel_every.max(RINGS_ALONE) };
     let mut looks = if is_mixed || is_due(&known, budget.start_ns()) { every } else { 0 };
     loop {
+        xdp::streams::look();
         let is_eager = known.iter().zip(&*fds).any(|(known, fd)| known.waits_for_kernel(fd));
         let kernel = is_eager || looks >= every || limit_ns == Some(0);
         looks = if kernel { 0 } else { looks + fds.len() };
@@ -161,6 +162,7 @@ pub(crate) fn poll_unfiltered(
             Spin::Sleep => {}
         }
         looks = 0;
+        xdp::streams::resting();
         waiting.sleeps();
         let since = raw::now_ns();
         if sleep_on_memory(fds, &known, budget.left_ns(), mask)? {

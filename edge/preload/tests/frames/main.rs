@@ -14,7 +14,10 @@
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 mod support;
 
+#[path = "../../../../host/netstack/tests/kernel/faults.rs"]
+mod faults;
 mod roles;
+mod streams;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -35,6 +35,9 @@ fn a_role() {
         ("peeker", _) => peeker(at),
         ("connects", _) => connects(at),
         ("options", _) => options(at),
+        ("serve", mode) => crate::streams::serve(at, mode),
+        ("talk", _) => crate::streams::talk(at),
+        ("loss", percent) => lose(percent.parse().expect("a number")),
         other => panic!("{other:?} is no role"),
     }
 }
@@ -58,6 +61,15 @@ fn owner() {
     loop {
         owner.step(Some(Duration::from_millis(100)), |_| true).expect("a step");
     }
+}
+
+/// The far end loses so many percent of the packets that come to it.
+fn lose(percent: u32) {
+    let all = adverb_sys::netdev::interfaces().expect("interfaces");
+    let index = all.iter().find(|interface| interface.name == "far").expect("the cable").index;
+    let _loss = crate::faults::lose(index, percent);
+    println!("\nready");
+    std::thread::park();
 }
 
 fn set(socket: &UdpSocket, name: c_int) {

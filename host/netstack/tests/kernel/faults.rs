@@ -8,14 +8,14 @@ pub(crate) fn lose(interface: u32, percent: u32) -> Attachment {
     let mut asm = Assembler::default();
     let pass = asm.label();
     asm.call(GET_PRANDOM_U32);
-    asm.jump(If::NotLess, Reg(0), i32::try_from(u32::MAX / 100 * percent).unwrap(), pass);
+    asm.jump(If::NotLess, Reg(0), i32::try_from(u32::MAX / 100 * percent).expect("a share"), pass);
     asm.set(Reg(0), XDP_DROP);
     asm.exit();
     asm.place(pass);
     asm.set(Reg(0), XDP_PASS);
     asm.exit();
-    let program = Program::load_xdp(&asm.finish()).unwrap();
-    Attachment::xdp(&program, interface, XdpMode::Native).unwrap()
+    let program = Program::load_xdp(&asm.finish()).expect("a program");
+    Attachment::xdp(&program, interface, XdpMode::Native).expect("an interface")
 }
 
 const GET_PRANDOM_U32: i32 = 7;

@@ -6,7 +6,7 @@ use crate::base::raw::{Answer, Errno};
 use crate::socket::loans::{self, Keep, Returned};
 use crate::socket::state::Kind;
 use crate::socket::table::SocketRef;
-use crate::transport::{bell, datagram};
+use crate::transport::{bell, datagram, xdp};
 
 /// Takes one loan back. The room behind it is the sender's again, once all before it has come back.
 pub(crate) fn give_back(socket: &SocketRef, fd: c_int, id: u64) -> Answer {
@@ -26,6 +26,7 @@ pub(crate) fn give_back(socket: &SocketRef, fd: c_int, id: u64) -> Answer {
             ring.take_back(*oldest);
             drop(held);
             bell::notify_of_room(socket, ring, fd);
+            xdp::streams::taken(socket);
         }
     }
     match returned {

@@ -138,8 +138,22 @@ impl Process {
 
     /// The first descriptor in a range that is this library's own.
     pub(super) fn first_own(&self, fds: &RangeInclusive<c_int>) -> Option<c_int> {
+        if *fds.end() < FD_MIN {
+            return None;
+        }
         let own = self.own.iter().map(|own| own.load(Ordering::Acquire));
         own.filter(|fd| *fd > 0 && fds.contains(fd)).min()
+    }
+
+    /// A descriptor is this library's own. Of more than [`OWN_MAX`], some are not known.
+    pub(super) fn note_own(&self, fd: c_int) {
+        self.change_own(0, fd);
+        IS_ANY.store(true, Ordering::Relaxed);
+    }
+
+    /// It is about to be closed.
+    pub(super) fn forget_own(&self, fd: c_int) {
+        self.change_own(fd, 0);
     }
 
     /// Changes an entry of those; says whether there was one.
@@ -426,9 +440,9 @@ const BUDGET: usize = 32;
 /// Rounds of those for a ring that is full.
 const DRAIN_ROUNDS: usize = 1024 / BUDGET;
 /// Descriptors of ours have numbers that programs rarely use.
-const FD_MIN: c_int = 1000;
+pub(super) const FD_MIN: c_int = 1000;
 /// Descriptors of interfaces, at most.
-const OWN_MAX: usize = 256;
+const OWN_MAX: usize = 4096;
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 /// How long the kernel is asked again to take what it has not taken, and how often.
 const LEAVE_NS: u64 = 10_000_000;

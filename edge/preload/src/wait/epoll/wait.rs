@@ -42,6 +42,7 @@ impl Epoll {
             self.wake();
         }
         loop {
+            xdp::streams::look();
             self.let_in();
             let has_items = self.count.load(Ordering::Relaxed) > 0;
             if has_items {
@@ -103,6 +104,7 @@ impl Epoll {
                 (looks, is_restless) = (0, true);
                 continue;
             }
+            xdp::streams::resting();
             waiting.sleeps();
             let since = raw::now_ns();
             let has_marks = has_items && self.has_marks();

@@ -1,0 +1,267 @@
+//! Connections past the kernel: TCP of our own over frames, for sockets whose rules name the transport `xdp`.
+//!
+//! ```text
+//! adoption    a connection of the kernel's is carried by frames, and goes back to the kernel
+//! carrier     the connections of one interface: between rings and segments
+//! helper      the thread that takes steps when the program does not
+//! ```
+//!
+//! A connection is made and accepted by the kernel. Then its owner takes the socket out of the kernel's hands (`TCP_REPAIR`),
+//! and this process carries it on from where it was. To the rest of the library it has rings, whose other end is
+//! here: so waiting, polling, peeking and going back to the kernel are as for every connection with rings. It goes back
+//! before another process has it, before its program ends its stream, and when it is closed, with all that is on its way:
+//! the kernel ends it. Bells are bytes that are put into the queue of the socket by hand.
+//!
+//! Steps are taken by threads of the program that wait, and by the helper when none has for a while. Each is taken with
+//! the lock, which comes after those of sockets.
+//!
+//! # Safety
+//!
+//! What a connection is to its carrier is attached to its socket in a place that nothing else has.
+
+mod adoption;
+mod carrier;
+mod helper;
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use adverb_sys::fork::{Generation, PerProcess};
+use adverb_tcpip::stack::ConnectionId;
+use adverb_tcpip::tcp::State;
+
+use crate::base::lock::Guarded;
+use crate::base::{confined, raw};
+use crate::socket::state::{Attached, Reason, Socket};
+use crate::socket::{arena, policy};
+
+use carrier::Carrier;
+
+/// What this process has of connections.
+#[derive(Debug)]
+struct Process {
+    carriers: Guarded<Vec<Carrier>>,
+    /// When owners were last asked.
+    asked_ns: AtomicU64,
+    /// When a thread of the program last took a step.
+    program_ns: AtomicU64,
+    helper: helper::Words,
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        Self {
+            carriers: Guarded::new(Vec::new()),
+            asked_ns: AtomicU64::new(0),
+            program_ns: AtomicU64::new(0),
+            helper: helper::Words::default(),
+        }
+    }
+}
+
+/// A child begins anew.
+static PROCESS: PerProcess<Process> = PerProcess::new();
+/// Some process of this family has had a connection.
+static IS_ANY: AtomicBool = AtomicBool::new(false);
+
+/// What both the program's end and its carrier look at.
+#[derive(Debug, Default)]
+struct Shared {
+    /// It is carried by frames no longer.
+    is_over: AtomicBool,
+    /// More has come than there is room for in its ring.
+    is_full: AtomicBool,
+}
+
+/// A connection that frames carry.
+#[derive(Debug)]
+struct Framed {
+    generation: Generation,
+    interface: u32,
+    id: ConnectionId,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: nothing else has this place.
+unsafe impl Attached for Framed {
+    const PLACE: usize = 3;
+}
+
+#[inline]
+fn of(socket: &Socket) -> Option<&Framed> {
+    if !IS_ANY.load(Ordering::Relaxed) {
+        return None;
+    }
+    let framed = socket.attached::<Framed>()?;
+    let is_ours =
+        !framed.shared.is_over.load(Ordering::Acquire) && !framed.generation.is_inherited();
+    is_ours.then_some(framed)
+}
+
+/// Whether frames carry a connection.
+#[inline]
+pub(crate) fn is_framed(socket: &Socket) -> bool {
+    of(socket).is_some()
+}
+
+/// Calls `f` with the carrier of a connection.
+fn with<A>(framed: &Framed, f: impl FnOnce(&mut Carrier) -> A) -> Option<A> {
+    PROCESS.get().carriers.with(|carriers| {
+        let carrier = carriers.iter_mut().find(|carrier| carrier.index == framed.interface);
+        carrier.map(f)
+    })
+}
+
+/// Carries a connection from now on, if its rules want that and there is an owner that helps. No other thread sends or
+/// receives on it.
+pub(crate) fn adopt(socket: &Socket, fd: c_int) -> bool {
+    let is_out = !policy::wants_frames(socket)
+        || super::FORKS.load(Ordering::SeqCst) > 0
+        || confined::is_confined()
+        || socket.attached::<Framed>().is_some();
+    let Some(socket) = arena::slot(socket.index()).filter(|_| !is_out) else { return false };
+    let errno = raw::errno();
+    let process = PROCESS.get();
+    let framed = process.carriers.with(|carriers| adoption::adopt(process, carriers, socket, fd));
+    let is_adopted = framed.is_some();
+    if let Some(framed) = framed {
+        socket.attach(framed);
+        IS_ANY.store(true, Ordering::Relaxed);
+        socket.set_reason(Reason::Frames);
+        socket.set_route(adverb_switchover::Route::Rings);
+        helper::start(process);
+    }
+    raw::set_errno(errno);
+    is_adopted
+}
+
+/// A step of all connections, by a thread that waits for one.
+#[inline]
+pub(crate) fn look() {
+    if IS_ANY.load(Ordering::Relaxed) {
+        let (process, now) = (PROCESS.get(), raw::now_ns());
+        process.program_ns.store(now, Ordering::Relaxed);
+        process.carriers.try_with(|carriers| step_all(carriers, now));
+    }
+}
+
+fn step_all(carriers: &mut Vec<Carrier>, now_ns: u64) -> bool {
+    let mut is_busy = false;
+    carriers.retain_mut(|carrier| {
+        is_busy |= carrier.step(now_ns);
+        !carrier.is_over()
+    });
+    is_busy
+}
+
+/// The program has written into its ring: what is there leaves.
+#[inline]
+pub(crate) fn written(socket: &Socket) {
+    let Some(framed) = of(socket) else { return };
+    let (process, now) = (PROCESS.get(), raw::now_ns());
+    process.program_ns.store(now, Ordering::Relaxed);
+    let deadline = with(framed, |carrier| {
+        carrier.send_from_ring(framed.id, now);
+        carrier.step(now);
+        carrier.deadline_ns(now)
+    });
+    helper::expect(process, deadline.flatten());
+}
+
+/// The program has read from its ring: there may be room for what has come.
+#[inline]
+pub(crate) fn taken(socket: &Socket) {
+    let Some(framed) = of(socket).filter(|framed| framed.shared.is_full.load(Ordering::Relaxed))
+    else {
+        return;
+    };
+    let now = raw::now_ns();
+    with(framed, |carrier| {
+        carrier.serve(framed.id, now);
+        carrier.step(now);
+    });
+}
+
+/// A thread of the program is about to sleep: the helper takes steps.
+#[inline]
+pub(crate) fn resting() {
+    if IS_ANY.load(Ordering::Relaxed) {
+        helper::resume(PROCESS.get());
+    }
+}
+
+/// The connection goes back to the kernel, with both locks held: its rings' other end leaves. Says whether it has.
+pub(crate) fn give_back(socket: &Socket, fd: c_int) -> bool {
+    let Some(framed) = of(socket) else { return false };
+    let errno = raw::errno();
+    let is_back = with(framed, |carrier| adoption::give_back(carrier, framed.id, fd));
+    raw::set_errno(errno);
+    is_back.unwrap_or(false)
+}
+
+/// What is to be done about a connection that its program closes, or whose stream it ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ending {
+    /// As without frames: it was none of ours, or is the kernel's now.
+    Kernel,
+    /// Nothing: frames end it.
+    Frames,
+}
+
+/// The program closes the connection. `is_abortive`: by a reset.
+pub(crate) fn close(socket: &Socket, fd: c_int, is_abortive: bool) -> Ending {
+    end(socket, fd, |carrier, framed, now| {
+        if is_abortive {
+            carrier.abort(framed.id, now);
+            return true;
+        }
+        carrier.state(framed.id) != Some(State::Established) && carrier.close(framed.id, now)
+    })
+}
+
+/// The program ends its stream.
+pub(crate) fn shut_down(socket: &Socket, fd: c_int) -> Ending {
+    end(socket, fd, |carrier, framed, now| {
+        carrier.state(framed.id) != Some(State::Established) && carrier.shut_down(framed.id, now)
+    })
+}
+
+fn end(
+    socket: &Socket,
+    fd: c_int,
+    by_frames: impl FnOnce(&mut Carrier, &Framed, u64) -> bool,
+) -> Ending {
+    let Some(framed) = of(socket) else { return Ending::Kernel };
+    let errno = raw::errno();
+    let now = raw::now_ns();
+    let ends = with(framed, |carrier| {
+        carrier.send_from_ring(framed.id, now);
+        carrier.step(now);
+        by_frames(carrier, framed, now) || !adoption::give_back(carrier, framed.id, fd)
+    });
+    raw::set_errno(errno);
+    if ends == Some(true) { Ending::Frames } else { Ending::Kernel }
+}
+
+/// The program ends: connections whose last words are on their way are given a moment.
+pub(crate) fn linger() {
+    if !IS_ANY.load(Ordering::Relaxed) {
+        return;
+    }
+    let until = raw::now_ns() + LINGER_NS;
+    while raw::now_ns() < until {
+        let is_left = PROCESS.get().carriers.with(|carriers| {
+            step_all(carriers, raw::now_ns());
+            carriers.iter().any(Carrier::is_closing)
+        });
+        if !is_left {
+            return;
+        }
+        raw::nap(LINGER_NAP_NS);
+    }
+}
+
+/// How long a program that ends waits for its peers to take its last words.
+const LINGER_NS: u64 = 500_000_000;
+const LINGER_NAP_NS: i64 = 100_000;

@@ -1,0 +1,321 @@
+//! How a connection comes from the kernel, and goes back.
+//!
+//! It comes: its packets are claimed, its socket is taken out of the kernel's hands, what the kernel has got for it is
+//! taken over, and its sequence numbers are carried on. It goes: the socket is set up as the connection is by then, what
+//! is on its way in either direction is put into the socket's queues, and the owner puts it back with its packets.
+//!
+//! # Safety
+//!
+//! Descriptors of the program's are lent for the length of its call. Copies are this library's own, from the moment at which
+//! they are made.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use adverb_netstack::{Limits, Netstack};
+use adverb_sockconf::Level;
+use adverb_sys::fork::Generation;
+use adverb_sys::netdev;
+use adverb_sys::repair::{self, Snapshot};
+use adverb_tcpip::stack::ConnectionId;
+use adverb_tcpip::tcp::{Config, Handover, KeepAlive, Seq, State};
+use adverb_tcpip::tuple::Tuple;
+use adverb_xdp::owner::name_of;
+use adverb_xdp::steering::Protocol;
+use adverb_xdp::{Key, Membership};
+
+use super::super::uplink::FD_MIN;
+use super::carrier::{Carried, Carrier, Habits, Twin, time};
+use super::{Framed, Process, Shared};
+use crate::base::{address, log, raw};
+use crate::socket::state::Socket;
+use crate::transport::offer;
+
+/// Carries a connection of the kernel's from now on.
+pub(super) fn adopt(
+    process: &Process,
+    carriers: &mut Vec<Carrier>,
+    socket: &'static Socket,
+    fd: c_int,
+) -> Option<Framed> {
+    let (own, peer) = (address::name(fd, false)?, address::name(fd, true)?);
+    let is_near = own.ip().is_loopback() || own.ip() == peer.ip();
+    if is_near || own.is_ipv4() != peer.is_ipv4() {
+        return None;
+    }
+    let carrier = carrier_of(process, carriers, own.ip())?;
+    carrier.net.source_for(peer.ip())?;
+    let key = Key { protocol: Protocol::Tcp, local: own, remote: Some(peer) };
+    let reuse = raw::option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0);
+    // SAFETY: the program's descriptor, which is open for the length of this call.
+    let lent = unsafe { BorrowedFd::borrow_raw(fd) };
+    carrier.membership.claim(key, lent).ok()?;
+    let framed = match carrier.membership.repair(key, true) {
+        Ok(()) => take(carrier, socket, fd, key, reuse),
+        Err(error) => {
+            log::print(Level::Debug, || format!("fd {fd}: the owner does not help: {error}"));
+            None
+        }
+    };
+    if framed.is_none() {
+        let _ = carrier.membership.repair(key, false);
+        let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
+    }
+    framed
+}
+
+/// The carrier of the interface with an address; its owner is asked if there is none yet.
+fn carrier_of<'a>(
+    process: &Process,
+    carriers: &'a mut Vec<Carrier>,
+    own: IpAddr,
+) -> Option<&'a mut Carrier> {
+    let has = |carrier: &Carrier| carrier.net.addresses().iter().any(|address| address.ip == own);
+    if let Some(at) = carriers.iter().position(has) {
+        return carriers.get_mut(at);
+    }
+    let (now, asked) = (raw::now_ns(), process.asked_ns.load(Ordering::Relaxed));
+    if asked != 0 && now.saturating_sub(asked) < ASK_AGAIN_NS {
+        return None;
+    }
+    process.asked_ns.store(now, Ordering::Relaxed);
+    let all = netdev::interfaces().ok()?;
+    let found = all.iter().find(|one| {
+        one.up && !one.loopback && one.addresses.iter().any(|address| address.ip == own)
+    })?;
+    let (membership, sockets) = Membership::ask_above(&name_of(found.index), FD_MIN).ok()?;
+    let limits = Limits::default();
+    let mut net = Netstack::new_above(found.index, sockets, limits, FD_MIN).ok()?;
+    net.leave_strangers();
+    let ours = super::super::uplink::process();
+    net.all_fds().for_each(|fd| ours.note_own(std::os::fd::AsRawFd::as_raw_fd(&fd)));
+    ours.note_own(std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&membership)));
+    carriers.push(Carrier::new(found.index, membership, net));
+    carriers.last_mut()
+}
+
+/// Takes over a connection whose socket is in repair. If it cannot be, nothing of it is lost.
+fn take(
+    carrier: &mut Carrier,
+    socket: &'static Socket,
+    fd: c_int,
+    key: Key,
+    reuse: c_int,
+) -> Option<Framed> {
+    // SAFETY: the program's descriptor, which is open for the length of this call.
+    let lent = unsafe { BorrowedFd::borrow_raw(fd) };
+    if raw::unsent(fd) != Ok(0) {
+        return None;
+    }
+    let copy = raw::copy_above(fd, FD_MIN).ok()?;
+    // SAFETY: it has just been made, and nothing else has it.
+    let twin = Twin::new(unsafe { OwnedFd::from_raw_fd(copy) });
+    repair::receive_by_hand(lent).ok()?;
+    let (snapshot, unread) = settle(lent, fd)?;
+    let me = socket.end().other();
+    let (near, far) = offer::make_both(socket, fd)?;
+    let tuple = tuple_of(key.local, key.remote?);
+    let no_delay = raw::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) == Ok(1);
+    let config = Config {
+        no_delay,
+        receive_bytes_max: WINDOW_BYTES,
+        send_bytes_max: SEND_BYTES,
+        keep_alive: keep_alive(fd),
+        ..carrier.net.config()
+    };
+    let habits = Habits { no_delay, keeps_alive: config.keep_alive.is_some(), reuse };
+    let handover = handover_of(&snapshot);
+    let id = carrier.net.tcp().take_over(tuple, &config, &handover, time(raw::now_ns())).ok()?;
+    let shared = Arc::new(Shared::default());
+    let mut carried = Carried::new(socket, (far, me), Arc::clone(&shared), (twin, key), habits);
+    let connection = carried.connection();
+    connection.outgoing().switch();
+    connection.page.outgoing(socket.end()).switch();
+    // From here on nothing fails.
+    carried.put(&unread);
+    let mut left = unread.len();
+    while left > 0
+        && let Ok(done @ 1..) = super::super::discard::swallow(fd, left)
+    {
+        left -= done;
+    }
+    let _ = repair::receive_by_hand(lent);
+    // It would ask the peer in vain, and end the socket.
+    let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 0);
+    shared.is_full.store(!carried.rest.is_empty(), Ordering::Release);
+    socket.attach(near);
+    carrier.carried.insert(id, carried);
+    carrier.step(raw::now_ns());
+    Some(Framed { generation: Generation::now(), interface: carrier.index, id, shared })
+}
+
+/// Where the connection is, and what has come and not been read, once packets that were on their way through the kernel
+/// have arrived.
+fn settle(lent: BorrowedFd<'_>, fd: c_int) -> Option<(Snapshot, Vec<u8>)> {
+    let mut before = None;
+    for _ in 0..LOOKS_MAX {
+        let snapshot = repair::look(lent).ok()?;
+        if before == Some(snapshot.expected) {
+            repair::receive_by_hand(lent).ok()?;
+            let waiting = raw::waiting(fd).ok()?;
+            let mut unread = vec![0; waiting];
+            let got = match waiting {
+                0 => 0,
+                _ => raw::recv(fd, &mut unread, libc::MSG_PEEK).ok()?,
+            };
+            let is_still = repair::expected(lent).ok()? == snapshot.expected;
+            if is_still && got == waiting {
+                return Some((snapshot, unread));
+            }
+        }
+        before = Some(snapshot.expected);
+        raw::nap(SETTLE_NS);
+    }
+    None
+}
+
+fn tuple_of(own: SocketAddr, peer: SocketAddr) -> Tuple {
+    Tuple { local: own.ip(), local_port: own.port(), remote: peer.ip(), remote_port: peer.port() }
+}
+
+fn handover_of(snapshot: &Snapshot) -> Handover {
+    let Snapshot { next, expected, peer_window, window, scales, segment, sack, stamp, .. } =
+        *snapshot;
+    Handover {
+        unacknowledged: Seq::new(next),
+        expected: Seq::new(expected),
+        peer_window,
+        window,
+        peer_scale: scales.map(|(peers, _)| peers),
+        scale: scales.map_or(0, |(_, ours)| ours),
+        peer_segment: segment,
+        sack,
+        stamp,
+    }
+}
+
+/// What the program has said about silent peers.
+fn keep_alive(fd: c_int) -> Option<KeepAlive> {
+    let is_on = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE) == Ok(1);
+    let tcp = |name| {
+        let value = raw::option::<c_int>(fd, libc::IPPROTO_TCP, name).unwrap_or(1);
+        u32::try_from(value).unwrap_or(1)
+    };
+    is_on.then(|| KeepAlive {
+        idle: std::time::Duration::from_secs(tcp(libc::TCP_KEEPIDLE).into()),
+        interval: std::time::Duration::from_secs(tcp(libc::TCP_KEEPINTVL).into()),
+        probes_max: tcp(libc::TCP_KEEPCNT),
+    })
+}
+
+/// A connection goes back to the kernel, with both locks of its socket held. Says whether it has: one that has ended
+/// its stream, or that has ended, does not.
+pub(super) fn give_back(carrier: &mut Carrier, id: ConnectionId, fd: c_int) -> bool {
+    let now = raw::now_ns();
+    carrier.step(now);
+    let is_ended = carrier.state(id) == Some(State::CloseWait);
+    let found = carrier.net.tcp().get(id).and_then(|connection| connection.hand_over(time(now)));
+    let Some((handover, unsent)) = found else { return false };
+    let Some(mut one) = carrier.carried.remove(&id) else { return false };
+    let Some(mut received) = one.take_unread() else { return false };
+    received.append(&mut one.rest);
+    while let Some(Some(more)) = carrier.net.tcp().with(id, tcp_receive) {
+        received.extend_from_slice(&more);
+    }
+    carrier.net.tcp().let_go(id);
+    let is_back = put_back(&one, &handover, &unsent, &received).is_some()
+        && carrier.membership.repair(one.key, false).is_ok();
+    one.shared.is_over.store(true, Ordering::Release);
+    if !is_back {
+        log::print(Level::Warning, || format!("fd {fd}: the kernel does not take it back: reset"));
+        let _ = carrier.membership.release(one.key);
+        raw::disconnect(fd);
+    } else {
+        one.restore_reuse();
+        let _ = raw::send(fd, &unsent.waiting);
+        if is_ended {
+            raw::shut(fd, libc::SHUT_RD);
+        }
+    }
+    leave(&one);
+    true
+}
+
+fn tcp_receive(connection: &mut adverb_tcpip::tcp::Connection<Vec<u8>>) -> Option<Vec<u8>> {
+    connection.receive().map(|received| received.as_ref().to_vec())
+}
+
+/// Sets the socket up, and fills its queues.
+fn put_back(
+    one: &Carried,
+    handover: &Handover,
+    unsent: &adverb_tcpip::tcp::Unsent,
+    received: &[u8],
+) -> Option<()> {
+    let fd = one.twin.number();
+    let bytes = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+    let snapshot = Snapshot {
+        next: handover.unacknowledged.bits(),
+        expected: handover.expected.bits().wrapping_sub(bytes(received.len())),
+        peer_window: handover.peer_window,
+        window: handover.window,
+        window_max: handover.peer_window,
+        scales: handover.peer_scale.map(|peers| (peers, handover.scale)),
+        segment: handover.peer_segment,
+        sack: handover.sack,
+        stamp: handover.stamp,
+    };
+    repair::set_up(&one.twin, &snapshot).ok()?;
+    hold(fd, libc::SO_RCVBUF, received.len());
+    hold(fd, libc::SO_SNDBUF, unsent.flying.len() + unsent.waiting.len());
+    repair::receive_by_hand(&one.twin).ok()?;
+    fill(fd, received)?;
+    repair::send_by_hand(&one.twin).ok()?;
+    fill(fd, &unsent.flying)?;
+    let after = Snapshot { expected: handover.expected.bits(), ..snapshot };
+    // Where it is not believed, the peer is asked.
+    let _ = repair::set_windows(&one.twin, &after);
+    let keep_alive = c_int::from(one.habits.keeps_alive);
+    let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, keep_alive);
+    Some(())
+}
+
+/// Has a queue hold so many bytes, if it may not do so anyway.
+fn hold(fd: c_int, name: c_int, len: usize) {
+    if len > HELD_BYTES {
+        let _ = raw::set_option(fd, libc::SOL_SOCKET, name, c_int::try_from(len * 2).unwrap_or(0));
+    }
+}
+
+fn fill(fd: c_int, mut bytes: &[u8]) -> Option<()> {
+    while !bytes.is_empty() {
+        let done = raw::send(fd, bytes).ok().filter(|done| *done > 0)?;
+        bytes = bytes.get(done..)?;
+    }
+    Some(())
+}
+
+/// The rings' other end has left: what it has not read goes through the kernel.
+fn leave(one: &Carried) {
+    let connection = one.connection();
+    if !connection.page.begin_to_leave(one.me) {
+        return;
+    }
+    let outgoing = connection.outgoing();
+    outgoing.drained(outgoing.pending_bells());
+    connection.page.has_left(one.me);
+    crate::transport::bell::wake(outgoing.wake_at_end());
+}
+
+/// Bytes that may wait: the kernel's queues can take them back, and what is in a ring.
+const WINDOW_BYTES: u32 = 128 << 10;
+const SEND_BYTES: u64 = 256 << 10;
+/// What a queue of the kernel's holds without being asked.
+const HELD_BYTES: usize = 8 << 10;
+const ASK_AGAIN_NS: u64 = 1_000_000_000;
+/// Looks until two in a row find the same.
+const LOOKS_MAX: u32 = 50;
+const SETTLE_NS: i64 = 20_000;

@@ -1,0 +1,428 @@
+//! The connections of one interface: bytes between their rings and their segments.
+//!
+//! Each has the end of its rings that a peer in another process would have. Nothing here waits.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use adverb_netstack::Netstack;
+use adverb_switchover::{Connection, End, Waiters, Wake};
+use adverb_sys::repair;
+use adverb_tcpip::Time;
+use adverb_tcpip::stack::{ConnectionId, Event};
+use adverb_tcpip::tcp::{self, State};
+use adverb_xdp::{Key, Membership};
+
+use super::Shared;
+use crate::base::iovec::IoCursor;
+use crate::base::raw;
+use crate::socket::state::{Reason, Socket};
+use crate::transport::ring::Segment;
+use crate::transport::{bell, doorbell};
+
+/// An interface whose owner helps, and what is carried by it.
+#[derive(Debug)]
+pub(super) struct Carrier {
+    pub(super) index: u32,
+    pub(super) membership: Membership,
+    pub(super) net: Netstack,
+    pub(super) carried: HashMap<ConnectionId, Carried>,
+    /// When to look whether the owner has ended.
+    look_at_ns: u64,
+    is_over: bool,
+}
+
+/// A connection's other end.
+#[derive(Debug)]
+pub(super) struct Carried {
+    /// `None` once the program has closed it.
+    pub(super) socket: Option<&'static Socket>,
+    pub(super) segment: Segment,
+    pub(super) me: End,
+    pub(super) waiters: Waiters,
+    pub(super) shared: Arc<Shared>,
+    pub(super) twin: Twin,
+    pub(super) key: Key,
+    /// What has come and found no room in the ring.
+    pub(super) rest: Vec<u8>,
+    has_told_fin: bool,
+    pub(super) habits: Habits,
+}
+
+/// What the program has said of its socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Habits {
+    pub(super) no_delay: bool,
+    /// Silent peers are asked.
+    pub(super) keeps_alive: bool,
+    /// `SO_REUSEADDR`, which a socket in repair forgets.
+    pub(super) reuse: c_int,
+}
+
+/// A copy of the descriptor of a socket that is in repair. If it is the last one, the connection is forgotten in silence.
+#[derive(Debug)]
+pub(super) struct Twin(OwnedFd);
+
+impl Twin {
+    /// Takes over a descriptor of ours, which the program does not know.
+    pub(super) fn new(fd: OwnedFd) -> Self {
+        super::super::uplink::process().note_own(fd.as_raw_fd());
+        Self(fd)
+    }
+
+    pub(super) fn number(&self) -> c_int {
+        self.0.as_raw_fd()
+    }
+}
+
+impl AsFd for Twin {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Twin {
+    fn drop(&mut self) {
+        super::super::uplink::process().forget_own(self.0.as_raw_fd());
+    }
+}
+
+/// Its time, as the stack has it.
+pub(super) const fn time(now_ns: u64) -> Time {
+    Time::from_nanos(now_ns)
+}
+
+impl Carrier {
+    pub(super) fn new(index: u32, membership: Membership, net: Netstack) -> Self {
+        let carried = HashMap::new();
+        Self { index, membership, net, carried, look_at_ns: 0, is_over: false }
+    }
+
+    /// The owner has ended, and with it all connections.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Descriptors that can be read when there is something to do.
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.net.fds().chain([self.membership.as_fd()])
+    }
+
+    /// When a step is due, if no packet comes before.
+    pub(super) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
+        self.net.next_deadline(time(now_ns)).map(Time::nanos)
+    }
+
+    pub(super) fn state(&mut self, id: ConnectionId) -> Option<State> {
+        self.net.tcp().get(id).map(tcp::Connection::state)
+    }
+
+    /// Whether a connection that its program has closed has something to say still.
+    pub(super) fn is_closing(&self) -> bool {
+        self.carried.values().any(|carried| carried.socket.is_none())
+    }
+
+    /// Takes what has come, and sends what there is. Says whether there was anything.
+    pub(super) fn step(&mut self, now_ns: u64) -> bool {
+        if now_ns >= self.look_at_ns {
+            self.look_at_ns = now_ns + LOOK_NS;
+            if self.membership.has_ended() {
+                self.fail_all();
+                return false;
+            }
+        }
+        let mut is_busy = self.net.step(time(now_ns));
+        let mut has_more = false;
+        while let Some(event) = self.net.tcp().poll_event() {
+            is_busy = true;
+            match event {
+                Event::Connection(id, _) => has_more |= self.serve(id, now_ns),
+                Event::Acceptable(_) => {}
+            }
+        }
+        if has_more {
+            self.net.step(time(now_ns));
+        }
+        is_busy
+    }
+
+    /// Something has happened to a connection. Says whether it has something to send.
+    pub(super) fn serve(&mut self, id: ConnectionId, now_ns: u64) -> bool {
+        let is_sending = self.send_from_ring(id, now_ns);
+        let Self { net, carried, .. } = self;
+        let Some(one) = carried.get_mut(&id) else {
+            net.tcp().let_go(id);
+            return false;
+        };
+        let before = net.tcp().get(id).map_or(0, tcp::Connection::readable_bytes);
+        let Some(is_at_end) = net.tcp().with(id, |connection| one.fill_ring(connection)) else {
+            return false;
+        };
+        if is_at_end {
+            one.tell_fin();
+        }
+        let over = net.tcp().get(id).is_none_or(|connection| connection.state() == State::Closed);
+        if over {
+            self.finish(id);
+        }
+        is_sending || before > 0
+    }
+
+    /// Takes what the program has written. Says whether there was anything.
+    pub(super) fn send_from_ring(&mut self, id: ConnectionId, now_ns: u64) -> bool {
+        let Self { net, carried, .. } = self;
+        let Some(one) = carried.get_mut(&id) else { return false };
+        let sent = net.tcp().with(id, |connection| one.empty_ring(connection, time(now_ns)));
+        match sent {
+            Some(Ok(sent)) => sent,
+            Some(Err(_)) | None => false,
+        }
+    }
+
+    /// The connection has ended: the program is told, unless it has closed it itself.
+    fn finish(&mut self, id: ConnectionId) {
+        let end = self.net.tcp().get(id).and_then(tcp::Connection::end);
+        let Some(one) = self.carried.remove(&id) else { return };
+        self.net.tcp().let_go(id);
+        // The owner has closed its copy of the socket after that.
+        let _ = self.membership.release(one.key);
+        one.shared.is_over.store(true, Ordering::Release);
+        let errno = match end {
+            Some(tcp::End::TimedOut) => libc::ETIMEDOUT,
+            Some(tcp::End::Aborted | tcp::End::Refused | tcp::End::Reset) => libc::ECONNRESET,
+            None => 0,
+        };
+        one.vanish(errno);
+    }
+
+    fn fail_all(&mut self) {
+        self.is_over = true;
+        for (id, one) in self.carried.drain() {
+            self.net.tcp().let_go(id);
+            one.shared.is_over.store(true, Ordering::Release);
+            one.vanish(libc::ECONNRESET);
+        }
+    }
+
+    /// Resets a connection that its program is done with.
+    pub(super) fn abort(&mut self, id: ConnectionId, now_ns: u64) {
+        self.net.tcp().with(id, tcp::Connection::abort);
+        self.net.step(time(now_ns));
+        if let Some(one) = self.carried.get_mut(&id) {
+            one.socket = None;
+        }
+        self.finish(id);
+    }
+
+    /// The program closes a connection whose peer has ended its stream. Says whether frames end it.
+    pub(super) fn close(&mut self, id: ConnectionId, now_ns: u64) -> bool {
+        if !self.drain_ring(id) {
+            return false;
+        }
+        self.net.tcp().with(id, |connection| connection.close(time(now_ns)));
+        self.net.step(time(now_ns));
+        if let Some(one) = self.carried.get_mut(&id) {
+            one.socket = None;
+            one.shared.is_over.store(true, Ordering::Release);
+        }
+        true
+    }
+
+    /// The same, if it only ends its stream.
+    pub(super) fn shut_down(&mut self, id: ConnectionId, now_ns: u64) -> bool {
+        if !self.drain_ring(id) {
+            return false;
+        }
+        self.net.tcp().with(id, tcp::Connection::shut_down);
+        self.net.step(time(now_ns));
+        true
+    }
+
+    /// Takes all that the program has written; false if the peer does not take it in time.
+    fn drain_ring(&mut self, id: ConnectionId) -> bool {
+        let until = raw::now_ns() + DRAIN_NS;
+        loop {
+            let now = raw::now_ns();
+            self.send_from_ring(id, now);
+            let Some(one) = self.carried.get(&id) else { return false };
+            if !one.segment.incoming(one.me).direction.has_bytes() {
+                return true;
+            }
+            if now > until {
+                return false;
+            }
+            self.net.step(time(now));
+            raw::give_way();
+        }
+    }
+}
+
+impl Carried {
+    pub(super) fn new(
+        socket: &'static Socket,
+        (segment, me): (Segment, End),
+        shared: Arc<Shared>,
+        (twin, key): (Twin, Key),
+        habits: Habits,
+    ) -> Self {
+        Self {
+            socket: Some(socket),
+            segment,
+            me,
+            waiters: Waiters::default(),
+            shared,
+            twin,
+            key,
+            rest: Vec::new(),
+            has_told_fin: false,
+            habits,
+        }
+    }
+
+    pub(super) fn connection(&self) -> Connection<'_> {
+        Connection { page: self.segment.page(), waiters: &self.waiters, me: self.me }
+    }
+
+    /// Moves what the program has written into the connection, as far as it takes it. Says whether there was anything.
+    fn empty_ring(
+        &mut self,
+        connection: &mut tcp::Connection<Vec<u8>>,
+        now: Time,
+    ) -> Result<bool, adverb_switchover::Broken> {
+        let ring = self.segment.incoming(self.me);
+        let mut has_moved = false;
+        loop {
+            let room = usize::try_from(connection.send_room()).unwrap_or(usize::MAX);
+            let (_, available) = ring.readable()?;
+            let len = available.min(room).min(CHUNK_BYTES);
+            if len == 0 {
+                break;
+            }
+            let mut chunk = vec![0_u8; len];
+            let part = [parts_of(chunk.as_mut_ptr(), len)];
+            let Ok(got) = ring.read(&mut IoCursor::new(&part), false) else { break };
+            chunk.truncate(got);
+            if got == 0 || connection.send(chunk, now).is_err() {
+                break;
+            }
+            has_moved = true;
+        }
+        if has_moved {
+            if let Some(socket) = self.socket {
+                let no_delay = socket.flags.nodelay.load(Ordering::Relaxed);
+                if no_delay != self.habits.no_delay {
+                    self.habits.no_delay = no_delay;
+                    connection.set_no_delay(no_delay);
+                }
+            }
+            self.wake(self.connection().wake_writer(|| ring.leaves_much_room()));
+        }
+        Ok(has_moved)
+    }
+
+    /// Moves what has come into the ring, as far as there is room. Says whether that was the last of it.
+    pub(super) fn fill_ring(&mut self, connection: &mut tcp::Connection<Vec<u8>>) -> bool {
+        let mut has_moved = self.put(&[]);
+        while self.rest.is_empty() {
+            let Some(received) = connection.receive() else { break };
+            has_moved |= self.put(received.as_ref());
+        }
+        self.shared.is_full.store(!self.rest.is_empty(), Ordering::Release);
+        if has_moved {
+            self.wake(self.connection().wake_reader());
+        }
+        self.rest.is_empty() && connection.is_at_end() && connection.end().is_none()
+    }
+
+    /// Puts bytes behind what waits for room. Says whether any have gone into the ring.
+    pub(super) fn put(&mut self, bytes: &[u8]) -> bool {
+        let ring = self.segment.outgoing(self.me);
+        if self.rest.is_empty() {
+            let part = [parts_of(bytes.as_ptr().cast_mut(), bytes.len())];
+            let done = ring.write(&mut IoCursor::new(&part), false).unwrap_or(0);
+            self.rest.extend_from_slice(bytes.get(done..).unwrap_or(&[]));
+            return done > 0;
+        }
+        self.rest.extend_from_slice(bytes);
+        let part = [parts_of(self.rest.as_mut_ptr(), self.rest.len())];
+        let done = ring.write(&mut IoCursor::new(&part), false).unwrap_or(0);
+        self.rest.drain(..done);
+        done > 0
+    }
+
+    /// Takes back what is in the ring, and has not been read. The lock for receiving is held.
+    pub(super) fn take_unread(&self) -> Option<Vec<u8>> {
+        let ring = self.segment.outgoing(self.me);
+        let mut unread = Vec::new();
+        loop {
+            let (_, available) = ring.readable().ok()?;
+            if available == 0 {
+                return Some(unread);
+            }
+            let mut room = vec![0_u8; available];
+            let part = [parts_of(room.as_mut_ptr(), available)];
+            let got = ring.read(&mut IoCursor::new(&part), false).ok()?;
+            unread.extend_from_slice(room.get(..got)?);
+        }
+    }
+
+    /// The socket is out of repair, which has made it forget something.
+    pub(super) fn restore_reuse(&self) {
+        let reuse = self.habits.reuse;
+        let _ = raw::set_option(self.twin.number(), libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
+    }
+
+    fn tell_fin(&mut self) {
+        if !std::mem::replace(&mut self.has_told_fin, true) {
+            let connection = self.connection();
+            self.wake(connection.shut(true));
+            self.wake(connection.wake_at_fin());
+        }
+    }
+
+    /// There is no connection any more. The kernel's socket is without one, too.
+    fn vanish(self, errno: c_int) {
+        let Some(socket) = self.socket else { return };
+        if errno == 0 {
+            return; // Both have ended their streams: what is in the ring is to be read.
+        }
+        socket.flags.pending_error.store(u8::try_from(errno).unwrap_or(0), Ordering::Relaxed);
+        socket.flags.is_peer_gone.store(true, Ordering::Release);
+        let wakes = self.connection().vanish(false);
+        socket.set_reason(Reason::Reset);
+        socket.set_route(adverb_switchover::Route::Kernel);
+        // What sleeps in the kernel is woken by that.
+        raw::disconnect(self.twin.number());
+        bell::wake(wakes);
+    }
+
+    /// Wakes a thread of the program that sleeps.
+    pub(super) fn wake(&self, wake: Wake<'_>) {
+        let is_for_stream = match wake {
+            Wake::Doorbell(number) => {
+                doorbell::is_asleep(number) && doorbell::claim(number) && !doorbell::notify(number)
+            }
+            wake @ (Wake::Nothing | Wake::Word(_) | Wake::Bell) => bell::wake(wake),
+        };
+        if is_for_stream && let Some(bell) = self.connection().bell() {
+            let twin = &self.twin;
+            bell.send(|| {
+                raw::send(twin.number(), &[0]).is_ok() && repair::wake_readers(twin).is_ok()
+            });
+        }
+    }
+}
+
+fn parts_of(base: *mut u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: base.cast::<c_void>(), iov_len: len }
+}
+
+/// Bytes that are kept together until all of them are acknowledged.
+const CHUNK_BYTES: usize = 64 << 10;
+/// How often to look whether the owner has ended, while steps are taken.
+const LOOK_NS: u64 = 5_000_000;
+/// How long a program that closes waits for a peer that takes nothing.
+const DRAIN_NS: u64 = 800_000_000;

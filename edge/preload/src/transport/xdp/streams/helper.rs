@@ -1,0 +1,119 @@
+//! The helper: a thread that takes steps when the program does not, so that segments are acknowledged and sent again.
+//!
+//! While threads of the program take steps, it looks every two milliseconds whether they still do, and no packet wakes
+//! it. Otherwise it sleeps until packets come, or something is due.
+
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use super::{Process, step_all};
+use crate::base::{ppoll, raw};
+
+/// What the program's threads tell the helper.
+#[derive(Debug)]
+pub(super) struct Words {
+    is_there: AtomicBool,
+    /// 1: it naps, as the program takes steps.
+    naps: AtomicU32,
+    /// It sleeps until then, unless packets come.
+    until_ns: AtomicU64,
+    /// Wakes it from that.
+    bell: AtomicI32,
+}
+
+impl Default for Words {
+    fn default() -> Self {
+        Self {
+            is_there: AtomicBool::new(false),
+            naps: AtomicU32::new(0),
+            until_ns: AtomicU64::new(0),
+            bell: AtomicI32::new(-1),
+        }
+    }
+}
+
+/// Starts it, if it is not there. A process without one goes on: its own threads take steps while they wait.
+pub(super) fn start(process: &'static Process) {
+    let words = &process.helper;
+    if words.is_there.swap(true, Ordering::AcqRel) {
+        return wake(words);
+    }
+    let Ok(bell) = raw::eventfd_above(super::super::uplink::FD_MIN) else { return };
+    super::super::uplink::process().note_own(bell);
+    words.bell.store(bell, Ordering::Release);
+    // Signals are the program's: the new thread begins with all of them held back.
+    let held = raw::hold_back_all();
+    let name = "adverb-frames".to_owned();
+    let started =
+        std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || help(process));
+    raw::set_mask(held);
+    drop(started);
+}
+
+fn help(process: &'static Process) {
+    let words = &process.helper;
+    loop {
+        let now = raw::now_ns();
+        let idle = now.saturating_sub(process.program_ns.load(Ordering::Relaxed));
+        if idle < ACTIVE_NS {
+            words.naps.store(1, Ordering::SeqCst);
+            raw::sleep_on(&words.naps, 1, NAP_NS);
+            words.naps.store(0, Ordering::SeqCst);
+            continue;
+        }
+        let (mut fds, deadline) = process.carriers.with(|carriers| {
+            for _ in 0..STEPS {
+                if !step_all(carriers, raw::now_ns()) {
+                    break;
+                }
+            }
+            let now = raw::now_ns();
+            let fds: Vec<c_int> = carriers
+                .iter()
+                .flat_map(|carrier| carrier.fds().map(|fd| fd.as_raw_fd()))
+                .chain([words.bell.load(Ordering::Relaxed)])
+                .collect();
+            let deadline = carriers.iter().filter_map(|carrier| carrier.deadline_ns(now)).min();
+            words.until_ns.store(deadline.unwrap_or(u64::MAX), Ordering::SeqCst);
+            let polled = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            (fds.into_iter().map(polled).collect::<Vec<_>>(), deadline)
+        });
+        let left = deadline.map(|deadline| deadline.saturating_sub(raw::now_ns()));
+        let slept = ppoll::sleep(&mut fds, left, None);
+        words.until_ns.store(0, Ordering::SeqCst);
+        if slept.is_ok() && fds.last().is_some_and(|bell| bell.revents != 0) {
+            raw::drain_eventfd(words.bell.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// Something is due then: a helper that would sleep longer is woken.
+#[inline]
+pub(super) fn expect(process: &Process, deadline_ns: Option<u64>) {
+    if deadline_ns.is_some_and(|at| at < process.helper.until_ns.load(Ordering::Relaxed)) {
+        wake(&process.helper);
+    }
+}
+
+#[cold]
+fn wake(words: &Words) {
+    words.until_ns.store(0, Ordering::SeqCst);
+    raw::signal_eventfd(words.bell.load(Ordering::Acquire));
+}
+
+/// No thread of the program takes steps for now.
+pub(super) fn resume(process: &Process) {
+    process.program_ns.store(0, Ordering::Relaxed);
+    let words = &process.helper;
+    if words.naps.swap(0, Ordering::SeqCst) == 1 {
+        raw::wake(&words.naps);
+    }
+}
+
+/// How long after its last step the program counts as one that takes steps.
+const ACTIVE_NS: u64 = 2_000_000;
+const NAP_NS: i64 = 2_000_000;
+/// Steps in a row, before others may have the lock.
+const STEPS: u32 = 16;
+const STACK_BYTES: usize = 256 << 10;

@@ -1,0 +1,450 @@
+//! Connections past the kernel: what their programs do, and the tests.
+//!
+//! # Safety
+//!
+//! Every pointer passed to the kernel is to a local of the length that is said.
+
+use std::ffi::c_int;
+use std::fs;
+use std::io::{BufRead, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use super::{FAR, FAR_6, NEAR, NEAR_6, Pair, Running, at, soon, with_namespaces};
+
+/// Serves connections: sends everything back, or what the mode says.
+pub(crate) fn serve(at: SocketAddr, mode: &str) {
+    let mut listener = TcpListener::bind(at);
+    soon("the port", || {
+        listener.is_ok() || {
+            listener = TcpListener::bind(at);
+            listener.is_ok()
+        }
+    });
+    let listener = listener.expect("a port");
+    println!("\nready");
+    let many = (mode == "many").then(|| Epoll::new(0));
+    if let Some(all) = many {
+        return serve_many(&listener, &all);
+    }
+    for stream in listener.incoming() {
+        let (stream, mode) = (stream.expect("a connection"), mode.to_owned());
+        std::thread::spawn(move || match mode.split_once(' ') {
+            Some(("pour", bytes)) => pour(stream, bytes.parse().expect("a number")),
+            _ if mode == "fork" => fork(stream),
+            _ if mode == "hold" => hold(stream),
+            _ => echo(stream, &mode),
+        });
+    }
+}
+
+struct Epoll(c_int);
+
+impl Epoll {
+    fn new(flags: c_int) -> Self {
+        // SAFETY: no pointer.
+        Self(unsafe { libc::epoll_create1(flags) })
+    }
+
+    fn add(&self, fd: c_int, events: c_int) {
+        let key = u64::try_from(fd).expect("a descriptor");
+        let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: key };
+        // SAFETY: an event, which is ours.
+        assert_eq!(unsafe { libc::epoll_ctl(self.0, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
+    }
+
+    fn wait(&self) -> c_int {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: an event, which is ours.
+        assert_eq!(unsafe { libc::epoll_wait(self.0, &raw mut event, 1, -1) }, 1);
+        c_int::try_from(event.u64).expect("a descriptor")
+    }
+}
+
+/// One instance for the listener and all connections.
+fn serve_many(listener: &TcpListener, all: &Epoll) {
+    let mut streams = std::collections::HashMap::new();
+    all.add(listener.as_raw_fd(), libc::EPOLLIN);
+    let mut room = vec![0; 1 << 16];
+    loop {
+        let fd = all.wait();
+        if fd == listener.as_raw_fd() {
+            let (stream, _) = listener.accept().expect("a connection");
+            all.add(stream.as_raw_fd(), libc::EPOLLIN);
+            streams.insert(stream.as_raw_fd(), stream);
+            continue;
+        }
+        let stream = streams.get_mut(&fd).expect("a connection");
+        match stream.read(&mut room) {
+            Ok(len @ 1..) => stream.write_all(&room[..len]).expect("it is sent"),
+            Ok(_) | Err(_) => drop(streams.remove(&fd)),
+        }
+    }
+}
+
+fn echo(mut stream: TcpStream, mode: &str) {
+    stream.set_nonblocking(["spin", "edge"].contains(&mode)).expect("an option");
+    let instance = ["epoll", "edge"].contains(&mode).then(|| {
+        let instance = Epoll::new(0);
+        let edge = if mode == "edge" { libc::EPOLLET } else { 0 };
+        instance.add(stream.as_raw_fd(), libc::EPOLLIN | edge);
+        instance
+    });
+    let mut room = vec![0; 1 << 16];
+    loop {
+        if mode == "poll" {
+            let mut polled =
+                libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: a structure, which is ours.
+            assert_eq!(unsafe { libc::poll(&raw mut polled, 1, -1) }, 1);
+        }
+        instance.iter().for_each(|instance| _ = instance.wait());
+        loop {
+            match stream.read(&mut room) {
+                Ok(0) => return,
+                Ok(len) => send_all(&mut stream, &room[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return println!("said {error}"),
+            }
+            if !["spin", "edge"].contains(&mode) {
+                break;
+            }
+        }
+    }
+}
+
+/// Whether the socket waits or not.
+fn send_all(stream: &mut TcpStream, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(len) => bytes = &bytes[len..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(_) => return,
+        }
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    let byte = |at: usize| at.wrapping_mul(0x9e37_79b9) >> 13;
+    (0..len).map(|at| u8::try_from(byte(at) & 0xff).expect("a byte")).collect()
+}
+
+/// Sends so many bytes, and closes at once.
+fn pour(mut stream: TcpStream, bytes: usize) {
+    stream.write_all(&pattern(bytes)).expect("it is sent");
+}
+
+/// A child goes on with the connection after some bytes.
+fn fork(mut stream: TcpStream) {
+    let mut room = vec![0; 1 << 16];
+    for turn in 0_u32.. {
+        if turn == 100 {
+            // SAFETY: no pointer; the child goes on as its parent, whose end of the connection is closed.
+            match unsafe { libc::fork() } {
+                // SAFETY: no pointer. It ends with its parent.
+                0 => _ = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) },
+                _ => return,
+            }
+        }
+        match stream.read(&mut room) {
+            Ok(len @ 1..) => send_all(&mut stream, &room[..len]),
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
+/// Says what becomes of a connection that brings nothing.
+fn hold(mut stream: TcpStream) {
+    let mut room = [0; 64];
+    loop {
+        match stream.read(&mut room) {
+            Ok(len @ 1..) => send_all(&mut stream, &room[..len]),
+            Ok(_) => return println!("said end"),
+            Err(error) => return println!("said {:?}", error.kind()),
+        }
+    }
+}
+
+/// Connects, and does what lines say.
+pub(crate) fn talk(at: SocketAddr) {
+    let mut streams = vec![connect(at)];
+    println!("\nready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.expect("a line");
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<usize>().expect("a number");
+        let stream = &mut streams[0];
+        match words[0] {
+            "exchange" => {
+                let done = (0..number(1)).take_while(|turn| {
+                    std::thread::sleep(Duration::from_micros(
+                        number(3).try_into().expect("a time"),
+                    ));
+                    exchange(stream, number(2), *turn)
+                });
+                println!("said {}", done.count());
+            }
+            "stream" => println!("said {}", through(stream, number(1))),
+            "drink" => {
+                let mut bytes = Vec::new();
+                let end = stream.read_to_end(&mut bytes).map_err(|error| error.kind());
+                assert!(bytes == pattern(bytes.len()), "other bytes");
+                println!("said {} {:?}", bytes.len(), end.map(|_| ()));
+            }
+            "end" => {
+                stream.shutdown(Shutdown::Write).expect("it ends");
+                println!("said {:?}", stream.read(&mut [0; 9]));
+            }
+            "open" => {
+                streams.extend((1..number(1)).map(|_| connect(at)));
+                println!("said {}", streams.len());
+            }
+            "all" => {
+                for turn in 0..number(1) {
+                    let pattern = pattern(100);
+                    streams
+                        .iter_mut()
+                        .for_each(|one| one.write_all(&pattern[turn..]).expect("sent"));
+                    for one in &mut streams {
+                        let mut back = vec![0; 100 - turn];
+                        one.read_exact(&mut back).expect("it comes back");
+                        assert_eq!(back, pattern[turn..]);
+                    }
+                }
+                println!("said {}", streams.len());
+            }
+            "insist" => {
+                let failed = (0..200).find_map(|_| {
+                    std::thread::sleep(Duration::from_millis(10));
+                    stream.write_all(b"?").err()
+                });
+                println!("said {:?}", failed.map(|error| error.kind()));
+            }
+            _ => panic!("{line}?"),
+        }
+    }
+}
+
+fn connect(at: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(at);
+    soon("a connection", || {
+        stream.is_ok() || {
+            stream = TcpStream::connect(at);
+            stream.is_ok()
+        }
+    });
+    let stream = stream.expect("a connection");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
+    stream
+}
+
+fn exchange(stream: &mut TcpStream, len: usize, turn: usize) -> bool {
+    let bytes = pattern(len + turn % 7);
+    let mut back = vec![0; bytes.len()];
+    stream.write_all(&bytes).is_ok() && stream.read_exact(&mut back).is_ok() && back == bytes
+}
+
+/// Sends so many bytes while they come back, and says how many have.
+fn through(stream: &mut TcpStream, len: usize) -> usize {
+    let bytes = pattern(len);
+    let mut writer = stream.try_clone().expect("a copy");
+    std::thread::scope(|scope| {
+        let all = &bytes;
+        scope.spawn(move || writer.write_all(all).expect("it is sent"));
+        let mut back = vec![0; len];
+        stream.read_exact(&mut back).expect("it comes back");
+        if back == bytes { len } else { 0 }
+    })
+}
+
+/// Segments that the kernel of this namespace has received.
+fn by_kernel() -> u64 {
+    let table = fs::read_to_string("/proc/self/net/snmp").expect("a table");
+    let lines: Vec<_> = table.lines().filter(|line| line.starts_with("Tcp: ")).collect();
+    let at = lines[0].split(' ').position(|field| field == "InSegs").expect("a column");
+    lines[1].split(' ').nth(at).expect("a field").parse().expect("a number")
+}
+
+fn talker(pair: &Pair, to: &str) -> Running {
+    Running::start(&mut pair.role(true, "talk", at(to)))
+}
+
+/// Goal: connections that a program accepts pass the kernel, however it waits, and whatever address it listens at;
+/// bytes come once and in order, and both ends see each other's end.
+#[test]
+fn accepted_connections_pass_the_kernel() {
+    with_namespaces("streams::accepted_connections_pass_the_kernel", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for (any, to) in [(NEAR, NEAR), ("::", NEAR), (NEAR_6, NEAR_6)] {
+            for mode in ["block", "spin", "poll", "epoll", "edge"] {
+                let server = pair.framed(&format!("serve {mode}"), at(any), None);
+                let mut client = talker(&pair, to);
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50", "{mode} {any}");
+                let before = by_kernel();
+                assert_eq!(client.ask("exchange 500 64 0"), "said 500", "{mode} {any}");
+                assert_eq!(client.ask("exchange 20 100 20000"), "said 20", "{mode} {any}");
+                assert_eq!(client.ask("stream 3000000"), "said 3000000", "{mode} {any}");
+                let kernels = by_kernel() - before;
+                assert!(server.has_frames() && kernels < 50, "{mode} {any}: {kernels}");
+                assert_eq!(client.ask("end"), "said Ok(0)", "{mode} {any}");
+            }
+        }
+    });
+}
+
+/// Goal: the same of connections that a program makes.
+#[test]
+fn connections_that_are_made_pass_the_kernel() {
+    with_namespaces("streams::connections_that_are_made_pass_the_kernel", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for to in [FAR, FAR_6] {
+            let _server = Running::start(&mut pair.role(true, "serve block", at(to)));
+            for profile in [None, Some("latency"), Some("frugal")] {
+                let mut client = pair.framed("talk", at(to), profile);
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+                let before = by_kernel();
+                assert_eq!(client.ask("exchange 500 64 0"), "said 500");
+                assert_eq!(client.ask("exchange 20 100 20000"), "said 20");
+                assert_eq!(client.ask("stream 3000000"), "said 3000000");
+                let kernels = by_kernel() - before;
+                assert!(client.has_frames() && kernels < 50, "{to}: {kernels}");
+                // The kernel ends what it has back.
+                assert_eq!(client.ask("end"), "said Ok(0)", "{to} {profile:?}");
+            }
+        }
+    });
+}
+
+/// Goal: what a program has sent before it closes arrives, and then the end.
+#[test]
+fn what_was_sent_before_closing_arrives() {
+    with_namespaces("streams::what_was_sent_before_closing_arrives", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for bytes in [1, 1000, 100_000, 2_000_000] {
+            let server = pair.framed(&format!("serve pour {bytes}"), at(NEAR), None);
+            for _ in 0..5 {
+                let mut client = talker(&pair, NEAR);
+                assert_eq!(client.ask("drink"), format!("said {bytes} Ok(())"));
+            }
+            assert!(server.has_frames(), "{}", server.explained());
+        }
+    });
+}
+
+/// Goal: a child goes on with its parent's connection, through the kernel, and no byte is lost.
+#[test]
+fn a_child_goes_on_with_a_connection() {
+    with_namespaces("streams::a_child_goes_on_with_a_connection", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let server = pair.framed("serve fork", at(NEAR), None);
+        for _ in 0..3 {
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+            assert_eq!(client.ask("stream 2000000"), "said 2000000");
+            assert_eq!(client.ask("exchange 200 64 0"), "said 200", "{}", server.explained());
+            assert_eq!(client.ask("end"), "said Ok(0)");
+        }
+        assert!(server.has_frames(), "{}", server.explained());
+    });
+}
+
+/// Goal: a program with a thousand connections serves them all.
+#[test]
+fn a_thousand_connections_are_served() {
+    with_namespaces("streams::a_thousand_connections_are_served", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let server = pair.framed("serve many", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("open 1000"), "said 1000");
+        assert_eq!(client.ask("all 5"), "said 1000");
+        assert!(server.explained().matches("frames of the interface").count() >= 1000);
+    });
+}
+
+fn kill(child: &mut Child) {
+    child.kill().expect("it runs");
+    child.wait().expect("it has ended");
+}
+
+/// Goal: the peer of a program that is killed sees a reset as soon as it sends; a program whose owner is killed sees one
+/// at once, and its next connections are the kernel's.
+#[test]
+fn peers_of_what_is_killed_see_a_reset() {
+    with_namespaces("streams::peers_of_what_is_killed_see_a_reset", || {
+        let pair = Pair::new();
+        let mut owner = pair.owner();
+        let mut server = pair.framed("serve hold", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+        assert!(server.has_frames(), "{}", server.explained());
+        kill(&mut server.child);
+        let said = client.ask("insist");
+        assert!(["ConnectionReset", "BrokenPipe"].iter().any(|end| said.contains(end)), "{said}");
+        drop(server);
+        let mut server = pair.framed("serve hold", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+        kill(&mut owner.child);
+        assert_eq!(server.await_line("said "), "said ConnectionReset");
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+    });
+}
+
+/// Goal: bytes arrive, both ways, although the network loses packets.
+#[test]
+fn streams_survive_loss() {
+    with_namespaces("streams::streams_survive_loss", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let server = pair.framed("serve block", at(NEAR), None);
+        let _loss = Running::start(&mut pair.role(true, "loss 2", at(FAR)));
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 200 64 0"), "said 200");
+        assert_eq!(client.ask("stream 2000000"), "said 2000000");
+        assert!(server.has_frames(), "{}", server.explained());
+    });
+}
+
+/// A program of the system's, if there is one.
+fn found(program: &str) -> bool {
+    Command::new("sh")
+        .args(["-c", &format!("command -v {program}")])
+        .output()
+        .is_ok_and(|found| found.status.success())
+}
+
+/// Goal: a program that is not ours, with nonblocking connections and timeouts, gets a file from a server of the kernel's.
+#[test]
+fn curl_gets_a_file() {
+    with_namespaces("streams::curl_gets_a_file", || {
+        if !found("curl") || !found("python3") {
+            return println!("skipped: no curl");
+        }
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let page = pattern(1_500_000);
+        fs::write(pair.place.0.join("page"), &page).expect("a file");
+        let mut command = pair.far("python3");
+        command.args(["-m", "http.server", "7481", "--bind", FAR]).current_dir(&pair.place.0);
+        let mut server = command.stderr(std::process::Stdio::null()).spawn().expect("a server");
+        let log = pair.place.0.join("curl.log");
+        let mut curl = Command::new("curl");
+        curl.env("LD_PRELOAD", super::library::library()).env("VMA_LOG_FILE", &log);
+        curl.env("ADVERB_SOCKETS_SHM_DIR", pair.place.rings()).env("ADVERB_SOCKETS_QUIET", "1");
+        curl.env("ADVERB_SOCKETS_TRANSPORT", "xdp").env("ADVERB_SOCKETS_EXPLAIN", "1");
+        curl.args(["-sS", "--retry", "30", "--retry-connrefused", "--retry-delay", "1"]);
+        let output = curl.arg(format!("http://{FAR}:7481/page")).output().expect("curl");
+        kill(&mut server);
+        assert!(output.stdout == page, "{}: {output:?}", output.stdout.len());
+        let explained = fs::read_to_string(log).unwrap_or_default();
+        assert!(explained.contains("frames of the interface, past the kernel"), "{explained}");
+    });
+}
