@@ -163,6 +163,12 @@ pub fn namespace() -> u64 {
     })
 }
 
+/// Whether numbers of that namespace, as [`namespace`] has it, are those that this process knows: of no others can it say
+/// whether they live. One that could not be seen is taken for its own.
+pub fn is_known(other: u64) -> bool {
+    other == 0 || other == namespace()
+}
+
 fn number_in(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }

@@ -9,7 +9,7 @@
 //! The file's mapping becomes the arena, under the rules of `arena.rs`. The text at its
 //! start is written before any other process can know the file, and never again.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use adverb_sockconf::Level;
@@ -95,7 +95,8 @@ fn file(len: usize) -> Option<Mapping> {
     let base = mapping.base().as_ptr();
     let list = |places: &[usize]| places.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let text = format!(
-        "adverb-sockets 1 pid={pid} fds={} ring={} box={} {} layout={} why={} command={}\0",
+        "adverb-sockets 1 pid={pid} processes={} fds={} ring={} box={} {} layout={} why={} command={}\0",
+        alive::namespace(),
         config::get().stats_fds,
         list(&ring::cursors()),
         list(&datagram::counts()),
@@ -117,11 +118,25 @@ pub(crate) fn tidy_up(tells: bool) {
         datagram::tidy_up(name);
         offer::tidy_up(name, tells);
         let maker = name.strip_prefix("stat.").and_then(|pid| pid.parse().ok());
-        if maker.is_some_and(alive::has_ended) {
-            rendezvous::path(name).iter().for_each(|path| raw::unlink(path));
+        if maker.is_some_and(alive::has_ended)
+            && let Some(path) = rendezvous::path(name)
+            && is_of_known(&path)
+        {
+            raw::unlink(&path);
         }
     }
 }
+
+/// Whether this process can say if the one that a file of counters is named after lives.
+fn is_of_known(path: &CStr) -> bool {
+    let head = rendezvous::read_own(path, HEAD_BYTES).unwrap_or_default();
+    let text = String::from_utf8_lossy(&head);
+    let said = text.split(' ').find_map(|word| word.strip_prefix("processes="));
+    said.and_then(|number| number.parse().ok()).is_none_or(alive::is_known)
+}
+
+/// Enough of the text to find that in.
+const HEAD_BYTES: usize = 128;
 
 /// Fills in what only others know: the kernel, and senders that found no room.
 pub(crate) fn sum_up(socket: &Socket, fd: i32) {

@@ -428,6 +428,9 @@ fn tell_of_deaths(segment: &Segment) {
 pub(crate) fn tidy_up(name: &str, tells: bool) {
     let Some(path) = rendezvous::path(name).filter(|_| name.len() == NAME_LEN) else { return };
     let segment = open(&path);
+    if segment.as_ref().is_some_and(|segment| !segment.is_of_known()) {
+        return;
+    }
     segment.iter().filter(|_| tells).for_each(tell_of_deaths);
     let maker = segment.as_ref().map(|segment| segment.header().maker.load(Ordering::Relaxed));
     if maker.map_or_else(|| rendezvous::is_stillborn(&path), alive::has_ended) {

@@ -68,6 +68,8 @@ pub(crate) struct Header {
     pub(crate) ports: [AtomicU32; 2],
     /// The processes at both ends, the one that connected first.
     owners: [Owner; 2],
+    /// The process namespace of all numbers of processes in here.
+    processes: AtomicU64,
     /// The words of both ends' protocol.
     pub(crate) page: Page,
 }
@@ -209,6 +211,7 @@ impl Segment {
         header.first_bytes.store(first.try_into().unwrap_or(0), Ordering::Relaxed);
         header.large_bytes.store(large.try_into().unwrap_or(0), Ordering::Relaxed);
         header.maker.store(alive::me(), Ordering::Relaxed);
+        header.processes.store(alive::namespace(), Ordering::Relaxed);
         header.cookie.store(cookie, Ordering::Relaxed);
         self.own(End::Client);
         header.page.prepare();
@@ -304,6 +307,11 @@ impl Segment {
         let Owner { process, is_shared } = self.owner(end.other());
         let process = process.load(Ordering::Acquire);
         process != 0 && is_shared.load(Ordering::Acquire) == 0 && alive::has_ended(process)
+    }
+
+    /// Whether this process can say which of the processes in here live.
+    pub(crate) fn is_of_known(&self) -> bool {
+        alive::is_known(self.header().processes.load(Ordering::Relaxed))
     }
 
     /// This process, and no other, has this end.

@@ -118,7 +118,8 @@ pub(super) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     let library = super::library_at(args.library.as_deref())?;
     let interfaces = Interfaces::own(&args.interfaces, &args.members, args.queues)?;
     let file = state.join("totals.json");
-    let mut daemon = Daemon { file, totals, library, helpers: Vec::new(), interfaces };
+    let helpers = Vec::new();
+    let mut daemon = Daemon { file, totals, is_kept: true, library, helpers, interfaces };
     daemon.load()?;
     eprintln!("adverb: the daemon watches; totals are in {}", daemon.file.display());
     let mut callers: Vec<Stream> = Vec::new();
@@ -129,7 +130,7 @@ pub(super) fn run(args: &DaemonArgs) -> Result<(), Failure> {
             callers.truncate(CALLERS_MAX - 1);
             callers.insert(0, caller);
         }
-        daemon.hear()?;
+        daemon.hear();
         callers.retain(|caller| match caller.recv(&mut [0; 64], &mut Vec::new()) {
             Err(error) => error.kind() == ErrorKind::WouldBlock,
             Ok(0) => false,
@@ -233,6 +234,8 @@ impl Helper {
 struct Daemon {
     file: PathBuf,
     totals: Totals,
+    /// They are in the file as well.
+    is_kept: bool,
     library: PathBuf,
     helpers: Vec<Helper>,
     interfaces: Interfaces,
@@ -254,8 +257,19 @@ impl Daemon {
         }
     }
 
-    /// Keeps the totals, whole or not at all.
-    fn keep(&self) -> Result<(), Failure> {
+    /// Keeps the totals. Where that fails it is tried again: a file system may be full for a while.
+    fn keep(&mut self) {
+        let kept = self.write();
+        match &kept {
+            Ok(()) if !self.is_kept => eprintln!("adverb: totals are kept again"),
+            Err(error) if self.is_kept => eprintln!("adverb: {error}; it is tried again"),
+            Ok(()) | Err(_) => {}
+        }
+        self.is_kept = kept.is_ok();
+    }
+
+    /// Writes the totals, whole or not at all.
+    fn write(&self) -> Result<(), Failure> {
         let new = self.file.with_extension("new");
         let bytes =
             serde_json::to_vec(&self.totals).map_err(|error| Failure::Failed(error.to_string()))?;
@@ -290,17 +304,15 @@ impl Daemon {
     }
 
     /// Takes what helpers say of programs that have ended, and lets those go that have ended themselves.
-    fn hear(&mut self) -> Result<(), Failure> {
+    fn hear(&mut self) {
         let mut helpers = std::mem::take(&mut self.helpers);
-        let mut trouble = Ok(());
         helpers.retain_mut(|helper| {
             let mut turn = TURN;
             while turn > 0 && helper.has_something() {
                 turn -= 1;
                 let is_heard = match helper.hear() {
                     Some(Report::Ended(ended)) => {
-                        trouble = std::mem::replace(&mut trouble, Ok(()))
-                            .and(self.add(helper.user, &ended));
+                        self.add(helper.user, &ended);
                         helper.tell("kept").is_some()
                     }
                     Some(Report::Running(_)) => true,
@@ -313,10 +325,12 @@ impl Daemon {
             true
         });
         self.helpers = helpers;
-        trouble
+        if !self.is_kept {
+            self.keep();
+        }
     }
 
-    fn add(&mut self, user: u32, ended: &Ended) -> Result<(), Failure> {
+    fn add(&mut self, user: u32, ended: &Ended) {
         let commands = self.totals.entry(user).or_default();
         let is_other = !commands.contains_key(&ended.command) && commands.len() >= COMMANDS_MAX
             || ended.command.len() > COMMAND_BYTES_MAX;
@@ -330,7 +344,7 @@ impl Daemon {
             let sum = total.counters.entry(name.clone()).or_default();
             *sum = sum.saturating_add(*count);
         }
-        self.keep()
+        self.keep();
     }
 
     /// What runs, of one helper's directory.
@@ -342,7 +356,7 @@ impl Daemon {
             match helper.hear()? {
                 Report::Running(all) => return Some(all),
                 Report::Ended(ended) => {
-                    self.add(user, &ended).ok()?;
+                    self.add(user, &ended);
                     self.helpers.get_mut(at)?.tell("kept")?;
                 }
             }

@@ -24,6 +24,8 @@ pub(super) type Row = BTreeMap<String, u64>;
 pub(super) struct Source {
     pub(super) file: File,
     pub(super) pid: u32,
+    /// The namespace that this is a number of, if it is known.
+    processes: Option<String>,
     pub(super) command: String,
     why: Vec<String>,
     /// Name, offset and size of each number.
@@ -126,6 +128,7 @@ impl Source {
         Some(Self {
             file,
             pid,
+            processes: word("processes=").map(str::to_owned),
             command: command.to_owned(),
             why: why.split(';').map(str::to_owned).collect(),
             fields: fields.collect::<Option<_>>()?,
@@ -142,6 +145,13 @@ impl Source {
             waits: word("waits=").and_then(Waits::parse),
             directory: path.parent().unwrap_or(Path::new("/")).to_owned(),
         })
+    }
+
+    /// Whether its process is of this process namespace: of another, its number says nothing here.
+    fn is_of_known(&self) -> bool {
+        let own = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let said = self.processes.as_deref().filter(|said| *said != "0");
+        said.is_none_or(|said| own.as_os_str() == format!("pid:[{said}]").as_str())
     }
 
     fn number(&self, at: u64, size: usize) -> Option<u64> {
@@ -221,19 +231,26 @@ impl Source {
 
     /// The sockets that are open, and where each is in the file.
     pub(super) fn rows(&self) -> Vec<(u64, Row)> {
-        let count = self.number(self.fresh_at, 4).unwrap_or(0);
+        // What the file says may be nonsense: there are no more than it has room for.
+        let len = self.file.metadata().map_or(0, |about| about.len());
+        let most = len.saturating_sub(self.slots_at) / self.slot_bytes.max(1);
+        let count = self.number(self.fresh_at, 4).unwrap_or(0).min(most);
+        let number_of = |at: u64, (_, offset, size): &(String, u64, usize)| {
+            self.number(at.saturating_add(*offset), *size)
+        };
+        let references = self.fields.iter().find(|(name, _, _)| name == "refs");
+        let is_open = |at: &u64| {
+            references.and_then(|field| number_of(*at, field)).is_some_and(|refs| refs > 0)
+        };
         let slots = (0..count).map(|index| self.slots_at + index * self.slot_bytes);
         slots
+            .filter(is_open)
             .filter_map(|at| {
-                let read = |(name, offset, size): &(String, u64, usize)| {
-                    Some((name.clone(), self.number(at + offset, *size)?))
-                };
+                let read =
+                    |field: &(String, u64, usize)| Some((field.0.clone(), number_of(at, field)?));
                 let mut row: Row = self.fields.iter().map(read).collect::<Option<_>>()?;
-                let is_open = get(&row, "refs") > 0;
-                if is_open {
-                    self.ask_around(&mut row);
-                }
-                is_open.then_some((at, row))
+                self.ask_around(&mut row);
+                Some((at, row))
             })
             .collect()
     }
@@ -341,6 +358,10 @@ pub(super) fn sources_in(directory: Option<&Path>, dead: Dead) -> Vec<Source> {
             let name = entry.file_name();
             let name = name.to_str()?;
             let pid = name.strip_prefix("stat.").or(name.strip_prefix("adverb-sockets."))?;
+            let source = Source::open(&entry.path());
+            if source.as_ref().is_some_and(|source| !source.is_of_known()) {
+                return None;
+            }
             if dead != Dead::Listed && !Path::new("/proc").join(pid).exists() {
                 if dead == Dead::Removed {
                     let _ = fs::remove_file(entry.path());
@@ -349,7 +370,7 @@ pub(super) fn sources_in(directory: Option<&Path>, dead: Dead) -> Vec<Source> {
             }
             // A child goes on with the file of the one that made it.
             let pid = pid.parse().ok()?;
-            Source::open(&entry.path()).map(|source| Source { pid, ..source })
+            source.map(|source| Source { pid, ..source })
         })
         .collect();
     found.sort_by_key(|source| source.pid);

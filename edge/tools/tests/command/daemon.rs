@@ -2,6 +2,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "a test may panic")]
 
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -142,6 +143,95 @@ fn the_daemon_outlives_programs_and_programs_the_daemon() {
     assert!(stdout(&text).contains("2 ended"), "{}", stdout(&text));
 }
 
+/// Goal: of a program in another process namespace, whose number says nothing here, nothing is told or removed.
+#[test]
+fn programs_of_another_process_namespace_are_left_alone() {
+    let places = Places::new("apart");
+    let place = places.place.to_str().expect("a path in Unicode").to_owned();
+    let ways = [&["-pf", "--kill-child"][..], &["-rpf", "--kill-child"]];
+    let can = |way: &&&[&str]| {
+        let status = Command::new("unshare").args(**way).arg("true").status();
+        status.is_ok_and(|status| status.success())
+    };
+    let Some(way) = ways.iter().find(can) else {
+        return eprintln!("skipped: no process namespace to be had");
+    };
+    // It has a number that no process has here.
+    let is_free = |number: &u32| !Path::new(&format!("/proc/{}", number + 1)).exists();
+    let number = (20_000..30_000).find(is_free).expect("a number").to_string();
+    let script = "echo $0 > /proc/sys/kernel/ns_last_pid; \"$@\"; exit";
+    let mut command = Command::new("unshare");
+    command.args(*way).args(["--mount-proc", "sh", "-c", script, &number]);
+    command.arg(std::env::current_exe().expect("a path of this test"));
+    let mut apart = Talker::start_by(command, place);
+    apart.ask("connect");
+    apart.ask("exchange 50");
+    let before = places.names();
+    assert!(before.iter().filter(|name| *name != "log").count() > 2, "{before:?}");
+    let _daemon = Daemon::start(&places.place, &places.state);
+    let mut here = places.talker();
+    here.ask("connect");
+    here.ask("exchange 20");
+    let all = places.await_stat("the one here is seen", |all| of(all, &here).is_some());
+    assert_eq!((all.len(), ended(&all)), (1, (0, 0)), "{all:?}");
+    here.0.kill().expect("a process");
+    places.await_stat("the one here has ended", |all| ended(all).0 == 1);
+    let after = places.names();
+    assert!(before.iter().all(|name| after.contains(name)), "{before:?}, then {after:?}");
+    apart.ask("exchange 50");
+}
+
+/// Another user, and the words that start a program as that.
+const OTHER: u32 = 65_534;
+const AS_OTHER: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+
+/// Goal: systemd takes the unit of the package, and the daemon of root does all that it does for another user with the
+/// capabilities that the unit leaves it, and without new ones.
+#[test]
+fn the_unit_of_the_package_grants_what_the_daemon_takes() {
+    let places = Places::new("unit");
+    let at = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/adverb-sockets.service");
+    let unit = std::fs::read_to_string(at).expect("a unit");
+    std::fs::create_dir_all(&places.state).expect("a directory");
+    let copy = places.state.join("adverb-sockets.service");
+    let adverb = env!("CARGO_BIN_EXE_adverb");
+    std::fs::write(&copy, unit.replace("/usr/bin/adverb", adverb)).expect("a file");
+    match Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output() {
+        Ok(output) => {
+            let said = stderr(&output);
+            assert!(output.status.success() && !said.contains("adverb"), "{said}");
+        }
+        Err(_) => eprintln!("skipped: no systemd-analyze"),
+    }
+    let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let granted = line.expect("capabilities").to_lowercase().replace("cap_", "+");
+    let bounds = format!("--bounding-set=-all,{}", granted.replace(' ', ","));
+    assert!(unit.lines().any(|line| line == "NoNewPrivileges=yes"));
+
+    let library = library::library();
+    let can = Command::new("setpriv").args(AS_OTHER).args(["test", "-r"]).arg(&library).status();
+    if !can.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: no other user can read the library");
+    }
+    std::fs::DirBuilder::new().mode(0o700).create(&places.place).expect("a directory");
+    std::os::unix::fs::chown(&places.place, Some(OTHER), Some(OTHER)).expect("root may");
+    let mut command = Command::new("setpriv");
+    command.args(AS_OTHER).arg(std::env::current_exe().expect("a path of this test"));
+    let place = places.place.to_str().expect("a path in Unicode").to_owned();
+    let mut program = Talker::start_by(command, place);
+    program.ask("connect");
+    program.ask("exchange 20");
+    let mut command = Command::new("setpriv");
+    command.args(["--no-new-privs", "--inh-caps=-all", &bounds, adverb, "sockets", "daemon", "-k"]);
+    command.arg(&places.place).arg("--state").arg(&places.state).arg("--library").arg(library);
+    let _daemon = Daemon(command.stdin(Stdio::null()).spawn().expect("a daemon"));
+    places.await_stat("it is seen", |all| of(all, &program).map(counts) == Some(40));
+    program.0.kill().expect("a process");
+    let all = places.await_stat("it has ended", |all| ended(all) == (1, 40));
+    assert_eq!(all[0]["uid"], OTHER, "{all:?}");
+    assert!(!places.names().iter().any(|name| name.starts_with("stat.")), "{:?}", places.names());
+}
+
 /// Goal: there is one daemon for a directory, and another user sees nothing of this one's programs.
 #[test]
 fn another_daemon_is_refused_and_another_user_sees_nothing() {
@@ -159,7 +249,7 @@ fn another_daemon_is_refused_and_another_user_sees_nothing() {
     assert_eq!(second.status.code(), Some(1));
     assert!(stderr(&second).contains("watches that already"), "{}", stderr(&second));
     let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
-    command.args(["sockets", "stat", "--daemon", "--json", "-k", place]).uid(65_534).gid(65_534);
+    command.args(["sockets", "stat", "--daemon", "--json", "-k", place]).uid(OTHER).gid(OTHER);
     // Where this is another user's already, it cannot become one.
     if let Ok(output) = command.output() {
         assert!(output.status.success(), "{}", stderr(&output));

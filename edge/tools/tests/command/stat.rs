@@ -28,8 +28,12 @@ impl Talker {
 
     /// Starts one whose files lie in that directory.
     pub(crate) fn start_in(place: String) -> Self {
+        Self::start_by(Command::new(std::env::current_exe().expect("a path of this test")), place)
+    }
+
+    /// The same, by a command that starts it.
+    pub(crate) fn start_by(mut command: Command, place: String) -> Self {
         std::fs::create_dir_all(&place).expect("a directory");
-        let mut command = Command::new(std::env::current_exe().expect("a path of this test"));
         command.args([
             "stat::the_child",
             "--exact",

@@ -274,7 +274,8 @@ pub(crate) fn tidy_up(name: &str) {
     };
     let Some(file) = rendezvous::open_own(&path, Expect::File) else { return };
     let mailbox = Mailbox::open(&file, cookie);
-    if mailbox.map_or_else(|| rendezvous::is_stillborn(&path), |mailbox| mailbox.is_dead()) {
+    let is_dead = |mailbox: Mailbox| mailbox.is_of_known() && mailbox.is_dead();
+    if mailbox.map_or_else(|| rendezvous::is_stillborn(&path), is_dead) {
         raw::unlink(&path);
     }
 }

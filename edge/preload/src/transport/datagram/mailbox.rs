@@ -90,6 +90,8 @@ struct Header {
     is_crowded: AtomicU32,
     /// Entries of `senders` from here on have never been used.
     used: AtomicU32,
+    /// The process namespace of all numbers of processes in here.
+    processes: AtomicU64,
     word: Line<AtomicU64>,
     skipped: Skipped,
     producer: Producer,
@@ -233,6 +235,7 @@ impl Mailbox {
         header.domain.store(domain.try_into().unwrap_or(0), Ordering::Relaxed);
         header.inode.store(inode, Ordering::Relaxed);
         header.is_v6_only.store(is_v6_only.into(), Ordering::Relaxed);
+        header.processes.store(alive::namespace(), Ordering::Relaxed);
         header.limit.store(limit, Ordering::Relaxed);
         header.consumer.hold.store(1, Ordering::Relaxed);
         header.word.0.store(1, Ordering::Relaxed);
@@ -256,6 +259,11 @@ impl Mailbox {
             && header.cookie.load(Ordering::Relaxed) == cookie
             && usize::try_from(header.ring_bytes.load(Ordering::Relaxed)) == Ok(ring_bytes);
         is_it.then_some(mailbox)
+    }
+
+    /// Whether this process can say which of the processes in here live.
+    pub(super) fn is_of_known(&self) -> bool {
+        alive::is_known(self.header().processes.load(Ordering::Relaxed))
     }
 
     /// A page of it has been missing, or one of its locks was not let go of: it is not used any more, and the kernel
