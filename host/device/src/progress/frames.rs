@@ -20,7 +20,9 @@ impl Port {
         driver: Driver,
     ) -> (bool, bool) {
         let Receiver { rx_sockets, frames, waiting, parked, quiet, .. } = receiver;
-        let (mut busy, mut published) = (false, false);
+        // A thread that sleeps would leave it there.
+        let mut busy = self.xdp_link.as_ref().is_some_and(|link| link.catch_up());
+        let mut published = false;
         for incoming in frames {
             let count = incoming.receive(FRAMES_MAX, |bytes| {
                 let Some(Envelope { from, to, id, marks, payload }) =

@@ -16,9 +16,9 @@ use adverb_wire::{Flow, Marks};
 use adverb_xdp::interface::{Config, Group, Interface, QUEUE_PATIENCE};
 use adverb_xdp::socket::{Incoming, NotSent, Outgoing};
 use adverb_xdp::steering::{Key, Protocol};
-use std::io;
+use std::io::{self, ErrorKind::WouldBlock};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ pub(crate) struct XdpLink {
     index: u32,
     mac: [u8; 6],
     outgoing: Mutex<Outgoing>,
+    /// The kernel has not taken all that was written.
+    is_behind: AtomicBool,
     routes: Mutex<Routes>,
 }
 
@@ -71,6 +73,7 @@ impl XdpLink {
             index: device.index,
             mac,
             outgoing: Mutex::new(outgoing),
+            is_behind: AtomicBool::new(false),
             routes: Mutex::new(Routes::open()?),
         };
         Ok((Arc::new(link), incoming))
@@ -80,6 +83,21 @@ impl XdpLink {
     pub(crate) fn claim(&self, local: SocketAddr) -> io::Result<()> {
         let Owned { interface, place, .. } = &mut *self.owned.lock();
         interface.claim(Key { protocol: Protocol::Udp, local, remote: None }, *place)
+    }
+
+    /// Lets leave what the kernel has not taken yet; says whether there was any.
+    #[inline]
+    pub(crate) fn catch_up(&self) -> bool {
+        let is_behind = self.is_behind.load(Ordering::Relaxed);
+        if is_behind && let Some(mut outgoing) = self.outgoing.try_lock() {
+            self.flush(&mut outgoing);
+        }
+        is_behind
+    }
+
+    fn flush(&self, outgoing: &mut Outgoing) {
+        let is_behind = outgoing.flush().is_err_and(|error| error.kind() == WouldBlock);
+        self.is_behind.store(is_behind, Ordering::Relaxed);
     }
 
     pub(crate) fn next_hop(self: &Arc<Self>, to: IpAddr) -> Box<NextHop> {
@@ -155,14 +173,17 @@ impl<'a> Way<'a> {
     /// For packets of a flow, marked like this. Where there is no room, it waits so long, once.
     pub(crate) fn sender(&self, flow: &'a Flow, marks: Marks, patience: Duration) -> Sender<'a> {
         let Self { link, macs } = self;
-        Sender { outgoing: link.outgoing.lock(), macs: *macs, flow, marks, patience, until: None }
+        let outgoing = Some(link.outgoing.lock());
+        Sender { link, outgoing, macs: *macs, flow, marks, patience, until: None }
     }
 }
 
 /// Sends the packets of a burst; all have left when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Sender<'a> {
-    outgoing: MutexGuard<'a, Outgoing>,
+    link: &'a XdpLink,
+    /// Let go of while there is no room: others may send what is short.
+    outgoing: Option<MutexGuard<'a, Outgoing>>,
     macs: MacAddresses,
     flow: &'a Flow,
     marks: Marks,
@@ -173,10 +194,11 @@ pub(crate) struct Sender<'a> {
 impl Sender<'_> {
     /// Sends a packet, from the BTH on; says whether it leaves.
     pub(crate) fn send(&mut self, id: u16, packet: &[u8]) -> bool {
-        let Self { outgoing, macs, flow, marks, .. } = self;
+        let Self { link, outgoing, macs, flow, marks, .. } = self;
         let frame = Frame { macs: *macs, flow, marks: *marks };
         loop {
-            match outgoing.send(|writer| frame.write(writer, id, packet)) {
+            let ring = outgoing.get_or_insert_with(|| link.outgoing.lock());
+            match ring.send(|writer| frame.write(writer, id, packet)) {
                 Ok(()) => return true,
                 Err(NotSent::Size) => return false,
                 Err(NotSent::Full) => {
@@ -184,6 +206,7 @@ impl Sender<'_> {
                     if now >= *self.until.get_or_insert_with(|| now + self.patience) {
                         return false;
                     }
+                    *outgoing = None;
                     std::thread::yield_now();
                 }
             }
@@ -193,8 +216,9 @@ impl Sender<'_> {
 
 impl Drop for Sender<'_> {
     fn drop(&mut self) {
-        // What the kernel does not take now leaves with the next burst, or is sent again.
-        let _ = self.outgoing.flush();
+        // What the kernel does not take now leaves with the next burst or step.
+        let Self { link, outgoing, .. } = self;
+        link.flush(outgoing.get_or_insert_with(|| link.outgoing.lock()));
     }
 }
 

@@ -265,7 +265,7 @@ mod tests {
     use adverb_sys::{memory, poll};
     use adverb_wire::Qpn;
     use std::os::fd::AsFd;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     /// The next message of the thread; `None` if it has hung up.
     fn next(stream: &Stream) -> Option<Message> {
@@ -348,9 +348,14 @@ mod tests {
 
     /// A listener of this name, once another test's child has let go of the last one, as it calls `exec`.
     fn bound(name: &str) -> unix::Listener {
+        let until = Instant::now() + Duration::from_secs(60);
         loop {
             match unix::Listener::bind(name.as_bytes()) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => thread::yield_now(),
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until =>
+                {
+                    thread::yield_now();
+                }
                 bound => return bound.unwrap(),
             }
         }
