@@ -1,4 +1,4 @@
-//! Forks, signal handlers, and programs that confine themselves.
+//! Forks, threads, signal handlers, and programs that confine themselves.
 //!
 //! `vfork` is left alone: it returns twice into the same frame, which no function can wrap. Its
 //! child is recognised as a `vfork` child in our memory, and changes nothing.
@@ -9,11 +9,12 @@
 
 #![expect(clippy::as_conversions, reason = "C integers meet us here")]
 
-use std::ffi::{c_int, c_long};
+use std::ffi::{c_int, c_long, c_void};
 
 use crate::base::real::real;
 use crate::base::{raw, signal};
 use crate::share::life;
+use crate::transport::doorbell;
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fork() -> libc::pid_t {
@@ -24,6 +25,30 @@ unsafe extern "C-unwind" fn fork() -> libc::pid_t {
     }
     answer
 }
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Start<*mut c_void>,
+    argument: *mut c_void,
+) -> c_int {
+    doorbell::make_room_once();
+    real!(pthread_create(thread, attributes, start, argument))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn thrd_create(
+    thread: *mut libc::pthread_t,
+    start: Start<c_int>,
+    argument: *mut c_void,
+) -> c_int {
+    doorbell::make_room_once();
+    real!(thrd_create(thread, start, argument))
+}
+
+/// What a thread begins with.
+type Start<R> = unsafe extern "C-unwind" fn(*mut c_void) -> R;
 
 /// Ends without cleaning up; but peers of connections with rings see that they have ended.
 #[unsafe(no_mangle)]

@@ -107,13 +107,25 @@ pub(crate) fn before_fork() {
     if !confined::is_confined() {
         processes::sweep_if_due();
     }
-    if FORKS.fetch_add(1, Ordering::Relaxed) == MANY_FORKS && !thread::holds_locks() {
-        real::find_all();
-    }
+    prepare_many();
     thread::with(|thread| thread.is_forking.set(true));
 }
 
-/// Forks of this process. What makes them cheaper takes as long as some of them.
+/// Before the first of many forks that is no handler's, looks up what their children may call. That takes the
+/// loader's locks, and the program's memory for what it does not find: a handler may have interrupted either.
+fn prepare_many() {
+    let forks = FORKS.load(Ordering::Relaxed);
+    let is_in_midst = thread::holds_locks() || thread::with(|thread| thread.handlers.get()) != 0;
+    if forks > MANY_FORKS || forks == MANY_FORKS && is_in_midst {
+        return;
+    }
+    let (o, next) = (Ordering::Relaxed, forks + 1);
+    if FORKS.compare_exchange(forks, next, o, o).is_ok() && next > MANY_FORKS {
+        real::find_all();
+    }
+}
+
+/// Forks of this process, as far as they are counted. What makes them cheaper takes as long as some of them.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 const MANY_FORKS: u32 = 8;
 

@@ -153,8 +153,8 @@ pub(crate) fn make_room() {
     HAS_ROOM.store(true, Ordering::Relaxed);
 }
 
-/// The same in a child, when it makes its first socket: one that serves a connection of its parent's and ends, as
-/// servers have one for each, goes without.
+/// The same in a child, when it makes its first thread or its first socket, whichever comes first: one that serves a
+/// connection of its parent's and ends, as servers have one for each, goes without.
 #[inline]
 pub(crate) fn make_room_once() {
     if !HAS_ROOM.load(Ordering::Relaxed) {
