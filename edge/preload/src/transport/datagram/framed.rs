@@ -132,6 +132,9 @@ fn attempt(
             outcome => {
                 if outcome.is_ok() {
                     queue.show(request.peeks().then_some(Side::Kernel));
+                    if !request.peeks() {
+                        queue.took_kernels(openings);
+                    }
                 }
                 return outcome;
             }

@@ -33,7 +33,7 @@ pub(crate) struct Queue {
     earlier: AtomicUsize,
     /// How often it has been opened.
     openings: AtomicU64,
-    /// Datagrams in a row that one of both sides has had the precedence for while frames waited.
+    /// Looks in a row that frames have had the precedence for.
     in_a_row: AtomicU32,
     /// Where the datagram is that the program has been shown, and will get next.
     shown: AtomicU8,
@@ -58,6 +58,8 @@ struct Door {
     uplinks: Vec<Arc<Uplink>>,
     /// It is open while there are none.
     holds: u64,
+    /// So many more may lie in the kernel's queue from before the last opening.
+    kernels: usize,
 }
 
 impl Queue {
@@ -71,7 +73,7 @@ impl Queue {
             len: AtomicUsize::new(0),
             count: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
-            door: Guarded::new(Door { uplinks: Vec::new(), holds: 1 }),
+            door: Guarded::new(Door { uplinks: Vec::new(), holds: 1, kernels: 0 }),
             is_kernel_first: AtomicBool::new(true),
             earlier: AtomicUsize::new(0),
             openings: AtomicU64::new(0),
@@ -137,22 +139,19 @@ impl Queue {
     }
 
     /// Which side a call that receives is to look at first: where the next datagram was shown, or the one that has the
-    /// earlier ones; however many there are, the other has its turn.
+    /// earlier ones. However many frames there are, the kernel has its turn; what it has from before they came is bounded.
     pub(crate) fn first(&self) -> Side {
         let usual = if self.is_kernel_first() { Side::Kernel } else { Side::Frames };
         match self.shown() {
             Some(Side::Kernel) => Side::Kernel,
             Some(Side::Frames) if self.has_any() => Side::Frames,
-            Some(Side::Frames) | None if !self.has_any() => usual,
+            Some(Side::Frames) | None if usual == Side::Kernel || !self.has_any() => usual,
             Some(Side::Frames) | None => {
-                let is_others = self.in_a_row.fetch_add(1, Ordering::Relaxed) >= TURNS;
-                if is_others {
+                let is_kernels = self.in_a_row.fetch_add(1, Ordering::Relaxed) >= TURNS;
+                if is_kernels {
                     self.in_a_row.store(0, Ordering::Relaxed);
                 }
-                match (usual, is_others) {
-                    (Side::Frames, false) | (Side::Kernel, true) => Side::Frames,
-                    (Side::Kernel, false) | (Side::Frames, true) => Side::Kernel,
-                }
+                if is_kernels { Side::Kernel } else { Side::Frames }
             }
         }
     }
@@ -192,11 +191,24 @@ impl Queue {
         if self.shown() == Some(Side::Kernel) {
             self.show(None); // Another thread has taken it.
         }
+        self.leave_kernels(openings, usize::MAX);
+    }
+
+    /// One of the kernel's has been taken, by a call that began after so many openings.
+    pub(crate) fn took_kernels(&self, openings: u64) {
+        self.leave_kernels(openings, 1);
+    }
+
+    /// So many fewer lie in the kernel's queue from before the last opening: without any, frames are first.
+    fn leave_kernels(&self, openings: u64, fewer: usize) {
         if self.is_kernel_first.load(Ordering::Acquire) {
-            self.door.with(|_| {
+            self.door.with(|door| {
                 if self.openings() == openings {
-                    self.is_kernel_first.store(false, Ordering::Release);
-                    self.in_a_row.store(0, Ordering::Relaxed);
+                    door.kernels = door.kernels.saturating_sub(fewer);
+                    if door.kernels == 0 {
+                        self.is_kernel_first.store(false, Ordering::Release);
+                        self.in_a_row.store(0, Ordering::Relaxed);
+                    }
                 }
             });
         }
@@ -231,6 +243,8 @@ impl Queue {
                     self.earlier.store(self.len.load(Ordering::Acquire), Ordering::Release);
                 }
                 self.is_kernel_first.store(true, Ordering::Release);
+                let room = self.limit.load(Ordering::Relaxed) / OVERHEAD_BYTES;
+                door.kernels = room.max(KERNELS_MIN);
                 self.openings.fetch_add(1, Ordering::AcqRel);
                 self.in_a_row.store(0, Ordering::Relaxed);
                 self.move_gate(door);
@@ -270,8 +284,10 @@ fn charge(bytes: &[u8]) -> usize {
 }
 
 const OVERHEAD_BYTES: usize = 512;
-/// Datagrams of one side after which the other one is looked at.
+/// Frames after which the kernel is looked at.
 const TURNS: u32 = 64;
+/// How many datagrams the kernel may have at least, however small its socket's buffer.
+const KERNELS_MIN: usize = 64;
 // Sides, as words.
 const FRAMES: u8 = 1;
 const KERNEL: u8 = 2;
@@ -335,18 +351,31 @@ mod tests {
         push(&queue, 1);
         let frames = (0..1000).filter(|_| queue.first() == Side::Frames).count();
         assert!((950..1000).contains(&frames), "{frames}");
-        queue.shut();
-        queue.open();
-        assert_eq!(take(&queue), Some(1));
-        push(&queue, 2);
-        let kernels = (0..1000).filter(|_| queue.first() == Side::Kernel).count();
-        assert!((950..1000).contains(&kernels), "{kernels}");
         for side in [Side::Frames, Side::Kernel] {
             queue.show(Some(side));
             assert!((0..1000).all(|_| queue.first() == side));
         }
         queue.follows_kernel(queue.openings());
         assert_eq!(queue.shown(), None);
+    }
+
+    /// Goal: all that the kernel may have from before the gate was opened is received before what comes later, and no
+    /// more than that: the frames have their turn, whatever the kernel gets.
+    #[test]
+    fn what_the_kernel_may_have_had_comes_before_frames_and_no_more() {
+        for (limit, most) in [(1 << 20, 2048), (0, KERNELS_MIN)] {
+            let queue = open_queue(limit);
+            queue.shut();
+            let before = queue.openings();
+            queue.open();
+            push(&queue, 1);
+            queue.took_kernels(before);
+            for taken in 0..most {
+                assert_eq!(queue.first(), Side::Kernel, "{taken}");
+                queue.took_kernels(queue.openings());
+            }
+            assert_eq!((queue.first(), take(&queue)), (Side::Frames, Some(1)));
+        }
     }
 
     #[test]
