@@ -29,7 +29,7 @@ pub(crate) struct Queue {
     door: Guarded<Door>,
     /// The kernel may have earlier ones than those that have come since the gate was opened.
     is_kernel_first: AtomicBool,
-    /// Of those that wait, the first so many came before it was shut.
+    /// Of those that wait, the first so many came before it was shut. Changed under the lock of those.
     earlier: AtomicUsize,
     /// How often it has been opened.
     openings: AtomicU64,
@@ -240,7 +240,9 @@ impl Queue {
             if door.holds == 0 {
                 // What the kernel has got meanwhile is later than what is here, and earlier than what comes.
                 if !self.is_kernel_first.load(Ordering::Acquire) {
-                    self.earlier.store(self.len.load(Ordering::Acquire), Ordering::Release);
+                    self.waiting.with(|Waiting { datagrams, .. }| {
+                        self.earlier.store(datagrams.len(), Ordering::Release);
+                    });
                 }
                 self.is_kernel_first.store(true, Ordering::Release);
                 let room = self.limit.load(Ordering::Relaxed) / OVERHEAD_BYTES;
@@ -376,6 +378,38 @@ mod tests {
             }
             assert_eq!((queue.first(), take(&queue)), (Side::Frames, Some(1)));
         }
+    }
+
+    /// Goal: a thread that opens the gate while another one receives does not count what has been received.
+    #[test]
+    fn no_more_are_earlier_than_there_are() {
+        let queue = open_queue(1 << 20);
+        let is_over = AtomicBool::new(false);
+        let counts = || {
+            let count = |waiting: &mut Waiting| {
+                (queue.earlier.load(Ordering::Acquire), waiting.datagrams.len())
+            };
+            queue.waiting.with(count)
+        };
+        let worst = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    queue.shut();
+                    queue.open();
+                    queue.follows_kernel(queue.openings());
+                }
+            });
+            let mut worst = None;
+            while worst.is_none() && queue.openings() < 4_000_000 {
+                push(&queue, 1);
+                take(&queue);
+                let mut looks = (0..8).map(|_| counts());
+                worst = looks.find(|(earlier, waiting)| earlier > waiting);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            worst
+        });
+        assert_eq!(worst, None);
     }
 
     #[test]
