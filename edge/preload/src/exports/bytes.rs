@@ -259,7 +259,8 @@ fn send_any(
     let is_foreign =
         || xdp::get(&socket, fd).is_some_and(|frames| frames.domain() == libc::AF_INET);
     let is_special = flags & !known != 0 || to.is_special || to.is_v6 && is_foreign();
-    size(datagram::send(&socket, fd, parts, to.addr, is_special, || answer(call())))
+    let waits = flags & libc::MSG_DONTWAIT == 0;
+    size(datagram::send(&socket, fd, parts, to.addr, is_special, waits, || answer(call())))
 }
 
 /// So few bytes of a connection may go by a shorter way.

@@ -416,21 +416,26 @@ impl Frames {
         self.parts.is_watched.store(true, Ordering::Relaxed);
     }
 
-    /// Sends a datagram as a frame; `None` if it is to go by the kernel.
+    /// Sends a datagram as a frame; `None` if it is to go by the kernel. `waits`: the call may, unless the socket's
+    /// calls do not.
     pub(crate) fn send(
         &self,
         socket: &Socket,
         fd: c_int,
         parts: &[libc::iovec],
         to: Option<std::net::SocketAddr>,
+        waits: bool,
     ) -> Option<usize> {
         let epoch = socket.datagrams.epoch.load(Ordering::Acquire);
         let Parts { uplinks, ways, .. } = &*self.parts;
-        let sent = ways.with(|ways| ways.send(uplinks, fd, epoch, parts, to));
-        if sent.is_some() && !socket.flags.is_nonblocking.load(Ordering::Relaxed) {
-            uplinks.iter().for_each(|uplink| uplink.let_leave());
+        let (len, stuck) = ways.with(|ways| ways.send(uplinks, fd, epoch, parts, to))?;
+        if waits
+            && let Some(uplink) = stuck
+            && !socket.flags.is_nonblocking.load(Ordering::Relaxed)
+        {
+            uplink.let_leave();
         }
-        sent
+        Some(len)
     }
 }
 

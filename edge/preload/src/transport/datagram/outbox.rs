@@ -514,13 +514,14 @@ impl Way {
 }
 
 /// Sends one datagram: `to` is where the call says, if it says so. `is_special`: it asks for what
-/// only the kernel has. `kernel` is the real call.
+/// only the kernel has. `waits`: it may wait for room. `kernel` is the real call.
 pub(crate) fn send(
     socket: &SocketRef,
     fd: c_int,
     parts: &[libc::iovec],
     to: Option<SocketAddr>,
     is_special: bool,
+    waits: bool,
     kernel: impl FnOnce() -> Answer,
 ) -> Answer {
     raw::cancellation_point();
@@ -528,7 +529,7 @@ pub(crate) fn send(
         return through_kernel(socket, kernel);
     }
     if let Some(frames) = xdp::get(socket, fd).filter(|_| !is_special)
-        && let Some(len) = frames.send(socket, fd, parts, to)
+        && let Some(len) = frames.send(socket, fd, parts, to, waits)
     {
         add(&socket.counters.tx_packets, 1);
         add(&socket.counters.tx_bytes, len);

@@ -334,7 +334,7 @@ impl Uplink {
     /// Gives the sockets of this process what has come. While another thread does, it is that one's to do.
     #[inline]
     pub(super) fn look(&self) {
-        if self.has_unsent.load(Ordering::Relaxed) && !self.is_over() {
+        if self.has_unsent() {
             self.outgoing.try_with(|outgoing| self.flush(outgoing));
         }
         self.incoming.try_with(|all| self.receive(all));
@@ -375,14 +375,22 @@ impl Uplink {
         flushed.is_ok() || is_later
     }
 
+    /// The kernel has not taken all that was sent.
+    #[inline]
+    pub(super) fn has_unsent(&self) -> bool {
+        self.has_unsent.load(Ordering::Relaxed) && !self.is_over()
+    }
+
     /// Waits a moment, without a lock, until the kernel has taken all that was sent: the program may not look again.
     pub(super) fn let_leave(&self) {
-        let is_due = || self.has_unsent.load(Ordering::Relaxed) && !self.is_over();
-        if is_due() {
+        if self.has_unsent() {
             let until = raw::now_ns().saturating_add(LEAVE_NS);
-            while is_due() && raw::now_ns() < until {
-                raw::nap(LEAVE_NAP_NS);
+            loop {
                 self.outgoing.with(|outgoing| self.flush(outgoing));
+                if !self.has_unsent() || raw::now_ns() >= until {
+                    return;
+                }
+                raw::nap(LEAVE_NAP_NS);
             }
         }
     }

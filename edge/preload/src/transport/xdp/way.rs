@@ -46,7 +46,7 @@ struct By {
 }
 
 impl Ways {
-    /// Sends a datagram; `None` if it is to go by the kernel.
+    /// Sends a datagram; `None` if it is to go by the kernel. Besides, the interface, if it has not taken all yet.
     pub(super) fn send(
         &mut self,
         uplinks: &[Arc<Uplink>],
@@ -54,7 +54,7 @@ impl Ways {
         epoch: u32,
         parts: &[libc::iovec],
         to: Option<SocketAddr>,
-    ) -> Option<usize> {
+    ) -> Option<(usize, Option<Arc<Uplink>>)> {
         if self.epoch != Some(epoch) {
             self.known.clear();
             self.peer = address::name(fd, true);
@@ -82,11 +82,13 @@ impl Ways {
         self.room.resize(len, 0);
         // Where the program's memory is not there, the kernel says so.
         cursor.drain(self.room.as_mut_ptr(), len).ok().filter(|got| *got == len)?;
-        if !by.send(to.ip(), &self.room)? {
+        let is_taken = by.send(to.ip(), &self.room)?;
+        let stuck = by.uplink.has_unsent().then(|| Arc::clone(&by.uplink));
+        if !is_taken {
             // It is down, or gone: the next one is the kernel's, which says so.
             *place = Some(Way { to, until_ns: now.saturating_add(ELSEWHERE_NS), by: None });
         }
-        Some(len)
+        Some((len, stuck))
     }
 }
 
