@@ -247,19 +247,22 @@ fn datagrams_of_a_program_that_spins_pass_the_kernel() {
                 let server = pair.framed(&format!("echo {mode}"), at(any), Some("latency"));
                 let mut client = Running::start(&mut pair.role(true, "client", at(to)));
                 assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+                // A call that waits goes to sleep where the machine does not let both programs run: what comes then is
+                // the kernel's, which gets one of the two of each exchange. One that does not wait never sleeps.
+                let most = if mode == "spin" { 600 } else { 1300 };
                 let mut least = u64::MAX;
                 for _ in 0..5 {
                     let before = by_kernel();
                     assert_eq!(client.ask("exchange 1000 64 0"), "said 1000", "{mode} {any}");
                     assert_eq!(client.ask("exchange 300 1400 0"), "said 300", "{mode} {any}");
                     least = least.min(by_kernel() - before);
-                    // None, unless the machine does not let the program spin.
+                    // None, unless one sleeps.
                     if least < 600 {
                         break;
                     }
                 }
                 assert!(server.has_frames(), "{mode} {any}: {}", server.explained());
-                assert!(least < 600, "{mode} {any}: {least} of 2600 at best");
+                assert!(least < most, "{mode} {any}: {least} of 2600 at best");
             }
         }
     });
