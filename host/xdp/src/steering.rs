@@ -273,7 +273,7 @@ fn note_ends(asm: &mut Assembler, at: i16, bytes: i32) {
 }
 
 /// Passes segments on of connections that the kernel has: a port may have been claimed after they were made. Those that
-/// only a listener of the kernel's would get are not.
+/// only a listener of the kernel's would get are not, nor those of one that is over: what comes may begin another.
 fn leave_connections(asm: &mut Assembler, mine: Label, pass: Label) {
     asm.set(Reg(1), CONTEXT);
     asm.load(Width::Double, Reg(2), STACK, ENDS);
@@ -285,6 +285,7 @@ fn leave_connections(asm: &mut Assembler, mine: Label, pass: Label) {
     asm.load(Width::Word, PACKET, Reg(0), SOCK_STATE); // The packet is not read any more.
     asm.set(Reg(1), Reg(0));
     asm.call(SK_RELEASE);
+    asm.jump(If::Equal, PACKET, TCP_TIME_WAIT, mine);
     asm.jump(If::Unequal, PACKET, TCP_LISTEN, pass);
 }
 
@@ -356,6 +357,7 @@ const SKC_LOOKUP_TCP: i32 = 99;
 const THIS_NAMESPACE: i32 = -1;
 // Of `struct bpf_sock`.
 const SOCK_STATE: i16 = 72;
+const TCP_TIME_WAIT: i32 = 6;
 const TCP_LISTEN: i32 = 10;
 const TCP: i32 = 6;
 

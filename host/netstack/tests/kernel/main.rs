@@ -463,3 +463,19 @@ fn a_connection_of_the_kernels_goes_on_when_its_port_is_claimed() {
         }
     });
 }
+
+/// Goal: a client whose connection the kernel has had, and closed first, begins another from the same port here.
+#[test]
+fn a_client_comes_back_whose_connection_the_kernel_has_closed() {
+    with_namespaces("a_client_comes_back_whose_connection_the_kernel_has_closed", || {
+        let pair = Pair::new(1);
+        let listener = std::net::TcpListener::bind(at(NEAR, PORT)).unwrap();
+        let mut client = pair.far_role("returning", &format!("{FAR} 7000 {NEAR} {PORT}"));
+        drop(listener.accept().unwrap());
+        client.wait_for("back");
+        let mut near = Near::new(None);
+        near.listen(at(NEAR, PORT), None);
+        near.serve_echo(PORT, 1);
+        client.wait_for("again");
+    });
+}

@@ -27,6 +27,7 @@ fn a_role() {
         "talker" => talker(addr(0)),
         "urgent" => urgent(addr(0)),
         "crossing" => crossing(addr(0), addr(2)),
+        "returning" => returning(addr(0), addr(2)),
         "loss" => loss(words[0], u32::try_from(number(1)).unwrap()),
         "netstack-server" => netstack_server(addr(0)),
         other => panic!("{other} is no role"),
@@ -163,14 +164,7 @@ fn urgent(addr: SocketAddr) {
 
 /// Connects from a port of its own, and says what it reads.
 fn crossing(from: SocketAddr, to: SocketAddr) {
-    let socket = rustix::net::socket(
-        rustix::net::AddressFamily::INET,
-        rustix::net::SocketType::STREAM,
-        None,
-    )
-    .unwrap();
-    rustix::net::bind(&socket, &from).unwrap();
-    let mut stream = TcpStream::from(socket);
+    let mut stream = bound(from);
     ready();
     if let Err(error) = rustix::net::connect(&stream, &to) {
         return say(&format!("{error:?}"));
@@ -178,6 +172,35 @@ fn crossing(from: SocketAddr, to: SocketAddr) {
     let mut bytes = [0; 7];
     stream.read_exact(&mut bytes).unwrap();
     say(std::str::from_utf8(&bytes).unwrap());
+}
+
+fn bound(from: SocketAddr) -> TcpStream {
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .unwrap();
+    rustix::net::bind(&socket, &from).unwrap();
+    TcpStream::from(socket)
+}
+
+/// Connects, and once the server has closed that connection, again from the same port, to an echo.
+fn returning(from: SocketAddr, to: SocketAddr) {
+    let mut stream = bound(from);
+    ready();
+    rustix::net::connect(&stream, &to).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    drop(stream);
+    println!("\nback");
+    std::thread::sleep(Duration::from_millis(200));
+    let mut stream = bound(from);
+    rustix::net::connect(&stream, &to).unwrap();
+    stream.write_all(b"again").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut bytes = String::new();
+    stream.read_to_string(&mut bytes).unwrap();
+    say(&bytes);
 }
 
 /// Loses packets that come to an interface.
