@@ -128,15 +128,16 @@ impl Link {
         }
     }
 
-    /// The neighbour that an earlier packet to this address waits for, if it still does.
+    /// The neighbour that an earlier packet to this address waits for, if it still does, or if it has just taken the last
+    /// frame.
     #[inline]
     fn behind_which(&mut self, to: IpAddr, now: Time) -> Option<IpAddr> {
         if self.waiting.packets.is_empty() {
             return None;
         }
-        self.waiting.by(to)?;
+        let by = self.waiting.by(to)?;
         self.release(now);
-        self.waiting.by(to)
+        self.waiting.by(to).or_else(|| (!self.has_room()).then_some(by))
     }
 
     #[inline]
