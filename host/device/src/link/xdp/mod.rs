@@ -2,8 +2,7 @@
 //!
 //! What goes over the wire is what the UDP link sends. The socket of each address stays beside: it holds the port, and
 //! has what frames cannot carry or the steering program leaves to the kernel: multicast, fragments, long bursts, packets
-//! to this host, and to neighbours whose hardware address is not known. Those make the kernel find it out, which it does for
-//! nobody else.
+//! to this host, and to neighbours whose hardware address is not known: a datagram of its own makes the kernel ask for one.
 
 use crate::link::gid::Device;
 use crate::link::xdp::frame::{Frame, MacAddresses};
