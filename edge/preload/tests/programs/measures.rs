@@ -1,6 +1,8 @@
 //! Programs that measure, and look at what they get.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -102,6 +104,45 @@ fn sockperf_gets_its_datagrams_in_order_through_a_mailbox() {
             threads.spawn(move || measure_mail(mode));
         }
     });
+}
+
+/// Goal: programs that start long after the first one find its mailboxes: the directory of them stays.
+#[test]
+fn the_directory_of_mailboxes_outlives_the_start_of_other_programs() {
+    if !are_installed(&["python3"]) {
+        return;
+    }
+    const RECEIVE: &str = "import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
+        s.bind((\"127.0.0.1\", 0)); s.settimeout(0.01)\ntry: s.recv(9)\nexcept TimeoutError: pass\n\
+        print(\"ready\", flush=True); sys.stdin.read()";
+    let place = Place::new("directory");
+    let directory = || {
+        let all = fs::read_dir(place.rings()).expect("a meeting place");
+        let mut all = all.map(|file| file.expect("a file"));
+        // A mailbox has the number of its socket behind that.
+        let is_directory = |name: &str| name.starts_with("udp.") && name.matches('.').count() == 2;
+        let found = all.find(|file| is_directory(file.file_name().to_str().expect("text")));
+        found.expect("a directory of mailboxes").metadata().expect("its inode").ino()
+    };
+    let start = || {
+        let mut command = place.command("python3");
+        command.args(["-c", RECEIVE]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a program");
+        let mut line = String::new();
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        lines.read_line(&mut line).expect("a line");
+        child
+    };
+    let mut first = start();
+    let before = directory();
+    // By then it counts as old.
+    std::thread::sleep(Duration::from_secs(4));
+    let mut second = start();
+    assert_eq!(directory(), before);
+    for child in [&mut first, &mut second] {
+        drop(child.stdin.take());
+        child.wait().expect("its end");
+    }
 }
 
 fn measure_mail(mode: &[&str]) {

@@ -118,8 +118,15 @@ pub(super) fn key(addr: SocketAddr) -> u16 {
     u16::try_from(mixed >> 48).unwrap_or(0)
 }
 
+/// Digits of a socket's number in the name of its mailbox.
+const COOKIE_DIGITS: usize = 16;
+
+fn file_name(network: u64, cookie: u64) -> String {
+    format!("udp.{}.{cookie:0COOKIE_DIGITS$x}", spaces(network))
+}
+
 fn path(network: u64, cookie: u64) -> Option<CString> {
-    rendezvous::path(&format!("udp.{}.{cookie:016x}", spaces(network)))
+    rendezvous::path(&file_name(network, cookie))
 }
 
 impl Directory {
@@ -264,18 +271,35 @@ pub(crate) fn withdraw_of_dead(network: u64, cookie: u64) {
     }
 }
 
+/// The kernel's number for the socket whose mailbox has this name; `None` if it is another file's, as a directory's own.
+fn cookie_of(name: &str) -> Option<u64> {
+    let (spaces, cookie) = name.strip_prefix("udp.")?.rsplit_once('.')?;
+    let is_one = cookie.len() == COOKIE_DIGITS && spaces.contains('.');
+    is_one.then(|| u64::from_str_radix(cookie, 16).ok())?
+}
+
 /// Removes a mailbox that processes have left behind that were killed.
 pub(crate) fn tidy_up(name: &str) {
-    let Some((_, cookie)) = name.strip_prefix("udp.").and_then(|rest| rest.rsplit_once('.')) else {
-        return;
-    };
-    let (Ok(cookie), Some(path)) = (u64::from_str_radix(cookie, 16), rendezvous::path(name)) else {
-        return;
-    };
+    let (Some(cookie), Some(path)) = (cookie_of(name), rendezvous::path(name)) else { return };
     let Some(file) = rendezvous::open_own(&path, Expect::File) else { return };
     let mailbox = Mailbox::open(&file, cookie);
     let is_dead = |mailbox: Mailbox| mailbox.is_of_known() && mailbox.is_dead();
     if mailbox.map_or_else(|| rendezvous::is_stillborn(&path), is_dead) {
         raw::unlink(&path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: mailboxes are told from directories, whose names end in a number as well.
+    #[test]
+    fn only_a_mailbox_has_the_number_of_a_socket_in_its_name() {
+        let (network, cookie) = (3, 0x3_daba);
+        let of_network = format!("udp.{}", spaces(network));
+        assert_eq!(cookie_of(&of_network), None, "{of_network}");
+        assert_eq!(cookie_of(&format!("udp.{}", spaces(HOST))), None);
+        assert_eq!(cookie_of(&file_name(network, cookie)), Some(cookie));
     }
 }
