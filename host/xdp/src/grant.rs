@@ -1,6 +1,7 @@
 //! Messages between an owner and its members, over a UNIX socket that keeps their bounds.
 //!
-//! The owner sends a greeting with the descriptors of the UMEM and of the member's gates, and the sockets behind it, as many to a message as there
+//! The owner sends a greeting with the descriptors of the UMEM, of the member's gates, and of a pipe
+//! that it holds for as long as it has the UMEM mapped, and the sockets behind it, as many to a message as there
 //! is room for. Then the member asks, and each question has one answer: 0, or the number of an error. Numbers are in the
 //! byte order of the host.
 
@@ -135,7 +136,7 @@ pub(crate) fn parse_sockets(bytes: &[u8], fds: Vec<OwnedFd>) -> io::Result<Vec<(
 /// Sockets that a member takes.
 const SOCKETS_MAX: u32 = 64;
 /// Of these messages and of the layout of a UMEM's record: those of other versions are refused.
-const VERSION: u32 = 0x5844_0003;
+const VERSION: u32 = 0x5844_0004;
 const NO_GATE: u32 = u32::MAX;
 const CLAIM: u32 = 1;
 const RELEASE: u32 = 2;

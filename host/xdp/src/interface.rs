@@ -297,9 +297,9 @@ impl Interface {
         self.dismiss(group, place, None);
     }
 
-    /// The same for a member that is another process. What it has in its hands comes back once that has ended: until then
-    /// it may write there, whether it has been told or not.
-    pub(crate) fn dismiss(&mut self, group: &mut Group, place: u32, process: Option<u32>) {
+    /// The same for a member that is another process. What it has in its hands comes back once that has ended, or has
+    /// its UMEM no more: until then it may write there, whether it has been told or not.
+    pub(crate) fn dismiss(&mut self, group: &mut Group, place: u32, holding: Option<Holding>) {
         let Some(at) = group.members.iter().position(|member| member.place == place) else {
             return;
         };
@@ -310,7 +310,7 @@ impl Interface {
         self.steering.uninstall_gates(place);
         // A ring that cannot be mapped keeps its frames.
         let remains = fds.iter().filter_map(|(_, fd)| Remains::of(fd.as_fd()).ok()).collect();
-        group.left.push(Left { place, process, remains });
+        group.left.push(Left { place, holding, since: Instant::now(), remains });
         self.tend(group);
     }
 
@@ -323,7 +323,7 @@ impl Interface {
             return;
         }
         let Some(mut locked) = umem.try_lock() else { return };
-        let is_due = |left: &mut Left| left.process.is_none_or(alive::has_ended);
+        let is_due = |left: &mut Left| left.holding.as_ref().is_none_or(Holding::has_ended);
         for Left { place, remains, .. } in left.extract_if(.., is_due) {
             remains.iter().for_each(|rings| rings.reclaim(umem, &mut locked));
             locked.reclaim(place);
@@ -399,9 +399,10 @@ impl Group {
         self.members.len() + self.left.len()
     }
 
-    /// Frames that members have left have not come back.
-    pub(crate) fn is_behind(&self) -> bool {
-        !self.left.is_empty()
+    /// How soon to look again whether frames that members have left can come back.
+    pub(crate) fn look_again(&self) -> Option<Duration> {
+        let youngest = self.left.iter().map(|left| left.since.elapsed()).min()?;
+        Some(if youngest < LOOK_RARELY { LOOK_OFTEN } else { LOOK_RARELY })
     }
 
     pub(crate) fn shape(&self) -> Shape {
@@ -433,9 +434,25 @@ struct Sockets {
 #[derive(Debug)]
 struct Left {
     place: u32,
-    /// The process that has to end before.
-    process: Option<u32>,
+    /// What has to end before.
+    holding: Option<Holding>,
+    since: Instant,
     remains: Vec<Remains>,
+}
+
+/// How long another process has a UMEM mapped.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    /// Once this has ended, also if others have its descriptors; or
+    pub(crate) process: u32,
+    /// once the pipe has no other end.
+    pub(crate) tie: KeptFd,
+}
+
+impl Holding {
+    fn has_ended(&self) -> bool {
+        rustix::io::read(&self.tie, &mut [0; 64]) == Ok(0) || alive::has_ended(self.process)
+    }
 }
 
 fn free(places: &mut [bool], place: u32) {
@@ -537,4 +554,7 @@ const KEYS_MAX: u32 = 65_536;
 const BASE_RX_ENTRIES: u32 = 1;
 /// Several times what a queue stays busy after its last socket.
 pub const QUEUE_PATIENCE: Duration = Duration::from_millis(300);
+/// Between two looks at whether those that have left have ended, at first and later.
+const LOOK_OFTEN: Duration = Duration::from_millis(20);
+const LOOK_RARELY: Duration = Duration::from_secs(1);
 const BIND_WAIT: Duration = Duration::from_millis(5);

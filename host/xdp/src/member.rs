@@ -5,6 +5,7 @@ use crate::grant::{self, Greeting, Request};
 use crate::socket::Socket;
 use crate::steering::Key;
 use crate::umem::{Files, Umem};
+use adverb_sys::fork::KeptFd;
 use adverb_sys::poll;
 use adverb_sys::process;
 use adverb_sys::unix::Stream;
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 pub struct Membership {
     stream: Stream,
     gates: Gates,
+    umem: Arc<Umem>,
     /// Threads ask in turn: an answer does not say to which question.
     turn: Mutex<()>,
 }
@@ -58,8 +60,10 @@ impl Membership {
         let mut fds = Vec::new();
         let mut bytes = [0; Greeting::LEN + 1];
         let greeting = Greeting::parse(take(&stream, &mut bytes, &mut fds)?)?;
-        let [frames, record, gates] = <[OwnedFd; 3]>::try_from(fds).map_err(|_| nonsense())?;
-        let umem = Arc::new(Umem::open(greeting.shape, &Files { frames, record })?);
+        let [frames, record, gates, tie] = <[OwnedFd; 4]>::try_from(fds).map_err(|_| nonsense())?;
+        let mut umem = Umem::open(greeting.shape, &Files { frames, record })?;
+        umem.hold(KeptFd::new(above(tie)?)?);
+        let umem = Arc::new(umem);
         let gates = Gates::open(&gates)?;
         let mut sockets = Vec::new();
         while u32::try_from(sockets.len()).is_ok_and(|count| count < greeting.sockets) {
@@ -70,7 +74,12 @@ impl Membership {
                 sockets.push(Socket::adopt(fd, Arc::clone(&umem), greeting.place, queue)?);
             }
         }
-        Ok((Self { stream, gates, turn: Mutex::new(()) }, sockets))
+        Ok((Self { stream, gates, umem, turn: Mutex::new(()) }, sockets))
+    }
+
+    /// Its descriptors, but for those of the sockets.
+    pub fn all_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.stream.as_fd()).chain(self.umem.tie())
     }
 
     /// By which it says for which keys it wants packets now.

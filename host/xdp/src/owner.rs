@@ -11,12 +11,14 @@
 
 use crate::grant::{self, Greeting, Request};
 use crate::inspector::{Claim, Inspectors, Place, Ruling, Verdict};
-use crate::interface::{Group, Interface, Member};
+use crate::interface::{Group, Holding, Interface, Member};
 use crate::steering::Key;
 use adverb_sys::epoll::{Epoll, Events, Interest};
+use adverb_sys::fork::KeptFd;
 use adverb_sys::netns;
 use adverb_sys::process;
 use adverb_sys::unix::{Credentials, Listener, Stream};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -58,7 +60,7 @@ struct Served {
     member: u64,
     stream: Stream,
     user: u32,
-    process: u32,
+    holding: Holding,
     /// The kernel's sockets that have the ports of its keys.
     twins: HashMap<Key, OwnedFd>,
 }
@@ -135,8 +137,9 @@ impl Owner {
         admits: impl Fn(Credentials) -> bool,
     ) -> io::Result<()> {
         self.resume();
-        let is_behind = self.paused.is_some() || self.groups.values().any(Group::is_behind);
-        let timeout = if is_behind { Some(timeout.unwrap_or(AGAIN).min(AGAIN)) } else { timeout };
+        let paused = self.paused.map(|_| AGAIN);
+        let behind = self.groups.values().filter_map(Group::look_again);
+        let timeout = behind.chain(paused).chain(timeout).min();
         self.epoll.wait(&mut self.events, timeout)?;
         let ready: Vec<_> = self.events.iter().map(|event| event.token).collect();
         for token in ready {
@@ -161,18 +164,19 @@ impl Owner {
         };
         let result = match stream.peer() {
             Ok(peer) if peer.pid != 0 && admits(peer) => {
-                self.admit(&stream, peer.uid).map(|place| (place, peer))
+                self.admit(&stream, peer.uid).map(|admitted| (admitted, peer))
             }
             Ok(_) => Err(io::ErrorKind::PermissionDenied.into()),
             Err(error) => Err(error),
         };
         match result {
-            Ok((place, Credentials { pid: process, uid: user })) => {
+            Ok(((place, tie), Credentials { pid: process, uid: user })) => {
+                let holding = Holding { process, tie };
                 let watched = self.epoll.add(&stream, place.into(), Interest::Readable);
                 self.taken_in += 1;
                 let member = self.taken_in;
                 let twins = HashMap::new();
-                self.members.insert(place, Served { member, stream, user, process, twins });
+                self.members.insert(place, Served { member, stream, user, holding, twins });
                 if watched.is_err() {
                     self.end(place);
                 }
@@ -202,7 +206,7 @@ impl Owner {
         }
     }
 
-    fn admit(&mut self, stream: &Stream, user: u32) -> io::Result<u32> {
+    fn admit(&mut self, stream: &Stream, user: u32) -> io::Result<(u32, KeptFd)> {
         if self.groups.get(&user).map_or(0, Group::len) >= MEMBERS_EACH {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
@@ -215,7 +219,7 @@ impl Owner {
         let greeted = joined.and_then(|member| {
             let place = member.place();
             let greeted = greet(stream, &group, member);
-            greeted.inspect_err(|_| self.interface.leave(&mut group, place)).map(|()| place)
+            greeted.inspect_err(|_| self.interface.leave(&mut group, place)).map(|tie| (place, tie))
         });
         self.groups.insert(user, group);
         greeted
@@ -331,10 +335,10 @@ impl Owner {
 
     fn end(&mut self, place: u32) {
         let Some(served) = self.members.remove(&place) else { return };
-        let Served { stream, user, process, twins, .. } = served;
+        let Served { stream, user, holding, twins, .. } = served;
         let _ = self.epoll.remove(stream.as_fd());
         if let Some(mut group) = self.groups.remove(&user) {
-            self.interface.dismiss(&mut group, place, Some(process));
+            self.interface.dismiss(&mut group, place, Some(holding));
             self.groups.insert(user, group);
         }
         self.inspectors.close(user, twins.into_values().collect());
@@ -342,14 +346,17 @@ impl Owner {
     }
 }
 
-/// Sends a member what it needs.
-fn greet(stream: &Stream, group: &Group, member: Member) -> io::Result<()> {
+/// Sends a member what it needs. What shows that it has all of that no more.
+fn greet(stream: &Stream, group: &Group, member: Member) -> io::Result<KeptFd> {
+    let (shows, tie) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let shows = KeptFd::new(shows)?;
     let files = group.files().ok_or(io::ErrorKind::InvalidInput)?;
     let sockets = u32::try_from(member.sockets.len()).unwrap_or(u32::MAX);
     let greeting = Greeting { place: member.place(), shape: group.shape(), sockets };
-    let fds = [files.frames.as_fd(), files.record.as_fd(), member.gates.as_fd()];
+    let fds = [files.frames.as_fd(), files.record.as_fd(), member.gates.as_fd(), tie.as_fd()];
     stream.send(&greeting.emit(), &fds)?;
-    grant::send_sockets(stream, &member.sockets)
+    grant::send_sockets(stream, &member.sockets)?;
+    Ok(shows)
 }
 
 /// No place has these numbers.

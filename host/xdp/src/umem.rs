@@ -21,13 +21,13 @@
 //! 3. A frame is written only by the member that has it.
 
 use adverb_shm::alive;
-use adverb_sys::fork::PerProcess;
+use adverb_sys::fork::{KeptFd, PerProcess};
 use adverb_sys::memory::{self, Mapping};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -110,6 +110,8 @@ pub struct Umem {
     /// This process, as the lock has it.
     me: u32,
     nonsense: AtomicU64,
+    /// Closed once it is not mapped any more, here or because another program has taken this process over.
+    tie: Option<KeptFd>,
 }
 
 /// Descriptors by which others map a UMEM.
@@ -163,7 +165,16 @@ impl Umem {
         let _ = record.keep_from_children();
         let (shared, me) = (turn.is_some(), alive::me());
         let turn = turn.unwrap_or_default();
-        Self { shape, frames, record, shared, turn, me, nonsense: AtomicU64::new(0) }
+        Self { shape, frames, record, shared, turn, me, nonsense: AtomicU64::new(0), tie: None }
+    }
+
+    /// Holds a descriptor for as long as it is mapped.
+    pub(crate) fn hold(&mut self, tie: KeptFd) {
+        self.tie = Some(tie);
+    }
+
+    pub(crate) fn tie(&self) -> Option<BorrowedFd<'_>> {
+        self.tie.as_ref().map(AsFd::as_fd)
     }
 
     fn begin(&self) {

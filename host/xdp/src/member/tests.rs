@@ -7,6 +7,7 @@
 
 use super::*;
 use crate::steering::Protocol;
+use crate::umem::Shape;
 use adverb_sys::memory::Mapping;
 use adverb_sys::unix::Listener;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,7 +17,8 @@ fn pair(name: &str) -> (Membership, Stream) {
     let listener = Listener::bind(name.as_bytes()).unwrap();
     let stream = Stream::connect(name.as_bytes()).unwrap();
     let (pages, _) = Mapping::memfd("gates", 1).unwrap();
-    let member = Membership { stream, gates: Gates::over(pages), turn: Mutex::new(()) };
+    let umem = Arc::new(Umem::private(Shape { frames: 1, frame_bytes: 2048 }).unwrap());
+    let member = Membership { stream, gates: Gates::over(pages), umem, turn: Mutex::new(()) };
     (member, listener.accept().unwrap())
 }
 

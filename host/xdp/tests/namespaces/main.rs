@@ -402,6 +402,27 @@ fn a_member_that_lives_on_does_not_write_to_frames_of_others() {
     });
 }
 
+/// Goal: a process that is a member again and again, as one whose program begins anew, is let in each time.
+#[test]
+fn a_process_that_lives_on_can_be_a_member_again_and_again() {
+    with_namespaces("a_process_that_lives_on_can_be_a_member_again_and_again", || {
+        let _pair = Pair::new(1);
+        let _owner = near_role("owner", "");
+        for _ in 0..100 {
+            let mut asked = Membership::ask(OWNER);
+            // The owner looks now and then whether it has the memory of the last times no more.
+            assert!(soon(|| {
+                if asked.is_err() {
+                    asked = Membership::ask(OWNER);
+                }
+                asked.is_ok()
+            }));
+            let (membership, sockets) = asked.unwrap();
+            assert!(!membership.has_ended() && !sockets.is_empty());
+        }
+    });
+}
+
 /// Goal: an owner that is killed leaves neither program nor busy queue, and its members notice.
 #[test]
 fn an_owner_that_is_killed_leaves_nothing() {

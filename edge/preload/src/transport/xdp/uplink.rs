@@ -250,7 +250,8 @@ impl Uplink {
         }
         let mut fds: Vec<_> = incoming.iter().map(|one| one.as_fd().as_raw_fd()).collect();
         let routes = Routes::open_above(FD_MIN).ok()?;
-        fds.extend([membership.as_fd().as_raw_fd(), routes.as_fd().as_raw_fd()]);
+        fds.push(routes.as_fd().as_raw_fd());
+        fds.extend(membership.all_fds().map(|fd| fd.as_raw_fd()));
         let uplink = Self {
             index,
             membership,

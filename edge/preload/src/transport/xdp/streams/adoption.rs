@@ -91,8 +91,8 @@ fn carrier_of<'a>(
     let mut net = Netstack::new_above(found.index, sockets, limits, FD_MIN).ok()?;
     net.leave_strangers();
     let ours = super::super::uplink::process();
-    net.all_fds().for_each(|fd| ours.note_own(std::os::fd::AsRawFd::as_raw_fd(&fd)));
-    ours.note_own(std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&membership)));
+    let all = net.all_fds().chain(membership.all_fds());
+    all.for_each(|fd| ours.note_own(std::os::fd::AsRawFd::as_raw_fd(&fd)));
     carriers.push(Carrier::new(found.index, membership, net));
     carriers.last_mut()
 }
