@@ -52,11 +52,14 @@ pub(crate) struct Frames {
     parts: ManuallyDrop<Parts>,
 }
 
+/// What has been asked for, and of which owner.
+type Claim = (Arc<Uplink>, Key);
+
 #[derive(Debug)]
 struct Parts {
     uplinks: Vec<Arc<Uplink>>,
     queue: Arc<Queue>,
-    keys: Guarded<Vec<(Arc<Uplink>, Key)>>,
+    keys: Guarded<Vec<Claim>>,
     domain: c_int,
     ways: Guarded<Ways>,
     /// The kernel is to be asked at each call that finds nothing: the program has been told what it has, or may be.
@@ -177,13 +180,9 @@ fn refuse(socket: &Socket) -> bool {
 pub(crate) fn connected(socket: &Socket, fd: c_int) {
     if let Some(frames) = of(socket).filter(|frames| !frames.parts.queue.is_over()) {
         let errno = raw::errno();
-        // The kernel brings all until the last of the new keys is in.
-        frames.parts.queue.shut();
-        frames.let_go_of_keys();
-        if !frames.claim(fd) {
+        if !frames.claim_anew(fd) {
             socket.set_reason(Reason::NoFrames);
         }
-        frames.parts.queue.open();
         raw::set_errno(errno);
     }
 }
@@ -275,30 +274,59 @@ impl Frames {
 
     /// Asks owners for what the kernel would bring to the socket; says whether it has got any of it.
     fn claim(&self, fd: c_int) -> bool {
-        let Some(own) = address::name(fd, false).filter(|own| own.port() != 0) else {
-            return false;
-        };
-        let remote = address::name(fd, true);
         // SAFETY: the program's descriptor, which is open for the length of this call.
         let twin = unsafe { BorrowedFd::borrow_raw(fd) };
         let Parts { uplinks, queue, keys, .. } = &*self.parts;
-        let mut has_any = false;
-        for uplink in uplinks {
-            for local in uplink.locals(own) {
-                let key = Key { protocol: Protocol::Udp, local, remote };
-                if !process().enter(key, queue) {
-                    continue; // Another socket of this process has the same name.
-                }
-                if uplink.claim(key, queue.gate(), twin) {
-                    keys.with(|keys| keys.push((Arc::clone(uplink), key)));
-                    has_any = true;
-                } else {
-                    process().leave(&key);
-                }
+        for (uplink, key) in self.wanted(fd) {
+            if !process().enter(key, queue) {
+                continue; // Another socket of this process has the same name.
+            }
+            match uplink.claim(key, queue.gate(), twin) {
+                true => keys.with(|keys| keys.push((uplink, key))),
+                false => process().leave(&key),
             }
         }
         queue.use_gates(uplinks);
-        has_any
+        self.has_keys()
+    }
+
+    /// The same, once the socket's name or its peer's has changed. Keys that are needed still or that are not yet
+    /// replaced stay meanwhile: what comes under them would come by the kernel, and nothing tells in which order then.
+    fn claim_anew(&self, fd: c_int) -> bool {
+        let (wanted, Parts { queue, keys, .. }) = (self.wanted(fd), &*self.parts);
+        let before = keys.with(|keys| keys.clone());
+        let is_in = |all: &[Claim], (uplink, key): &Claim| {
+            all.iter().any(|(other, old)| old == key && Arc::ptr_eq(other, uplink))
+        };
+        // Of another peer nothing has come as frames until now: the kernel brings all until the last key is in.
+        let is_covered = wanted.iter().all(|claim| {
+            is_in(&before, claim) || before.iter().any(|(_, old)| old.remote.is_none())
+        });
+        if !is_covered {
+            queue.shut();
+        }
+        self.claim(fd);
+        let stale: Vec<_> = before.into_iter().filter(|claim| !is_in(&wanted, claim)).collect();
+        keys.with(|keys| keys.retain(|claim| !is_in(&stale, claim)));
+        self.let_go_of(&stale);
+        if !is_covered {
+            queue.open();
+        }
+        self.has_keys()
+    }
+
+    /// The keys of what the kernel would bring to the socket.
+    fn wanted(&self, fd: c_int) -> Vec<Claim> {
+        let Some(own) = address::name(fd, false).filter(|own| own.port() != 0) else {
+            return Vec::new();
+        };
+        let remote = address::name(fd, true);
+        let of_uplink = |uplink: &Arc<Uplink>| {
+            let key = |local| Key { protocol: Protocol::Udp, local, remote };
+            let claim = |local| (Arc::clone(uplink), key(local));
+            uplink.locals(own).into_iter().map(claim).collect::<Vec<_>>()
+        };
+        self.parts.uplinks.iter().flat_map(of_uplink).collect()
     }
 
     /// No frames come any more; what is here stays here.
@@ -309,7 +337,11 @@ impl Frames {
     }
 
     fn let_go_of_keys(&self) {
-        let keys = self.parts.keys.with(std::mem::take);
+        self.let_go_of(&self.parts.keys.with(std::mem::take));
+    }
+
+    /// Lets go of keys that are the socket's no more.
+    fn let_go_of(&self, keys: &[Claim]) {
         keys.iter().for_each(|(uplink, key)| uplink.release(*key));
         // What has come until now is the socket's.
         if !keys.is_empty() {

@@ -41,8 +41,8 @@ fn bells_of_strangers_hold_up_no_other() {
         is_over.store(true, Ordering::Relaxed);
         ringing.join().expect("no panic")
     });
-    // As many as a queue of the kernel's takes, at least: bells are left there for a while.
-    assert!(sent >= 10, "only {sent} were sent");
+    // Half of what a queue of the kernel's takes, at least: bells are left there for a while, the clients' among them.
+    assert!(sent >= 5, "only {sent} were sent");
     is_served(port);
     // Its bell, and the socket that it rings by.
     until("descriptors come back", || descriptors(server.id()) <= before + 2);
