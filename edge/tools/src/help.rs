@@ -41,7 +41,7 @@ pub(crate) const VARIABLES: [Variable; 14] = [
         Readers::All,
         "ADVERB_PATH",
         "auto, udp, shm, ring, xdp",
-        "the way to peers of this host; auto: the best; shm: shared memory or none; ring: its rings alone; xdp: packets, to other hosts as frames past the kernel's sockets",
+        "the way to peers: the best, UDP, shared memory, its rings alone, or frames past the kernel",
     ),
     variable(
         Readers::All,
