@@ -26,11 +26,18 @@ pub(crate) fn obstacle_to_loading(program: &OsStr) -> Option<String> {
 
 /// A library of ours, beside this command or where packages put it.
 pub(crate) fn library(name: &str) -> Option<PathBuf> {
-    let exe = std::env::current_exe().unwrap_or_default();
-    let beside = exe.parent().map(PathBuf::from).unwrap_or_default();
-    let places = [beside.clone(), beside.join("deps"), beside.join("../lib")];
+    let places = library_places(&std::env::current_exe().unwrap_or_default());
     let found = places.iter().map(|place| place.join(name)).find(|file| file.exists());
     found.and_then(|file| file.canonicalize().ok())
+}
+
+/// Beside a command, as a build leaves it or a package; and where packages put libraries, for a command that was installed
+/// by itself (`cargo install`).
+fn library_places(exe: &Path) -> [PathBuf; 5] {
+    let beside = exe.parent().map(PathBuf::from).unwrap_or_default();
+    let packages = ["/usr/local/lib", "/usr/lib"].map(PathBuf::from);
+    let [local, system] = packages;
+    [beside.clone(), beside.join("deps"), beside.join("../lib"), local, system]
 }
 
 /// As `execvp(3)` finds it.
@@ -102,6 +109,15 @@ const INTERPRETER_MAX: u64 = 256;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a command that was installed by itself finds the libraries of the package, and any other its own.
+    #[test]
+    fn libraries_are_looked_for_beside_the_command_before_they_are_where_packages_put_them() {
+        let places = library_places(Path::new("/opt/cargo/bin/adverb"));
+        let places: Vec<_> = places.iter().map(|place| place.to_str().unwrap()).collect();
+        let [first, .., last] = &places[..] else { panic!("{places:?}") };
+        assert_eq!((*first, *last), ("/opt/cargo/bin", "/usr/lib"));
+    }
     use std::process::Command;
 
     fn compile(flags: &[&str], source: &str) -> Option<(PathBuf, PathBuf)> {
