@@ -9,7 +9,7 @@
 //! The file's mapping becomes the arena, under the rules of `arena.rs`. The text at its
 //! start is written before any other process can know the file, and never again.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use adverb_sockconf::Level;
@@ -20,6 +20,7 @@ use adverb_shm::file::{Expect, SharedFile};
 use crate::base::shelter::Mapping;
 use crate::base::{config, log, raw};
 use crate::socket::arena::{self, Mapped};
+use crate::socket::own;
 use crate::socket::state::{self, Kind, Socket};
 use crate::socket::table;
 use crate::transport::{datagram, offer, rendezvous, ring};
@@ -46,13 +47,20 @@ fn map(len: usize) -> Option<Mapped> {
     file(len).map(Mapped::File).or_else(nameless)
 }
 
-/// Where the file of a process is; `None` if there is to be none.
-fn path(pid: u32) -> Option<CString> {
+/// Where the file of a process is; `None` if there is to be none. `space`: the namespace of its number, since processes
+/// of two may meet here that have the same one.
+fn path(pid: u32, space: u64) -> Option<CString> {
     match config::get().stats_dir.as_deref() {
-        None => rendezvous::path(&format!("stat.{pid}")),
+        None => rendezvous::path(&format!("stat.{pid}.{space}")),
         Some("") => None,
-        Some(dir) => CString::new(format!("{dir}/adverb-sockets.{pid}")).ok(),
+        Some(dir) => CString::new(format!("{dir}/adverb-sockets.{pid}.{space}")).ok(),
     }
+}
+
+/// The process that a file is named after that lies at the rendezvous, and the namespace of its number.
+fn maker(name: &str) -> Option<(u32, u64)> {
+    let (pid, space) = name.strip_prefix("stat.")?.split_once('.')?;
+    Some((pid.parse().ok()?, space.parse().ok()?))
 }
 
 /// The process that has made the file.
@@ -67,9 +75,10 @@ pub(crate) fn remove() -> bool {
     if arena::holder() != Some(pid) {
         return false;
     }
-    let Some(here) = path(pid) else { return config::get().stats_dir.is_none() };
+    let space = own::OWN.space.load(Ordering::Relaxed);
+    let Some(here) = path(pid, space) else { return config::get().stats_dir.is_none() };
     if let Some(other) = arena::other_process()
-        && let Some(there) = path(other)
+        && let Some(there) = path(other, space)
         && raw::link(&here, &there).is_ok()
     {
         arena::hold(other);
@@ -83,7 +92,7 @@ pub(crate) fn remove() -> bool {
 fn file(len: usize) -> Option<Mapping> {
     let pid = raw::process_id();
     tidy_up(false);
-    let path = path(pid)?;
+    let path = path(pid, alive::namespace())?;
     MAKER.store(pid, Ordering::Relaxed);
     raw::unlink(&path);
     let file = SharedFile::open_own(&path, Expect::Nothing, 1).ok()?;
@@ -95,8 +104,7 @@ fn file(len: usize) -> Option<Mapping> {
     let base = mapping.base().as_ptr();
     let list = |places: &[usize]| places.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let text = format!(
-        "adverb-sockets 1 pid={pid} processes={} fds={} ring={} box={} {} layout={} why={} command={}\0",
-        alive::namespace(),
+        "adverb-sockets 1 pid={pid} fds={} ring={} box={} {} layout={} why={} command={}\0",
         config::get().stats_fds,
         list(&ring::cursors()),
         list(&datagram::counts()),
@@ -117,26 +125,13 @@ pub(crate) fn tidy_up(tells: bool) {
         let Some(name) = name.to_str() else { continue };
         datagram::tidy_up(name);
         offer::tidy_up(name, tells);
-        let maker = name.strip_prefix("stat.").and_then(|pid| pid.parse().ok());
-        if maker.is_some_and(alive::has_ended)
+        if maker(name).is_some_and(|(pid, space)| alive::is_known(space) && alive::has_ended(pid))
             && let Some(path) = rendezvous::path(name)
-            && is_of_known(&path)
         {
             raw::unlink(&path);
         }
     }
 }
-
-/// Whether this process can say if the one that a file of counters is named after lives.
-fn is_of_known(path: &CStr) -> bool {
-    let head = rendezvous::read_own(path, HEAD_BYTES).unwrap_or_default();
-    let text = String::from_utf8_lossy(&head);
-    let said = text.split(' ').find_map(|word| word.strip_prefix("processes="));
-    said.and_then(|number| number.parse().ok()).is_none_or(alive::is_known)
-}
-
-/// Enough of the text to find that in.
-const HEAD_BYTES: usize = 128;
 
 /// Fills in what only others know: the kernel, and senders that found no room.
 pub(crate) fn sum_up(socket: &Socket, fd: i32) {

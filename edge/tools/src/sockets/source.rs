@@ -24,8 +24,6 @@ pub(super) type Row = BTreeMap<String, u64>;
 pub(super) struct Source {
     pub(super) file: File,
     pub(super) pid: u32,
-    /// The namespace that this is a number of, if it is known.
-    processes: Option<String>,
     pub(super) command: String,
     why: Vec<String>,
     /// Name, offset and size of each number.
@@ -128,7 +126,6 @@ impl Source {
         Some(Self {
             file,
             pid,
-            processes: word("processes=").map(str::to_owned),
             command: command.to_owned(),
             why: why.split(';').map(str::to_owned).collect(),
             fields: fields.collect::<Option<_>>()?,
@@ -145,13 +142,6 @@ impl Source {
             waits: word("waits=").and_then(Waits::parse),
             directory: path.parent().unwrap_or(Path::new("/")).to_owned(),
         })
-    }
-
-    /// Whether its process is of this process namespace: of another, its number says nothing here.
-    fn is_of_known(&self) -> bool {
-        let own = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let said = self.processes.as_deref().filter(|said| *said != "0");
-        said.is_none_or(|said| own.as_os_str() == format!("pid:[{said}]").as_str())
     }
 
     fn number(&self, at: u64, size: usize) -> Option<u64> {
@@ -353,15 +343,18 @@ pub(super) fn sources_in(directory: Option<&Path>, dead: Dead) -> Vec<Source> {
     let directory = directory.map(PathBuf::from).or_else(|| named.map(PathBuf::from));
     let directory = directory.unwrap_or_else(|| meeting_of(process::user()));
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let own = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let mut found: Vec<Source> = entries
         .filter_map(|entry| {
             let name = entry.file_name();
             let name = name.to_str()?;
-            let pid = name.strip_prefix("stat.").or(name.strip_prefix("adverb-sockets."))?;
-            let source = Source::open(&entry.path());
-            if source.as_ref().is_some_and(|source| !source.is_of_known()) {
+            let of = name.strip_prefix("stat.").or(name.strip_prefix("adverb-sockets."))?;
+            let (pid, processes) = of.split_once('.').unwrap_or((of, "0"));
+            // Of another process namespace, its number says nothing here.
+            if processes != "0" && own.as_os_str() != format!("pid:[{processes}]").as_str() {
                 return None;
             }
+            let source = Source::open(&entry.path());
             if dead != Dead::Listed && !Path::new("/proc").join(pid).exists() {
                 if dead == Dead::Removed {
                     let _ = fs::remove_file(entry.path());

@@ -129,8 +129,8 @@ fn the_daemon_outlives_programs_and_programs_the_daemon() {
     let all = places.await_stat("one has ended", |all| ended(all).0 == 1);
     assert_eq!(ended(&all), (1, 25));
     assert!(of(&all, &client).is_some() && of(&all, &server).is_none());
-    let file = format!("stat.{}", server.0.id());
-    assert!(!places.names().contains(&file), "{:?}", places.names());
+    let file = format!("stat.{}.", server.0.id());
+    assert!(!places.names().iter().any(|name| name.starts_with(&file)), "{:?}", places.names());
     drop(daemon);
     let _daemon = Daemon::start(&places.place, &places.state);
     let all = places.await_stat("totals are there", |all| !all.is_empty());
@@ -143,27 +143,32 @@ fn the_daemon_outlives_programs_and_programs_the_daemon() {
     assert!(stdout(&text).contains("2 ended"), "{}", stdout(&text));
 }
 
-/// Goal: of a program in another process namespace, whose number says nothing here, nothing is told or removed.
-#[test]
-fn programs_of_another_process_namespace_are_left_alone() {
-    let places = Places::new("apart");
+/// A program in a process namespace of its own, where it has that number; `None` if there is none to be had.
+fn start_apart(places: &Places, number: u32) -> Option<Talker> {
     let place = places.place.to_str().expect("a path in Unicode").to_owned();
     let ways = [&["-pf", "--kill-child"][..], &["-rpf", "--kill-child"]];
     let can = |way: &&&[&str]| {
         let status = Command::new("unshare").args(**way).arg("true").status();
         status.is_ok_and(|status| status.success())
     };
-    let Some(way) = ways.iter().find(can) else {
-        return eprintln!("skipped: no process namespace to be had");
-    };
-    // It has a number that no process has here.
-    let is_free = |number: &u32| !Path::new(&format!("/proc/{}", number + 1)).exists();
-    let number = (20_000..30_000).find(is_free).expect("a number").to_string();
+    let way = ways.iter().find(can)?;
     let script = "echo $0 > /proc/sys/kernel/ns_last_pid; \"$@\"; exit";
     let mut command = Command::new("unshare");
-    command.args(*way).args(["--mount-proc", "sh", "-c", script, &number]);
+    command.args(*way).args(["--mount-proc", "sh", "-c", script, &(number - 1).to_string()]);
     command.arg(std::env::current_exe().expect("a path of this test"));
-    let mut apart = Talker::start_by(command, place);
+    Some(Talker::start_by(command, place))
+}
+
+/// Goal: of a program in another process namespace, whose number says nothing here, nothing is told or removed.
+#[test]
+fn programs_of_another_process_namespace_are_left_alone() {
+    let places = Places::new("apart");
+    // It has a number that no process has here.
+    let is_free = |number: &u32| !Path::new(&format!("/proc/{number}")).exists();
+    let number = (20_000..30_000).find(is_free).expect("a number");
+    let Some(mut apart) = start_apart(&places, number) else {
+        return eprintln!("skipped: no process namespace to be had");
+    };
     apart.ask("connect");
     apart.ask("exchange 50");
     let before = places.names();
@@ -179,6 +184,35 @@ fn programs_of_another_process_namespace_are_left_alone() {
     let after = places.names();
     assert!(before.iter().all(|name| after.contains(name)), "{before:?}, then {after:?}");
     apart.ask("exchange 50");
+}
+
+/// Goal: a program in another process namespace that has the number of one here takes nothing away from that: the
+/// daemon sees the one here, also when the other has ended, which had a file of its own.
+#[test]
+fn programs_with_one_number_in_two_process_namespaces_are_two() {
+    let places = Places::new("namesakes");
+    let mut here = places.talker();
+    here.ask("connect");
+    here.ask("exchange 20");
+    let before = places.names();
+    let Some(mut apart) = start_apart(&places, here.0.id()) else {
+        return eprintln!("skipped: no process namespace to be had");
+    };
+    apart.ask("connect");
+    apart.ask("exchange 50");
+    let is_counters = |name: &&String| name.starts_with(&format!("stat.{}", here.0.id()));
+    assert_eq!(places.names().iter().filter(is_counters).count(), 2, "{:?}", places.names());
+    let _daemon = Daemon::start(&places.place, &places.state);
+    let sees_it = |all: &[Value]| {
+        all.len() == 1 && all.iter().all(|one| counts(one) == 40 && one["pid"] == here.0.id())
+    };
+    places.await_stat("the one here is seen", sees_it);
+    drop(apart.0.stdin.take());
+    assert!(apart.0.wait().expect("a process").success());
+    places.await_stat("the one here is still seen", sees_it);
+    let after = places.names();
+    assert!(before.iter().all(|name| after.contains(name)), "{before:?}, then {after:?}");
+    assert_eq!(after.iter().filter(is_counters).count(), 1, "{after:?}");
 }
 
 /// Another user, and the words that start a program as that.
