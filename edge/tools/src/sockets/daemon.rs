@@ -6,9 +6,9 @@
 //! where each user sees its own programs, and root all of them. Interfaces that it owns for programs are in
 //! `interfaces.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use adverb_sys::process;
 use adverb_sys::unix::{Listener, Stream};
-use adverb_sys::{poll, process};
 use clap::Parser;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::helper::{self, Ended, Report};
 use super::interfaces::{self, Interfaces};
@@ -88,7 +88,7 @@ const COMMANDS_MAX: usize = 256;
 const OTHERS: &str = "(others)";
 /// Callers that have not asked yet, at most.
 const CALLERS_MAX: usize = 64;
-/// How long a helper may take to say what it has begun to say, or is asked for.
+/// How long a helper may take to say what it is asked for.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// What one helper is heard of before the others are.
 const TURN: usize = 64;
@@ -122,24 +122,43 @@ pub(super) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     let mut daemon = Daemon { file, totals, is_kept: true, library, helpers, interfaces };
     daemon.load()?;
     eprintln!("adverb: the daemon watches; totals are in {}", daemon.file.display());
-    let mut callers: Vec<Stream> = Vec::new();
+    let mut callers: Vec<Caller> = Vec::new();
     loop {
         daemon.find_users(me, args.directory.as_deref());
         daemon.wait(&listener, &callers);
-        while let Ok(caller) = listener.accept() {
+        while let Ok(stream) = listener.accept() {
             callers.truncate(CALLERS_MAX - 1);
-            callers.insert(0, caller);
+            callers.insert(0, Caller { stream, until: None, answer: VecDeque::new() });
         }
         daemon.hear();
-        callers.retain(|caller| match caller.recv(&mut [0; 64], &mut Vec::new()) {
-            Err(error) => error.kind() == ErrorKind::WouldBlock,
-            Ok(0) => false,
-            Ok(_) => {
-                // A caller that does not read what it has asked for does without.
-                let _ = daemon.answer(caller);
-                false
+        callers.retain_mut(|caller| daemon.serve(caller));
+    }
+}
+
+/// One that asks what runs.
+#[derive(Debug)]
+struct Caller {
+    stream: Stream,
+    /// It has asked, and is answered then at the latest; or it does without what it has not taken by then.
+    until: Option<Instant>,
+    /// What it has not been sent yet.
+    answer: VecDeque<String>,
+}
+
+impl Caller {
+    /// Sends what there is room for. Returns whether there is more to send.
+    fn send(&mut self) -> bool {
+        while let Some(what) = self.answer.front() {
+            match self.stream.send(what.as_bytes(), &[]) {
+                Ok(()) => self.until = Some(Instant::now() + PATIENCE),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return self.until.is_some_and(|until| Instant::now() < until);
+                }
+                Err(_) => return false,
             }
-        });
+            self.answer.pop_front();
+        }
+        false
     }
 }
 
@@ -166,15 +185,22 @@ struct Helper {
     user: u32,
     directory: PathBuf,
     child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
+    /// `None`: it is to end, and the next one starts when it has.
+    talk: Option<Talk>,
+    /// It has been asked what runs, and has not answered.
+    is_asked: bool,
+    /// What it has said runs.
+    running: Vec<Ended>,
 }
 
-impl Drop for Helper {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Lines to and from a helper, none of which is waited for: its user may have stopped it.
+#[derive(Debug)]
+struct Talk {
+    to: ChildStdin,
+    from: ChildStdout,
+    /// What it has said of the next lines, and how much of that has no end of a line.
+    said: Vec<u8>,
+    searched: usize,
 }
 
 impl Helper {
@@ -190,43 +216,74 @@ impl Helper {
             command.uid(about.uid()).gid(about.gid());
         }
         let mut child = command.spawn().ok()?;
-        let (to, from) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
-        // One that does not listen is not waited for.
-        rustix::io::ioctl_fionbio(&to, true).ok()?;
-        Some(Self { user: about.uid(), directory: directory.to_owned(), child, to, from })
+        let talk = child.stdin.take().zip(child.stdout.take()).and_then(|(to, from)| {
+            rustix::io::ioctl_fionbio(&to, true).ok()?;
+            rustix::io::ioctl_fionbio(&from, true).ok()?;
+            Some(Talk { to, from, said: Vec::new(), searched: 0 })
+        });
+        let directory = directory.to_owned();
+        Some(Self {
+            user: about.uid(),
+            directory,
+            child,
+            talk,
+            is_asked: false,
+            running: Vec::new(),
+        })
     }
 
-    /// What it says next; `None` if it has ended, or says nothing that makes sense. Its user may have stopped it: it is
-    /// not waited for long.
+    /// What it says next, if it has said that to its end; it is to end if that makes no sense.
     fn hear(&mut self) -> Option<Report> {
-        let until = Instant::now() + PATIENCE;
-        let mut line = Vec::new();
-        while line.last() != Some(&b'\n') {
-            let left = until.checked_duration_since(Instant::now())?;
-            let has_more = !self.from.buffer().is_empty()
-                || poll::readable(self.from.get_ref(), std::iter::empty(), Some(left)).ok()?;
-            if has_more {
-                let bytes = self.from.fill_buf().ok().filter(|bytes| !bytes.is_empty())?;
-                let part = bytes.split_inclusive(|byte| *byte == b'\n').next()?;
-                line.extend_from_slice(part);
-                let count = part.len();
-                self.from.consume(count);
-            }
-            if line.len() > helper::LINE_MAX {
-                return None;
+        match self.talk.as_mut()?.hear() {
+            Ok(report) => report,
+            Err(_) => {
+                self.end();
+                None
             }
         }
-        serde_json::from_slice(&line).ok()
     }
 
-    fn tell(&mut self, what: &str) -> Option<()> {
-        writeln!(self.to, "{what}").ok()
+    fn tell(&mut self, what: &str) {
+        let told = self.talk.as_mut().map(|talk| writeln!(talk.to, "{what}"));
+        if !matches!(told, Some(Ok(()))) {
+            self.end();
+        }
     }
 
-    fn has_something(&self) -> bool {
-        let now = Some(Duration::ZERO);
-        !self.from.buffer().is_empty()
-            || poll::readable(self.from.get_ref(), std::iter::empty(), now).unwrap_or(false)
+    /// It has nothing more to say. Where it may not be killed it ends by itself, unless its user has stopped it.
+    fn end(&mut self) {
+        self.talk = None;
+        self.is_asked = false;
+        self.running.clear();
+        let _ = self.child.kill();
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.talk.is_none() && !matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Talk {
+    fn hear(&mut self) -> std::io::Result<Option<Report>> {
+        loop {
+            let new = self.said.get(self.searched..).unwrap_or_default();
+            if let Some(at) = new.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.said.drain(..=self.searched + at).collect();
+                self.searched = 0;
+                return Ok(Some(serde_json::from_slice(&line)?));
+            }
+            self.searched = self.said.len();
+            if self.searched > helper::LINE_MAX {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            let mut part = [0; 1 << 14];
+            match self.from.read(&mut part) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.said.extend_from_slice(part.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
@@ -297,33 +354,35 @@ impl Daemon {
     }
 
     /// Waits until there is something to hear.
-    fn wait(&self, listener: &Listener, callers: &[Stream]) {
-        let all = std::iter::once(listener.as_fd()).chain(callers.iter().map(AsFd::as_fd));
-        let fds = all.chain(self.helpers.iter().map(|helper| helper.from.get_ref().as_fd()));
-        wait_for(fds, SCAN);
+    fn wait(&self, listener: &Listener, callers: &[Caller]) {
+        let callers = callers.iter().map(|caller| {
+            let out = if caller.answer.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+            PollFd::from_borrowed_fd(caller.stream.as_fd(), PollFlags::IN | out)
+        });
+        let talks = self.helpers.iter().filter_map(|helper| helper.talk.as_ref());
+        let readers = std::iter::once(listener.as_fd()).chain(talks.map(|talk| talk.from.as_fd()));
+        wait_for(readers.map(readable).chain(callers), SCAN);
     }
 
-    /// Takes what helpers say of programs that have ended, and lets those go that have ended themselves.
+    /// Takes what helpers say, and lets those go that have ended themselves.
     fn hear(&mut self) {
         let mut helpers = std::mem::take(&mut self.helpers);
-        helpers.retain_mut(|helper| {
-            let mut turn = TURN;
-            while turn > 0 && helper.has_something() {
-                turn -= 1;
-                let is_heard = match helper.hear() {
+        for helper in &mut helpers {
+            for _ in 0..TURN {
+                match helper.hear() {
                     Some(Report::Ended(ended)) => {
                         self.add(helper.user, &ended);
-                        helper.tell("kept").is_some()
+                        helper.tell("kept");
                     }
-                    Some(Report::Running(_)) => true,
-                    None => false,
-                };
-                if !is_heard {
-                    return false;
+                    Some(Report::Running(all)) => {
+                        helper.running = all;
+                        helper.is_asked = false;
+                    }
+                    None => break,
                 }
             }
-            true
-        });
+        }
+        helpers.retain_mut(|helper| !helper.has_ended());
         self.helpers = helpers;
         if !self.is_kept {
             self.keep();
@@ -347,49 +406,49 @@ impl Daemon {
         self.keep();
     }
 
-    /// What runs, of one helper's directory.
-    fn running(&mut self, at: usize) -> Option<Vec<Ended>> {
-        self.helpers.get_mut(at)?.tell("stat")?;
-        loop {
-            let helper = self.helpers.get_mut(at)?;
-            let user = helper.user;
-            match helper.hear()? {
-                Report::Running(all) => return Some(all),
-                Report::Ended(ended) => {
-                    self.add(user, &ended);
-                    self.helpers.get_mut(at)?.tell("kept")?;
+    /// Hears what a caller asks, has helpers asked, and answers once they have, or have not for long. Returns whether
+    /// there is more to do.
+    fn serve(&mut self, caller: &mut Caller) -> bool {
+        let Ok(peer) = caller.stream.peer() else { return false };
+        let may_see = |other: u32| peer.uid == 0 || peer.uid == other;
+        match caller.stream.recv(&mut [0; 64], &mut Vec::new()) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Ok(count) if count > 0 && caller.until.is_none() => {
+                caller.until = Some(Instant::now() + PATIENCE);
+                let helpers = self.helpers.iter_mut().filter(|helper| may_see(helper.user));
+                for helper in helpers.filter(|helper| helper.talk.is_some() && !helper.is_asked) {
+                    helper.is_asked = true;
+                    helper.tell("stat");
                 }
             }
+            Ok(_) | Err(_) => return false,
         }
+        let Some(until) = caller.until else { return true };
+        if caller.answer.is_empty() {
+            let mut asked = self.helpers.iter().filter(|helper| helper.is_asked);
+            if Instant::now() < until && asked.any(|helper| may_see(helper.user)) {
+                return true;
+            }
+            caller.answer = self.answer(may_see).map(|what| what.to_string()).collect();
+        }
+        caller.send()
     }
 
-    /// Tells a caller of its own programs; root of all.
-    fn answer(&mut self, caller: &Stream) -> std::io::Result<()> {
-        let user = caller.peer()?.uid;
-        let may_see = |other: u32| user == 0 || user == other;
-        for what in self.interfaces.describe(may_see) {
-            caller.send(what.to_string().as_bytes(), &[])?;
-        }
-        for at in 0..self.helpers.len() {
-            let Some(owner) =
-                self.helpers.get(at).map(|helper| helper.user).filter(|owner| may_see(*owner))
-            else {
-                continue;
-            };
-            for Ended { pid, command, counters } in self.running(at).unwrap_or_default() {
-                let what =
-                    json!({ "uid": owner, "pid": pid, "command": command, "counters": counters });
-                caller.send(what.to_string().as_bytes(), &[])?;
-            }
-        }
-        for (owner, commands) in self.totals.iter().filter(|(owner, _)| may_see(**owner)) {
-            for (command, total) in commands {
-                let Total { processes, counters } = total;
-                let what = json!({ "uid": owner, "ended": processes, "command": command, "counters": counters });
-                caller.send(what.to_string().as_bytes(), &[])?;
-            }
-        }
-        Ok(())
+    /// What a caller may see: its own programs, or root all of them.
+    fn answer(&self, may_see: impl Fn(u32) -> bool + Copy) -> impl Iterator<Item = Value> {
+        let helpers = self.helpers.iter().filter(move |one| may_see(one.user) && !one.is_asked);
+        let running = helpers.flat_map(|Helper { user, running, .. }| {
+            running.iter().map(move |Ended { pid, command, counters }| {
+                json!({ "uid": user, "pid": pid, "command": command, "counters": counters })
+            })
+        });
+        let users = self.totals.iter().filter(move |(user, _)| may_see(**user));
+        let ended = users.flat_map(|(user, commands)| {
+            commands.iter().map(move |(command, Total { processes, counters })| {
+                json!({ "uid": user, "ended": processes, "command": command, "counters": counters })
+            })
+        });
+        self.interfaces.describe(may_see).into_iter().chain(running).chain(ended)
     }
 }
 
@@ -412,9 +471,14 @@ fn users_directories() -> Vec<PathBuf> {
     found
 }
 
-/// Waits until one of many descriptors can be read, for so long at most.
-pub(super) fn wait_for<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, most: Duration) {
-    let mut polled: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+/// Something can be read from it.
+pub(super) fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(fd, PollFlags::IN)
+}
+
+/// Waits until one of these is so, for so long at most.
+pub(super) fn wait_for<'a>(polled: impl Iterator<Item = PollFd<'a>>, most: Duration) {
+    let mut polled: Vec<_> = polled.collect();
     let most = Timespec::try_from(most).ok();
     // A signal ends it early.
     let _ = rustix::event::poll(&mut polled, most.as_ref());
@@ -441,12 +505,12 @@ pub(super) fn ask(directory: Option<&Path>, as_json: bool) -> Result<(), Failure
     }
     let mut message = vec![0; 1 << 16];
     loop {
-        wait_for(std::iter::once(stream.as_fd()), Duration::from_secs(5));
+        wait_for(std::iter::once(readable(stream.as_fd())), Duration::from_secs(5));
         let got = stream.recv(&mut message, &mut Vec::new()).doing("hearing the daemon")?;
         let Some(bytes) = message.get(..got).filter(|bytes| !bytes.is_empty()) else {
             return Ok(());
         };
-        let what: serde_json::Value = serde_json::from_slice(bytes).map_err(|_| none())?;
+        let what: Value = serde_json::from_slice(bytes).map_err(|_| none())?;
         if as_json {
             print!("{}", json_line(what)?);
             continue;

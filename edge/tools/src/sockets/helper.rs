@@ -21,7 +21,7 @@ use adverb_sys::poll;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use super::daemon::wait_for;
+use super::daemon::{readable, wait_for};
 use super::source::{Dead, Row, Source, sources_in};
 use crate::failure::{Doing, Failure};
 use crate::top::group::printable;
@@ -121,7 +121,7 @@ pub(super) fn run(directory: &Path) -> Result<(), Failure> {
         let processes = known.values().filter_map(|watched| watched.process.as_ref());
         let fds = std::iter::once(input.get_ref().as_fd()).chain(processes.map(AsFd::as_fd));
         if !is_asked && input.buffer().is_empty() {
-            wait_for(fds, SCAN);
+            wait_for(fds.map(readable), SCAN);
         }
         let has_input =
             || poll::readable(input.get_ref(), std::iter::empty(), Some(Duration::ZERO));

@@ -7,10 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use adverb_sys::process;
+
+use crate::top::group::printable;
 
 /// What waits to be received; not in the file, but known when it is asked for.
 pub(super) const WAITING_BYTES: &str = "rx_waiting_bytes";
@@ -26,10 +29,10 @@ pub(super) struct Source {
     pub(super) pid: u32,
     pub(super) command: String,
     why: Vec<String>,
-    /// Name, offset and size of each number.
-    fields: Vec<(String, u64, usize)>,
+    /// Name, and place in a slot, of each number.
+    fields: Vec<(String, Range<usize>)>,
     slots_at: u64,
-    slot_bytes: u64,
+    slot_bytes: usize,
     fresh_at: u64,
     /// Where a level and details of the log may be asked for.
     pub(super) level_at: Option<u64>,
@@ -63,24 +66,40 @@ impl Waits {
         let mut words = text.split(':');
         let mut number = || words.next()?.parse().ok();
         let (at, stride, places) = (number()?, number()?, number()?);
-        let mut list = || Some(words.next()?.split(',').map(str::to_owned).collect());
-        Some(Self { at, stride, places, calls: list()?, names: list()? })
+        let mut list = || words.next()?.split(',').map(name).collect::<Option<Vec<_>>>();
+        let (calls, names) = (list()?, list()?);
+        let is_legal = places <= PLACES_MAX && calls.len() * names.len() <= FIELDS_MAX;
+        is_legal.then_some(Self { at, stride, places, calls, names })
     }
 
     /// Where each number of each call lies, in all places.
     fn each(&self) -> impl Iterator<Item = (&str, &str, u64)> {
         let names = move |call| self.names.iter().map(move |name| (call, name));
         let all = self.calls.iter().flat_map(names);
-        (0..self.places.min(PLACES_MAX)).flat_map(move |place| {
+        (0..self.places).flat_map(move |place| {
             let start = self.at.saturating_add(place.saturating_mul(self.stride));
-            let each = all.clone().zip(0_u64..);
-            each.map(move |((call, name), at)| (call.as_str(), name.as_str(), start + 8 * at))
+            let each = all.clone().zip((0..).step_by(8));
+            each.map(move |((call, name), at)| {
+                (call.as_str(), name.as_str(), start.saturating_add(at))
+            })
         })
     }
 }
 
-/// More places there are not.
+/// More places there are not, nor numbers in each, or of a socket, or bytes of one, or sockets, or bytes of memberships:
+/// what a file says may be nonsense.
 const PLACES_MAX: u64 = 1024;
+const FIELDS_MAX: usize = 256;
+const SLOT_BYTES_MAX: usize = 1 << 16;
+const SLOTS_MAX: u64 = 1 << 18;
+const MEMBERS_BYTES_MAX: u64 = 1 << 20;
+
+/// The name of a number, as others may read it.
+fn name(text: &str) -> Option<String> {
+    let is_legal = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
+    (!text.is_empty() && text.bytes().all(is_legal)).then(|| text.to_owned())
+}
+
 /// When the time was measured first for which calls have spun.
 pub(super) const SINCE: &str = "polling_since_ns";
 
@@ -97,13 +116,12 @@ pub(super) fn number(file: &File, at: u64, size: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes))
 }
 
-const O_NONBLOCK: i32 = 0o4000;
+/// A pipe would be waited for, and a link may lead to anything.
+const FLAGS: i32 = 0o4000 | 0o400_000; // O_NONBLOCK, O_NOFOLLOW
 
 impl Source {
     pub(super) fn open(path: &Path) -> Option<Self> {
-        // A pipe would be waited for.
-        let file =
-            File::options().read(true).write(true).custom_flags(O_NONBLOCK).open(path).ok()?;
+        let file = File::options().read(true).write(true).custom_flags(FLAGS).open(path).ok()?;
         file.metadata().ok().filter(|about| about.is_file())?;
         let mut head = [0; 4096];
         file.read_exact_at(&mut head, 0).ok()?;
@@ -117,20 +135,30 @@ impl Source {
         let pid = word("pid=")?.parse().ok()?;
         let (ring, mailbox) = (word("ring=").and_then(numbers), word("box=").and_then(numbers));
         let (fields, sizes) = layout.split_once("| ")?;
+        let mut sizes = sizes.split(' ').map(str::parse::<u64>);
+        let slots_at = sizes.next()?.ok()?;
+        let slot_bytes = usize::try_from(sizes.next()?.ok()?).ok();
+        let slot_bytes = slot_bytes.filter(|bytes| (1..=SLOT_BYTES_MAX).contains(bytes))?;
         let fields = fields.split_whitespace().map(|field| {
             let mut parts = field.split(':');
-            let name = parts.next()?.to_owned();
-            Some((name, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+            let name = name(parts.next()?)?;
+            let (start, size): (usize, usize) =
+                (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            let end = start.checked_add(size).filter(|end| size <= 8 && *end <= slot_bytes)?;
+            Some((name, start..end))
         });
-        let mut sizes = sizes.split(' ').map(str::parse::<u64>);
+        let fields: Vec<_> = fields.collect::<Option<_>>()?;
+        if fields.len() > FIELDS_MAX {
+            return None;
+        }
         Some(Self {
             file,
             pid,
-            command: command.to_owned(),
-            why: why.split(';').map(str::to_owned).collect(),
-            fields: fields.collect::<Option<_>>()?,
-            slots_at: sizes.next()?.ok()?,
-            slot_bytes: sizes.next()?.ok()?,
+            command: printable(command),
+            why: why.split(';').map(printable).collect(),
+            fields,
+            slots_at,
+            slot_bytes,
             fresh_at: sizes.next()?.ok()?,
             level_at: sizes.next().and_then(Result::ok),
             details_at: sizes.next().and_then(Result::ok),
@@ -151,8 +179,9 @@ impl Source {
     /// The multicast groups of the socket at a place in the file.
     pub(super) fn groups(&self, socket_at: u64) -> BTreeSet<IpAddr> {
         let Some([start, size, count]) = self.members else { return BTreeSet::new() };
-        let socket = socket_at.saturating_sub(self.slots_at) / self.slot_bytes.max(1) + 1;
-        let mut all = vec![0; usize::try_from(size.saturating_mul(count)).unwrap_or(0)];
+        let socket = socket_at.saturating_sub(self.slots_at) / self.slot_stride() + 1;
+        let bytes = size.saturating_mul(count).min(MEMBERS_BYTES_MAX);
+        let mut all = vec![0; usize::try_from(bytes).unwrap_or(0)];
         if self.file.read_exact_at(&mut all, start).is_err() {
             return BTreeSet::new();
         }
@@ -219,30 +248,32 @@ impl Source {
         Some([pushed.saturating_sub(taken), charged.saturating_sub(released), lost, bytes])
     }
 
+    fn slot_stride(&self) -> u64 {
+        u64::try_from(self.slot_bytes).unwrap_or(u64::MAX)
+    }
+
     /// The sockets that are open, and where each is in the file.
-    pub(super) fn rows(&self) -> Vec<(u64, Row)> {
-        // What the file says may be nonsense: there are no more than it has room for.
-        let len = self.file.metadata().map_or(0, |about| about.len());
-        let most = len.saturating_sub(self.slots_at) / self.slot_bytes.max(1);
-        let count = self.number(self.fresh_at, 4).unwrap_or(0).min(most);
-        let number_of = |at: u64, (_, offset, size): &(String, u64, usize)| {
-            self.number(at.saturating_add(*offset), *size)
-        };
-        let references = self.fields.iter().find(|(name, _, _)| name == "refs");
-        let is_open = |at: &u64| {
-            references.and_then(|field| number_of(*at, field)).is_some_and(|refs| refs > 0)
-        };
-        let slots = (0..count).map(|index| self.slots_at + index * self.slot_bytes);
-        slots
-            .filter(is_open)
-            .filter_map(|at| {
-                let read =
-                    |field: &(String, u64, usize)| Some((field.0.clone(), number_of(at, field)?));
-                let mut row: Row = self.fields.iter().map(read).collect::<Option<_>>()?;
-                self.ask_around(&mut row);
-                Some((at, row))
-            })
-            .collect()
+    pub(super) fn rows(&self) -> impl Iterator<Item = (u64, Row)> {
+        let count = self.number(self.fresh_at, 4).unwrap_or(0).min(SLOTS_MAX);
+        let mut slot = vec![0; self.slot_bytes];
+        (0..count).filter_map(move |index| {
+            let at = self.slots_at.checked_add(index * self.slot_stride())?;
+            self.file.read_exact_at(&mut slot, at).ok()?;
+            let number = |place: &Range<usize>| {
+                let mut bytes = [0; 8];
+                let from = slot.get(place.clone()).unwrap_or_default();
+                bytes.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                u64::from_le_bytes(bytes)
+            };
+            let (_, references) = self.fields.iter().find(|(name, _)| name == "refs")?;
+            if number(references) == 0 {
+                return None;
+            }
+            let numbers = self.fields.iter().map(|(name, place)| (name.clone(), number(place)));
+            let mut row: Row = numbers.collect();
+            self.ask_around(&mut row);
+            Some((at, row))
+        })
     }
 
     /// Asks for another level, or other details, of the log. Both are written one higher.
@@ -280,11 +311,13 @@ impl Source {
 
     /// What all sockets have counted, those that are closed as well.
     pub(super) fn totals(&self) -> Row {
-        let counters = || self.fields.iter().filter(|(name, _, _)| is_counter(name));
-        let first = counters().map(|(_, offset, _)| *offset).min().unwrap_or(0);
+        let counters = || self.fields.iter().filter(|(name, _)| is_counter(name));
+        let first = counters().map(|(_, place)| place.start).min().unwrap_or(0);
         let mut totals = Row::new();
-        for (name, offset, size) in counters().filter(|(name, _, _)| is_flow(name)) {
-            let closed = self.closed_at.and_then(|at| self.number(at + offset - first, *size));
+        for (name, place) in counters().filter(|(name, _)| is_flow(name)) {
+            let behind = u64::try_from(place.start - first).unwrap_or(u64::MAX);
+            let at = self.closed_at.and_then(|at| at.checked_add(behind));
+            let closed = at.and_then(|at| self.number(at, place.len()));
             totals.insert(name.clone(), closed.unwrap_or(0));
         }
         for (_, row) in self.rows() {
@@ -297,9 +330,11 @@ impl Source {
 
     pub(super) fn zero(&self) -> std::io::Result<()> {
         for (at, _) in self.rows() {
-            let counters = self.fields.iter().filter(|(name, _, _)| is_counter(name));
-            for (_, offset, size) in counters {
-                self.file.write_all_at([0; 8].get(..*size).unwrap_or(&[]), at + offset)?;
+            for (_, place) in self.fields.iter().filter(|(name, _)| is_counter(name)) {
+                let start = u64::try_from(place.start).unwrap_or(u64::MAX);
+                let zeros = [0; 8];
+                let zeros = zeros.get(..place.len()).unwrap_or_default();
+                self.file.write_all_at(zeros, at.saturating_add(start))?;
             }
         }
         for (_, _, at) in self.waits.iter().flat_map(Waits::each) {
@@ -350,19 +385,19 @@ pub(super) fn sources_in(directory: Option<&Path>, dead: Dead) -> Vec<Source> {
             let name = name.to_str()?;
             let of = name.strip_prefix("stat.").or(name.strip_prefix("adverb-sockets."))?;
             let (pid, processes) = of.split_once('.').unwrap_or((of, "0"));
+            let pid = pid.parse().ok()?;
             // Of another process namespace, its number says nothing here.
             if processes != "0" && own.as_os_str() != format!("pid:[{processes}]").as_str() {
                 return None;
             }
             let source = Source::open(&entry.path());
-            if dead != Dead::Listed && !Path::new("/proc").join(pid).exists() {
+            if dead != Dead::Listed && !Path::new(&format!("/proc/{pid}")).exists() {
                 if dead == Dead::Removed {
                     let _ = fs::remove_file(entry.path());
                 }
                 return None;
             }
             // A child goes on with the file of the one that made it.
-            let pid = pid.parse().ok()?;
             source.map(|source| Source { pid, ..source })
         })
         .collect();

@@ -110,8 +110,9 @@ pub(crate) fn groups() -> Vec<Group> {
 }
 
 fn group(source: &Source) -> Group {
-    let members: Vec<_> = source.rows().iter().map(|(_, row)| member(row)).collect();
-    let sum = |of: fn(&Flow) -> u64| members.iter().map(|member| of(&member.flow)).sum();
+    let members: Vec<_> = source.rows().map(|(_, row)| member(&row)).collect();
+    let each = |of: fn(&Flow) -> u64| members.iter().map(move |member| of(&member.flow));
+    let sum = |of| each(of).fold(0, u64::saturating_add);
     Group {
         pid: source.pid,
         command: printable(source.command.rsplit('/').next().unwrap_or_default()),
@@ -205,7 +206,7 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
     if args.details == 2 {
         // What has come since the last report: the first has one before it that is not shown.
         for source in sources(args) {
-            let rows = source.rows().into_iter();
+            let rows = source.rows();
             before.extend(rows.map(|(at, row)| ((source.pid, at), row)));
             let calls = source.waits().into_iter();
             waited.extend(calls.map(|(call, row)| ((source.pid, call), row)));
@@ -249,7 +250,6 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
         for source in &sources {
             let rows = source
                 .rows()
-                .into_iter()
                 .filter(|(_, row)| args.sockets.is_empty() || lists(&args.sockets, get(row, "fd")));
             let mut shown = Vec::new();
             for (at, row) in rows {
@@ -391,17 +391,26 @@ fn expose_waits(all: &mut Exposition, source: &Source, waits: &BTreeMap<String, 
     }
 }
 
+/// Which part of all looks found something, `whole` being all of them.
+fn share_of(whole: u128, hit: u64, miss: u64) -> u128 {
+    (whole * u128::from(hit)).checked_div(u128::from(hit) + u128::from(miss)).unwrap_or(0)
+}
+
+fn percent(hit: u64, miss: u64) -> String {
+    let hundredths = share_of(10_000, hit, miss);
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+}
+
 /// What calls that wait have found, as the manual's program shows it.
 fn calls(waits: &BTreeMap<String, Row>, per: &str) {
     for (call, row) in waits {
         let n = |name| get(row, name);
         let (os, rings, miss, hit) =
             (n("ready_os"), n("ready_rings"), n("poll_miss"), n("poll_hit"));
-        if os + rings + miss + hit + n("errors") == 0 {
+        if [os, rings, miss, hit, n("errors")] == [0; 5] {
             continue;
         }
-        let hundredths = hit.saturating_mul(10_000).checked_div(hit + miss).unwrap_or(0);
-        let percent = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+        let percent = percent(hit, miss);
         let name = if call == "epoll" { "epoll_wait" } else { call };
         println!("{name}() Rx Ready: {os}/{rings} [os/offload]{per}");
         println!("{name}() Polls: {miss}/{hit} ({percent}%) [miss/hit]{per}");
@@ -424,8 +433,7 @@ fn as_json(source: &Source, at: u64, row: &Row) -> serde_json::Value {
 
 fn counters(source: &Source, row: &Row, view: u8, per: &str) {
     let n = |name| get(row, name);
-    let polls = n("rx_poll_hit") + n("rx_poll_miss");
-    let percent = (n("rx_poll_hit") * 1000).checked_div(polls).unwrap_or(0);
+    let tenths = share_of(1000, n("rx_poll_hit"), n("rx_poll_miss"));
     println!(
         "{:>5}  Rx: {:>11} {:>11} {:>9} {:>7} {:>4}.{} {:>11} {:>11}  {}: {}",
         n("fd"),
@@ -433,8 +441,8 @@ fn counters(source: &Source, row: &Row, view: u8, per: &str) {
         n("rx_bytes") / 1024,
         n("rx_eagain"),
         n("rx_errors"),
-        percent / 10,
-        percent % 10,
+        tenths / 10,
+        tenths % 10,
         n("rx_os_packets"),
         n("rx_os_bytes") / 1024,
         transport(row),
@@ -500,8 +508,7 @@ fn whole(source: &Source, at: u64, row: &Row, per: &str) {
     let (max, dropped) = (n("rx_waiting_packets_max"), n("rx_dropped_packets"));
     println!("Rx pkt : cur {packets} / max {max} / dropped{per} {dropped}");
     let (miss, hit) = (n("rx_poll_miss"), n("rx_poll_hit"));
-    let hundredths = (hit * 10_000).checked_div(hit + miss).unwrap_or(0);
-    let percent = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+    let percent = percent(hit, miss);
     println!("Rx poll: {miss} / {hit} ({percent}%) [miss/hit]");
 }
 

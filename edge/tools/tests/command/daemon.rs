@@ -14,15 +14,32 @@ use super::stat::{Talker, library};
 use super::{adverb, stderr, stdout};
 
 /// A daemon that watches one directory, and ends with the test.
-struct Daemon(Child);
+pub(crate) struct Daemon(pub(crate) Child);
 
 impl Daemon {
-    fn start(place: &Path, state: &Path) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
-        command.args(["sockets", "daemon", "-k"]).arg(place).arg("--state").arg(state);
-        command.arg("--library").arg(library::library());
+    pub(crate) fn start(place: &Path, state: &Path) -> Self {
+        let mut command = Self::command(place, state);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self(command.spawn().expect("a daemon"))
+    }
+
+    /// Starts one by a command that has all its words. What it says is in `log`.
+    pub(crate) fn start_by(mut command: Command, log: &Path) -> Self {
+        std::fs::create_dir_all(log.parent().expect("a directory")).expect("a directory");
+        let log = std::fs::File::create(log).expect("a file");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Self(command.spawn().expect("a daemon"))
+    }
+
+    pub(crate) fn command(place: &Path, state: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+        Self::words(&mut command, place, state);
+        command
+    }
+
+    pub(crate) fn words(command: &mut Command, place: &Path, state: &Path) {
+        command.args(["sockets", "daemon", "-k"]).arg(place).arg("--state").arg(state);
+        command.arg("--library").arg(library::library());
     }
 }
 
@@ -34,25 +51,25 @@ impl Drop for Daemon {
 }
 
 /// Where one test's programs meet, and where its daemon keeps totals.
-struct Places {
-    place: PathBuf,
-    state: PathBuf,
+pub(crate) struct Places {
+    pub(crate) place: PathBuf,
+    pub(crate) state: PathBuf,
 }
 
 impl Places {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let place = format!("/dev/shm/adverb-daemon-{name}-{}", std::process::id());
         let state =
             std::env::temp_dir().join(format!("adverb-totals-{name}-{}", std::process::id()));
         Self { place: PathBuf::from(place), state }
     }
 
-    fn talker(&self) -> Talker {
+    pub(crate) fn talker(&self) -> Talker {
         Talker::start_in(self.place.to_str().expect("a path in Unicode").to_owned())
     }
 
     /// What the daemon says, once `is_it` is true of that.
-    fn await_stat(&self, what: &str, is_it: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    pub(crate) fn await_stat(&self, what: &str, is_it: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         let since = Instant::now();
         loop {
             let place = self.place.to_str().expect("a path in Unicode");
@@ -69,7 +86,7 @@ impl Places {
         }
     }
 
-    fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.place).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     }
@@ -82,20 +99,21 @@ impl Drop for Places {
     }
 }
 
-fn counts(what: &Value) -> u64 {
+pub(crate) fn counts(what: &Value) -> u64 {
     let count = |name: &str| what["counters"][name].as_u64().unwrap_or(0);
-    count("tx_packets") + count("tx_os_packets")
+    count("tx_packets").saturating_add(count("tx_os_packets"))
 }
 
-fn of<'a>(all: &'a [Value], process: &Talker) -> Option<&'a Value> {
+pub(crate) fn of<'a>(all: &'a [Value], process: &Talker) -> Option<&'a Value> {
     all.iter().find(|what| what["pid"] == process.0.id())
 }
 
 /// How many have ended, and what they had sent.
-fn ended(all: &[Value]) -> (u64, u64) {
+pub(crate) fn ended(all: &[Value]) -> (u64, u64) {
     let ended = all.iter().filter(|what| what["ended"].is_u64());
     ended.fold((0, 0), |(number, sent), what| {
-        (number + what["ended"].as_u64().unwrap_or(0), sent + counts(what))
+        let here = what["ended"].as_u64().unwrap_or(0);
+        (number.saturating_add(here), sent.saturating_add(counts(what)))
     })
 }
 

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod bench;
+mod borders;
 mod daemon;
 mod devices;
 mod devinfo;
