@@ -15,7 +15,7 @@
 //! one, so that queue pairs that share a queue come to equal shares. Where the shortest round trip is long,
 //! it may exceed what the host allows, for then most packets are on the way and not in a buffer.
 //!
-//! Read docs/design.md, "Congestion", before changing this file.
+//! Read docs/design.md, "Loss and congestion", before changing this file.
 
 /// The limit on packets under way.
 #[derive(Clone, Copy, Debug)]
