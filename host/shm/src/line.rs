@@ -20,6 +20,14 @@ pub fn prefetch(line: *const u8) {
     let _ = line;
 }
 
+/// Asks for the lines of `len` bytes, to read them.
+#[inline]
+pub fn prefetch_bytes(start: *const u8, len: usize) {
+    for at in (0..len).step_by(LINE_BYTES) {
+        prefetch(start.wrapping_add(at));
+    }
+}
+
 /// Asks for two lines, to write a short record to them.
 #[inline]
 pub fn prefetch_record_for_writing(first: *const u8) {

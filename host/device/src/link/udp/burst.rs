@@ -17,6 +17,7 @@ use crate::memory::local::Source;
 use crate::memory::region::Regions;
 use crate::registry::counters::Counters;
 use adverb_engine::AccessError;
+use adverb_shm::line::prefetch_bytes;
 use adverb_sys::udp::{
     BURST_BYTES_MAX, Destination, SEGMENTS_MAX, lacks_buffers, refuses_bursts, tells_of_others,
 };
@@ -27,6 +28,10 @@ use std::time::{Duration, Instant};
 
 /// Bursts of so many packets go by the socket also where there are frames: one call costs less than as many frames.
 const BULK_PACKETS: usize = 8;
+/// A piece of a packet, in bytes, behind which the next packet's bytes are looked for.
+const FOLLOWED_MIN: usize = 512;
+/// Bytes of the next packet that are asked for ahead: once they are read, the processor asks for the rest by itself.
+const PREFETCHED_MAX: usize = 1024;
 /// How long to wait at a time for room in the network's queue, and before a burst counts as lost of a queue pair that
 /// sends it again.
 const WRITABLE_TIMEOUT: Duration = Duration::from_millis(1);
@@ -171,17 +176,16 @@ impl Burst<'_> {
             return Err(AccessError::OutOfBounds);
         };
         let packet = self.staging.get_mut(self.staged..self.staged + total);
-        let parts = packet.and_then(|packet| packet.split_at_mut_checked(head.len()));
-        let (place, rest) = parts.ok_or(AccessError::OutOfBounds)?;
+        let parts = packet.and_then(<[u8]>::split_last_chunk_mut::<ICRC_LEN>);
+        let (covered, icrc_place) = parts.ok_or(AccessError::OutOfBounds)?;
+        let (place, rest) = covered.split_at_mut(head.len());
         place.copy_from_slice(head);
-        let (covered, icrc_place) = rest.split_at_mut(payload + pad);
-        let (body, padding) = covered.split_at_mut(payload);
+        let (body, padding) = rest.split_at_mut(payload);
         copy(source, self.route.regions, body)?;
         padding.fill(0);
         let mut icrc = self.route.flow.icrc(total16, id);
-        icrc.headers(head);
-        icrc.update(covered);
-        icrc_place.copy_from_slice(&icrc.finish());
+        icrc.headers(covered);
+        *icrc_place = icrc.finish();
         self.paced |= matches!(headers.bth.opcode.transport(), Transport::Uc | Transport::Ud);
         self.account(total);
         Ok(())
@@ -359,13 +363,17 @@ fn renumber(packet: &mut [u8], id: usize, flow: &Flow) {
     }
 }
 
-/// Copies what a packet carries to `target`, which is as long.
+/// Copies what a packet carries to `target`, which is as long. The bytes behind a long piece are most likely the next
+/// packet's, and are asked for meanwhile.
 fn copy(source: &Source<'_>, regions: &Regions, target: &mut [u8]) -> Result<(), AccessError> {
     let mut left = target;
     source.each_piece(regions, |start, len| {
         let (place, rest) =
             std::mem::take(&mut left).split_at_mut_checked(len).ok_or(AccessError::OutOfBounds)?;
         left = rest;
+        if len >= FOLLOWED_MIN {
+            prefetch_bytes(start.wrapping_add(len), len.min(PREFETCHED_MAX));
+        }
         // SAFETY: the piece is inline data or pinned memory, `len` bytes of it; the place is borrowed, as long, and no
         // registered memory.
         unsafe { copy_short(start, place.as_mut_ptr(), len) };
