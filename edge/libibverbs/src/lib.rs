@@ -48,6 +48,7 @@ mod files;
 mod forward;
 mod loader;
 mod memory;
+mod opened;
 mod post;
 mod qp;
 mod query;

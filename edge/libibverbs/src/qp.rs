@@ -11,14 +11,15 @@ use crate::cq::cq_of;
 use crate::errno::{Answer, INVALID, UNSUPPORTED};
 use crate::export::{entry, export};
 use crate::memory::{Use, pd_of};
+use crate::opened::{self, Remote, state_for_c};
 use crate::srq::srq_of;
 use crate::way::{group, way, way_for_c};
 use crate::work::{self, Builder};
 use crate::xrc::xrcd_of;
 use adverb_device::{
     Access, AckTimeout, AhAttr, Attributes, Change, CompletionQueue, Gid, OpenTarget, Partition,
-    PathMtu, Psn, Qkey, QpCap, QpConfig, QpLimits, QpQuery, QpState, QpType, Qpn, RemoteTarget,
-    RetryCount, RnrRetry, RnrTimer,
+    PathMtu, Psn, Qkey, QpCap, QpConfig, QpLimits, QpQuery, QpState, QpType, Qpn, RetryCount,
+    RnrRetry, RnrTimer,
 };
 use adverb_ibv::layout::{self, value};
 use libc::c_int;
@@ -53,7 +54,7 @@ enum Opened {
     /// Where its events go, if the other is this process's.
     Here { _listener: adverb_device::Listener },
     /// The target, if the other is another process's.
-    There(RemoteTarget),
+    There(Remote),
 }
 
 impl QpInner {
@@ -241,12 +242,7 @@ fn create(
     let qp = Arc::new(qp);
     if let (true, Some(xrcd)) = (target, extra.xrcd) {
         // SAFETY: one of ours, or null.
-        let shared = inner.port.share_target(&unsafe { xrcd_of(xrcd) }?.xrcd, &qp);
-        if let Err(error) = shared {
-            // SAFETY: not shared yet.
-            drop(unsafe { Qp::take(made) });
-            return Err(error.into());
-        }
+        inner.port.share_target(&unsafe { xrcd_of(xrcd) }?.xrcd, &qp, serve);
     }
     attr.cap = cap;
     Ok(name_it(made, qp.number(), Some(qp), Opened::No))
@@ -369,9 +365,14 @@ entry! {
         let opened = inner.port.open_target(&domain.xrcd, number, &inner.events, name_of(made));
         let (state, qp, opened) = match opened {
             Ok(OpenTarget::Here { target, listener }) => {
-                (target.state(), Some(target), Opened::Here { _listener: listener })
+                let state = state_for_c(target.state());
+                (state, Some(target), Opened::Here { _listener: listener })
             }
-            Ok(OpenTarget::There(target)) => (target.query().0.state, None, Opened::There(target)),
+            Ok(OpenTarget::There(target)) => {
+                let target = Remote::new(target);
+                let (found, _) = target.ask(0, &layout::QpAttr::zeroed());
+                (found.qp_state, None, Opened::There(target))
+            }
             Err(error) => {
                 // SAFETY: not shared yet.
                 drop(unsafe { Qp::take(made) });
@@ -397,11 +398,6 @@ export! {
 fn state_of(code: c_int) -> Answer<QpState> {
     let state = usize::try_from(code).ok().and_then(|at| QpState::ALL.get(at));
     state.copied().ok_or(INVALID)
-}
-
-pub(crate) fn state_for_c(state: QpState) -> c_int {
-    let at = QpState::ALL.iter().position(|known| *known == state);
-    c_int::try_from(at.unwrap_or(0)).unwrap_or(0)
 }
 
 /// What can be changed here.
@@ -481,38 +477,55 @@ export! {
         let inner = unsafe { qp_of(qp) }?;
         let attr = attr.ok_or(INVALID)?;
         if let Opened::There(target) = &inner.opened {
-            let to = match mask & value::QP_STATE {
-                0 => None,
-                _ => Some(state_of(attr.qp_state)?),
-            };
-            let modified = target.modify(to, &change(attr, mask & !meaningless(inner.kind))?);
-            show_state(qp, target.query().0.state);
-            return Ok(modified?);
+            let (found, modified) = target.ask(mask, attr);
+            show_state(qp, found.qp_state);
+            return modified;
         }
         let pair = inner.qp.as_ref().ok_or(INVALID)?;
-        let to = match mask & value::QP_STATE {
-            0 => pair.state(),
-            _ => state_of(attr.qp_state)?,
-        };
-        let mask = mask & !meaningless(inner.kind);
-        let modified = pair.modify(to, &change(attr, mask)?, |_, _| {});
-        show_state(qp, pair.state());
-        modified?;
-        if to == QpState::Reset {
+        let modified = modify(pair, inner.kind, attr, mask);
+        show_state(qp, state_for_c(pair.state()));
+        if modified? == QpState::Reset {
             inner.cqs.iter().for_each(|cq| cq.forget(pair.number()));
         }
         Ok(())
     }
 }
 
-/// Writes down the state where the program can see it.
-fn show_state(qp: *mut layout::Qp, state: QpState) {
-    // SAFETY: a field of a queue pair that lives (rule 3 of `boxed.rs`).
-    unsafe { (&raw mut (*qp).state).write(state_for_c(state)) };
+/// Does what another process asks of a target that it has opened.
+fn serve(target: &adverb_device::Qp, request: &[u8]) -> Vec<u8> {
+    let changed = match opened::parse(request) {
+        None => Err(INVALID),
+        Some((0, _)) => Ok(()),
+        Some((mask, attr)) => modify(target, QpType::XrcTarget, &attr, mask).map(drop),
+    };
+    opened::answer(changed, &query(target))
 }
 
-fn attr_for_c(inner: &QpInner, query: &QpQuery, remote: Option<(Gid, Qpn)>) -> layout::QpAttr {
-    let QpQuery { state, draining, gid_index, marks, settings } = *query;
+/// Changes what the mask says; the state that it was to go to.
+fn modify(
+    pair: &adverb_device::Qp,
+    kind: QpType,
+    attr: &layout::QpAttr,
+    mask: c_int,
+) -> Answer<QpState> {
+    let to = match mask & value::QP_STATE {
+        0 => pair.state(),
+        _ => state_of(attr.qp_state)?,
+    };
+    pair.modify(to, &change(attr, mask & !meaningless(kind))?, |_, _| {})?;
+    Ok(to)
+}
+
+/// Writes down the state where the program can see it.
+fn show_state(qp: *mut layout::Qp, state: c_int) {
+    // SAFETY: a field of a queue pair that lives (rule 3 of `boxed.rs`).
+    unsafe { (&raw mut (*qp).state).write(state) };
+}
+
+/// What it is set to now, but for its capacity.
+fn query(pair: &adverb_device::Qp) -> layout::QpAttr {
+    let QpQuery { state, draining, gid_index, marks, settings } = pair.query();
+    let remote = pair.remote();
     let gid = remote.map_or(Gid([0; 16]), |(gid, _)| gid);
     let mut attr = layout::QpAttr::zeroed();
     attr.qp_state = state_for_c(state);
@@ -524,7 +537,6 @@ fn attr_for_c(inner: &QpInner, query: &QpQuery, remote: Option<(Gid, Qpn)>) -> l
     attr.sq_psn = settings.first_psn.get();
     attr.dest_qp_num = remote.map_or(0, |(_, qpn)| qpn.get());
     attr.qp_access_flags = settings.access.bits();
-    attr.cap = inner.cap;
     if remote.is_some() {
         attr.ah_attr = way_for_c(&AhAttr { gid_index, ..AhAttr::new(gid) }.marked(marks));
     }
@@ -552,14 +564,12 @@ export! {
         let _ = mask;
         // SAFETY: one of ours, or null.
         let inner = unsafe { qp_of(qp) }?;
-        let (query, remote) = match &inner.opened {
-            Opened::There(target) => target.query(),
-            Opened::No | Opened::Here { .. } => {
-                let pair = inner.qp.as_ref().ok_or(INVALID)?;
-                (pair.query(), pair.remote())
-            }
+        let mut found = match &inner.opened {
+            Opened::There(target) => target.ask(0, &layout::QpAttr::zeroed()).0,
+            Opened::No | Opened::Here { .. } => query(inner.qp.as_ref().ok_or(INVALID)?),
         };
-        attr.ok_or(INVALID)?.write(attr_for_c(inner, &query, remote));
+        found.cap = inner.cap;
+        attr.ok_or(INVALID)?.write(found);
         // SAFETY: fields of a queue pair that lives.
         let init_attr = unsafe {
             layout::QpInitAttr {
@@ -573,7 +583,7 @@ export! {
             }
         };
         init.ok_or(INVALID)?.write(init_attr);
-        show_state(qp, query.state);
+        show_state(qp, found.qp_state);
         Ok(())
     }
 }
@@ -598,9 +608,6 @@ export! {
         if let Some(pair) = ours.qp.take() {
             let number = pair.number();
             drop(pair);
-            if whole.kind == QpType::XrcTarget {
-                adverb_device::forget_ended_targets();
-            }
             whole.cqs.iter().for_each(|cq| cq.forget(number));
         }
         let taken = whole.events.load(Ordering::Acquire);

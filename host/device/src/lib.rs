@@ -72,7 +72,7 @@ pub use objects::work::{ReceiveWork, SendData, SendKind, SendWork};
 pub use objects::xrc::{OpenXrcd, XRC_SRQS_MAX, Xrcd};
 pub use port::cq::Cq;
 pub use port::qp::Qp;
-pub use port::xrc_targets::{OpenTarget, RemoteTarget, forget_ended_targets};
+pub use port::xrc_targets::{OpenTarget, RemoteTarget, Serve};
 pub use progress::Port;
 pub use progress::management::{BoundService, Owner};
 pub use registry::CONNECTION_PREFIX_BITS;

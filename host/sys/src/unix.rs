@@ -83,6 +83,27 @@ impl Stream {
         Ok(Self { fd })
     }
 
+    /// Two that are connected to one another.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors left.
+    pub fn pair() -> io::Result<[Self; 2]> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let kind = SocketType::SEQPACKET;
+        let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        Ok([Self::of(one)?, Self::of(other)?])
+    }
+
+    /// One end, which was made elsewhere. What is no such socket can be neither sent to nor read from.
+    ///
+    /// # Errors
+    ///
+    /// None in practice.
+    pub fn of(fd: OwnedFd) -> io::Result<Self> {
+        Ok(Self { fd: KeptFd::new(fd)? })
+    }
+
     /// The same, with a descriptor whose number is not below `least`.
     ///
     /// # Errors

@@ -287,26 +287,6 @@ macro_rules! changes {
                     $($name: self.$name.unwrap_or(settings.$name),)*
                 }
             }
-
-            /// The settings of a queue pair to which all of them were given; `None` if one is missing.
-            pub fn all(&self) -> Option<Settings> {
-                Some(Settings {
-                    window_packets: self.window_packets?,
-                    window_first: self.window_first,
-                    $($name: self.$name?,)*
-                })
-            }
-        }
-
-        impl From<Settings> for Attributes {
-            fn from(settings: Settings) -> Self {
-                Self {
-                    current: None,
-                    window_packets: Some(settings.window_packets),
-                    window_first: settings.window_first,
-                    $($name: Some(settings.$name),)*
-                }
-            }
         }
     };
 }

@@ -8,6 +8,7 @@ use crate::objects::notify::Mailbox;
 use crate::registry::counters::Counters;
 use crate::sync::Mutex;
 use adverb_sys::eventfd::EventFd;
+use adverb_sys::unix::Stream;
 use adverb_sys::{clock, poll};
 use adverb_wire::Qpn;
 use std::fmt;
@@ -70,7 +71,28 @@ impl EventKind {
             Self::SrqLimitReached => "IBV_EVENT_SRQ_LIMIT_REACHED",
         }
     }
+
+    /// Its number in messages between processes.
+    fn code(self) -> u8 {
+        let at = OF_QP.iter().position(|known| *known == self);
+        at.and_then(|at| u8::try_from(at).ok()).unwrap_or(u8::MAX)
+    }
+
+    /// The event of a queue pair with this number.
+    pub(crate) fn of_code(code: u8) -> Option<Self> {
+        OF_QP.get(usize::from(code)).copied()
+    }
 }
+
+/// Events of a queue pair, by their numbers.
+const OF_QP: [EventKind; 6] = [
+    EventKind::CommEst,
+    EventKind::LastWqeReached,
+    EventKind::QpAccessErr,
+    EventKind::QpFatal,
+    EventKind::QpReqErr,
+    EventKind::SqDrained,
+];
 
 /// Object of an event.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -243,11 +265,20 @@ pub(crate) fn left(deadline: u64) -> Duration {
     Duration::from_nanos(deadline.saturating_sub(clock::now_ns()))
 }
 
-/// An object's tie to the queue of the context it was made from.
+/// Where events of an object go.
+#[derive(Debug)]
+enum Sink {
+    Nowhere,
+    /// To the queue of the context that it was made from, or opened from.
+    Queue(Arc<EventQueue>, Element),
+    /// To another process, until that takes no more.
+    Process(Mutex<Option<Stream>>),
+}
+
+/// An object's tie to where its events go.
 #[derive(Debug)]
 pub(crate) struct Affiliation {
-    queue: Option<Arc<EventQueue>>,
-    element: Element,
+    sink: Sink,
     /// Others that hear of the object.
     listeners: Mutex<Vec<Weak<Affiliation>>>,
     /// Events of this object that wait or were taken and not yet acknowledged.
@@ -256,26 +287,34 @@ pub(crate) struct Affiliation {
 
 impl Affiliation {
     pub(crate) fn new(queue: Option<Arc<EventQueue>>, element: Element) -> Arc<Self> {
-        let (listeners, unacknowledged) = (Mutex::default(), AtomicU32::new(0));
-        Arc::new(Self { queue, element, listeners, unacknowledged })
+        Self::of(queue.map_or(Sink::Nowhere, |queue| Sink::Queue(queue, element)))
+    }
+
+    fn of(sink: Sink) -> Arc<Self> {
+        Arc::new(Self { sink, listeners: Mutex::default(), unacknowledged: AtomicU32::new(0) })
     }
 
     /// Says that something happened to the object.
     pub(crate) fn raise(self: &Arc<Self>, kind: EventKind) {
-        if let Some(queue) = &self.queue {
-            queue.post(kind, self.element, Some(Arc::clone(self)));
+        match &self.sink {
+            Sink::Nowhere => {}
+            Sink::Queue(queue, element) => queue.post(kind, *element, Some(Arc::clone(self))),
+            Sink::Process(stream) => {
+                let mut stream = stream.lock();
+                if stream.as_ref().is_some_and(|stream| stream.send(&[kind.code()], &[]).is_err()) {
+                    *stream = None; // The other end sees that it has missed something.
+                }
+            }
         }
         let listeners = self.listeners.lock();
         listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.raise(kind));
     }
 
-    /// Has this queue hear of the object, too, by another name.
-    pub(crate) fn listen(&self, queue: &Arc<EventQueue>, element: Element) -> Listener {
-        let listener = Self::new(Some(Arc::clone(queue)), element);
+    /// Has another hear of the object, too.
+    pub(crate) fn listen(&self, Listener(listener): &Listener) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|known| known.strong_count() > 0);
-        listeners.push(Arc::downgrade(&listener));
-        Listener(listener)
+        listeners.push(Arc::downgrade(listener));
     }
 
     /// Events of this object that wait to be taken, or were taken and not acknowledged.
@@ -285,7 +324,9 @@ impl Affiliation {
 
     /// The object goes: events of it that were not taken are forgotten.
     pub(crate) fn retire(&self) {
-        if let Some(queue) = self.queue.as_ref().filter(|_| self.unacknowledged() > 0) {
+        if let Sink::Queue(queue, _) = &self.sink
+            && self.unacknowledged() > 0
+        {
             let foreign = |event: &AsyncEvent| {
                 event.owner.as_ref().is_none_or(|owner| !std::ptr::eq(&raw const **owner, self))
             };
@@ -299,9 +340,19 @@ impl Affiliation {
 pub struct Listener(Arc<Affiliation>);
 
 impl Listener {
-    /// One that hears of an object of another process.
-    pub(crate) const fn of(affiliation: Arc<Affiliation>) -> Self {
-        Self(affiliation)
+    /// For a queue of this process, where the object goes by another name.
+    pub(crate) fn new(queue: &Arc<EventQueue>, element: Element) -> Self {
+        Self(Affiliation::new(Some(Arc::clone(queue)), element))
+    }
+
+    /// For another process, which takes an event's code at a time ([`EventKind::of_code`]).
+    pub(crate) fn of_process(stream: Stream) -> Self {
+        Self(Affiliation::of(Sink::Process(Mutex::new(Some(stream)))))
+    }
+
+    /// Hears of something.
+    pub(crate) fn hear(&self, kind: EventKind) {
+        self.0.raise(kind);
     }
 }
 
@@ -401,5 +452,20 @@ mod tests {
         drop(queue.try_get());
         assert!(!ready());
         assert!(queue.get(Some(Duration::from_millis(1))).unwrap().is_none());
+    }
+
+    /// Goal: a process that does not take its events holds up nothing, and learns that it has missed some.
+    #[test]
+    fn a_process_that_does_not_listen_hears_that_it_has_missed_events() {
+        let [here, there] = Stream::pair().unwrap();
+        let listener = Listener::of_process(there);
+        (0..100_000).for_each(|_| listener.hear(EventKind::QpReqErr));
+        let mut code = [0; 2];
+        let mut heard = 0;
+        while here.recv(&mut code, &mut Vec::new()).unwrap() == 1 {
+            assert_eq!(EventKind::of_code(code[0]), Some(EventKind::QpReqErr));
+            heard += 1;
+        }
+        assert!((1..100_000).contains(&heard), "{heard}");
     }
 }

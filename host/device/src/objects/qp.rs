@@ -289,10 +289,9 @@ impl QpInner {
         }
     }
 
-    /// Has another queue of events hear of it.
-    pub(crate) fn listen(&self, events: &Arc<EventQueue>, context: u64) -> Listener {
-        let element = Element::Qp { number: self.own.number, context };
-        self.own.affiliation.listen(events, element)
+    /// Has another hear of its events.
+    pub(crate) fn listen(&self, listener: &Listener) {
+        self.own.affiliation.listen(listener);
     }
 
     /// What it sends to a multicast group that it is attached to comes back to it.

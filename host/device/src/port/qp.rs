@@ -3,11 +3,12 @@
 use crate::data_path::DataPath;
 use crate::link::errors::ConnectError;
 use crate::link::udp::multicast::GroupError;
-use crate::objects::events::{EventQueue, Listener};
+use crate::objects::events::Listener;
 use crate::objects::notice::DeferredWakeups;
 use crate::objects::qp::{Change, PostError, QpInner, QpQuery, Side};
 use crate::objects::table::Place;
 use crate::objects::work::{ReceiveWork, SendWork};
+use crate::port::xrc_targets::forget_ended_targets;
 use crate::progress::Port;
 use adverb_engine::{Gid, QpCounters, QpState, QpType};
 use adverb_wire::Qpn;
@@ -167,9 +168,9 @@ impl Qp {
         port.wait_for_neighbours();
     }
 
-    /// Has another queue of events hear of it, where it goes by `context`. `ibv_open_qp`.
-    pub fn listen(&self, events: &Arc<EventQueue>, context: u64) -> Listener {
-        self.briefly(|inner| inner.listen(events, context))
+    /// Has another hear of its events.
+    pub(crate) fn listen(&self, listener: &Listener) {
+        self.briefly(|inner| inner.listen(listener));
     }
 
     /// Posts requests, in order, and starts them.
@@ -266,8 +267,10 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        if self.inner(|inner| inner.engine.kind()) == QpType::Ud {
-            self.port.detach(None, self.number);
+        match self.inner(|inner| inner.engine.kind()) {
+            QpType::Ud => _ = self.port.detach(None, self.number),
+            QpType::XrcTarget => forget_ended_targets(),
+            QpType::Rc | QpType::Uc | QpType::XrcInitiator => {}
         }
         self.port.pay_debt(self.number);
         self.port.remove_qp(self.number);

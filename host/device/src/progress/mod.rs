@@ -209,7 +209,7 @@ pub struct Port {
     /// Where others see the counters, unless the system has no room for that.
     stats_page: Option<StatsPage>,
     numbers: Mutex<Numbers>,
-    handshake: Handshake,
+    pub(crate) handshake: Handshake,
     /// Held while a shared-memory link is made, so that none is made twice; by slot.
     meetings: [Mutex<()>; neighbours::MEETINGS],
     /// Grows whenever the program drives; the helper watches it.

@@ -716,9 +716,8 @@ pub(super) fn open_handshake(
     let nonce = random::number();
     let me = PeerId { slot: registry.slot(), nonce };
     let handshake = Handshake::new(me, registry, standby.doorbell(), exports, uses_shm)?;
-    if uses_shm {
-        registry.set_shm(peer_page::VERSION, nonce, device.index);
-    }
+    let version = if uses_shm { peer_page::VERSION } else { 0 };
+    registry.set_shm(version, nonce, device.index);
     Ok(handshake)
 }
 

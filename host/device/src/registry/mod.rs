@@ -506,7 +506,7 @@ impl Registry {
         self.pid_of(slot).is_some_and(process::is_stopped)
     }
 
-    /// Says that other devices of the host can come by way of shared memory of this version, by which
+    /// Says that other devices of the host can come by way of shared memory of this version (0: they cannot), by which
     /// number they know this device, and which network interface it is.
     pub(crate) fn set_shm(&self, version: u32, nonce: u64, interface: u32) {
         self.set_shm_of(self.slot, version, nonce, interface);
@@ -520,7 +520,7 @@ impl Registry {
         self.set_field(slot, |slot| &slot.shm, version);
     }
 
-    /// The network interface of the device in `slot`, if it uses shared memory.
+    /// The network interface of the device in `slot`.
     #[inline]
     pub(crate) fn interface(&self, slot: SlotId) -> u32 {
         self.slot_at(slot).interface.load(Ordering::Relaxed)
@@ -534,8 +534,15 @@ impl Registry {
     /// The number of the device in `slot`, if it uses shared memory of this version; not necessarily alive.
     #[inline]
     pub(crate) fn last_shm_nonce(&self, slot: SlotId, version: u32) -> Option<u64> {
-        let Slot { shm, nonce_low, nonce_high, .. } = self.slot_at(slot);
-        (shm.load(Ordering::Acquire) == version).then(|| load_halves(nonce_low, nonce_high))
+        let shm = self.slot_at(slot).shm.load(Ordering::Acquire);
+        (shm == version).then(|| self.nonce(slot))
+    }
+
+    /// The number by which other devices know the one in `slot`; not necessarily alive.
+    #[inline]
+    pub(crate) fn nonce(&self, slot: SlotId) -> u64 {
+        let Slot { nonce_low, nonce_high, .. } = self.slot_at(slot);
+        load_halves(nonce_low, nonce_high)
     }
 
     /// Says that this device takes management datagrams.

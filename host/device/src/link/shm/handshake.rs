@@ -6,6 +6,7 @@
 //! other's end, however that came. Only processes of the same user are let in, and each only as the device that
 //! it is: the kernel says which process has connected, and which one listens by the name of the device that the
 //! hello names. A device that uses no memory of others has the thread, too: it hands the registry to newcomers.
+//! A process may also come for something else than a link ([`Visit`]): what that is, [`Admit`] says.
 //!
 //! The thread sleeps but for introductions and deaths; packets are none of its business.
 
@@ -22,10 +23,11 @@ use adverb_sys::eventfd::EventFd;
 use adverb_sys::poll;
 use adverb_sys::unix::{Listener, Stream};
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -52,6 +54,20 @@ pub(crate) trait Meeting: Send + Sync {
     fn count_refused_neighbour(&self);
 }
 
+/// What a connection is about that is no link. Dropped when the connection has ended.
+pub(crate) trait Visit: fmt::Debug + Send + Sync {
+    /// Takes one message.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is none; others end the connection.
+    fn attend(&self, stream: &Stream) -> io::Result<()>;
+}
+
+/// Says what a process (by its number, 0 if it cannot be seen) comes for with a message and descriptors; `None` if it is
+/// not let in.
+pub(crate) type Admit = fn(&Registry, u32, &[u8], Vec<OwnedFd>) -> Option<Arc<dyn Visit>>;
+
 /// The thread, seen from the port.
 #[derive(Debug)]
 pub(crate) struct Handshake {
@@ -65,8 +81,11 @@ struct Shared {
     place: Place,
     doorbell: Arc<Doorbell>,
     exports: Arc<Exports>,
-    /// None if the device makes no links.
-    listener: Option<Listener>,
+    listener: Listener,
+    /// The device makes links.
+    uses_shm: bool,
+    /// Who else may come.
+    admit: OnceLock<Admit>,
     epoll: Epoll,
     wake: EventFd,
     stop: AtomicBool,
@@ -74,14 +93,36 @@ struct Shared {
     tokens: AtomicU64,
 }
 
-/// A connection, and the link that it is about; none before the other side has said hello.
+/// A connection.
 #[derive(Clone, Debug)]
 struct Guest {
     stream: Arc<Stream>,
     /// The process at the other end; 0 for one that cannot be seen.
     pid: u32,
-    shm_link: Option<Arc<ShmLink>>,
+    about: About,
     since: Instant,
+}
+
+/// What a connection is about.
+#[derive(Clone, Debug)]
+enum About {
+    /// The other side has not said so.
+    Nothing,
+    Link(Arc<ShmLink>),
+    Visit(Arc<dyn Visit>),
+}
+
+impl Guest {
+    fn is_nameless(&self) -> bool {
+        matches!(self.about, About::Nothing)
+    }
+
+    fn shm_link(&self) -> Option<&Arc<ShmLink>> {
+        match &self.about {
+            About::Link(shm_link) => Some(shm_link),
+            About::Nothing | About::Visit(_) => None,
+        }
+    }
 }
 
 const WAKE: u64 = 0;
@@ -98,11 +139,15 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 const NAMELESS_MAX: usize = 64;
 /// Links to one device at once. Two that meet each other at the same time have two.
 const LINKS_MAX: usize = 8;
+/// Connections at once that are about no links.
+const VISITS_MAX: usize = 4096;
+/// Length of a message, at most.
+const MESSAGE_BYTES_MAX: usize = 256;
 /// How long to leave connections alone that cannot be accepted, for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The name by which a device is found. Abstract names belong to the network namespace.
-fn name(place: Place, peer: PeerId) -> String {
+pub(crate) fn name(place: Place, peer: PeerId) -> String {
     format!("adverb-{}-{}-{:016x}", place.label(), peer.slot.number(), peer.nonce)
 }
 
@@ -116,6 +161,8 @@ const HELLO_BYTES: usize = 24;
 const MAGIC: [u8; 4] = *b"advh";
 /// The answer to a device that cannot be verified now, because strangers crowd where it listens.
 const LATER: &[u8] = b"advl";
+/// The answer to a process that is let in for something else than a link.
+pub(crate) const ADMITTED: &[u8] = b"adva";
 
 impl Hello {
     fn emit(self) -> [u8; HELLO_BYTES] {
@@ -145,7 +192,7 @@ impl Hello {
 }
 
 impl Handshake {
-    /// Listens, also for links if the device uses shared memory (`uses_shm`); no connection is answered before
+    /// Listens: for links if the device uses shared memory (`uses_shm`). No connection is answered before
     /// [`Handshake::start`].
     pub(crate) fn new(
         me: PeerId,
@@ -160,7 +207,9 @@ impl Handshake {
             place,
             doorbell: Arc::clone(doorbell),
             exports: Arc::clone(exports),
-            listener: uses_shm.then(|| Listener::bind(name(place, me).as_bytes())).transpose()?,
+            listener: Listener::bind(name(place, me).as_bytes())?,
+            uses_shm,
+            admit: OnceLock::new(),
             epoll: Epoll::new()?,
             wake: EventFd::new()?,
             stop: AtomicBool::new(false),
@@ -168,9 +217,7 @@ impl Handshake {
             tokens: AtomicU64::new(FIRST_GUEST),
         };
         shared.epoll.add(&shared.wake, WAKE, Interest::Readable)?;
-        if let Some(listener) = &shared.listener {
-            shared.epoll.add(listener, LISTENER, Interest::Readable)?;
-        }
+        shared.epoll.add(&shared.listener, LISTENER, Interest::Readable)?;
         if let Some(listener) = registry.listener() {
             shared.epoll.add(listener, NEWCOMERS, Interest::Readable)?;
         }
@@ -187,7 +234,7 @@ impl Handshake {
 
     /// The device makes links to others.
     pub(crate) fn uses_shm(&self) -> bool {
-        self.shared.listener.is_some()
+        self.shared.uses_shm
     }
 
     /// Ends the thread, and waits for it unless it is the caller.
@@ -232,10 +279,7 @@ impl Handshake {
     /// Says hello to another device, and waits for its answer until it is `over`.
     fn introduce(&self, peer: PeerId, over: impl Fn() -> bool) -> io::Result<Arc<ShmLink>> {
         let shared = &*self.shared;
-        let stream = connect(name(shared.place, peer).as_bytes(), &over)?;
-        if stream.peer()?.uid != shared.place.user() {
-            return Err(invalid());
-        }
+        let stream = self.connect(peer, &over)?;
         let (segment, file) = Segment::create()?;
         let doorbell = &shared.doorbell;
         let fds = [file.as_fd(), doorbell.page().as_fd(), doorbell.fd().as_fd()];
@@ -245,32 +289,51 @@ impl Handshake {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
-        let (hello, mut fds) = receive(&stream)?;
-        let hello = hello.filter(|hello| hello.peer == peer).ok_or_else(invalid)?;
+        let (answer, mut fds) = receive(&stream)?;
+        if answer == LATER {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let hello = Hello::parse(&answer).filter(|hello| hello.peer == peer);
+        let hello = hello.ok_or_else(invalid)?;
         let peer_doorbell = peer_doorbell(&mut fds)?;
         let shm_link = Arc::new(ShmLink::new(hello.peer, segment, peer_doorbell, &shared.exports));
         let pid = stream.peer()?.pid;
-        shared.keep(stream, Some(Arc::clone(&shm_link)))?;
+        shared.keep(stream, About::Link(Arc::clone(&shm_link)))?;
         shm_link.probe(pid);
         Ok(shm_link)
     }
-}
 
-/// Connects, and tries again while the other has too many waiting.
-pub(crate) fn connect(name: &[u8], over: impl Fn() -> bool) -> io::Result<Stream> {
-    loop {
-        match Stream::connect(name) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !over() => {
-                thread::yield_now();
+    /// Connects to another device of this user, and tries again while it has too many waiting.
+    pub(crate) fn connect(&self, peer: PeerId, over: impl Fn() -> bool) -> io::Result<Stream> {
+        let place = self.shared.place;
+        loop {
+            match Stream::connect(name(place, peer).as_bytes()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !over() => {
+                    thread::yield_now();
+                }
+                connected => {
+                    let stream = connected?;
+                    let is_ours = stream.peer()?.uid == place.user();
+                    return if is_ours { Ok(stream) } else { Err(invalid()) };
+                }
             }
-            result => return result,
         }
+    }
+
+    /// Lets in those that come for something else than a link, from now on.
+    pub(crate) fn admit(&self, admit: Admit) {
+        self.shared.admit.get_or_init(|| admit);
+    }
+
+    /// Has the thread listen to what comes by a connection, until it ends.
+    pub(crate) fn attend_to(&self, stream: Stream, visit: Arc<dyn Visit>) -> io::Result<()> {
+        self.shared.keep(stream, About::Visit(visit)).map(drop)
     }
 }
 
 /// The next connection, if there is one. One that cannot be accepted, for want of descriptors or memory, is left alone for a
 /// while: the listener can still be read, and no wait would be one.
-pub(crate) fn accepted(listener: &Listener) -> Option<Stream> {
+fn accepted(listener: &Listener) -> Option<Stream> {
     match listener.accept() {
         Ok(stream) => Some(stream),
         Err(error) => {
@@ -282,18 +345,17 @@ pub(crate) fn accepted(listener: &Listener) -> Option<Stream> {
     }
 }
 
-/// Takes one message, which may be the end, or that there is no answer now.
-fn receive(stream: &Stream) -> io::Result<(Option<Hello>, Vec<OwnedFd>)> {
-    let (mut bytes, mut fds) = ([0; HELLO_BYTES + 1], Vec::new());
-    let len = stream.recv(&mut bytes, &mut fds)?;
-    if len == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+/// Takes one message, and the descriptors that come along. One that is too long is cut.
+///
+/// # Errors
+///
+/// `WouldBlock` if there is none; `UnexpectedEof` if the other end has hung up.
+pub(crate) fn receive(stream: &Stream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let (mut bytes, mut fds) = ([0; MESSAGE_BYTES_MAX], Vec::new());
+    match stream.recv(&mut bytes, &mut fds)? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        len => Ok((bytes.get(..len).unwrap_or_default().to_vec(), fds)),
     }
-    let bytes = bytes.get(..len).unwrap_or_default();
-    if bytes == LATER {
-        return Err(io::ErrorKind::ResourceBusy.into());
-    }
-    Ok((Hello::parse(bytes), fds))
 }
 
 /// The last two descriptors: peer page and doorbell.
@@ -330,25 +392,24 @@ impl Shared {
         }
     }
 
-    fn keep(&self, stream: Stream, shm_link: Option<Arc<ShmLink>>) -> io::Result<u64> {
+    fn keep(&self, stream: Stream, about: About) -> io::Result<u64> {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let stream = Arc::new(stream);
-        if let Some(shm_link) = &shm_link {
+        let pid = stream.peer()?.pid;
+        let guest = Guest { stream: Arc::clone(&stream), pid, about, since: Instant::now() };
+        if let Some(shm_link) = guest.shm_link() {
             shm_link.imports().attach(&stream);
         }
-        let pid = stream.peer()?.pid;
-        let guest = Guest { stream: Arc::clone(&stream), pid, shm_link, since: Instant::now() };
         self.guests.lock().insert(token, guest);
         self.epoll.add(&*stream, token, Interest::Readable)?;
         Ok(token)
     }
 
     fn let_in(&self, port: &Weak<dyn Meeting>) {
-        let Some(listener) = &self.listener else { return };
-        for stream in (0..NAMELESS_MAX).map_while(|_| accepted(listener)) {
+        for stream in (0..NAMELESS_MAX).map_while(|_| accepted(&self.listener)) {
             if stream.peer().is_ok_and(|peer| peer.uid == self.place.user()) {
                 self.show_out_nameless();
-                if let Ok(token) = self.keep(stream, None) {
+                if let Ok(token) = self.keep(stream, About::Nothing) {
                     self.attend(token, port); // The hello is there already, mostly.
                 }
             }
@@ -359,7 +420,7 @@ impl Shared {
     /// be about to.
     fn show_out_nameless(&self) {
         let mut guests = self.guests.lock();
-        let nameless = guests.iter().filter(|(_, guest)| guest.shm_link.is_none());
+        let nameless = guests.iter().filter(|(_, guest)| guest.is_nameless());
         if nameless.clone().count() >= NAMELESS_MAX {
             let mut crowds = HashMap::new();
             nameless.clone().for_each(|(_, guest)| *crowds.entry(guest.pid).or_insert(0) += 1);
@@ -379,13 +440,14 @@ impl Shared {
         let Some(port) = port.upgrade() else {
             return;
         };
-        let result = match &guest.shm_link {
-            None => self.welcome(&guest.stream, &*port).map(|shm_link| {
+        let result = match &guest.about {
+            About::Nothing => self.welcome(&guest, &*port).map(|about| {
                 if let Some(guest) = self.guests.lock().get_mut(&token) {
-                    guest.shm_link = Some(shm_link);
+                    guest.about = about;
                 }
             }),
-            Some(shm_link) => self.listen(&guest.stream, shm_link),
+            About::Link(shm_link) => self.listen(&guest.stream, shm_link),
+            About::Visit(visit) => visit.attend(&guest.stream),
         };
         match result {
             Ok(()) => {}
@@ -403,13 +465,13 @@ impl Shared {
             return;
         };
         let _ = self.epoll.remove(&*guest.stream);
-        if let Some(shm_link) = guest.shm_link {
+        if let Some(shm_link) = guest.shm_link() {
             if hung_up {
                 shm_link.end();
             } else {
                 shm_link.cut();
             }
-            port.forget_shm_link(&shm_link);
+            port.forget_shm_link(shm_link);
         }
     }
 
@@ -452,7 +514,7 @@ impl Shared {
     fn makes_room(&self, peer: PeerId, port: &dyn Meeting) -> bool {
         let guests = self.guests.lock();
         let shm_links =
-            guests.iter().filter_map(|(token, guest)| Some((*token, guest.shm_link.as_ref()?)));
+            guests.iter().filter_map(|(token, guest)| Some((*token, guest.shm_link()?)));
         let (gone, there): (Vec<_>, Vec<_>) = shm_links
             .filter(|(_, shm_link)| shm_link.peer() == peer)
             .map(|(token, shm_link)| (token, shm_link.is_given_up() && shm_link.is_vacant()))
@@ -462,10 +524,29 @@ impl Shared {
         there.len() < LINKS_MAX
     }
 
+    /// A process says what it comes for.
+    fn welcome(&self, guest: &Guest, port: &dyn Meeting) -> io::Result<About> {
+        let (message, fds) = receive(&guest.stream)?;
+        if let Some(hello) = Hello::parse(&message).filter(|_| self.uses_shm) {
+            return self.meet(hello, fds, &guest.stream, port).map(About::Link);
+        }
+        let guests = self.guests.lock();
+        let visits = guests.values().filter(|guest| matches!(guest.about, About::Visit(_))).count();
+        drop(guests);
+        let admit = self.admit.get().filter(|_| visits < VISITS_MAX).ok_or_else(invalid)?;
+        let visit = admit(port.registry(), guest.pid, &message, fds).ok_or_else(invalid)?;
+        guest.stream.send(ADMITTED, &[])?;
+        Ok(About::Visit(visit))
+    }
+
     /// A device says hello.
-    fn welcome(&self, stream: &Arc<Stream>, port: &dyn Meeting) -> io::Result<Arc<ShmLink>> {
-        let (hello, mut fds) = receive(stream)?;
-        let hello = hello.ok_or_else(invalid)?;
+    fn meet(
+        &self,
+        hello: Hello,
+        mut fds: Vec<OwnedFd>,
+        stream: &Arc<Stream>,
+        port: &dyn Meeting,
+    ) -> io::Result<Arc<ShmLink>> {
         let is_itself = self.is_itself(hello.peer, stream, port).inspect_err(|_| {
             let _ = stream.send(LATER, &[]); // And that is all that is said to it.
         })?;
