@@ -17,8 +17,8 @@ pub(crate) struct Link {
     pub(crate) hops: Hops,
     mac: Mac,
     waiting: Waiting,
-    /// Frames were written since the last flush.
-    written: bool,
+    /// Frames that were written since the last flush.
+    written: usize,
     /// The kernel did not take all that was written.
     behind: bool,
 }
@@ -85,7 +85,7 @@ impl Waiting {
 
 impl Link {
     pub(crate) fn new(outgoing: Outgoing, hops: Hops, mac: Mac) -> Self {
-        Self { outgoing, hops, mac, waiting: Waiting::default(), written: false, behind: false }
+        Self { outgoing, hops, mac, waiting: Waiting::default(), written: 0, behind: false }
     }
 
     pub(crate) const fn set_mac(&mut self, mac: Mac) {
@@ -149,7 +149,7 @@ impl Link {
         });
         match sent {
             Ok(()) => {
-                self.written = true;
+                self.written += 1;
                 Sent::Taken
             }
             Err(NotSent::Full) => Sent::Full,
@@ -188,16 +188,23 @@ impl Link {
     /// Hands what was written to the kernel, in one call.
     #[inline]
     pub(crate) fn flush(&mut self) {
-        if std::mem::take(&mut self.written) || self.behind {
+        if std::mem::take(&mut self.written) > 0 || self.behind {
             // What the kernel does not take now leaves with the next call, and so does what had no room.
             let is_left = self.outgoing.flush().is_err();
             self.behind = is_left || self.behind && !self.outgoing.has_room();
         }
     }
 
+    /// Frames that were written and that the kernel has not been told of.
+    #[inline]
+    pub(crate) const fn written(&self) -> usize {
+        self.written
+    }
+
     /// When it is to be called again.
     pub(crate) fn next_deadline(&self, now: Time) -> Option<Time> {
-        (self.behind || !self.waiting.packets.is_empty()).then(|| now.plus(AGAIN))
+        (self.behind || self.written > 0 || !self.waiting.packets.is_empty())
+            .then(|| now.plus(AGAIN))
     }
 }
 

@@ -251,9 +251,29 @@ impl Netstack {
         self.link.flush();
     }
 
+    /// There is something to do at once: frames have come, or were written and not flushed.
+    #[inline]
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.link.written() > 0 || self.incoming.iter().any(Incoming::has_any)
+    }
+
+    /// Frames that were written, and leave with the next flush.
+    #[must_use]
+    pub const fn unflushed(&self) -> usize {
+        self.link.written()
+    }
+
     /// Takes frames that have come, does what is due, and sends what there is to send, up to a bound; says whether there
     /// was anything. Events are told by [`Stack::poll_event`] and [`Datagrams::poll_readable`].
     pub fn step(&mut self, now: Time) -> bool {
+        let is_busy = self.step_unflushed(now);
+        self.link.flush();
+        is_busy
+    }
+
+    /// The same, but what it writes leaves with a later flush: one call for several steps.
+    pub fn step_unflushed(&mut self, now: Time) -> bool {
         if now >= self.look_at {
             self.look(now);
         }
@@ -263,7 +283,6 @@ impl Netstack {
         let lost = self.link.take_lost();
         self.counters.lost += u64::try_from(lost).unwrap_or(0);
         let sent = self.transmit(now);
-        self.link.flush();
         received + sent > 0
     }
 

@@ -9,8 +9,10 @@
 //! of the call. Addresses are given back as they came.
 
 use crate::sockopt;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
 use std::ffi::c_int;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// What the kernel knows of a connection that is established.
@@ -52,6 +54,64 @@ pub fn begin(socket: impl AsFd) -> io::Result<()> {
 /// `EPERM` without the privilege.
 pub fn end(socket: impl AsFd) -> io::Result<()> {
     sockopt::set(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &0_i32)
+}
+
+/// Ends the connection of a socket in repair, of which nothing knows any more where it is; says whether there was one. The
+/// peer is sent a SYN, which it answers with where it is (RFC 5961 §4), and that the kernel answers with a reset, as there is
+/// no connection: so the packets of this one have to be the kernel's.
+///
+/// # Errors
+///
+/// `EPERM` without the privilege, which is `CAP_NET_RAW`; it is not connected.
+pub fn reset(socket: impl AsFd) -> io::Result<bool> {
+    let fd = socket.as_fd();
+    if sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR)? == 0 {
+        return Ok(false);
+    }
+    let peer = rustix::net::getpeername(fd)?.ok_or(io::ErrorKind::NotConnected)?;
+    let [own, peer] = [rustix::net::getsockname(fd)?, peer].map(SocketAddr::try_from);
+    let [own, peer] = [own?, peer?].map(plain);
+    Name::nowhere().connect(fd)?;
+    let family = if own.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let (kind, flags, protocol) = (SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::TCP));
+    let raw = rustix::net::socket_with(family, kind, flags, protocol)?;
+    rustix::net::bind(&raw, &with_port(own, 0))?;
+    rustix::net::sendto(&raw, &syn(own, peer), SendFlags::empty(), &with_port(peer, 0))?;
+    Ok(true)
+}
+
+/// A socket of IPv6 may have a connection of IPv4.
+fn plain(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+const fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// A SYN as if for a new connection of these names: RFC 9293 §3.1.
+fn syn(own: SocketAddr, peer: SocketAddr) -> [u8; SYN_BYTES] {
+    let header = |sum: u16| {
+        let [a, b] = own.port().to_be_bytes();
+        let [c, d] = peer.port().to_be_bytes();
+        let [e, f] = sum.to_be_bytes();
+        [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 5 << 4, FLAG_SYN, 0, 0, e, f, 0, 0]
+    };
+    let bytes = |address: SocketAddr| match address.ip() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let summed = [bytes(own), bytes(peer), header(0).to_vec()].concat();
+    let words = summed.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word)));
+    // The rest of the pseudo header: the protocol and the length.
+    let sum: u32 = words.sum::<u32>() + 6 + 20;
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    header(!u16::try_from(folded).unwrap_or(0))
 }
 
 /// Where a connection is whose socket is in repair.
@@ -231,6 +291,8 @@ impl Name {
 
 /// `sockaddr_in6` is the longest.
 const NAME_BYTES: usize = 28;
+const SYN_BYTES: usize = 20;
+const FLAG_SYN: u8 = 2;
 const NO_QUEUE: c_int = 0;
 const RECEIVE_QUEUE: c_int = 1;
 const SEND_QUEUE: c_int = 2;
@@ -288,5 +350,39 @@ mod tests {
             far.read_to_end(&mut rest).unwrap();
             assert_eq!(rest, b"six");
         }
+    }
+
+    /// Goal: a peer learns of the end of a connection, wherever that was by then; one that is the kernel's stays.
+    #[test]
+    fn a_peer_that_is_silent_has_a_reset() {
+        let any = TcpListener::bind("[::]:0").unwrap();
+        let mapped = SocketAddr::new([127, 0, 0, 1].into(), any.local_addr().unwrap().port());
+        let plain = TcpListener::bind("127.0.0.1:0").unwrap();
+        let six = TcpListener::bind("[::1]:0").unwrap();
+        let at = |listener: &TcpListener| listener.local_addr().unwrap();
+        let all = [(&any, mapped), (&plain, at(&plain)), (&six, at(&six))];
+        for ((listener, to), sent) in all
+            .into_iter()
+            .flat_map(|one| [0, 1, 100_000, u32::MAX, 1 << 31].map(|sent| (one, sent)))
+        {
+            let mut far = TcpStream::connect(to).unwrap();
+            let (near, _) = listener.accept().unwrap();
+            if begin(&near).is_err() {
+                return println!("skipped: no privilege");
+            }
+            // As if another implementation had sent so much meanwhile.
+            let found = look(&near).unwrap();
+            let old = Snapshot { next: found.next.wrapping_sub(sent), ..found };
+            set_up(&near, &old).unwrap();
+            assert!(reset(&near).unwrap());
+            far.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+            let said = far.read(&mut [0; 9]).map_err(|error| error.kind());
+            assert_eq!(said, Err(io::ErrorKind::ConnectionReset), "{to} {sent}");
+        }
+        let mut far = TcpStream::connect(at(&plain)).unwrap();
+        let (mut near, _) = plain.accept().unwrap();
+        assert!(!reset(&near).unwrap());
+        near.write_all(b"x").unwrap();
+        far.read_exact(&mut [0]).unwrap();
     }
 }

@@ -90,6 +90,7 @@ enum Task {
     LetGo(Claim, Vec<OwnedFd>),
     Repair(Claim, Option<OwnedFd>, bool),
     Close(Vec<OwnedFd>),
+    Reset(Vec<OwnedFd>),
     HangUp(Stream),
 }
 
@@ -150,6 +151,13 @@ impl Inspectors {
     pub(crate) fn close(&self, user: u32, fds: Vec<OwnedFd>) {
         if !fds.is_empty() {
             self.of(user).give(Task::Close(fds));
+        }
+    }
+
+    /// Closes what a member has left. The peers of its connections are told.
+    pub(crate) fn reset(&self, user: u32, fds: Vec<OwnedFd>) {
+        if !fds.is_empty() {
+            self.of(user).give(Task::Reset(fds));
         }
     }
 
@@ -237,6 +245,12 @@ impl Office {
                 self.say(Verdict { claim, ruling: Ruling::Done(done) });
             }
             Task::Close(fds) => drop(fds),
+            Task::Reset(fds) => {
+                for fd in fds {
+                    // What is not in repair is none that the member has carried on.
+                    let _ = repair::reset(fd);
+                }
+            }
             Task::HangUp(stream) => drop(stream),
         }
     }

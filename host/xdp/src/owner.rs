@@ -341,7 +341,7 @@ impl Owner {
             self.interface.dismiss(&mut group, place, Some(holding));
             self.groups.insert(user, group);
         }
-        self.inspectors.close(user, twins.into_values().collect());
+        self.inspectors.reset(user, twins.into_values().collect());
         self.inspectors.hang_up(user, stream);
     }
 }

@@ -122,6 +122,13 @@ impl Incoming {
         &self.umem
     }
 
+    /// Frames have arrived.
+    #[inline]
+    #[must_use]
+    pub fn has_any(&self) -> bool {
+        self.rx.filled() > 0
+    }
+
     /// Gives at most `budget` frames that have arrived to `take`, from their Ethernet headers on, until it breaks off;
     /// says how many there were.
     #[inline]

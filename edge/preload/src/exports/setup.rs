@@ -20,6 +20,7 @@ use crate::share::{closing, sockets, stats};
 use crate::socket::policy::{self, is_plain};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::{memberships, pacing, table};
+use crate::transport::xdp::streams;
 use crate::transport::{datagram, fallback, kernel, stream};
 
 #[unsafe(no_mangle)]
@@ -329,6 +330,12 @@ unsafe extern "C-unwind" fn getsockopt(
         let bytes = c_int::from(socket.flags.nodelay.load(Ordering::Relaxed)).to_ne_bytes();
         // SAFETY: the kernel has just written both.
         unsafe { amend(value, len, &bytes) };
+    }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_KEEPALIVE)
+        && let Some(on) = streams::keeps_alive(&socket)
+    {
+        // SAFETY: the kernel has just written both.
+        unsafe { amend(value, len, &c_int::from(on).to_ne_bytes()) };
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
         && let Some(state) = closing::state_of(&socket)

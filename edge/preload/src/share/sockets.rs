@@ -14,6 +14,7 @@ use crate::share::processes;
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{policy, stamps};
+use crate::transport::xdp::streams;
 use crate::transport::{datagram, fallback, offer, path_proof, ports};
 
 /// A socket has been made.
@@ -185,6 +186,7 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
         }
         _ => {}
     }
+    streams::option_set(socket, level, name);
 }
 
 /// The program wants of a connection, or of those that a listener will accept, what only the kernel has.

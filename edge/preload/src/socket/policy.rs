@@ -152,7 +152,9 @@ pub(crate) fn insists(socket: &Socket) -> bool {
 /// Whether the kernel's own call is all there is to it: for good, and without spinning.
 #[inline]
 pub(crate) fn may_ring(socket: &Socket) -> bool {
-    socket.route() != Route::Kernel && matches!(socket.kind(), Kind::Stream | Kind::Connecting)
+    let is_ours =
+        socket.route() != Route::Kernel || socket.flags.pending_error.load(Ordering::Relaxed) != 0;
+    is_ours && matches!(socket.kind(), Kind::Stream | Kind::Connecting)
 }
 
 /// Reads the time limits of a socket that came from elsewhere.

@@ -72,10 +72,11 @@ pub(crate) enum Reason {
     Frames = 18,
     NoFrames = 19,
     Reset = 20,
+    Bulk = 21,
 }
 
 impl Reason {
-    pub(crate) const ALL: [(Self, &'static str); 21] = [
+    pub(crate) const ALL: [(Self, &'static str); 22] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
@@ -102,6 +103,7 @@ impl Reason {
             Self::NoFrames,
             "no frames: no daemon owns the interface for this user, or the port is shared",
         ),
+        (Self::Bulk, "a stream, which the kernel carries better than frames"),
         (
             Self::Reset,
             "the peer has reset the connection, does not answer, or the daemon has ended",

@@ -41,6 +41,18 @@ pub(crate) fn leave(socket: &Socket, fd: c_int) {
     }
 }
 
+/// Frames carry a stream that the kernel carries better.
+#[cold]
+pub(crate) fn leave_as_bulk(socket: &Socket, fd: c_int) {
+    socket.leave_to_kernel(Reason::Bulk);
+    if leave_as(socket, fd, Reason::Bulk) == Departure::OtherFirst {
+        socket.set_reason(Reason::Bulk);
+        // What is left follows with the next calls.
+        follow(socket, fd);
+    }
+    policy::explain(socket, fd, "stream");
+}
+
 /// The program wants of a connection what only the kernel has: its rings go, as soon as it has read what it has been
 /// sent by them, since the other end would send that again with its next call only.
 #[cold]
@@ -225,9 +237,15 @@ fn finish(socket: &Socket, fd: c_int) {
     }
     let nodelay = c_int::from(socket.flags.nodelay.load(Ordering::Relaxed));
     let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
-    socket.set_reason(Reason::Left);
-    socket.set_route(Route::Kernel);
+    note_left(socket);
     log::print(adverb_sockconf::Level::Debug, || format!("fd {fd} goes back to the kernel"));
+}
+
+fn note_left(socket: &Socket) {
+    if socket.reason() != Reason::Bulk {
+        socket.set_reason(Reason::Left);
+    }
+    socket.set_route(Route::Kernel);
 }
 
 /// The other end leaves, or has left: does what can be done now. Called with every use of the
@@ -252,8 +270,7 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
             Following::Wait if raw::now_ns() < until => pause(&mut round),
             Following::Wait => return is_overdue(socket, fd),
             Following::Gone => {
-                socket.set_reason(Reason::Left);
-                socket.set_route(Route::Kernel);
+                note_left(socket);
                 return true;
             }
             Following::Resend { from, of } => {

@@ -23,7 +23,7 @@ use crate::socket::loans::{Loan, PIECES_MAX};
 use crate::socket::policy;
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::transport::ring::{Ring, Segment, Trouble};
-use crate::transport::xdp::streams;
+use crate::transport::xdp::streams::{self, Written};
 use crate::transport::{bell, fallback, offer, park, rendezvous, streak};
 
 /// What an attempt has come to.
@@ -458,7 +458,7 @@ pub(crate) fn try_send_short(socket: &Socket, fd: c_int, from: *const u8, len: u
     if !is_plain || !ring.write_short(from, len) {
         return false;
     }
-    note_sent(socket, segment, fd, streamed, len);
+    note_sent(socket, segment, fd, streamed, len, Sent::default());
     drop(held);
     if is_left_behind(socket, segment) {
         fallback::follow(socket, fd);
@@ -466,14 +466,34 @@ pub(crate) fn try_send_short(socket: &Socket, fd: c_int, from: *const u8, len: u
     true
 }
 
-/// So many bytes have been put into the ring, after so many others. The lock for sending is held.
+/// What is known of bytes that have been put into a ring.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    /// They are all that the call was given.
+    is_whole: bool,
+    /// More are about to be.
+    more: bool,
+}
+
+/// So many bytes have been put into the ring, after so many others. The lock for sending is held. Says whether the kernel
+/// carries this stream better.
 #[inline]
-fn note_sent(socket: &Socket, segment: &Segment, fd: c_int, streamed: u64, sent: usize) {
-    let streamed = streamed.saturating_add(sent.try_into().unwrap_or(0));
+fn note_sent(
+    socket: &Socket,
+    segment: &Segment,
+    fd: c_int,
+    streamed: u64,
+    sent: usize,
+    how: Sent,
+) -> bool {
+    let bytes = sent.try_into().unwrap_or(0);
+    let streamed = streamed.saturating_add(bytes);
+    let mut is_bulk = false;
     socket.traffic.streamed.store(streamed, Ordering::Relaxed);
     if sent > 0 {
         if streams::is_framed(socket) {
-            streams::written(socket);
+            let Sent { is_whole, more } = how;
+            is_bulk = streams::written(socket, Written { streamed, sent: bytes, is_whole, more });
         } else {
             bell::wake_reader(socket, segment.connection(socket), fd);
         }
@@ -481,6 +501,7 @@ fn note_sent(socket: &Socket, segment: &Segment, fd: c_int, streamed: u64, sent:
         add(&socket.counters.tx_packets, 1);
         add(&socket.counters.tx_bytes, sent);
     }
+    is_bulk
 }
 
 /// Sends what there is room for. The cursor moves by as many bytes as the answer says.
@@ -492,7 +513,7 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>, more
     if socket.route() == Route::Open {
         look_for_offer(socket, fd);
     }
-    let mut is_short = false;
+    let (mut is_short, mut is_bulk) = (false, false);
     for _ in 0..FOLLOWS_MAX {
         if is_short && !fallback::leave_for_want_of_memory(socket, fd) {
             return Step::Nothing;
@@ -508,9 +529,12 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>, more
             WayOut::Follow => None,
             WayOut::Blocked => Some(Step::Nothing),
             WayOut::Kernel => Some(send_beside(socket, segment, fd, from, more)),
-            WayOut::Ring => Some(through_ring(socket, segment, fd, from)),
+            WayOut::Ring => Some(through_ring(socket, segment, fd, from, more, &mut is_bulk)),
         };
         drop(held);
+        if is_bulk {
+            fallback::leave_as_bulk(socket, fd);
+        }
         match step {
             Some(Step::Failed(Errno::NOMEM)) if socket.route() == Route::Rings => is_short = true,
             Some(step) => {
@@ -581,7 +605,14 @@ fn through_kernel(
     }
 }
 
-fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut IoCursor<'_>) -> Step {
+fn through_ring(
+    socket: &Socket,
+    segment: &Segment,
+    fd: c_int,
+    from: &mut IoCursor<'_>,
+    more: bool,
+    is_bulk: &mut bool,
+) -> Step {
     let ring = segment.outgoing(socket.end());
     let consumer = &ring.direction.consumer;
     bell::switch(socket, segment);
@@ -611,7 +642,8 @@ fn through_ring(socket: &Socket, segment: &Segment, fd: c_int, from: &mut IoCurs
     {
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
-    note_sent(socket, segment, fd, streamed, sent);
+    let how = Sent { is_whole: from.remaining() == 0, more };
+    *is_bulk = note_sent(socket, segment, fd, streamed, sent, how);
     if sent == 0 && from.remaining() > 0 { Step::Nothing } else { Step::Moved(sent) }
 }
 

@@ -34,7 +34,10 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
         std::thread::spawn(move || match mode.split_once(' ') {
             Some(("pour", bytes)) => pour(stream, bytes.parse().expect("a number")),
             _ if mode == "fork" => fork(stream),
+            Some(("slice", bytes)) => slice(stream, bytes.parse().expect("a number")),
+            Some(("hold", option)) => impatient(stream, option),
             _ if mode == "hold" => hold(stream),
+            _ if ["more", "cork"].contains(&mode.as_str()) => in_two(stream, &mode),
             _ => echo(stream, &mode),
         });
     }
@@ -136,6 +139,78 @@ fn pour(mut stream: TcpStream, bytes: usize) {
     stream.write_all(&pattern(bytes)).expect("it is sent");
 }
 
+/// The same, in pieces of a segment each.
+fn slice(mut stream: TcpStream, bytes: usize) {
+    pattern(bytes).chunks(1448).for_each(|piece| stream.write_all(piece).expect("it is sent"));
+}
+
+fn set(stream: &TcpStream, level: c_int, name: c_int, value: c_int) {
+    let (len, value) =
+        (libc::socklen_t::try_from(size_of::<c_int>()).expect("a length"), &raw const value);
+    // SAFETY: an integer, which is ours.
+    assert_eq!(unsafe { libc::setsockopt(stream.as_raw_fd(), level, name, value.cast(), len) }, 0);
+}
+
+fn option(stream: &TcpStream, level: c_int, name: c_int) -> c_int {
+    let (mut value, mut len) =
+        (0, libc::socklen_t::try_from(size_of::<c_int>()).expect("a length"));
+    // SAFETY: an integer and its length, which are ours.
+    let answer = unsafe {
+        libc::getsockopt(stream.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
+    };
+    assert_eq!(answer, 0);
+    value
+}
+
+/// Answers each byte with twenty, in two pieces that are to arrive as one.
+fn in_two(mut stream: TcpStream, mode: &str) {
+    stream.set_nodelay(true).expect("an option");
+    while stream.read(&mut [0]).is_ok_and(|got| got == 1) {
+        let flags = if mode == "more" { libc::MSG_MORE } else { 0 };
+        let cork =
+            |on| _ = (mode == "cork").then(|| set(&stream, libc::IPPROTO_TCP, libc::TCP_CORK, on));
+        cork(1);
+        // SAFETY: ten bytes, which are there.
+        assert_eq!(
+            unsafe { libc::send(stream.as_raw_fd(), [1_u8; 10].as_ptr().cast(), 10, flags) },
+            10
+        );
+        std::thread::sleep(Duration::from_millis(20));
+        // SAFETY: as above.
+        assert_eq!(
+            unsafe { libc::send(stream.as_raw_fd(), [2_u8; 10].as_ptr().cast(), 10, 0) },
+            10
+        );
+        cork(0);
+    }
+}
+
+/// Says what becomes of a connection whose peer is silent, after what options say that are set late.
+fn impatient(mut stream: TcpStream, what: &str) {
+    let mut room = [0; 100];
+    for _ in 0..100 {
+        let len = stream.read(&mut room).expect("a request");
+        send_all(&mut stream, &room[..len]);
+    }
+    if what == "asking" {
+        for (name, value) in
+            [(libc::TCP_KEEPIDLE, 1), (libc::TCP_KEEPINTVL, 1), (libc::TCP_KEEPCNT, 2)]
+        {
+            set(&stream, libc::IPPROTO_TCP, name, value);
+        }
+        set(&stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+        assert_eq!(option(&stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+        return hold(stream);
+    }
+    set(&stream, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 1500);
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        if let Err(error) = stream.write(b"?") {
+            return println!("said {:?}", error.kind());
+        }
+    }
+}
+
 /// A child goes on with the connection after some bytes.
 fn fork(mut stream: TcpStream) {
     let mut room = vec![0; 1 << 16];
@@ -192,6 +267,16 @@ pub(crate) fn talk(at: SocketAddr) {
                 let end = stream.read_to_end(&mut bytes).map_err(|error| error.kind());
                 assert!(bytes == pattern(bytes.len()), "other bytes");
                 println!("said {} {:?}", bytes.len(), end.map(|_| ()));
+            }
+            "pieces" => {
+                let whole = (0..number(1)).filter(|_| {
+                    stream.write_all(b"?").expect("it is sent");
+                    let mut room = [0; 20];
+                    let first = stream.read(&mut room).expect("an answer");
+                    stream.read_exact(&mut room[first..]).expect("the rest");
+                    first == 20
+                });
+                println!("said {}", whole.count());
             }
             "end" => {
                 stream.shutdown(Shutdown::Write).expect("it ends");
@@ -373,8 +458,8 @@ fn kill(child: &mut Child) {
     child.wait().expect("it has ended");
 }
 
-/// Goal: the peer of a program that is killed sees a reset as soon as it sends; a program whose owner is killed sees one
-/// at once, and its next connections are the kernel's.
+/// Goal: the peers of a program that is killed see a reset, whether they send or not; so do a program whose owner is killed
+/// and its peers, and its next connections are the kernel's.
 #[test]
 fn peers_of_what_is_killed_see_a_reset() {
     with_namespaces("streams::peers_of_what_is_killed_see_a_reset", || {
@@ -384,7 +469,10 @@ fn peers_of_what_is_killed_see_a_reset() {
         let mut client = talker(&pair, NEAR);
         assert_eq!(client.ask("exchange 100 64 0"), "said 100");
         assert!(server.has_frames(), "{}", server.explained());
+        let mut silent = talker(&pair, NEAR);
+        assert_eq!(silent.ask("exchange 100 64 0"), "said 100");
         kill(&mut server.child);
+        assert_eq!(silent.ask("drink"), "said 0 Err(ConnectionReset)");
         let said = client.ask("insist");
         assert!(["ConnectionReset", "BrokenPipe"].iter().any(|end| said.contains(end)), "{said}");
         drop(server);
@@ -393,8 +481,59 @@ fn peers_of_what_is_killed_see_a_reset() {
         assert_eq!(client.ask("exchange 100 64 0"), "said 100");
         kill(&mut owner.child);
         assert_eq!(server.await_line("said "), "said ConnectionReset");
+        assert_eq!(client.ask("drink"), "said 0 Err(ConnectionReset)");
         let mut client = talker(&pair, NEAR);
         assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+    });
+}
+
+/// Goal: small pieces that are announced to be followed by others leave with them.
+#[test]
+fn small_pieces_wait_for_those_that_follow() {
+    with_namespaces("streams::small_pieces_wait_for_those_that_follow", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for mode in ["more", "cork"] {
+            let server = pair.framed(&format!("serve {mode}"), at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            // On a machine that is busy enough, some wait for longer than they may.
+            soon(mode, || client.ask("pieces 10") != "said 0");
+            assert!(server.has_frames(), "{mode}: {}", server.explained());
+        }
+    });
+}
+
+/// Goal: what a program says of silent peers counts, also where it says it late.
+#[test]
+fn a_silent_peer_is_given_up_when_the_program_says() {
+    with_namespaces("streams::a_silent_peer_is_given_up_when_the_program_says", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for mode in ["asking", "waiting"] {
+            let mut server = pair.framed(&format!("serve hold {mode}"), at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+            let _loss = Running::start(&mut pair.role(true, "loss 100", at(FAR)));
+            assert_eq!(server.await_line("said "), "said TimedOut", "{mode}");
+            assert!(server.has_frames(), "{mode}: {}", server.explained());
+        }
+    });
+}
+
+/// Goal: a stream of long pieces goes back to the kernel, one of short ones stays, and both arrive.
+#[test]
+fn the_kernel_carries_what_it_carries_better() {
+    with_namespaces("streams::the_kernel_carries_what_it_carries_better", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for (mode, goes) in [("pour", true), ("slice", false)] {
+            let server = pair.framed(&format!("serve {mode} 30000000"), at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("drink"), "said 30000000 Ok(())", "{mode}");
+            let explained = server.explained();
+            let went = explained.contains("which the kernel carries better");
+            assert!(server.has_frames() && went == goes, "{mode}: {explained}");
+        }
     });
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! adoption    a connection of the kernel's is carried by frames, and goes back to the kernel
 //! carrier     the connections of one interface: between rings and segments
+//! habits      what the program has said of the sockets of these
 //! helper      the thread that takes steps when the program does not
 //! ```
 //!
@@ -21,11 +22,12 @@
 
 mod adoption;
 mod carrier;
+mod habits;
 mod helper;
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use adverb_sys::fork::{Generation, PerProcess};
 use adverb_tcpip::stack::ConnectionId;
@@ -46,6 +48,8 @@ struct Process {
     asked_ns: AtomicU64,
     /// When a thread of the program last took a step.
     program_ns: AtomicU64,
+    /// Looks of threads that wait, of which one in some is a step in any case.
+    looks: AtomicU32,
     helper: helper::Words,
 }
 
@@ -55,6 +59,7 @@ impl Default for Process {
             carriers: Guarded::new(Vec::new()),
             asked_ns: AtomicU64::new(0),
             program_ns: AtomicU64::new(0),
+            looks: AtomicU32::new(0),
             helper: helper::Words::default(),
         }
     }
@@ -72,6 +77,19 @@ struct Shared {
     is_over: AtomicBool,
     /// More has come than there is room for in its ring.
     is_full: AtomicBool,
+    /// Calls that have sent something whole since something was received.
+    sends: AtomicU64,
+}
+
+impl Shared {
+    /// Whether what a program sends is a stream of long pieces. The kernel cuts those in one go; it asks more for short ones
+    /// than frames do.
+    fn is_bulk(&self, Written { streamed, sent, is_whole, .. }: Written) -> bool {
+        let before = if streamed == sent { 0 } else { self.sends.load(Ordering::Relaxed) };
+        let sends = before.saturating_add(is_whole.into());
+        self.sends.store(sends, Ordering::Relaxed);
+        streamed >= BULK_BYTES && streamed / sends.max(1) >= BULK_SEND_BYTES
+    }
 }
 
 /// A connection that frames carry.
@@ -140,9 +158,17 @@ pub(crate) fn adopt(socket: &Socket, fd: c_int) -> bool {
 #[inline]
 pub(crate) fn look() {
     if IS_ANY.load(Ordering::Relaxed) {
-        let (process, now) = (PROCESS.get(), raw::now_ns());
-        process.program_ns.store(now, Ordering::Relaxed);
-        process.carriers.try_with(|carriers| step_all(carriers, now));
+        let process = PROCESS.get();
+        process.carriers.try_with(|carriers| {
+            let looks = process.looks.load(Ordering::Relaxed).wrapping_add(1);
+            process.looks.store(looks, Ordering::Relaxed);
+            // The clock costs more than a look.
+            if looks.is_multiple_of(STEP_LOOKS) || carriers.iter().any(Carrier::is_due) {
+                let now = raw::now_ns();
+                process.program_ns.store(now, Ordering::Relaxed);
+                step_all(carriers, now);
+            }
+        });
     }
 }
 
@@ -155,18 +181,37 @@ fn step_all(carriers: &mut Vec<Carrier>, now_ns: u64) -> bool {
     is_busy
 }
 
-/// The program has written into its ring: what is there leaves.
+/// What a call that sends has put into its ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    /// Bytes that have been sent since something was received, these included.
+    pub(crate) streamed: u64,
+    /// Bytes of this call.
+    pub(crate) sent: u64,
+    /// All that the call was given is there.
+    pub(crate) is_whole: bool,
+    /// More follows.
+    pub(crate) more: bool,
+}
+
+/// The program has written into its ring: what is there leaves, but for a small segment where more follows, and, of a stream,
+/// for the last few where others have just left. Says whether the kernel carries this stream better.
 #[inline]
-pub(crate) fn written(socket: &Socket) {
-    let Some(framed) = of(socket) else { return };
+pub(crate) fn written(socket: &Socket, what: Written) -> bool {
+    let Some(framed) = of(socket) else { return false };
     let (process, now) = (PROCESS.get(), raw::now_ns());
     process.program_ns.store(now, Ordering::Relaxed);
     let deadline = with(framed, |carrier| {
+        carrier.expect_more(framed.id, what.more);
         carrier.send_from_ring(framed.id, now);
-        carrier.step(now);
+        match what.streamed >= STREAM_BYTES {
+            true => carrier.step_stream(now),
+            false => _ = carrier.step(now),
+        }
         carrier.deadline_ns(now)
     });
     helper::expect(process, deadline.flatten());
+    framed.shared.is_bulk(what)
 }
 
 /// The program has read from its ring: there may be room for what has come.
@@ -181,6 +226,26 @@ pub(crate) fn taken(socket: &Socket) {
         carrier.serve(framed.id, now);
         carrier.step(now);
     });
+}
+
+/// The program has set an option of a socket.
+pub(crate) fn option_set(socket: &Socket, level: c_int, name: c_int) {
+    let Some(framed) = of(socket) else { return };
+    let (errno, now) = (raw::errno(), raw::now_ns());
+    let no_delay = socket.flags.nodelay.load(Ordering::Relaxed);
+    let deadline = with(framed, |carrier| {
+        carrier.heed(framed.id, (level, name), no_delay);
+        carrier.step(now);
+        carrier.deadline_ns(now)
+    });
+    helper::expect(PROCESS.get(), deadline.flatten());
+    raw::set_errno(errno);
+}
+
+/// What `SO_KEEPALIVE` of a connection is, if frames carry it.
+pub(crate) fn keeps_alive(socket: &Socket) -> Option<bool> {
+    let framed = of(socket)?;
+    with(framed, |carrier| carrier.keeps_alive(framed.id)).flatten()
 }
 
 /// A thread of the program is about to sleep: the helper takes steps.
@@ -262,6 +327,13 @@ pub(crate) fn linger() {
     }
 }
 
+/// Looks in which nothing is due until the next step.
+const STEP_LOOKS: u32 = 8;
+/// What is sent without anything received in between is a stream, from so many bytes on.
+const STREAM_BYTES: u64 = 256 << 10;
+/// The kernel carries a stream of so many bytes, if calls send as many as this at a time.
+const BULK_BYTES: u64 = 4 << 20;
+const BULK_SEND_BYTES: u64 = 8 << 10;
 /// How long a program that ends waits for its peers to take its last words.
 const LINGER_NS: u64 = 500_000_000;
 const LINGER_NAP_NS: i64 = 100_000;

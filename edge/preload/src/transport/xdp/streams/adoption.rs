@@ -21,14 +21,15 @@ use adverb_sys::fork::Generation;
 use adverb_sys::netdev;
 use adverb_sys::repair::{self, Snapshot};
 use adverb_tcpip::stack::ConnectionId;
-use adverb_tcpip::tcp::{Config, Handover, KeepAlive, Seq, State};
+use adverb_tcpip::tcp::{Config, Handover, Seq, State};
 use adverb_tcpip::tuple::Tuple;
 use adverb_xdp::owner::name_of;
 use adverb_xdp::steering::Protocol;
 use adverb_xdp::{Key, Membership};
 
 use super::super::uplink::FD_MIN;
-use super::carrier::{Carried, Carrier, Habits, Twin, time};
+use super::carrier::{Carried, Carrier, Twin, time};
+use super::habits::{self, Habits};
 use super::{Framed, Process, Shared};
 use crate::base::{address, log, raw};
 use crate::socket::state::Socket;
@@ -116,19 +117,22 @@ fn take(
     repair::receive_by_hand(lent).ok()?;
     let (snapshot, unread) = settle(lent, fd)?;
     let me = socket.end().other();
+    // Rings change what the kernel says of small segments.
+    let habits = Habits::of(fd, reuse);
     let (near, far) = offer::make_both(socket, fd)?;
     let tuple = tuple_of(key.local, key.remote?);
-    let no_delay = raw::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) == Ok(1);
+    let usual = carrier.net.config();
     let config = Config {
-        no_delay,
+        no_delay: habits.no_delay,
         receive_bytes_max: WINDOW_BYTES,
         send_bytes_max: SEND_BYTES,
-        keep_alive: keep_alive(fd),
-        ..carrier.net.config()
+        keep_alive: habits.keep_alive(fd),
+        user_timeout: habits::user_timeout(fd).unwrap_or(usual.user_timeout),
+        ..usual
     };
-    let habits = Habits { no_delay, keeps_alive: config.keep_alive.is_some(), reuse };
     let handover = handover_of(&snapshot);
     let id = carrier.net.tcp().take_over(tuple, &config, &handover, time(raw::now_ns())).ok()?;
+    carrier.net.tcp().with(id, |connection| connection.set_corked(habits.corked));
     let shared = Arc::new(Shared::default());
     let mut carried = Carried::new(socket, (far, me), Arc::clone(&shared), (twin, key), habits);
     let connection = carried.connection();
@@ -143,8 +147,7 @@ fn take(
         left -= done;
     }
     let _ = repair::receive_by_hand(lent);
-    // It would ask the peer in vain, and end the socket.
-    let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 0);
+    habits::silence(fd);
     shared.is_full.store(!carried.rest.is_empty(), Ordering::Release);
     socket.attach(near);
     carrier.carried.insert(id, carried);
@@ -195,20 +198,6 @@ fn handover_of(snapshot: &Snapshot) -> Handover {
         sack,
         stamp,
     }
-}
-
-/// What the program has said about silent peers.
-fn keep_alive(fd: c_int) -> Option<KeepAlive> {
-    let is_on = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE) == Ok(1);
-    let tcp = |name| {
-        let value = raw::option::<c_int>(fd, libc::IPPROTO_TCP, name).unwrap_or(1);
-        u32::try_from(value).unwrap_or(1)
-    };
-    is_on.then(|| KeepAlive {
-        idle: std::time::Duration::from_secs(tcp(libc::TCP_KEEPIDLE).into()),
-        interval: std::time::Duration::from_secs(tcp(libc::TCP_KEEPINTVL).into()),
-        probes_max: tcp(libc::TCP_KEEPCNT),
-    })
 }
 
 /// A connection goes back to the kernel, with both locks of its socket held. Says whether it has: one that has ended
@@ -269,12 +258,15 @@ fn put_back(
         stamp: handover.stamp,
     };
     repair::set_up(&one.twin, &snapshot).ok()?;
+    let locks = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK);
     hold(fd, libc::SO_RCVBUF, received.len());
     hold(fd, libc::SO_SNDBUF, unsent.flying.len() + unsent.waiting.len());
     repair::receive_by_hand(&one.twin).ok()?;
     fill(fd, received)?;
     repair::send_by_hand(&one.twin).ok()?;
     fill(fd, &unsent.flying)?;
+    // The kernel finds out itself how long its queues should be, unless the program has said so.
+    let _ = locks.map(|locks| raw::set_option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, locks));
     let after = Snapshot { expected: handover.expected.bits(), ..snapshot };
     // Where it is not believed, the peer is asked.
     let _ = repair::set_windows(&one.twin, &after);

@@ -17,6 +17,7 @@ use adverb_tcpip::tcp::{self, State};
 use adverb_xdp::{Key, Membership};
 
 use super::Shared;
+use super::habits::{self, Habits};
 use crate::base::iovec::IoCursor;
 use crate::base::raw;
 use crate::socket::state::{Reason, Socket};
@@ -32,6 +33,8 @@ pub(super) struct Carrier {
     pub(super) carried: HashMap<ConnectionId, Carried>,
     /// When to look whether the owner has ended.
     look_at_ns: u64,
+    /// When a stream's frames were last handed to the kernel.
+    flushed_ns: u64,
     is_over: bool,
 }
 
@@ -50,16 +53,6 @@ pub(super) struct Carried {
     pub(super) rest: Vec<u8>,
     has_told_fin: bool,
     pub(super) habits: Habits,
-}
-
-/// What the program has said of its socket.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Habits {
-    pub(super) no_delay: bool,
-    /// Silent peers are asked.
-    pub(super) keeps_alive: bool,
-    /// `SO_REUSEADDR`, which a socket in repair forgets.
-    pub(super) reuse: c_int,
 }
 
 /// A copy of the descriptor of a socket that is in repair. If it is the last one, the connection is forgotten in silence.
@@ -98,7 +91,7 @@ pub(super) const fn time(now_ns: u64) -> Time {
 impl Carrier {
     pub(super) fn new(index: u32, membership: Membership, net: Netstack) -> Self {
         let carried = HashMap::new();
-        Self { index, membership, net, carried, look_at_ns: 0, is_over: false }
+        Self { index, membership, net, carried, look_at_ns: 0, flushed_ns: 0, is_over: false }
     }
 
     /// The owner has ended, and with it all connections.
@@ -125,8 +118,29 @@ impl Carrier {
         self.carried.values().any(|carried| carried.socket.is_none())
     }
 
+    /// Something is to be done at once.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.net.is_due()
+    }
+
     /// Takes what has come, and sends what there is. Says whether there was anything.
     pub(super) fn step(&mut self, now_ns: u64) -> bool {
+        let is_busy = self.step_unflushed(now_ns);
+        self.net.flush();
+        is_busy
+    }
+
+    /// The same for a stream: what it writes leaves once there is some of it, or some time has passed since some has.
+    pub(super) fn step_stream(&mut self, now_ns: u64) {
+        self.step_unflushed(now_ns);
+        if self.net.unflushed() >= FLUSH_FRAMES || now_ns > self.flushed_ns + FLUSH_NS {
+            self.flushed_ns = now_ns;
+            self.net.flush();
+        }
+    }
+
+    fn step_unflushed(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.look_at_ns {
             self.look_at_ns = now_ns + LOOK_NS;
             if self.membership.has_ended() {
@@ -134,7 +148,7 @@ impl Carrier {
                 return false;
             }
         }
-        let mut is_busy = self.net.step(time(now_ns));
+        let mut is_busy = self.net.step_unflushed(time(now_ns));
         let mut has_more = false;
         while let Some(event) = self.net.tcp().poll_event() {
             is_busy = true;
@@ -144,7 +158,7 @@ impl Carrier {
             }
         }
         if has_more {
-            self.net.step(time(now_ns));
+            self.net.step_unflushed(time(now_ns));
         }
         is_busy
     }
@@ -182,6 +196,53 @@ impl Carrier {
         }
     }
 
+    /// More follows what the program is about to write, or does not; the connection may be corked besides.
+    pub(super) fn expect_more(&mut self, id: ConnectionId, more: bool) {
+        let Self { net, carried, .. } = self;
+        if let Some(one) = carried.get_mut(&id).filter(|one| one.habits.holds != more) {
+            one.habits.holds = more;
+            let is_corked = one.habits.is_corked();
+            net.tcp().with(id, |connection| connection.set_corked(is_corked));
+        }
+    }
+
+    /// The program has set an option of the socket, and `no_delay` is what it wants of small segments.
+    pub(super) fn heed(&mut self, id: ConnectionId, option: (c_int, c_int), no_delay: bool) {
+        let Self { net, carried, .. } = self;
+        let Some(one) = carried.get_mut(&id) else { return };
+        let fd = one.twin.number();
+        let of = raw::option::<c_int>(fd, option.0, option.1).unwrap_or(0);
+        let usual = net.config().user_timeout;
+        let habits = &mut one.habits;
+        net.tcp().with(id, |connection| match option {
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
+                connection.set_no_delay(no_delay);
+            }
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+                habits.corked = of != 0;
+                connection.set_corked(habits.is_corked());
+            }
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
+                habits.keeps_alive = of != 0;
+                habits::silence(fd);
+                connection.set_keep_alive(habits.keep_alive(fd));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT) => {
+                connection.set_keep_alive(habits.keep_alive(fd));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+                connection.set_user_timeout(habits::user_timeout(fd).unwrap_or(usual));
+                connection.set_keep_alive(habits.keep_alive(fd));
+            }
+            _ => {}
+        });
+    }
+
+    /// Whether silent peers of a connection are asked.
+    pub(super) fn keeps_alive(&self, id: ConnectionId) -> Option<bool> {
+        self.carried.get(&id).map(|one| one.habits.keeps_alive)
+    }
+
     /// The connection has ended: the program is told, unless it has closed it itself.
     fn finish(&mut self, id: ConnectionId) {
         let end = self.net.tcp().get(id).and_then(tcp::Connection::end);
@@ -198,8 +259,13 @@ impl Carrier {
         one.vanish(errno);
     }
 
+    /// The owner has ended: nothing comes any more. Peers are told, as far as frames leave still.
     fn fail_all(&mut self) {
         self.is_over = true;
+        for id in self.carried.keys() {
+            self.net.tcp().with(*id, tcp::Connection::abort);
+        }
+        self.net.step(time(raw::now_ns()));
         for (id, one) in self.carried.drain() {
             self.net.tcp().let_go(id);
             one.shared.is_over.store(true, Ordering::Release);
@@ -311,13 +377,6 @@ impl Carried {
             has_moved = true;
         }
         if has_moved {
-            if let Some(socket) = self.socket {
-                let no_delay = socket.flags.nodelay.load(Ordering::Relaxed);
-                if no_delay != self.habits.no_delay {
-                    self.habits.no_delay = no_delay;
-                    connection.set_no_delay(no_delay);
-                }
-            }
             self.wake(self.connection().wake_writer(|| ring.leaves_much_room()));
         }
         Ok(has_moved)
@@ -422,6 +481,9 @@ fn parts_of(base: *mut u8, len: usize) -> libc::iovec {
 
 /// Bytes that are kept together until all of them are acknowledged.
 const CHUNK_BYTES: usize = 64 << 10;
+/// Frames of a stream that leave together, and how long after earlier ones they may wait for each other.
+const FLUSH_FRAMES: usize = 16;
+const FLUSH_NS: u64 = 50_000;
 /// How often to look whether the owner has ended, while steps are taken.
 const LOOK_NS: u64 = 5_000_000;
 /// How long a program that closes waits for a peer that takes nothing.
