@@ -58,6 +58,9 @@ fn ours(fd: c_int) -> Option<SocketRef> {
     table::socket(fd).filter(|socket| !is_plain(socket))
 }
 
+/// With these the kernel's call waits for more than something that can be read, or for nothing.
+const OWN_WAITS: c_int = libc::MSG_WAITALL | libc::MSG_ERRQUEUE | libc::MSG_OOB;
+
 const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
     | libc::MSG_WAITALL
     | libc::MSG_TRUNC
@@ -74,9 +77,10 @@ fn receive(socket: &SocketRef, fd: c_int, parts: &[libc::iovec], flags: c_int) -
         return None;
     }
     if flags & libc::MSG_OOB != 0 {
-        // Rings have no urgent bytes: an end that sends one gives them up.
+        // Rings have no urgent bytes: an end that sends one gives them up, and it lies in the kernel's queue, whatever is
+        // still to be read before it.
         fallback::advance(socket, fd);
-        return socket.segment().is_some().then_some(Err(Errno(libc::EINVAL)));
+        return None;
     }
     let has_rings = socket.segment().is_some();
     if flags & libc::MSG_ERRQUEUE != 0 || (flags & !RECEIVE_FLAGS != 0 && !has_rings) {
@@ -397,7 +401,7 @@ unsafe extern "C-unwind" fn recv(
     if let Some(answer) = datagram(&socket, fd, &[one(buffer, len)], flags) {
         return size(answer);
     }
-    if flags & libc::MSG_WAITALL != 0 {
+    if flags & OWN_WAITS != 0 {
         return block();
     }
     // SAFETY: the program's promise about the buffer.
@@ -443,7 +447,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
         };
         return size(arrival.and_then(fill));
     }
-    if flags & libc::MSG_WAITALL != 0 {
+    if flags & OWN_WAITS != 0 {
         return block();
     }
     let args = [
@@ -574,12 +578,12 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
             return size(arrival.map(|arrival| arrival.len));
         }
     }
-    if flags & libc::MSG_WAITALL != 0 {
+    if flags & OWN_WAITS != 0 {
         return block();
     }
     // SAFETY: the program's promise about the header.
     let attempt = || unsafe { raw::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
-    let now = flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0;
+    let now = flags & libc::MSG_DONTWAIT != 0;
     size(kernel::receive(&socket, fd, now, attempt, || answer(block())))
 }
 

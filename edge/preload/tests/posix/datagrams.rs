@@ -105,6 +105,14 @@ const CASES: &[(&str, Case)] = &[
         log.see("none of it", recv(m.b, 0, 0));
         log.see("nothing", recv(m.b, 100, libc::MSG_DONTWAIT));
     }),
+    ("the queue of errors is not waited for", |log, m| {
+        let u = bound(m.domain);
+        for fd in [m.b, u] {
+            log.see("none", recv(fd, 100, libc::MSG_ERRQUEUE));
+            log.see("none", recvmsg(fd, 100, libc::MSG_ERRQUEUE).map(|got| got.text));
+        }
+        log.see("closed", close(u));
+    }),
     ("a probe of the way alone", |log, m| {
         for _ in 0..20 {
             log.see("probe", send(m.a, b"", libc::MSG_CONFIRM | 0x10));

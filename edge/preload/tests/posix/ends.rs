@@ -226,6 +226,16 @@ pub(crate) const ON_A_CONNECTION: &[(&str, Case)] = &[
         settle();
         log.see("after", (now(p.s), now(p.c)));
     }),
+    ("urgent bytes behind others that were not read", |log, p| {
+        warm(p);
+        send(p.c, b"ab", 0).unwrap();
+        log.see("sent", send(p.c, b"!", libc::MSG_OOB));
+        settle();
+        log.see("events", events(p.s));
+        log.see("urgent", recv(p.s, 1, libc::MSG_OOB));
+        log.see("before", now(p.s));
+        log.see("none", recv(p.s, 1, libc::MSG_OOB));
+    }),
     ("a least number of bytes", |log, p| {
         warm(p);
         set_option(p.s, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 4).unwrap();
