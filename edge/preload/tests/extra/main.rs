@@ -106,3 +106,11 @@ fn sockets_share_rings_by_the_logic_that_was_asked_for() {
 fn a_rate_is_kept() {
     succeeds("pacing", &[&SHARED, &SPINNING], &[""]);
 }
+
+/// Goal: what programs get wrong is an error, and harms nothing.
+#[test]
+fn mistakes_are_errors() {
+    let xtreme = ("VMA_SOCKETXTREME", "1");
+    let [shared, wants_rings] = SHARED;
+    succeeds("wrongs", &[&SHARED, &SPINNING, &[shared, wants_rings, xtreme]], &[""]);
+}
