@@ -1,4 +1,5 @@
-//! Many endpoints of one adapter, in every way of waiting.
+//! Many endpoints of one adapter, in every way of waiting. Their other ends are another process's: a process has
+//! descriptors for so many alone.
 //!
 //! As many as `ADVERB_TEST_ENDPOINTS` says, or as there are descriptors for.
 
@@ -10,118 +11,182 @@ mod support;
 use adverb_session::{
     Adapter, AsyncChannel, ClientSession, Config, Endpoint, ServerSession, ThreadMode, WorkMode,
 };
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::time::Instant;
 use support::LONG;
+use support::process::{self, Process};
 
 /// More than the kernel lets sleep on the descriptors of one device.
 const COUNT: usize = 1_200;
-/// One crowd at a time has the descriptors.
+/// What a process has besides.
+const SPARE: usize = 200;
+/// One crowd at a time has the machine.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// As many endpoints as there are descriptors for, of which each takes so many.
+/// Ways of waiting, by their place in this table, and how many descriptors an end takes: its connection, its completion
+/// channel if it has one of its own, and in a runtime the bell, the set and the runtime's copies of that.
+const WAYS: [(WorkMode, ThreadMode, usize, usize); 6] = [
+    (WorkMode::Epoll, ThreadMode::PerChannel, 1, 1),
+    (WorkMode::Epoll, ThreadMode::SHARED, 1, 1),
+    (WorkMode::CompletionChannel, ThreadMode::PerChannel, 2, 6),
+    (WorkMode::CompletionChannel, ThreadMode::SHARED, 1, 6),
+    (WorkMode::BusyPoll, ThreadMode::PerChannel, 1, 1),
+    (WorkMode::BusyPoll, ThreadMode::SHARED, 1, 1),
+];
+/// What the parent tells its child: the place in the table, and the number of endpoints.
+const WAY: &str = "ADVERB_TEST_CROWD";
+
+/// As many endpoints as there are descriptors for, of which each takes so many here.
 fn count(descriptors: usize) -> usize {
     let asked = std::env::var("ADVERB_TEST_ENDPOINTS").ok().and_then(|count| count.parse().ok());
     let asked: usize = asked.unwrap_or(COUNT);
-    let limit = || {
-        let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
-        let line = limits.lines().find(|line| line.starts_with("Max open files"))?;
-        line.split_whitespace().nth(3)?.parse::<usize>().ok()
-    };
-    let wanted = asked * descriptors + 500;
-    if limit().is_some_and(|limit| limit < wanted) {
-        let id = std::process::id().to_string();
-        let raise = ["--pid", &id, &format!("--nofile={wanted}")];
-        let _ = Command::new("prlimit").args(raise).stderr(Stdio::null()).status();
-    }
-    let room = limit().unwrap_or(1024).saturating_sub(500) / descriptors;
+    let room = make_room(asked * descriptors + SPARE).saturating_sub(SPARE) / descriptors;
     if room < asked {
         println!("{room} endpoints instead of {asked}: there are no more descriptors");
     }
     asked.min(room)
 }
 
-/// Both ends of `count` endpoints, of two adapters.
-fn crowd(config: &Config, count: usize) -> (Vec<Endpoint>, Vec<Endpoint>) {
-    let config = config.clone().send_depth(4).receive_depth(4).connect_timeout(LONG);
-    let config = config.handshake_timeout(LONG).work_timeout(LONG);
-    let adapter = || Adapter::open(config.clone()).unwrap();
-    let mut server = ServerSession::bind_on("127.0.0.1:0", adapter()).unwrap();
-    let address = server.local_addr();
-    let accepting =
-        thread::spawn(move || (0..count).map(|_| server.accept(LONG).unwrap()).collect::<Vec<_>>());
-    let session = ClientSession::on(adapter());
-    let clients = (0..count).map(|at| {
-        session.connect(address).unwrap_or_else(|error| panic!("endpoint {at}: {error}"))
-    });
-    (clients.collect(), accepting.join().unwrap())
+/// How many descriptors this process may have: as many as are wanted, if the limit can be raised.
+fn make_room(wanted: usize) -> usize {
+    let limit = || {
+        let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+        let line = limits.lines().find(|line| line.starts_with("Max open files"))?;
+        line.split_whitespace().nth(3)?.parse::<usize>().ok()
+    };
+    if limit().is_some_and(|limit| limit < wanted) {
+        let id = std::process::id().to_string();
+        let raise = ["--pid", &id, &format!("--nofile={wanted}")];
+        let _ = Command::new("prlimit").args(raise).stderr(Stdio::null()).status();
+    }
+    limit().unwrap_or(1024)
+}
+
+fn adapter(work: WorkMode, threads: ThreadMode) -> Adapter {
+    let config = Config::default().work_mode(work).thread_mode(threads);
+    let config = config.send_depth(4).receive_depth(4).connect_timeout(LONG);
+    Adapter::open(config.handshake_timeout(LONG).work_timeout(LONG)).unwrap()
+}
+
+/// A child with the other ends, and what it is to be told.
+fn servers(role: &str, way: usize, count: usize) -> (Process, SocketAddr) {
+    let address = process::free_address();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(WAY, format!("{way} {count}"));
+    (Process::start_by(command, role, address), address)
+}
+
+/// Connects to them.
+fn clients(adapter: Adapter, address: SocketAddr, count: usize) -> Vec<Endpoint> {
+    let session = ClientSession::on(adapter);
+    let limit = Instant::now() + LONG;
+    // The child may not listen yet.
+    let first = loop {
+        match session.connect(address) {
+            Ok(first) => break first,
+            Err(error) => assert!(Instant::now() < limit, "the first endpoint: {error}"),
+        }
+    };
+    let connect = |at| session.connect(address).unwrap_or_else(|e| panic!("endpoint {at}: {e}"));
+    std::iter::once(first).chain((1..count).map(connect)).collect()
+}
+
+/// In a child: accepts them, and has each ready to receive 8 bytes. `None` if it is not one.
+fn accept() -> Option<(usize, Vec<Endpoint>)> {
+    let address = process::address()?;
+    let told = std::env::var(WAY).unwrap();
+    let (way, count) = told.split_once(' ').unwrap();
+    let (way, count): (usize, usize) = (way.parse().unwrap(), count.parse().unwrap());
+    let (work, threads, plain, in_runtime) = WAYS[way];
+    make_room(count * plain.max(in_runtime) + SPARE);
+    let mut server = ServerSession::bind_on(address, adapter(work, threads)).unwrap();
+    let endpoints: Vec<_> = (0..count).map(|_| server.accept(LONG).unwrap()).collect();
+    let far = endpoints[0].adapter().buffer(count, 8).unwrap();
+    for (at, endpoint) in endpoints.iter().enumerate() {
+        endpoint.channel("data").unwrap().post_recv(far.at(at).unwrap()).unwrap();
+    }
+    Some((count, endpoints))
+}
+
+/// The child has got a message by each of its ends, and says so.
+fn ends_well(mut child: Process) {
+    assert!(child.0.wait().unwrap().success(), "the other process has got all messages");
 }
 
 /// Goal: each endpoint carries a message, whatever their number and the way of waiting.
 #[test]
 fn a_crowd_of_endpoints_exchanges_messages_in_every_mode() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    for work in [WorkMode::Epoll, WorkMode::CompletionChannel, WorkMode::BusyPoll] {
-        for threads in [ThreadMode::PerChannel, ThreadMode::SHARED] {
-            // Both ends have a connection, and a completion channel if they do not share it.
-            let count = count(if work == WorkMode::CompletionChannel { 4 } else { 2 });
-            let start = std::time::Instant::now();
-            let config = Config::default().work_mode(work).thread_mode(threads);
-            let (clients, servers) = crowd(&config, count);
-            let connected = start.elapsed();
-            // Clients are accepted in any order: one after another has its peer wait for it.
-            let (near, far) = (clients[0].adapter().clone(), servers[0].adapter().clone());
-            let (near, far) = (near.buffer(1, 8).unwrap(), far.buffer(count, 8).unwrap());
-            for (at, server) in servers.iter().enumerate() {
-                let channel = server.channel("data").unwrap();
-                channel.post_recv(far.at(at).unwrap()).unwrap();
-            }
-            let receivers = thread::spawn(move || {
-                for server in &servers {
-                    assert_eq!(server.channel("data").unwrap().recv().unwrap().bytes, 8);
-                }
-            });
-            for client in &clients {
-                client.channel("data").unwrap().send(near.at(0).unwrap()).unwrap();
-            }
-            receivers.join().unwrap();
-            println!(
-                "{work:?} {threads:?}: {count} connected in {connected:?}, {:?}",
-                start.elapsed()
-            );
+    for (way, (work, threads, descriptors, _)) in WAYS.into_iter().enumerate() {
+        let count = count(descriptors);
+        let start = Instant::now();
+        let (child, address) = servers("receives_in_a_crowd", way, count);
+        let adapter = adapter(work, threads);
+        let clients = clients(adapter.clone(), address, count);
+        let connected = start.elapsed();
+        let near = adapter.buffer(1, 8).unwrap();
+        for client in &clients {
+            client.channel("data").unwrap().send(near.at(0).unwrap()).unwrap();
         }
+        ends_well(child);
+        println!("{work:?} {threads:?}: {count} connected in {connected:?}, {:?}", start.elapsed());
     }
+}
+
+#[test]
+#[ignore = "the child of another test"]
+fn receives_in_a_crowd() {
+    let Some((count, servers)) = accept() else { return };
+    // Clients are accepted in any order: one after another has its peer wait for it.
+    for server in &servers {
+        assert_eq!(server.channel("data").unwrap().recv().unwrap().bytes, 8);
+    }
+    assert_eq!(servers.len(), count);
 }
 
 /// Goal: the same with a runtime that all of them wait in.
 #[test]
 fn a_crowd_of_endpoints_exchanges_messages_in_a_runtime() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Bells, sets and the runtime's copies come on top.
-    let count = count(12);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    for work in [WorkMode::Epoll, WorkMode::CompletionChannel] {
-        let (clients, servers) = crowd(&Config::default().work_mode(work), count);
+    for way in [0, 2] {
+        let (work, threads, _, descriptors) = WAYS[way];
+        let count = count(descriptors);
+        let start = Instant::now();
+        let (child, address) = servers("receives_in_a_runtime", way, count);
+        let adapter = adapter(work, threads);
+        let clients = clients(adapter.clone(), address, count);
+        let connected = start.elapsed();
         runtime.block_on(async {
-            let near = clients[0].adapter().buffer(1, 8).unwrap();
-            let far = servers[0].adapter().buffer(count, 8).unwrap();
-            let mut receivers = Vec::new();
-            for (at, server) in servers.iter().enumerate() {
-                let channel = AsyncChannel::new(server.channel("data").unwrap()).unwrap();
-                channel.channel().post_recv(far.at(at).unwrap()).unwrap();
-                receivers.push(tokio::spawn(async move { channel.recv().await.unwrap().bytes }));
-            }
+            let near = adapter.buffer(1, 8).unwrap();
             let exchange = async {
                 for client in &clients {
                     let channel = AsyncChannel::new(client.channel("data").unwrap()).unwrap();
                     channel.send(near.at(0).unwrap()).await.unwrap();
                 }
-                for receiver in receivers {
-                    assert_eq!(receiver.await.unwrap(), 8);
-                }
             };
             tokio::time::timeout(LONG * 2, exchange).await.unwrap();
         });
+        ends_well(child);
+        println!("tokio, {work:?}: {count} connected in {connected:?}, {:?}", start.elapsed());
     }
+}
+
+#[test]
+#[ignore = "the child of another test"]
+fn receives_in_a_runtime() {
+    let Some((_, servers)) = accept() else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut receivers = Vec::new();
+        for server in &servers {
+            let channel = AsyncChannel::new(server.channel("data").unwrap()).unwrap();
+            receivers.push(tokio::spawn(async move { channel.recv().await.unwrap().bytes }));
+        }
+        for receiver in receivers {
+            assert_eq!(receiver.await.unwrap(), 8);
+        }
+    });
 }
