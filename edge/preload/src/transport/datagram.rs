@@ -103,6 +103,22 @@ impl Store<'_> {
         }
     }
 
+    /// The same, for a thread that reads what is here when the kernel has woken it. Returns whether senders know that.
+    pub(crate) fn doze_to_read(self) -> Option<bool> {
+        match self {
+            Self::Frames(frames) => frames.doze().then_some(false),
+            Self::Mailbox(mailbox) => mailbox.doze_to_read(),
+        }
+    }
+
+    /// It has woken up.
+    pub(crate) fn awake_to_read(self, is_known: bool) {
+        match self {
+            Self::Frames(frames) => frames.awake(),
+            Self::Mailbox(mailbox) => mailbox.awake_to_read(is_known),
+        }
+    }
+
     /// From now on the kernel brings what comes, whatever is here.
     pub(crate) fn hold(self) {
         match self {

@@ -181,6 +181,13 @@ fn children_that_are_killed_leave_nothing_behind() {
     succeeds("killed", &[&SHARED, &SPINNING], &parts);
 }
 
+/// Goal: one datagram through the kernel wakes a receiver that sleeps, and those that follow wait in its mailbox, until that
+/// is too long; none is left there that another one reads first, or a handler, or that its sleeper does not see.
+#[test]
+fn a_sleeper_is_woken_once_and_gets_all() {
+    succeeds("sleepers", &[&SHARED, &SLEEPING], &["recv", "poll", "many", "other", "handler"]);
+}
+
 /// Goal: while one of many threads is busy with its event, the others hear of theirs.
 #[test]
 fn a_busy_thread_keeps_no_event_from_the_others() {

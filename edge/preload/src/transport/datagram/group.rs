@@ -209,7 +209,7 @@ impl Groups {
         is_special: bool,
         directory: &Directory,
     ) -> Plan {
-        let kernel = |is_counted| Plan::Kernel { is_counted, to: Some(to) };
+        let kernel = |is_counted| Plan::Kernel { is_counted, to: Some(to), wakes: None };
         let is_known = source.socket.datagrams.multicast_by.load(Ordering::Relaxed) != BY_UNKNOWN;
         if !is_known {
             return kernel(false);

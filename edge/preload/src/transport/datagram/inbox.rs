@@ -98,6 +98,9 @@ pub(crate) unsafe fn receive_short(
     }
     let mailbox = attachment::inbox(socket, fd)?.mailbox();
     let _held = mailbox.hold_readers()?;
+    if !mailbox.may_read() {
+        return None;
+    }
     mind_others(socket, fd, mailbox);
     let front = mailbox.front().filter(|front| front.len <= most && !mailbox.is_blocked(front))?;
     if mailbox.peeked() == Peeked::Kernel || mailbox.is_others_turn_next() {
@@ -242,17 +245,20 @@ fn last_look(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
 pub(crate) struct Sleeper<'a> {
     socket: &'a Socket,
     store: Option<Store<'a>>,
+    /// Senders know that it reads when it wakes up.
+    is_known: bool,
 }
 
 impl<'a> Sleeper<'a> {
     /// Refused if there is something in the mailbox.
     pub(crate) fn new(socket: &'a Socket, fd: c_int) -> Option<Self> {
         if let Some(store) = super::store(socket, fd) {
-            return store.doze().then_some(Self { socket, store: Some(store) });
+            let is_known = store.doze_to_read()?;
+            return Some(Self { socket, store: Some(store), is_known });
         }
         socket.waiters.sleepers.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let sleeper = Self { socket, store: None };
+        let sleeper = Self { socket, store: None, is_known: false };
         // A thread that makes a mailbox now, or gets frames, has seen that we sleep, or is seen here.
         let has_store =
             socket.datagrams.has_inbox.load(Ordering::SeqCst) || xdp::of(socket).is_some();
@@ -268,7 +274,7 @@ impl<'a> Sleeper<'a> {
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         match self.store {
-            Some(store) => store.awake(),
+            Some(store) => store.awake_to_read(self.is_known),
             None => _ = self.socket.waiters.sleepers.fetch_sub(1, Ordering::SeqCst),
         }
     }
@@ -293,6 +299,9 @@ fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<
         attachment::give_up(socket, fd);
         return from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false);
     };
+    if !mailbox.may_read() {
+        return Err(Errno::AGAIN);
+    }
     mind_others(socket, fd, mailbox);
     let front = mailbox.front();
     let peeked = mailbox.peeked();
@@ -645,7 +654,7 @@ fn take_note(socket: &SocketRef, fd: c_int, request: Request<'_>, arrival: &Arri
     match attachment::inbox(socket, fd) {
         Some(inbox) => {
             let Some(_held) = inbox.mailbox.hold_readers() else { return };
-            show_groups(socket, fd, &inbox.mailbox);
+            mind_others(socket, fd, &inbox.mailbox);
             count(socket, fd, &inbox.mailbox, request, arrival);
         }
         None if !request.peeks() => meet(socket, fd, arrival),

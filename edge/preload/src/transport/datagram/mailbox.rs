@@ -20,6 +20,7 @@
 mod proofs;
 mod records;
 mod senders;
+mod sleepers;
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -29,15 +30,15 @@ use adverb_shm::alive;
 use adverb_shm::file::SharedFile;
 
 use crate::base::lock::{Held, Lock};
-use crate::base::raw;
 use crate::base::shelter::Mapping;
 use crate::transport::rendezvous;
 
 use proofs::Proofs;
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
 pub(super) use senders::{Expects, Origin, Sender, Sent};
+pub(super) use sleepers::Sleep;
 
-const MAGIC: u64 = 0x0007_7872_626d_6b73;
+const MAGIC: u64 = 0x0008_7872_626d_6b73;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
 /// Processes of one family that own a mailbox; if there are more, it is not asked whether they live.
@@ -45,13 +46,18 @@ const OWNERS_MAX: usize = 8;
 /// Bytes in front of the ring.
 const HEADER_BYTES: usize = 16_384;
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
-/// Cursors have so many bits; the others of the word count sleepers.
-const CURSOR_BITS: u32 = 48;
+/// Cursors have so many bits; the others of the word are about sleepers.
+const CURSOR_BITS: u32 = 42;
 const CURSOR_MASK: u64 = (1 << CURSOR_BITS) - 1;
-const SLEEPERS_SHIFT: u32 = 16;
-const SLEEPERS: u64 = 0x3fff;
+const SLEEPERS_SHIFT: u32 = 22;
+const SLEEPERS: u64 = 0x3ff;
+/// In the word: one of the sleepers is a thread that reads the mailbox when the kernel brings something, and the number
+/// of its sleep. A sender that has woken it may put more there.
+const KNOCKABLE: u64 = 1 << 10;
+const SLEEP_SHIFT: u32 = 11;
+const SLEEP: u64 = 0x1ff << SLEEP_SHIFT;
 /// In the word: a datagram for several mailboxes is about to be published, and no owner goes to sleep.
-const COMING: u64 = 0x4000;
+const COMING: u64 = 1 << 20;
 /// How long a datagram may be about to be published, and how long to nap meanwhile: giving way alone would keep a
 /// sender of lower real-time priority from its processor.
 const COMING_NS: u64 = 100_000_000;
@@ -61,7 +67,12 @@ const NAP_NS: i64 = 50_000;
 const READERS_NS: u64 = 200_000_000;
 const SENDERS_NS: u64 = 50_000_000;
 /// In the word: the socket is closed.
-const GONE: u64 = 0x8000;
+const GONE: u64 = 1 << 21;
+const _: () = assert!(
+    GONE < 1 << SLEEPERS_SHIFT
+        && (SLEEPERS | KNOCKABLE | SLEEP | COMING) + 1 == GONE
+        && CURSOR_BITS + SLEEPERS_SHIFT == u64::BITS
+);
 /// The loopback device, in every network namespace.
 pub(super) const LOOPBACK: u32 = 1;
 
@@ -156,6 +167,14 @@ struct Consumer {
     drops: AtomicU32,
     /// The maker's own hold; see [`Mailbox::let_senders`].
     hold: AtomicU32,
+    /// The thread that reads, as long as there has been but one.
+    reader: AtomicU32,
+    /// There have been several: one may take what another was woken for.
+    is_shared: AtomicU32,
+    /// Since when a second one has waited for the first to wake up.
+    left_ns: AtomicU64,
+    /// Sleeps so far that senders may knock at.
+    sleeps: AtomicU32,
 }
 
 /// Whether it is known of what the kernel brings to which address it was sent.
@@ -419,8 +438,6 @@ impl Mailbox {
                 && owners.all(|owner| owner == 0 || alive::has_ended(owner))
     }
 
-    // Sleep.
-
     /// Whether there is a record, blocked or not.
     #[inline]
     pub(crate) fn has_record(&self) -> bool {
@@ -431,89 +448,5 @@ impl Mailbox {
     #[inline]
     pub(crate) fn head(&self) -> u64 {
         self.header().word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT
-    }
-
-    /// The caller is about to sleep: from now on the kernel brings what comes. Refused if there is
-    /// a record already, or about to be one.
-    pub(crate) fn doze(&self) -> bool {
-        let Header { word, consumer, .. } = self.header();
-        let mut now = word.0.load(Ordering::Acquire);
-        loop {
-            if now & COMING != 0 {
-                self.forget_the_dead();
-                return false;
-            }
-            let is_empty = now >> SLEEPERS_SHIFT == consumer.tail.load(Ordering::Acquire);
-            if !is_empty || now & SLEEPERS == SLEEPERS {
-                return false;
-            }
-            let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-            match word.0.compare_exchange_weak(now, now + 1, o, r) {
-                Ok(_) => return true,
-                Err(changed) => now = changed,
-            }
-        }
-    }
-
-    /// From now on the kernel brings what comes, whatever is here already. What is about to be here
-    /// is waited for, but not for ever: a sender may be stopped, or have written nonsense.
-    pub(crate) fn hold(&self) {
-        let up = |now: u64| (now & (SLEEPERS | COMING) < SLEEPERS).then_some(now + 1);
-        let word = &self.header().word.0;
-        let until = raw::now_ns() + COMING_NS;
-        let mut rounds = 0_u32;
-        while let Err(now) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, up) {
-            if now & COMING == 0 {
-                return;
-            }
-            rounds = rounds.wrapping_add(1);
-            if raw::now_ns() > until {
-                word.fetch_and(!COMING, Ordering::AcqRel);
-            } else if rounds < 64 {
-                raw::give_way();
-            } else {
-                self.forget_the_dead();
-                raw::nap(NAP_NS);
-            }
-        }
-    }
-
-    /// A sender has died between two steps, or none is about to publish: what was to come does not come.
-    fn forget_the_dead(&self) {
-        let Header { word, producer, .. } = self.header();
-        let held = producer.lock.try_hold();
-        if held.is_some() || producer.lock.is_abandoned() {
-            word.0.fetch_and(!COMING, Ordering::AcqRel);
-        }
-    }
-
-    /// A sleeper has woken up, or a hold has ended.
-    pub(crate) fn awake(&self) {
-        let down = |now: u64| (now & SLEEPERS > 0).then(|| now - 1);
-        let _ = self.header().word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
-    }
-
-    /// Ends the maker's hold, once no thread can be asleep that does not know of the mailbox:
-    /// `strangers` of them sleep in calls, and `watchers` epoll instances know the socket.
-    pub(super) fn let_senders(&self, strangers: u32, watchers: u32) {
-        let header = self.header();
-        if header.consumer.hold.load(Ordering::Relaxed) != 0
-            && strangers == 0
-            && header.seen.load(Ordering::SeqCst) >= watchers
-            && header.consumer.hold.swap(0, Ordering::AcqRel) != 0
-        {
-            self.awake();
-        }
-    }
-
-    /// An epoll instance has got to know of the mailbox, or knows of it no longer.
-    pub(crate) fn seen(&self, is_new: bool) {
-        let seen = &self.header().seen;
-        if is_new {
-            seen.fetch_add(1, Ordering::SeqCst);
-        } else {
-            let down = |count: u32| count.checked_sub(1);
-            let _ = seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, down);
-        }
     }
 }

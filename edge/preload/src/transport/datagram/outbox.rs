@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::across::{self, Stranger};
 use super::directory::{self, Directory, Found};
 use super::group::{self, Groups};
-use super::mailbox::{Mailbox, Pushed};
+use super::mailbox::{Mailbox, Pushed, Sleep};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer};
 use crate::base::{address, config, thread};
@@ -35,6 +35,10 @@ const EAGER_LEN: usize = 2048;
 pub(super) const VERIFY: u32 = 4096;
 /// Datagrams that are sent between two looks at whether the receiver reads them.
 pub(super) const LOOK: u32 = 64;
+/// What is put into a mailbox whose reader has been woken and does not run yet, at most, and how often it is woken again
+/// meanwhile: the kernel may have lost what was to wake it, or have brought it elsewhere.
+const UNHEARD_MAX: u32 = 512;
+const KNOCK_AGAIN: u32 = 128;
 /// How often a full mailbox is tried again while its owner reads.
 pub(super) const FULL_ROUNDS: u32 = 512;
 
@@ -54,6 +58,9 @@ pub(super) struct Way {
     looks: u32,
     /// The readers were awake for the last one.
     is_awake: bool,
+    /// The sleep of theirs that this socket has ended last, by what it gave to the kernel, and datagrams since.
+    woken: Option<Sleep>,
+    unheard: u32,
 }
 
 impl Drop for Way {
@@ -93,8 +100,8 @@ pub(super) struct Outbox {
 pub(super) enum Plan {
     /// Nothing more: it has been taken care of.
     Done,
-    /// Through the kernel; there are candidates which have been told of it, or none.
-    Kernel { is_counted: bool, to: Option<SocketAddr> },
+    /// Through the kernel; there are candidates which have been told of it, or none. It ends that sleep.
+    Kernel { is_counted: bool, to: Option<SocketAddr>, wakes: Option<Sleep> },
 }
 
 impl Route {
@@ -398,7 +405,7 @@ impl Outbox {
     ) -> Plan {
         let peer = self.peer(socket, fd);
         let to = to.or(peer).filter(|to| is_unicast(*to) || is_group(*to));
-        let kernel = Plan::Kernel { is_counted: false, to };
+        let kernel = Plan::Kernel { is_counted: false, to, wakes: None };
         let Some(to) = to else { return kernel };
         let here = directory.generation(to.port());
         let me = self.cookie;
@@ -438,7 +445,8 @@ impl Outbox {
             }
         }
         route.count(me);
-        Plan::Kernel { is_counted: true, to: Some(to) }
+        let wakes = route.confirmed(me).and_then(|way| way.mailbox.sleep());
+        Plan::Kernel { is_counted: true, to: Some(to), wakes }
     }
 }
 
@@ -448,7 +456,33 @@ impl Way {
         let sender = mailbox.enter(me, source, None, sent)?;
         let pushed_to = mailbox.head();
         let (unverified, guessed, looks) = (0, 0, 0);
-        Some(Self { mailbox, sender, unverified, guessed, pushed_to, looks, is_awake: false })
+        let (is_awake, woken, unheard) = (false, None, 0);
+        Some(Self {
+            mailbox,
+            sender,
+            unverified,
+            guessed,
+            pushed_to,
+            looks,
+            is_awake,
+            woken,
+            unheard,
+        })
+    }
+
+    /// What has just been given to the kernel ends a sleep.
+    fn wakes(&mut self, sleep: Sleep) {
+        if self.woken != Some(sleep) {
+            (self.woken, self.unheard) = (Some(sleep), 0);
+        }
+    }
+
+    /// The sleep of the reader, if this socket has ended it and one more may be put there before it runs.
+    fn woken(&mut self) -> Option<Sleep> {
+        let woken = self.woken.filter(|_| self.mailbox.sleep() == self.woken)?;
+        self.unheard = self.unheard.saturating_add(1);
+        let is_due = self.unheard.is_multiple_of(KNOCK_AGAIN) || self.unheard > UNHEARD_MAX;
+        (!is_due).then_some(woken)
     }
 
     /// Puts a datagram into the mailbox; `Asleep` if it is to go through the kernel for any reason.
@@ -456,7 +490,6 @@ impl Way {
         self.mailbox.prepare(self.pushed_to);
         let mut cursor = IoCursor::new(parts);
         let len = cursor.remaining();
-        let Some(sender) = self.mailbox.sender(self.sender) else { return Pushed::Gone };
         if self.mailbox.is_spoilt() {
             return Pushed::Gone;
         }
@@ -475,12 +508,14 @@ impl Way {
                 return Pushed::Gone;
             }
         }
+        let woken = if self.is_awake { None } else { self.woken() };
+        let Some(sender) = self.mailbox.sender(self.sender) else { return Pushed::Gone };
         let mut rounds = 0;
         loop {
             let is_eager = self.is_awake && len <= EAGER_LEN;
             let given = sender.given();
-            let pushed = self.mailbox.push(self.sender, given, &mut cursor, len, is_eager);
-            self.is_awake = matches!(pushed, Pushed::At(_));
+            let pushed = self.mailbox.push(self.sender, given, &mut cursor, len, is_eager, woken);
+            self.is_awake = matches!(pushed, Pushed::At(_)) && woken.is_none();
             match pushed {
                 Pushed::At(end) => {
                     self.pushed_to = end;
@@ -543,14 +578,14 @@ pub(crate) fn send(
     let plan =
         ours.outbox(&held, |outbox| outbox.plan(socket, fd, parts, to, is_special, directory));
     drop(held);
-    let (is_counted, to) = match plan {
+    let (is_counted, to, wakes) = match plan {
         Plan::Done => {
             let len = IoCursor::new(parts).remaining();
             add(&socket.counters.tx_packets, 1);
             add(&socket.counters.tx_bytes, len);
             return Ok(len);
         }
-        Plan::Kernel { is_counted, to } => (is_counted, to),
+        Plan::Kernel { is_counted, to, wakes } => (is_counted, to, wakes),
     };
     let answer = through_kernel(socket, kernel);
     let errno = raw::errno();
@@ -561,6 +596,15 @@ pub(crate) fn send(
             match outbox.find(to) {
                 Some(route) => route.uncount(me),
                 None => outbox.groups.uncount(to),
+            }
+        });
+    }
+    if let (Ok(_), Some(sleep), Some(to)) = (&answer, wakes, to) {
+        let held = socket.sending.hold();
+        ours.outbox(&held, |outbox| {
+            let me = outbox.cookie;
+            if let Some(way) = outbox.find(to).and_then(|route| route.confirmed(me)) {
+                way.wakes(sleep);
             }
         });
     }

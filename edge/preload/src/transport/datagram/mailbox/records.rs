@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use super::{
-    COMING, CURSOR_MASK, GONE, HEADER_BYTES, Header, Mailbox, Origin, Producer, SENDERS_NS,
-    SLEEPERS, SLEEPERS_SHIFT, Sender,
+    COMING, CURSOR_MASK, GONE, HEADER_BYTES, Header, KNOCKABLE, Mailbox, Origin, Producer,
+    SENDERS_NS, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Sender, Sleep,
 };
 use adverb_shm::line;
 
@@ -109,7 +109,8 @@ impl Reserved<'_> {
     /// Publishes what has been written, and returns where it ends.
     pub(crate) fn publish(self) -> Option<u64> {
         let space = self.space?;
-        let put = |now: u64| Some(space.end << SLEEPERS_SHIFT | now & (GONE | SLEEPERS));
+        let kept = GONE | SLEEPERS | KNOCKABLE | SLEEP;
+        let put = |now: u64| Some(space.end << SLEEPERS_SHIFT | now & kept);
         let Header { word, producer, .. } = self.mailbox.header();
         producer.head.store(space.end, Ordering::Release);
         let _ = word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, put);
@@ -127,9 +128,10 @@ impl Drop for Reserved<'_> {
     }
 }
 
-/// Why nothing may be put into a mailbox whose word is that; `None` if it may.
-fn refusal(word: u64) -> Option<Pushed> {
+/// Why nothing may be put into a mailbox whose word is that; `None` if it may: also if the sender has woken that sleeper.
+fn refusal(word: u64, woken: Option<Sleep>) -> Option<Pushed> {
     match word & (GONE | SLEEPERS) {
+        _ if woken.is_some_and(|sleep| sleep.is(word)) => None,
         0 => None,
         flags if flags & GONE != 0 => Some(Pushed::Gone),
         _ => Some(Pushed::Asleep),
@@ -169,7 +171,7 @@ impl Mailbox {
     }
 
     /// Puts a datagram of `len` bytes there. `is_eager`: the readers are awake, most likely, so it is
-    /// written before it is looked whether that is so.
+    /// written before it is looked whether that is so. `woken`: this sender has ended that sleep.
     pub(crate) fn push(
         &self,
         sender: usize,
@@ -177,9 +179,10 @@ impl Mailbox {
         from: &mut IoCursor<'_>,
         len: usize,
         is_eager: bool,
+        woken: Option<Sleep>,
     ) -> Pushed {
         let Header { word, producer, .. } = self.header();
-        if !is_eager && let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
+        if !is_eager && let Some(refused) = refusal(word.0.load(Ordering::Acquire), woken) {
             return refused;
         }
         let Some(_held) = self.hold_senders() else { return Pushed::Gone };
@@ -188,26 +191,27 @@ impl Mailbox {
             false => word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT,
         };
         let Some(space) = self.space(start, len) else {
-            return refusal(word.0.load(Ordering::Acquire)).unwrap_or(Pushed::Full);
+            return refusal(word.0.load(Ordering::Acquire), woken).unwrap_or(Pushed::Full);
         };
         // The kernel says what there is to say about a buffer that is none.
         if !self.fill(&space, sender, before, from) {
             return Pushed::Asleep;
         }
         let end = space.end;
-        let mut now = start << SLEEPERS_SHIFT;
+        let mut now = start << SLEEPERS_SHIFT | woken.map_or(0, Sleep::bits);
         // First, so that what has been published is not written over if this sender is killed in between.
         producer.head.store(end, Ordering::Release);
         loop {
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-            match word.0.compare_exchange_weak(now, end << SLEEPERS_SHIFT, o, r) {
+            let new = end << SLEEPERS_SHIFT | now & (SLEEPERS | KNOCKABLE | SLEEP);
+            match word.0.compare_exchange_weak(now, new, o, r) {
                 Ok(_) => break,
                 Err(changed) => now = changed,
             }
             let reached = now >> SLEEPERS_SHIFT;
             // If it is not where it has been: a sender was killed in between.
             let missed = (reached != start).then_some(Pushed::Asleep);
-            if let Some(refused) = refusal(now).or(missed) {
+            if let Some(refused) = refusal(now, woken).or(missed) {
                 producer.head.store(reached, Ordering::Release);
                 return refused;
             }
@@ -289,13 +293,13 @@ impl Mailbox {
     /// here until the answer is dropped. Refused if an owner sleeps, or there is none.
     pub(crate) fn reserve(&self, len: usize) -> Result<Reserved<'_>, Pushed> {
         let Header { word, .. } = self.header();
-        if let Some(refused) = refusal(word.0.load(Ordering::Acquire)) {
+        if let Some(refused) = refusal(word.0.load(Ordering::Acquire), None) {
             return Err(refused);
         }
         let held = self.hold_senders().ok_or(Pushed::Gone)?;
         let mut now = word.0.load(Ordering::Acquire);
         loop {
-            if let Some(refused) = refusal(now) {
+            if let Some(refused) = refusal(now, None) {
                 return Err(refused);
             }
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);

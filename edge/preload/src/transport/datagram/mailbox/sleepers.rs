@@ -1,0 +1,223 @@
+//! Sleepers of a mailbox: while there are any, what comes goes through the kernel, which wakes them.
+//!
+//! One datagram is enough for that. So a sleeper that reads the mailbox when it wakes says so, in the word, and a sender that
+//! has given one to the kernel for it puts those that follow into the mailbox, as long as the word says that it is the same
+//! sleep: a receiver that the scheduler keeps waiting does not bring a stream back to the kernel. Only the kernel's datagram
+//! wakes the sleeper. So this is done only where one thread reads, and none can take away what it is woken for; the first
+//! time that another one comes, that waits until the sleeper is up.
+
+use std::sync::atomic::Ordering;
+
+use super::{
+    COMING, COMING_NS, GONE, Header, KNOCKABLE, Mailbox, NAP_NS, SLEEP, SLEEP_SHIFT, SLEEPERS,
+    SLEEPERS_SHIFT,
+};
+use crate::base::{raw, thread};
+
+/// A sleep: what the word says of it, which has room for the end of its number, and the number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Sleep {
+    bits: u64,
+    number: u32,
+}
+
+impl Sleep {
+    /// Whether that is what a word says, besides how far senders have got.
+    pub(super) fn is(self, word: u64) -> bool {
+        word & (GONE | SLEEPERS | KNOCKABLE | SLEEP) == self.bits
+    }
+
+    /// The lower part of the word.
+    pub(super) fn bits(self) -> u64 {
+        self.bits
+    }
+}
+
+/// What the word has of the sleep of that number.
+fn marked(number: u32) -> u64 {
+    KNOCKABLE | u64::from(number) << SLEEP_SHIFT & SLEEP
+}
+
+/// How long another reader waits for a sleeper that has been woken.
+const SLEEPER_NS: u64 = 20_000_000;
+
+impl Mailbox {
+    /// The caller is about to sleep: from now on the kernel brings what comes. Refused if there is
+    /// a record already, or about to be one.
+    pub(crate) fn doze(&self) -> bool {
+        self.fall_asleep(0).is_some()
+    }
+
+    /// The same, for a thread that reads what is here when the kernel has woken it. Returns whether senders know that.
+    pub(crate) fn doze_to_read(&self) -> Option<bool> {
+        let sleeps = &self.header().consumer.sleeps;
+        let mark = match self.is_only_reader() {
+            true => marked(sleeps.fetch_add(1, Ordering::AcqRel).wrapping_add(1)),
+            false => 0,
+        };
+        Some(self.fall_asleep(mark)? & KNOCKABLE != 0)
+    }
+
+    /// Returns what the word says then, marked if the caller is the only sleeper.
+    fn fall_asleep(&self, mark: u64) -> Option<u64> {
+        let Header { word, consumer, .. } = self.header();
+        let mut now = word.0.load(Ordering::Acquire);
+        loop {
+            if now & COMING != 0 {
+                self.forget_the_dead();
+                return None;
+            }
+            let is_empty = now >> SLEEPERS_SHIFT == consumer.tail.load(Ordering::Acquire);
+            if !is_empty || now & SLEEPERS == SLEEPERS {
+                return None;
+            }
+            let new = match now & SLEEPERS {
+                0 => now & !(KNOCKABLE | SLEEP) | mark,
+                _ => now,
+            } + 1;
+            let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+            match word.0.compare_exchange_weak(now, new, o, r) {
+                Ok(_) => return Some(new),
+                Err(changed) => now = changed,
+            }
+        }
+    }
+
+    /// From now on the kernel brings what comes, whatever is here already. What is about to be here
+    /// is waited for, but not for ever: a sender may be stopped, or have written nonsense.
+    pub(crate) fn hold(&self) {
+        let up = |now: u64| (now & (SLEEPERS | COMING) < SLEEPERS).then_some(now + 1);
+        let word = &self.header().word.0;
+        let until = raw::now_ns() + COMING_NS;
+        let mut rounds = 0_u32;
+        while let Err(now) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, up) {
+            if now & COMING == 0 {
+                return;
+            }
+            rounds = rounds.wrapping_add(1);
+            if raw::now_ns() > until {
+                word.fetch_and(!COMING, Ordering::AcqRel);
+            } else if rounds < 64 {
+                raw::give_way();
+            } else {
+                self.forget_the_dead();
+                raw::nap(NAP_NS);
+            }
+        }
+    }
+
+    /// A sender has died between two steps, or none is about to publish: what was to come does not come.
+    fn forget_the_dead(&self) {
+        let Header { word, producer, .. } = self.header();
+        let held = producer.lock.try_hold();
+        if held.is_some() || producer.lock.is_abandoned() {
+            word.0.fetch_and(!COMING, Ordering::AcqRel);
+        }
+    }
+
+    /// A sleeper has woken up, or a hold has ended.
+    pub(crate) fn awake(&self) {
+        let down = |now: u64| (now & SLEEPERS > 0).then(|| now - 1);
+        let _ = self.header().word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
+    }
+
+    /// A thread has woken up that has dozed to read; `is_known`: senders knew it.
+    pub(crate) fn awake_to_read(&self, is_known: bool) {
+        if !is_known {
+            return self.awake();
+        }
+        let down = |now: u64| Some((now & !(KNOCKABLE | SLEEP)) - u64::from(now & SLEEPERS > 0));
+        let _ = self.header().word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
+    }
+
+    /// The sleep that a sender may end by what it gives to the kernel, and after that put more here.
+    pub(crate) fn sleep(&self) -> Option<Sleep> {
+        let Header { word, consumer, .. } = self.header();
+        let bits = word.0.load(Ordering::Acquire) & (GONE | SLEEPERS | KNOCKABLE | SLEEP);
+        let number = consumer.sleeps.load(Ordering::Acquire);
+        let is_it = bits == marked(number) | 1;
+        let is_shared = consumer.is_shared.load(Ordering::Acquire) != 0;
+        (is_it && !is_shared).then_some(Sleep { bits, number })
+    }
+
+    /// Whether the calling thread may take what is here, and what the kernel has. Not if another one sleeps that the kernel
+    /// has woken for records that are here: that one finds nothing there any more, and sleeps on. The readers' lock is held.
+    #[inline]
+    pub(crate) fn may_read(&self) -> bool {
+        self.is_only_reader()
+            || self.header().word.0.load(Ordering::Acquire) & KNOCKABLE == 0
+            || !self.has_record()
+            || self.has_waited_for_sleeper()
+    }
+
+    /// Whether no thread but the calling one has read here so far. A handler may have interrupted the sleep of its thread.
+    #[inline]
+    fn is_only_reader(&self) -> bool {
+        let consumer = &self.header().consumer;
+        let (me, is_handler) = (thread::id(), thread::with(|thread| thread.handlers.get() > 0));
+        if !is_handler && consumer.reader.load(Ordering::Relaxed) == me {
+            return consumer.is_shared.load(Ordering::Relaxed) == 0;
+        }
+        self.is_first_reader(me, is_handler)
+    }
+
+    #[cold]
+    fn is_first_reader(&self, me: u32, is_handler: bool) -> bool {
+        let Header { word, consumer, .. } = self.header();
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        if !is_handler && consumer.reader.compare_exchange(0, me, o, r).is_ok() {
+            return consumer.is_shared.load(Ordering::Acquire) == 0;
+        }
+        if consumer.is_shared.swap(1, Ordering::AcqRel) == 0 {
+            // Written even if it stays as it is: a sender that sees a later sleep sees this, too. And a sender that is about
+            // to put something here for this one finds that it is over.
+            let mark = marked(consumer.sleeps.fetch_add(1, Ordering::AcqRel).wrapping_add(1));
+            let renew = |now: u64| match now & KNOCKABLE {
+                0 => Some(now),
+                _ => Some(now & !SLEEP | mark),
+            };
+            let _ = word.0.fetch_update(o, r, renew);
+        }
+        false
+    }
+
+    /// The sleeper may have ended without having woken up.
+    #[cold]
+    fn has_waited_for_sleeper(&self) -> bool {
+        let Header { word, consumer, .. } = self.header();
+        let (now, since) = (raw::now_ns(), consumer.left_ns.load(Ordering::Relaxed));
+        if since == 0 {
+            consumer.left_ns.store(now.max(1), Ordering::Relaxed);
+        }
+        // A time that is still to come was never written by a reader.
+        let is_over = since != 0 && (since > now || now - since > SLEEPER_NS);
+        if is_over {
+            word.0.fetch_and(!(KNOCKABLE | SLEEP), Ordering::AcqRel);
+        }
+        is_over
+    }
+
+    /// Ends the maker's hold, once no thread can be asleep that does not know of the mailbox:
+    /// `strangers` of them sleep in calls, and `watchers` epoll instances know the socket.
+    pub(in super::super) fn let_senders(&self, strangers: u32, watchers: u32) {
+        let header = self.header();
+        if header.consumer.hold.load(Ordering::Relaxed) != 0
+            && strangers == 0
+            && header.seen.load(Ordering::SeqCst) >= watchers
+            && header.consumer.hold.swap(0, Ordering::AcqRel) != 0
+        {
+            self.awake();
+        }
+    }
+
+    /// An epoll instance has got to know of the mailbox, or knows of it no longer.
+    pub(crate) fn seen(&self, is_new: bool) {
+        let seen = &self.header().seen;
+        if is_new {
+            seen.fetch_add(1, Ordering::SeqCst);
+        } else {
+            let down = |count: u32| count.checked_sub(1);
+            let _ = seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, down);
+        }
+    }
+}
