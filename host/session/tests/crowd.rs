@@ -99,11 +99,11 @@ fn accept() -> Option<(usize, Vec<Endpoint>)> {
     let told = std::env::var(WAY).unwrap();
     let (way, count) = told.split_once(' ').unwrap();
     let (way, count): (usize, usize) = (way.parse().unwrap(), count.parse().unwrap());
-    let (work, threads, plain, in_runtime) = WAYS[way];
+    let (work, threads, plain, in_runtime) = *WAYS.get(way).unwrap();
     make_room(count * plain.max(in_runtime) + SPARE);
     let mut server = ServerSession::bind_on(address, adapter(work, threads)).unwrap();
     let endpoints: Vec<_> = (0..count).map(|_| server.accept(LONG).unwrap()).collect();
-    let far = endpoints[0].adapter().buffer(count, 8).unwrap();
+    let far = endpoints.first().unwrap().adapter().buffer(count, 8).unwrap();
     for (at, endpoint) in endpoints.iter().enumerate() {
         endpoint.channel("data").unwrap().post_recv(far.at(at).unwrap()).unwrap();
     }
