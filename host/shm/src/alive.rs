@@ -43,10 +43,46 @@ pub fn thread(thread: u32) -> u32 {
     thread | me() & !number(u32::MAX)
 }
 
-/// In a child just forked, which may have its parent's number, in another namespace.
-pub fn after_fork() {
-    OWN.store(0, Ordering::Relaxed);
+/// A process that is about to fork, and when that was: by that its child knows when it began, most of the time, without
+/// having to look, which costs it a good part of its beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Forking {
+    parent: u32,
+    ticks: u64,
 }
+
+/// To be called just before a fork, for [`after_fork`]. `None`: the child has to look.
+pub fn before_fork() -> Option<Forking> {
+    let own = me();
+    (own >> NUMBER_BITS != 0).then(|| Forking { parent: number(own), ticks: ticks() })
+}
+
+/// In a child just forked, which may have its parent's number, in another namespace.
+pub fn after_fork(before: Option<Forking>) {
+    let own = before.and_then(|before| {
+        let parent = rustix::process::getppid()?.as_raw_pid().cast_unsigned();
+        let process = rustix::process::getpid().as_raw_pid().cast_unsigned();
+        child(process, parent, ticks(), before)
+    });
+    OWN.store(own.unwrap_or(0), Ordering::Relaxed);
+}
+
+/// A child, if it began in the very tick in which its parent was about to fork. One in another namespace does not see its
+/// parent, or sees another time.
+fn child(process: u32, parent: u32, now: u64, before: Forking) -> Option<u32> {
+    let is_known = parent == before.parent && now == before.ticks;
+    is_known.then(|| named(process, Some(beginning_of(now))))
+}
+
+/// The time in which the kernel says when processes began.
+fn ticks() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (seconds, rest) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
+    seconds.unwrap_or(0) * TICKS + rest.unwrap_or(0) / (1_000_000_000 / TICKS)
+}
+
+/// A second has so many (`USER_HZ`).
+const TICKS: u64 = 100;
 
 /// From now on words are judged by their numbers, as others are not known.
 pub fn confine() {
@@ -137,7 +173,11 @@ fn beginning(process: u32) -> Option<u32> {
     // Its name may be anything; behind it are numbers, the twentieth of which it is.
     let behind = stat.rsplit(|byte| *byte == b')').next()?;
     let ticks = number_in(behind.split(|byte| *byte == b' ').nth(20)?)?;
-    u32::try_from(ticks % BEGINNINGS + 1).ok()
+    Some(beginning_of(ticks))
+}
+
+fn beginning_of(ticks: u64) -> u32 {
+    u32::try_from(ticks % BEGINNINGS + 1).unwrap_or(1)
 }
 
 /// Whether what `/proc` says is about the numbers that this process knows, and in the time of all of them.
@@ -231,6 +271,25 @@ mod tests {
         drop(other);
         assert!(is_missing(number));
         assert!(has_ended(number) && forged(number).into_iter().all(has_ended));
+    }
+
+    /// Goal: what a child takes for its beginning is what others read of it.
+    #[test]
+    fn a_child_knows_when_it_began() {
+        let me = me();
+        let begun = || {
+            let before = before_fork().unwrap();
+            let other = Idle::new();
+            let id = other.0.id();
+            let known = child(id, std::process::id(), ticks(), before)?;
+            Some((known, named(id, beginning(id))))
+        };
+        let (known, read) = std::iter::repeat_with(begun).flatten().next().unwrap();
+        assert_eq!(known, read);
+        let before = Forking { parent: number(me), ticks: 7 };
+        assert!(child(8, number(me), 7, before).is_some());
+        assert!(child(8, number(me), 8, before).is_none(), "the tick is over");
+        assert!(child(8, 1, 7, before).is_none(), "the parent has ended, or is elsewhere");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use adverb_shm::alive;
+use adverb_shm::alive::{self, Forking};
 
 use crate::base::pace::Pace;
 use crate::base::raw;
@@ -40,6 +40,8 @@ pub(crate) struct Thread {
     pub(crate) is_prepared: Cell<bool>,
     /// It is in a fork by the function of that name.
     pub(crate) is_forking: Cell<bool>,
+    /// When it was about to fork.
+    pub(crate) forking: Cell<Option<Forking>>,
     /// The place of the child that it is about to have; see `ownership.rs`.
     pub(crate) reserved: Cell<Option<u64>>,
     /// Which doorbell it had when it last slept in `poll`.
@@ -65,6 +67,7 @@ thread_local! {
             handlers: Cell::new(0),
             is_prepared: Cell::new(false),
             is_forking: Cell::new(false),
+            forking: Cell::new(None),
             reserved: Cell::new(None),
             doorbell: Cell::new(0),
             fault_return: Cell::new(0),

@@ -215,6 +215,7 @@ extern "C" fn prepare() {
         thread::with(|thread| thread.reserved.set(Some(reserved.pack())));
         count_child(reserved);
     }
+    thread::with(|thread| thread.forking.set(alive::before_fork()));
 }
 
 /// Just after it in the parent. Forks that have passed by us, such as that of `forkpty`, may have failed,
@@ -242,7 +243,7 @@ fn release() -> bool {
 /// In every child of a fork, by whatever function.
 extern "C" fn in_child() {
     thread::forget_id();
-    alive::after_fork();
+    alive::after_fork(thread::with(|thread| thread.forking.take()));
     thread::with(|thread| thread.is_forking.set(false));
     let is_confined = confined::is_confined();
     if let Some(reserved) = thread::with(|thread| thread.reserved.take()) {
