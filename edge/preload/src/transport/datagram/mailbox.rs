@@ -21,6 +21,7 @@ mod proofs;
 mod records;
 mod senders;
 mod sleepers;
+mod word;
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -36,7 +37,8 @@ use crate::transport::rendezvous;
 use proofs::Proofs;
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
 pub(super) use senders::{Expects, Origin, Sender, Sent};
-pub(super) use sleepers::Sleep;
+pub(super) use word::Sleep;
+use word::{GONE, SLEEPERS_SHIFT};
 
 const MAGIC: u64 = 0x0008_7872_626d_6b73;
 /// Senders that one mailbox knows at a time; others use the kernel.
@@ -46,18 +48,6 @@ const OWNERS_MAX: usize = 8;
 /// Bytes in front of the ring.
 const HEADER_BYTES: usize = 16_384;
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
-/// Cursors have so many bits; the others of the word are about sleepers.
-const CURSOR_BITS: u32 = 42;
-const CURSOR_MASK: u64 = (1 << CURSOR_BITS) - 1;
-const SLEEPERS_SHIFT: u32 = 22;
-const SLEEPERS: u64 = 0x3ff;
-/// In the word: one of the sleepers is a thread that reads the mailbox when the kernel brings something, and the number
-/// of its sleep. A sender that has woken it may put more there.
-const KNOCKABLE: u64 = 1 << 10;
-const SLEEP_SHIFT: u32 = 11;
-const SLEEP: u64 = 0x1ff << SLEEP_SHIFT;
-/// In the word: a datagram for several mailboxes is about to be published, and no owner goes to sleep.
-const COMING: u64 = 1 << 20;
 /// How long a datagram may be about to be published, and how long to nap meanwhile: giving way alone would keep a
 /// sender of lower real-time priority from its processor.
 const COMING_NS: u64 = 100_000_000;
@@ -66,13 +56,6 @@ const NAP_NS: i64 = 50_000;
 /// senders, which may be any process of this user.
 const READERS_NS: u64 = 200_000_000;
 const SENDERS_NS: u64 = 50_000_000;
-/// In the word: the socket is closed.
-const GONE: u64 = 1 << 21;
-const _: () = assert!(
-    GONE < 1 << SLEEPERS_SHIFT
-        && (SLEEPERS | KNOCKABLE | SLEEP | COMING) + 1 == GONE
-        && CURSOR_BITS + SLEEPERS_SHIFT == u64::BITS
-);
 /// The loopback device, in every network namespace.
 pub(super) const LOOPBACK: u32 = 1;
 

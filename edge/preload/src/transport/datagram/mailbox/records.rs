@@ -8,10 +8,8 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use super::{
-    COMING, CURSOR_MASK, GONE, HEADER_BYTES, Header, KNOCKABLE, Mailbox, Origin, Producer,
-    SENDERS_NS, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Sender, Sleep,
-};
+use super::word::{COMING, CURSOR_MASK, GONE, KNOCKABLE, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Sleep};
+use super::{HEADER_BYTES, Header, Mailbox, Origin, Producer, SENDERS_NS, Sender};
 use adverb_shm::line;
 
 use crate::base::iovec::{Fault, IoCursor};

@@ -8,35 +8,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{
-    COMING, COMING_NS, GONE, Header, KNOCKABLE, Mailbox, NAP_NS, SLEEP, SLEEP_SHIFT, SLEEPERS,
-    SLEEPERS_SHIFT,
-};
+use super::word::{COMING, GONE, KNOCKABLE, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Sleep, marked};
+use super::{COMING_NS, Header, Mailbox, NAP_NS};
 use crate::base::{raw, thread};
-
-/// A sleep: what the word says of it, which has room for the end of its number, and the number.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Sleep {
-    bits: u64,
-    number: u32,
-}
-
-impl Sleep {
-    /// Whether that is what a word says, besides how far senders have got.
-    pub(super) fn is(self, word: u64) -> bool {
-        word & (GONE | SLEEPERS | KNOCKABLE | SLEEP) == self.bits
-    }
-
-    /// The lower part of the word.
-    pub(super) fn bits(self) -> u64 {
-        self.bits
-    }
-}
-
-/// What the word has of the sleep of that number.
-fn marked(number: u32) -> u64 {
-    KNOCKABLE | u64::from(number) << SLEEP_SHIFT & SLEEP
-}
 
 /// How long another reader waits for a sleeper that has been woken.
 const SLEEPER_NS: u64 = 20_000_000;
@@ -135,9 +109,8 @@ impl Mailbox {
         let Header { word, consumer, .. } = self.header();
         let bits = word.0.load(Ordering::Acquire) & (GONE | SLEEPERS | KNOCKABLE | SLEEP);
         let number = consumer.sleeps.load(Ordering::Acquire);
-        let is_it = bits == marked(number) | 1;
         let is_shared = consumer.is_shared.load(Ordering::Acquire) != 0;
-        (is_it && !is_shared).then_some(Sleep { bits, number })
+        Sleep::of_one(bits, number).filter(|_| !is_shared)
     }
 
     /// Whether the calling thread may take what is here, and what the kernel has. Not if another one sleeps that the kernel
@@ -199,7 +172,7 @@ impl Mailbox {
 
     /// Ends the maker's hold, once no thread can be asleep that does not know of the mailbox:
     /// `strangers` of them sleep in calls, and `watchers` epoll instances know the socket.
-    pub(in super::super) fn let_senders(&self, strangers: u32, watchers: u32) {
+    pub(crate) fn let_senders(&self, strangers: u32, watchers: u32) {
         let header = self.header();
         if header.consumer.hold.load(Ordering::Relaxed) != 0
             && strangers == 0
