@@ -24,6 +24,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Something that others refer to: it is in use while there is another handle.
 pub(crate) type Use = Arc<()>;
@@ -509,35 +510,53 @@ entry! {
     }
 }
 
-/// Memory of the device.
+/// Memory of the device: pages of this process, which no peer reaches but through regions of them.
 struct Dm {
-    /// Goes before the pages. In a domain that no queue pair is of. None of a forked child's that it has of its parent's
-    /// context, whose port is the parent's.
-    region: Option<Region>,
     pages: Pages,
     len: usize,
 }
+
+impl Dm {
+    /// Where a part of it is.
+    fn part(&self, offset: u64, len: usize) -> Answer<NonNull<u8>> {
+        let offset = usize::try_from(offset).map_err(|_| INVALID)?;
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(INVALID);
+        }
+        // SAFETY: within the pages, as was just checked.
+        Ok(unsafe { self.pages.as_ptr().add(offset) })
+    }
+
+    /// Where a part of whole words is: copies go by words. (The pages begin with one.)
+    fn words(&self, offset: u64, len: usize) -> Answer<NonNull<u8>> {
+        let start = self.part(offset, len)?;
+        let whole = start.addr().get().is_multiple_of(WORD) && len.is_multiple_of(WORD);
+        if whole { Ok(start) } else { Err(INVALID) }
+    }
+}
+
+/// Bytes of a word of copies.
+const WORD: usize = 4;
 
 type DmBox = Boxed<layout::Dm, DmInner>;
 
 struct DmInner {
     dm: Arc<Dm>,
-    handle: u32,
+    /// By which it can be imported, if this is what was allocated.
+    shared_as: Option<u32>,
     imported: bool,
 }
 
-fn give_dm(
-    context: *mut layout::Context,
-    dm: Arc<Dm>,
-    handle: u32,
-    imported: bool,
-) -> *mut layout::Dm {
+fn give_dm(context: *mut layout::Context, handle: u32, inner: DmInner) -> *mut layout::Dm {
     let mut c = layout::Dm::zeroed();
     (c.context, c.handle) = (context, handle);
     c.memcpy_to_dm = Some(memcpy_to_dm);
     c.memcpy_from_dm = Some(memcpy_from_dm);
-    DmBox::give(c, DmInner { dm, handle, imported })
+    DmBox::give(c, inner)
 }
+
+/// The last handle of memory of the device.
+static DM_HANDLES: AtomicU32 = AtomicU32::new(0);
 
 entry! {
     pointer
@@ -556,20 +575,15 @@ entry! {
         if u64::try_from(attr.length).unwrap_or(u64::MAX) > DM_MAX {
             return Err(Errno(libc::ENOMEM));
         }
-        if inner.generation.is_inherited() {
-            let pages = Pages::private(attr.length)?;
-            return Ok(give_dm(context, Arc::new(Dm { region: None, pages, len: attr.length }), 0, false));
+        let dm = Arc::new(Dm { pages: Pages::private(attr.length)?, len: attr.length });
+        let handle = DM_HANDLES.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        // A forked child that has it of its parent's context shares it with none: the table may have been locked when the
+        // process was forked.
+        let shared_as = (!inner.generation.is_inherited()).then_some(handle);
+        if shared_as.is_some() {
+            SHARED.lock().insert((Kind::Dm, handle), Shared::Dm(Arc::clone(&dm)));
         }
-        let port = &inner.port;
-        let domain = port.new_domain();
-        let access = Access::LOCAL_WRITE;
-        let pages = port.allocate(attr.length, domain, access)?;
-        // SAFETY: the pages go after the region (rule 3); there are no references to them.
-        let region = unsafe { port.register(domain, pages.as_ptr(), attr.length, access) }?;
-        let handle = region.key().0;
-        let dm = Arc::new(Dm { region: Some(region), pages, len: attr.length });
-        SHARED.lock().insert((Kind::Dm, handle), Shared::Dm(Arc::clone(&dm)));
-        Ok(give_dm(context, dm, handle, false))
+        Ok(give_dm(context, handle, DmInner { dm, shared_as, imported: false }))
     }
 }
 
@@ -583,12 +597,13 @@ entry! {
     fn free_dm(dm: *mut layout::Dm) -> c_int {
         // SAFETY: one of ours, or null.
         let inner = unsafe { dm_of(dm) }?;
-        // One handle is the program's, one is in the table.
-        if !inner.imported && Arc::strong_count(&inner.dm) > 2 {
+        // One handle is the program's; one may be in the table.
+        let known = 1 + usize::from(inner.shared_as.is_some());
+        if !inner.imported && Arc::strong_count(&inner.dm) > known {
             return Err(BUSY);
         }
-        if !inner.imported {
-            SHARED.lock().remove(&(Kind::Dm, inner.handle));
+        if let Some(handle) = inner.shared_as {
+            SHARED.lock().remove(&(Kind::Dm, handle));
         }
         // SAFETY: the program does not use it any more.
         drop(unsafe { DmBox::take(dm) });
@@ -604,7 +619,10 @@ export! {
         unsafe { context::of(context) }?;
         let shared = SHARED.lock();
         match shared.get(&(Kind::Dm, handle)) {
-            Some(Shared::Dm(dm)) => Ok(give_dm(context, Arc::clone(dm), handle, true)),
+            Some(Shared::Dm(dm)) => {
+                let dm = Arc::clone(dm);
+                Ok(give_dm(context, handle, DmInner { dm, shared_as: None, imported: true }))
+            }
             Some(Shared::Pd | Shared::Mr { .. }) | None => Err(Errno(libc::ENOENT)),
         }
     }
@@ -622,16 +640,6 @@ export! {
     }
 }
 
-/// Copies go by words of so many bytes.
-const DM_UNIT: usize = 4;
-
-/// A part of the device's memory.
-fn dm_part(dm: &Dm, offset: u64, len: usize) -> Answer<usize> {
-    let offset = usize::try_from(offset).map_err(|_| INVALID)?;
-    let fits = offset.checked_add(len).is_some_and(|end| end <= dm.len);
-    if fits { Ok(offset) } else { Err(INVALID) }
-}
-
 entry! {
     code
     fn memcpy_to_dm(
@@ -641,24 +649,13 @@ entry! {
         len: usize,
     ) -> c_int {
         // SAFETY: one of ours, or null.
-        let dm = &unsafe { dm_of(dm) }?.dm;
-        let offset = dm_part(dm, offset, len)?;
-        if from.is_null() || !offset.is_multiple_of(DM_UNIT) || !len.is_multiple_of(DM_UNIT) {
+        let to = unsafe { dm_of(dm) }?.dm.words(offset, len)?;
+        if from.is_null() {
             return Err(INVALID);
         }
-        // SAFETY: the program's bytes, for the length of the call.
-        let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) };
-        match &dm.region {
-            Some(region) if region.write(offset, bytes) => Ok(()),
-            Some(_) => Err(INVALID),
-            None => {
-                // SAFETY: within the pages, as `dm_part` has found.
-                let to = unsafe { dm.pages.as_ptr().add(offset) };
-                // SAFETY: both are there for so many bytes, and there are no references to those of the pages.
-                unsafe { std::ptr::copy(bytes.as_ptr(), to.as_ptr(), len) };
-                Ok(())
-            }
-        }
+        // SAFETY: so many bytes are the program's, and within the pages (`Dm::words`), to which there are no references.
+        unsafe { std::ptr::copy(from.cast::<u8>(), to.as_ptr(), len) };
+        Ok(())
     }
 }
 
@@ -671,24 +668,13 @@ entry! {
         len: usize,
     ) -> c_int {
         // SAFETY: one of ours, or null.
-        let dm = &unsafe { dm_of(dm) }?.dm;
-        let offset = dm_part(dm, offset, len)?;
-        if to.is_null() || !offset.is_multiple_of(DM_UNIT) || !len.is_multiple_of(DM_UNIT) {
+        let from = unsafe { dm_of(dm) }?.dm.words(offset, len)?;
+        if to.is_null() {
             return Err(INVALID);
         }
-        // SAFETY: the program's room, for the length of the call.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), len) };
-        match &dm.region {
-            Some(region) if region.read(offset, bytes) => Ok(()),
-            Some(_) => Err(INVALID),
-            None => {
-                // SAFETY: within the pages, as `dm_part` has found.
-                let from = unsafe { dm.pages.as_ptr().add(offset) };
-                // SAFETY: both are there for so many bytes, and there are no references to those of the pages.
-                unsafe { std::ptr::copy(from.as_ptr(), bytes.as_mut_ptr(), len) };
-                Ok(())
-            }
-        }
+        // SAFETY: as in `memcpy_to_dm`.
+        unsafe { std::ptr::copy(from.as_ptr(), to.cast::<u8>(), len) };
+        Ok(())
     }
 }
 
@@ -705,13 +691,11 @@ entry! {
         let of = unsafe { pd_of(pd) }?;
         // SAFETY: one of ours, or null.
         let dm = &unsafe { dm_of(dm) }?.dm;
-        let offset = dm_part(dm, offset, length)?;
+        let start = dm.part(offset, length)?;
         let access = rights(access)?;
         if !access.contains(Access::ZERO_BASED) {
             return Err(INVALID);
         }
-        // SAFETY: within the pages.
-        let start = unsafe { dm.pages.as_ptr().add(offset) };
         // What has no bytes is in a domain of which there is no queue pair.
         let domain = if length == 0 { of.port.new_domain() } else { of.domain };
         // SAFETY: the pages stay for as long as the region has a handle of them (rule 3).

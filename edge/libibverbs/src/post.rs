@@ -35,18 +35,6 @@ const BATCH: usize = 16;
 const INLINE_MAX: usize = 4096;
 const _: () = assert!(QpLimits::INLINE_MAX == 4096);
 
-/// A request that does nothing, to fill arrays with.
-pub(crate) const NOTHING: SendWork<'static> = SendWork {
-    wr_id: 0,
-    to: SendTo::Peer,
-    kind: SendKind::Send { imm: None },
-    data: SendData::Inline(&[]),
-    signaled: false,
-    solicited: false,
-    fence: false,
-    buffer: None,
-};
-
 /// The pieces of a request.
 ///
 /// # Safety
@@ -296,7 +284,7 @@ fn post_some(
     first: *mut SendWr,
     work: SendWork<'_>,
 ) -> Result<*mut SendWr, (*mut SendWr, Errno)> {
-    let mut batch = [NOTHING; BATCH];
+    let mut batch = [SendWork::EMPTY; BATCH];
     let mut mistake = None;
     let mut ready = 1;
     if let Some(place) = batch.first_mut() {
@@ -479,7 +467,7 @@ entry! {
             signaled: flag(value::SEND_SIGNALED),
             solicited: flag(value::SEND_SOLICITED),
             fence: flag(value::SEND_FENCE),
-            ..NOTHING
+            ..SendWork::EMPTY
         };
         pair.post_send(&[work]).map_err(|(_, error)| error)?;
         // SAFETY: a field of a window that lives (rule 3 of `boxed.rs`).

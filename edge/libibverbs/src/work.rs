@@ -12,7 +12,7 @@ use crate::ah::ah_of;
 use crate::boxed::Boxed;
 use crate::errno::{Answer, Errno, INVALID};
 use crate::export::{guarded, style};
-use crate::post::{NOTHING, binding};
+use crate::post::binding;
 use crate::qp::QpInner;
 use adverb_device::{
     Bind, Feth, Imm, Qkey, QpType, Qpn, Rkey, SendData, SendKind, SendTo, SendWork, Sge,
@@ -186,7 +186,7 @@ fn post(inner: &QpInner, builder: &Builder) -> Answer<()> {
         return Err(Errno(libc::ENOMEM));
     }
     for part in builder.requests.chunks(BATCH) {
-        let mut batch = [NOTHING; BATCH];
+        let mut batch = [SendWork::EMPTY; BATCH];
         for (place, request) in batch.iter_mut().zip(part) {
             *place = request.work(builder)?;
         }

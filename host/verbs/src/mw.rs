@@ -9,9 +9,7 @@ use crate::memory::Mr;
 use crate::provider::Domain;
 use crate::qp::Qp;
 use crate::transport::{Supports, op};
-use adverb_device::{
-    Access, BindTo, Rkey, SendData, SendKind, SendTo, SendWork, Window, WindowKind,
-};
+use adverb_device::{Access, BindTo, Rkey, SendData, SendKind, SendWork, Window, WindowKind};
 
 /// A memory window. `struct ibv_mw`; IBTA Vol. 1 §10.6.7.
 ///
@@ -145,13 +143,10 @@ impl<T: Supports<op::BindWindow>> Qp<T> {
         let bind = mw.device().bind(to.device(), None).map_err(BindMwError::Bind)?;
         let work = SendWork {
             wr_id,
-            to: SendTo::Peer,
             kind: SendKind::BindWindow,
             data: SendData::Bind(&bind),
             signaled: true,
-            solicited: false,
-            fence: false,
-            buffer: None,
+            ..SendWork::EMPTY
         };
         self.post_bare(work).map_err(BindMwError::Refused)?;
         Ok(Rkey(bind.key().0))

@@ -48,6 +48,18 @@ pub struct SendWork<'a> {
 }
 
 impl<'a> SendWork<'a> {
+    /// A SEND of no bytes that is not signaled: to fill arrays with, and to build requests upon.
+    pub const EMPTY: Self = Self {
+        wr_id: 0,
+        to: SendTo::Peer,
+        kind: RequestKind::Send { imm: None },
+        data: SendData::Inline(&[]),
+        signaled: false,
+        solicited: false,
+        fence: false,
+        buffer: None,
+    };
+
     /// The local bytes, if it has any.
     #[inline]
     pub(crate) fn local(&self) -> Local<'a> {

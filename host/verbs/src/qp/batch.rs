@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use crate::provider;
 use crate::transport::{Supports, Transport};
 use crate::work::{Kind, Work};
-use adverb_device::{BufferNumber, PostError, SendData, SendKind, SendTo, SendWork, Sge};
+use adverb_device::{BufferNumber, PostError, SendData, SendKind, SendWork, Sge};
 
 /// Requests that go to the device at once. As many as it sends in one burst of short packets.
 const BATCH: usize = 32;
@@ -133,7 +133,7 @@ impl<T: Transport> Qp<T> {
             }
         }
         let ready = links.iter().flatten().count();
-        let mut requests = [NOTHING; BATCH];
+        let mut requests = [SendWork::EMPTY; BATCH];
         let mut made = 0;
         let parts = run.iter().flatten().zip(&sges).zip(&links).zip(&mut requests).take(ready);
         for (((work, sge), link), request) in parts {
@@ -170,14 +170,3 @@ impl<T: Transport> Qp<T> {
         error.map_or(Ok(()), Err)
     }
 }
-
-const NOTHING: SendWork<'static> = SendWork {
-    wr_id: 0,
-    to: SendTo::Peer,
-    kind: SendKind::Send { imm: None },
-    data: SendData::Inline(&[]),
-    signaled: false,
-    solicited: false,
-    fence: false,
-    buffer: None,
-};
