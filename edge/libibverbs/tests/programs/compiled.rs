@@ -3,7 +3,7 @@
 use super::support::{self, Hosts, Place};
 use adverb_verbs::{Access, Context, Psn, QpConfig, Qpn, RemoteQp, Work};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A program that was compiled from a file beside this one; it is gone afterwards.
@@ -251,6 +251,92 @@ fn two_programs_of_python_talk_to_each_other() {
         let said = support::pair(&line, place, &[]).unwrap_or_else(|why| panic!("{why}"));
         assert!(said.contains("all well"), "{said}");
     }
+}
+
+/// Goal: programs of Python that meet by the connection manager do what it has: connections by one call and by events, refusals,
+/// queue pairs of the program's own, datagrams, multicast groups.
+#[test]
+fn two_programs_of_python_meet_by_the_connection_manager() {
+    if !has_pyverbs() {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/meets.py");
+    let hosts = Hosts::new();
+    let apart = hosts.as_ref().map(Place::Apart);
+    for place in support::PATHS.map(Place::Here).into_iter().chain(apart) {
+        let said = support::pair(&format!("{PYTHON} {script}"), place, &[]);
+        let said = said.unwrap_or_else(|why| panic!("{why}"));
+        assert!(said.contains("all well"), "{said}");
+    }
+}
+
+/// Goal: whatever the tests of rdma-core ask of a device is there, but for what needs a vendor's device, hardware, or huge pages.
+/// Method: those of the distribution's package, read from where it has put them.
+#[test]
+fn the_tests_of_rdma_core_pass_through_shared_memory() {
+    tests_of_rdma_core("shm");
+}
+
+#[test]
+fn the_tests_of_rdma_core_pass_over_udp() {
+    tests_of_rdma_core("udp");
+}
+
+fn tests_of_rdma_core(path: &str) {
+    const PACKED: &str = "/usr/share/doc/rdma-core/tests";
+    if !has_pyverbs() {
+        return;
+    }
+    if !Path::new(PACKED).is_dir() {
+        println!("skipped: no tests of rdma-core: its package has none here");
+        return;
+    }
+    let place = std::env::temp_dir().join(format!("adverb-rdma-core-{}", std::process::id()));
+    std::fs::create_dir(&place).unwrap();
+    let unpack = "cp -r \"$0\" . && find tests -name '*.gz' -exec gunzip {} +";
+    let unpacked = Command::new("sh").args(["-c", unpack, PACKED]).current_dir(&place).status();
+    let mut command = support::command(PYTHON);
+    command.args(["tests/run_tests.py", "--dev", "soft_lo", "-v"]).current_dir(&place);
+    let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+    let output = command.envs(set).output();
+    std::fs::remove_dir_all(&place).unwrap();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(unpacked.unwrap().success() && output.status.success(), "{}\n{said}", output.status);
+    let passed = said.lines().filter(|line| line.ends_with("... ok") || *line == "ok").count();
+    let skipped = said.lines().filter_map(|line| line.split_once("... skipped "));
+    let lacking: Vec<_> = skipped
+        .filter(|(test, why)| !LACKING.iter().any(|lack| why.contains(lack) || test.contains(lack)))
+        .collect();
+    assert!(lacking.is_empty() && passed > 100, "{passed} have passed; skipped: {lacking:?}");
+}
+
+/// Why tests of rdma-core may be skipped, and of what they may be.
+const LACKING: [&str; 10] = [
+    "MLX5",
+    "EFA",
+    "cuda",
+    "Allocating dmabuf",
+    "PCI device",
+    "Raw Packet",
+    "QP type 8",
+    "Tag Matching",
+    "huge pages",
+    // By a function of a vendor's.
+    "Converting timestamp",
+];
+
+/// Goal: the acknowledgement that a program waits for is not behind the other's answer, if both wait so.
+#[test]
+fn two_programs_that_wait_for_their_requests_first_have_acknowledgements_before_answers() {
+    let Some(program) = Compiled::new("urgent", &["-O1", "-libverbs"]) else {
+        return;
+    };
+    let set = [("ADVERB_PATH", "shm"), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+    let said = support::alone(program.path(), &[], &set);
+    // A helper may have taken the message of a program that had no processor, and acknowledges it later.
+    let in_time = said.split_once(" of ").and_then(|(in_time, _)| in_time.parse::<u32>().ok());
+    assert!(in_time.is_some_and(|in_time| in_time >= 4), "{said}");
 }
 
 /// That which the distribution's packages are for.

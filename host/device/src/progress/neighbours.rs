@@ -334,6 +334,9 @@ impl Port {
             }
         }
         grip.let_go();
+        if inner.pacing.acks.is_urgent() && inner.engine.owes_plain_ack() {
+            inner.acknowledge_eagerly(); // If it cannot leave now, it is put off as others are.
+        }
         let mut clock = Clock::new();
         let mut seat = Seated { port: self, number, inner, clock: &mut clock, poll_buffer: None };
         waiting.release(&mut seat, Given { published, only_served }, Driver::Program);

@@ -12,7 +12,8 @@
 //!   the answers for a while.
 //! - As a record in memory it costs the cache lines that it is in. It waits for a moment in which
 //!   nothing arrives, or for the program's own next record, unless the peer asks for it or many
-//!   messages need one.
+//!   messages need one. Where the program itself waits for acknowledgements before it looks for messages, what the
+//!   peer asks for leaves at once.
 //!
 //! The specification lets a responder coalesce acknowledgements as it likes: IBTA Vol. 1 §9.7.5.1.2.
 
@@ -51,6 +52,8 @@ pub struct AckPolicy {
     messages: u32,
     /// The peer waits for it.
     asked: bool,
+    /// The program waits for its own acknowledgements before it looks for messages: so does the peer's, probably.
+    hurries: bool,
     /// The program has posted something since the last message.
     answered: bool,
     /// Answers left that take acknowledgements along.
@@ -85,6 +88,19 @@ impl AckPolicy {
     pub fn on_message(&mut self, asked: bool) {
         self.asked |= asked;
         self.messages = self.messages.saturating_add(1);
+    }
+
+    /// A program's poll has brought an acknowledgement: `alone`, if it looks for those and for no messages.
+    #[inline(always)]
+    pub fn on_wait(&mut self, alone: bool) {
+        self.hurries = alone;
+    }
+
+    /// The acknowledgement should leave before the program has the message: two programs that wait for each request before
+    /// they look for the answer would otherwise have all that an acknowledgement costs between the answer and the next request.
+    #[inline]
+    pub fn is_urgent(&self) -> bool {
+        self.hurries && self.asked
     }
 
     /// `count` messages have completed work; an acknowledgement is owed, `plain` if it is one of what went
@@ -284,6 +300,23 @@ mod tests {
     #[test]
     fn work_that_answers_nothing_takes_along_what_is_owed() {
         assert!(AckPolicy::default().on_answer());
+    }
+
+    #[test]
+    fn it_is_urgent_if_the_peer_asks_and_the_program_waits_for_acknowledgements_alone() {
+        let mut policy = AckPolicy::new(AckCost::Records);
+        policy.on_message(true);
+        assert!(!policy.is_urgent());
+        policy.on_wait(true);
+        assert!(policy.is_urgent());
+        policy.on_sent();
+        assert!(!policy.is_urgent(), "nothing is owed");
+        policy.on_message(false);
+        assert!(!policy.is_urgent(), "the peer does not ask");
+        policy.on_message(true);
+        assert!(policy.is_urgent());
+        policy.on_wait(false);
+        assert!(!policy.is_urgent());
     }
 
     #[test]

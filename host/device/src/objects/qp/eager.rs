@@ -187,6 +187,7 @@ impl QpInner {
         self.pacing.acks.on_message(eager.ack_request);
         if eager.acked.is_some() {
             self.pacing.late = Some(*eager);
+            self.pacing.acks.on_wait(false);
         }
         true
     }
@@ -214,6 +215,9 @@ impl QpInner {
         let for_sends = caller.poll_buffer.as_deref().is_some_and(|poll_buffer| {
             poll_buffer.takes(&own.send_cq) && !poll_buffer.takes(&own.recv_cq)
         });
+        if caller.poll_buffer.is_some() && eager.acked.is_some() {
+            pacing.acks.on_wait(for_sends);
+        }
         let mut host = Surroundings::quiet(own, links.regions());
         (host.message, host.poll_buffer) = (Some(message), caller.poll_buffer);
         let served = engine.on_eager_message(eager, message.total(), &mut host);
