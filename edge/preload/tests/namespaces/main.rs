@@ -463,6 +463,85 @@ fn datagrams_of_the_same_addresses_are_not_confused() {
     });
 }
 
+/// Four namespaces at the ports of a bridge in a fifth, which none of them can see into.
+struct Bridged {
+    bridge: Space,
+    spaces: [Space; 4],
+}
+
+impl Bridged {
+    fn new() -> Self {
+        let bridge = Space::new();
+        bridge.ip("link add bridge type bridge");
+        bridge.ip("link set bridge up");
+        let spaces = [1, 2, 3, 4].map(|number| {
+            let (space, id) = (Space::new(), bridge.id());
+            space.ip(&format!("link add near type veth peer name port{number} netns {id}"));
+            space.ip(&format!("address add 10.99.0.{number}/24 dev near"));
+            space.ip("link set near up");
+            bridge.ip(&format!("link set port{number} master bridge up"));
+            space
+        });
+        Self { bridge, spaces }
+    }
+}
+
+/// The members that are reached, or those that are not.
+fn pick(
+    members: &mut [Talker; 4],
+    are_reached: [bool; 4],
+    wanted: bool,
+) -> impl Iterator<Item = &mut Talker> {
+    let each = members.iter_mut().zip(are_reached);
+    each.filter_map(move |(member, is_reached)| (is_reached == wanted).then_some(member))
+}
+
+/// Goal: members of a group beyond a bridge, accelerated or not, get each datagram once and in order; and one gets none
+/// while the bridge lets nothing pass to its port, which its peers cannot see, as a datagram through memory would not.
+#[test]
+fn groups_beyond_a_bridge_are_the_bridges() {
+    with_namespaces("groups_beyond_a_bridge_are_the_bridges", || {
+        let (Bridged { bridge, spaces }, place) = (Bridged::new(), Place::new("bridged"));
+        let [first, second, third, fourth] = &spaces;
+        let (place, tag) = (Some(&place), "a");
+        let group = at("239.99.0.1");
+        let program = |space, place| Program { space, place, tag, at: group };
+        let mut sender = program(first, place).start("group from 10.99.0.1", "sender");
+        let mut members = [
+            program(first, place).start("member from 10.99.0.1", "same"),
+            program(second, place).start("member from 10.99.0.2", "second"),
+            program(third, place).start("member from 10.99.0.3", "third"),
+            program(fourth, None).start("member from 10.99.0.4", "plain"),
+        ];
+        let mut get = |numbers: std::ops::Range<u32>, are_reached: [bool; 4]| {
+            let (start, end) = (numbers.start, numbers.end);
+            for member in pick(&mut members, are_reached, true) {
+                member.tell(&format!("take {start} {}", end - start));
+            }
+            assert_eq!(sender.ask(&format!("send {start} {end}")), format!("said {end}"));
+            for member in pick(&mut members, are_reached, true) {
+                assert_eq!(
+                    member.await_line("said "),
+                    format!("said {} from {start}", end - start)
+                );
+            }
+            for member in pick(&mut members, are_reached, false) {
+                assert_eq!(member.ask(&format!("take {start} 0")), format!("said 0 from {start}"));
+            }
+        };
+        get(0..1500, [true; 4]);
+        let isolate = |how: &str| {
+            for port in ["port1", "port3", "port4"] {
+                bridge.ip(&format!("link set {port} type bridge_slave isolated {how}"));
+            }
+        };
+        isolate("on");
+        get(1500..2000, [true, true, false, false]);
+        isolate("off");
+        get(2000..3000, [true; 4]);
+    });
+}
+
 /// Goal: a receiver that is killed is followed by the next one on its port, by memory as well.
 #[test]
 fn a_receiver_that_is_killed_is_followed_by_the_next() {
@@ -619,6 +698,8 @@ fn the_child() {
         None if role == "echo" => echo(at, &tag),
         None if role == "post" => post(at),
         None => talk(None, at),
+        Some(("group", from)) => send_to_group(at, from.parse().expect("an address")),
+        Some(("member", from)) => join_group(at, from.parse().expect("an address")),
         Some((_, from)) => talk(Some(from.parse().expect("an address")), at),
     }
 }
@@ -682,6 +763,60 @@ fn post(to: SocketAddr) {
             tag = answer(&socket, to, number);
         }
         println!("said {count} {tag}");
+    }
+}
+
+fn numbers(line: &str) -> (u32, u32) {
+    let mut words = line.split(' ').skip(1).map(|word| word.parse().expect("a number"));
+    (words.next().expect("a number"), words.next().expect("a number"))
+}
+
+/// Sends numbers to a group, by the device of an address, a few at a time.
+fn send_to_group(group: SocketAddr, from: Ipv4Addr) {
+    let socket = UdpSocket::bind((from, 0)).expect("a port");
+    let interface = from.octets();
+    // SAFETY: four bytes, which are an address.
+    let set = unsafe {
+        libc::setsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(&socket),
+            libc::IPPROTO_IP,
+            libc::IP_MULTICAST_IF,
+            interface.as_ptr().cast(),
+            4,
+        )
+    };
+    assert_eq!(set, 0);
+    println!("ready");
+    for line in std::io::stdin().lines() {
+        let (start, end) = numbers(&line.expect("a line"));
+        for number in start..end {
+            socket.send_to(&number.to_be_bytes(), group).expect("a datagram");
+            if number % 4 == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        println!("said {end}");
+    }
+}
+
+/// Is told how many numbers are to have come, and from which on; waits for them, and a little for more.
+fn join_group(group: SocketAddr, by: Ipv4Addr) {
+    let socket = UdpSocket::bind(group).expect("a port");
+    let IpAddr::V4(address) = group.ip() else { panic!("{group}") };
+    socket.join_multicast_v4(&address, &by).expect("a group");
+    println!("ready");
+    for line in std::io::stdin().lines() {
+        let (start, count) = numbers(&line.expect("a line"));
+        let mut got = 0;
+        let mut bytes = [0; 4];
+        loop {
+            let limit = if got < count { 20_000 } else { 200 };
+            socket.set_read_timeout(Some(Duration::from_millis(limit))).expect("a limit");
+            let Ok(len) = socket.recv(&mut bytes) else { break };
+            assert_eq!((len, u32::from_be_bytes(bytes)), (4, start + got));
+            got += 1;
+        }
+        println!("said {got} from {start}");
     }
 }
 
