@@ -185,10 +185,31 @@ impl Pair {
 
     /// The same with the transport `xdp`, at the near end.
     fn framed(&self, role: &str, at: SocketAddr, profile: Option<&str>) -> Running {
+        self.framed_by(&[], role, at, profile)
+    }
+
+    /// The same, started by another program, whose name and arguments these are.
+    fn framed_by(
+        &self,
+        front: &[&str],
+        role: &str,
+        at: SocketAddr,
+        profile: Option<&str>,
+    ) -> Running {
         let name = role.replace(' ', "-");
         let log = self.place.0.join(format!("{name}.log"));
         let _ = fs::remove_file(&log);
-        let mut command = self.role(false, role, at);
+        let plain = self.role(false, role, at);
+        let mut command = match front {
+            [] => plain,
+            [program, rest @ ..] => {
+                let mut command = Command::new(program);
+                command.args(rest).arg(plain.get_program()).args(plain.get_args());
+                let set = plain.get_envs().filter_map(|(name, value)| Some((name, value?)));
+                command.envs(set);
+                command
+            }
+        };
         command.env("LD_PRELOAD", library::library());
         command.env("ADVERB_SOCKETS_SHM_DIR", self.place.rings());
         command.env("ADVERB_SOCKETS_QUIET", "1").env("ADVERB_SOCKETS_EXPLAIN", "1");

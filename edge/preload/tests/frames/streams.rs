@@ -162,6 +162,12 @@ fn option(stream: &TcpStream, level: c_int, name: c_int) -> c_int {
     value
 }
 
+fn push(stream: &TcpStream, flags: c_int) {
+    let (fd, bytes) = (stream.as_raw_fd(), [1_u8; 10]);
+    // SAFETY: bytes that are ours, and their number.
+    assert_eq!(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) }, 10);
+}
+
 /// Answers each byte with twenty, in two pieces that are to arrive as one.
 fn in_two(mut stream: TcpStream, mode: &str) {
     stream.set_nodelay(true).expect("an option");
@@ -170,17 +176,9 @@ fn in_two(mut stream: TcpStream, mode: &str) {
         let cork =
             |on| _ = (mode == "cork").then(|| set(&stream, libc::IPPROTO_TCP, libc::TCP_CORK, on));
         cork(1);
-        // SAFETY: ten bytes, which are there.
-        assert_eq!(
-            unsafe { libc::send(stream.as_raw_fd(), [1_u8; 10].as_ptr().cast(), 10, flags) },
-            10
-        );
+        push(&stream, flags);
         std::thread::sleep(Duration::from_millis(20));
-        // SAFETY: as above.
-        assert_eq!(
-            unsafe { libc::send(stream.as_raw_fd(), [2_u8; 10].as_ptr().cast(), 10, 0) },
-            10
-        );
+        push(&stream, 0);
         cork(0);
     }
 }
@@ -218,9 +216,13 @@ fn fork(mut stream: TcpStream) {
         if turn == 100 {
             // SAFETY: no pointer; the child goes on as its parent, whose end of the connection is closed.
             match unsafe { libc::fork() } {
-                // SAFETY: no pointer. It ends with its parent.
+                // SAFETY: no pointer. It ends with its parent: with the thread that has made it.
                 0 => _ = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) },
-                _ => return,
+                _ => {
+                    drop(stream);
+                    std::thread::park();
+                    return;
+                }
             }
         }
         match stream.read(&mut room) {
@@ -484,6 +486,37 @@ fn peers_of_what_is_killed_see_a_reset() {
         assert_eq!(client.ask("drink"), "said 0 Err(ConnectionReset)");
         let mut client = talker(&pair, NEAR);
         assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+    });
+}
+
+/// Goal: where no owner can help, or no memory is left, the kernel carries connections, and nothing waits for long.
+#[test]
+fn where_frames_cannot_be_had_the_kernel_goes_on() {
+    with_namespaces("streams::where_frames_cannot_be_had_the_kernel_goes_on", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        let rings = pair.place.rings();
+        fs::create_dir_all(&rings).expect("a directory");
+        let small = "mount -t tmpfs -o size=64k,mode=700 x \"$0\" && exec \"$@\"";
+        let rings = rings.to_str().expect("a path");
+        let small = ["unshare", "-m", "sh", "-c", small, rings];
+        let elsewhere = ["unshare", "-p", "-f", "--kill-child"];
+        for (front, least, most) in [(&small[..], 1, 30), (&elsewhere[..], 0, 0)] {
+            let server = pair.framed_by(front, "serve many", at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("open 40"), "said 40", "{front:?}");
+            assert_eq!(client.ask("all 5"), "said 40", "{front:?}");
+            let framed = server.explained().matches("frames of the interface").count();
+            assert!((least..=most).contains(&framed), "{front:?}: {}", server.explained());
+        }
+        // Waiting for an owner that is stopped again and again would take longer than clients wait.
+        owner.signal("STOP");
+        let server = pair.framed("serve many", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("open 30"), "said 30");
+        assert_eq!(client.ask("all 5"), "said 30");
+        assert!(!server.has_frames(), "{}", server.explained());
+        owner.signal("CONT");
     });
 }
 

@@ -38,14 +38,14 @@ use crate::base::{confined, raw};
 use crate::socket::state::{Attached, Reason, Socket};
 use crate::socket::{arena, policy};
 
+use super::uplink::Turn;
 use carrier::Carrier;
 
 /// What this process has of connections.
 #[derive(Debug)]
 struct Process {
     carriers: Guarded<Vec<Carrier>>,
-    /// When owners were last asked.
-    asked_ns: AtomicU64,
+    turn: Turn,
     /// When a thread of the program last took a step.
     program_ns: AtomicU64,
     /// Looks of threads that wait, of which one in some is a step in any case.
@@ -57,7 +57,7 @@ impl Default for Process {
     fn default() -> Self {
         Self {
             carriers: Guarded::new(Vec::new()),
-            asked_ns: AtomicU64::new(0),
+            turn: Turn::default(),
             program_ns: AtomicU64::new(0),
             looks: AtomicU32::new(0),
             helper: helper::Words::default(),

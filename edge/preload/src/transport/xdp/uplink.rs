@@ -33,7 +33,7 @@ use crate::base::{raw, thread};
 pub(super) struct Process {
     uplinks: Guarded<Vec<Arc<Uplink>>>,
     /// When owners were last looked for.
-    asked_ns: AtomicU64,
+    turn: Turn,
     /// Whose a datagram is: by both ends, or by the local one.
     queues: Guarded<HashMap<Key, Arc<Queue>>>,
     gates: Guarded<Gates>,
@@ -54,7 +54,7 @@ impl Default for Process {
     fn default() -> Self {
         Self {
             uplinks: Guarded::new(Vec::new()),
-            asked_ns: AtomicU64::new(0),
+            turn: Turn::default(),
             queues: Guarded::new(HashMap::new()),
             gates: Guarded::new(Gates::default()),
             came_ns: AtomicU64::new(0),
@@ -85,9 +85,7 @@ impl Process {
         let _stays = raw::Uncancelled::new();
         self.uplinks.with(|uplinks| {
             uplinks.retain(|uplink| !uplink.has_ended());
-            let (now, asked) = (raw::now_ns(), self.asked_ns.load(Ordering::Relaxed));
-            if asked == 0 || now.saturating_sub(asked) > ASK_AGAIN_NS {
-                self.asked_ns.store(now, Ordering::Relaxed);
+            self.turn.take(|| {
                 let all = netdev::interfaces().unwrap_or_default();
                 for interface in &all {
                     let is_known = uplinks.iter().any(|known| known.index == interface.index);
@@ -95,7 +93,7 @@ impl Process {
                         uplinks.extend(Uplink::ask(interface.index, &all).map(Arc::new));
                     }
                 }
-            }
+            });
             if !uplinks.is_empty() {
                 IS_ANY.store(true, Ordering::Relaxed);
             }
@@ -235,6 +233,27 @@ impl Facts {
 
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address)
+    }
+}
+
+/// When owners are asked: once a second, and less often if one that is stopped has been waited for.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    next_ns: AtomicU64,
+}
+
+impl Turn {
+    /// Calls `ask` if it is time.
+    pub(super) fn take<A>(&self, ask: impl FnOnce() -> A) -> Option<A> {
+        let began = raw::now_ns();
+        if began < self.next_ns.load(Ordering::Relaxed) {
+            return None;
+        }
+        let answer = ask();
+        let ended = raw::now_ns();
+        let pause = ended.saturating_sub(began).saturating_mul(ASK_SHARE).max(ASK_AGAIN_NS);
+        self.next_ns.store(ended.saturating_add(pause), Ordering::Relaxed);
+        Some(answer)
     }
 }
 
@@ -453,6 +472,8 @@ pub(super) const FD_MIN: c_int = 1000;
 /// Descriptors of interfaces, at most.
 const OWN_MAX: usize = 4096;
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
+/// The share of the time that may be spent on owners that do not answer.
+const ASK_SHARE: u64 = 30;
 /// How long the kernel is asked again to take what it has not taken, and how often.
 const LEAVE_NS: u64 = 10_000_000;
 const LEAVE_NAP_NS: i64 = 50_000;

@@ -78,11 +78,12 @@ fn carrier_of<'a>(
     if let Some(at) = carriers.iter().position(has) {
         return carriers.get_mut(at);
     }
-    let (now, asked) = (raw::now_ns(), process.asked_ns.load(Ordering::Relaxed));
-    if asked != 0 && now.saturating_sub(asked) < ASK_AGAIN_NS {
-        return None;
-    }
-    process.asked_ns.store(now, Ordering::Relaxed);
+    carriers.push(process.turn.take(|| ask(own)).flatten()?);
+    carriers.last_mut()
+}
+
+/// Asks the owner of the interface with an address for frames.
+fn ask(own: IpAddr) -> Option<Carrier> {
     let all = netdev::interfaces().ok()?;
     let found = all.iter().find(|one| {
         one.up && !one.loopback && one.addresses.iter().any(|address| address.ip == own)
@@ -94,8 +95,7 @@ fn carrier_of<'a>(
     let ours = super::super::uplink::process();
     let all = net.all_fds().chain(membership.all_fds());
     all.for_each(|fd| ours.note_own(std::os::fd::AsRawFd::as_raw_fd(&fd)));
-    carriers.push(Carrier::new(found.index, membership, net));
-    carriers.last_mut()
+    Some(Carrier::new(found.index, membership, net))
 }
 
 /// Takes over a connection whose socket is in repair. If it cannot be, nothing of it is lost.
@@ -307,7 +307,6 @@ const WINDOW_BYTES: u32 = 128 << 10;
 const SEND_BYTES: u64 = 256 << 10;
 /// What a queue of the kernel's holds without being asked.
 const HELD_BYTES: usize = 8 << 10;
-const ASK_AGAIN_NS: u64 = 1_000_000_000;
 /// Looks until two in a row find the same.
 const LOOKS_MAX: u32 = 50;
 const SETTLE_NS: i64 = 20_000;
