@@ -259,6 +259,8 @@ fn registration(
                 prepare(base, len, access)?;
             }
             let va = if access.contains(Access::ZERO_BASED) { 0 } else { va };
+            let last = u64::try_from(len - 1).map_err(|_| INVALID)?;
+            va.checked_add(last).ok_or(INVALID)?;
             Ok(Registration { domain, base, len, access, va, on_demand })
         }
     }

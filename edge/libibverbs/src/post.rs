@@ -203,6 +203,10 @@ fn post_alone(pair: &adverb_device::Qp, qp: *mut layout::Qp, wr: &SendWr) -> Ans
     let mut room = [0; INLINE_MAX];
     // SAFETY: rule 1.
     let sges = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
+    // SAFETY: one of ours. A list that claims to be longer is not looked at.
+    if sges.len() > unsafe { qp_of(qp) }?.max_send_sge() {
+        return Err(INVALID);
+    }
     // SAFETY: rule 1.
     alone(SendData::Inline(unsafe { gather(sges, &mut room) }?))
 }

@@ -8,7 +8,7 @@ use crate::acknowledge::wait_acknowledged;
 use crate::boxed::{Boxed, Plain, name_of};
 use crate::context;
 use crate::cq::cq_of;
-use crate::errno::{Answer, INVALID, UNSUPPORTED};
+use crate::errno::{Answer, BUSY, INVALID, UNSUPPORTED};
 use crate::export::{entry, export};
 use crate::memory::{Use, pd_of};
 use crate::opened::{self, Remote, state_for_c};
@@ -16,6 +16,7 @@ use crate::srq::srq_of;
 use crate::way::{group, way, way_for_c};
 use crate::work::{self, Builder};
 use crate::xrc::xrcd_of;
+use adverb_device::locks::Mutex;
 use adverb_device::{
     Access, AckTimeout, AhAttr, Attributes, Change, CompletionQueue, Gid, OpenTarget, Partition,
     PathMtu, Psn, Qkey, QpCap, QpConfig, QpLimits, QpQuery, QpState, QpType, Qpn, RetryCount,
@@ -24,6 +25,7 @@ use adverb_device::{
 use adverb_ibv::layout::{self, value};
 use libc::c_int;
 use std::cell::UnsafeCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,6 +47,8 @@ pub(crate) struct QpInner {
     /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
     pub(crate) builder: UnsafeCell<Builder>,
     pub(crate) is_extended: bool,
+    /// Multicast groups that it is attached to.
+    groups: Mutex<BTreeSet<[u8; 16]>>,
 }
 
 /// What a handle of a target has that another handle was made with.
@@ -61,6 +65,11 @@ impl QpInner {
     /// Requests outstanding at once.
     pub(crate) fn max_send_wr(&self) -> u64 {
         self.cap.max_send_wr.max(1).into()
+    }
+
+    /// Pieces of one request.
+    pub(crate) fn max_send_sge(&self) -> usize {
+        usize::try_from(self.cap.max_send_sge.max(1)).unwrap_or(usize::MAX)
     }
 
     /// Bytes of one request inline.
@@ -210,6 +219,7 @@ fn create(
             _of: uses,
             builder: UnsafeCell::new(Builder::default()),
             is_extended: extra.is_extended,
+            groups: Mutex::new(BTreeSet::new()),
         },
     );
     let created = inner.port.create_qp(&QpConfig {
@@ -359,6 +369,7 @@ entry! {
                 _of: vec![Arc::clone(&domain.uses)],
                 builder: UnsafeCell::new(Builder::default()),
                 is_extended: false,
+                groups: Mutex::new(BTreeSet::new()),
             },
         );
         let number = Qpn::new(attr.qp_num);
@@ -600,7 +611,9 @@ export! {
     code "IBVERBS_1.1"
     fn ibv_destroy_qp(qp: *mut layout::Qp) -> c_int, of qp {
         // SAFETY: one of ours, or null.
-        unsafe { qp_of(qp) }?;
+        if !unsafe { qp_of(qp) }?.groups.lock().is_empty() {
+            return Err(BUSY);
+        }
         // SAFETY: the program does not use it any more.
         let whole = unsafe { Qp::of_mut(qp.cast()) };
         let ours = whole.ours_mut();
@@ -627,11 +640,15 @@ export! {
     fn ibv_attach_mcast(qp: *mut layout::Qp, gid: Option<&[u8; 16]>, lid: u16) -> c_int, of qp {
         let _ = lid;
         // SAFETY: one of ours, or null.
-        let pair = unsafe { qp_of(qp) }?.qp.as_ref().ok_or(INVALID)?;
-        if kind_behind(qp)? != QpType::Ud {
+        let inner = unsafe { qp_of(qp) }?;
+        let (pair, gid) = (inner.qp.as_ref().ok_or(INVALID)?, *gid.ok_or(INVALID)?);
+        if inner.kind != QpType::Ud {
             return Err(INVALID);
         }
-        Ok(pair.attach(group(*gid.ok_or(INVALID)?))?)
+        let mut groups = inner.groups.lock();
+        pair.attach(group(gid))?;
+        groups.insert(gid);
+        Ok(())
     }
 }
 
@@ -640,12 +657,11 @@ export! {
     fn ibv_detach_mcast(qp: *mut layout::Qp, gid: Option<&[u8; 16]>, lid: u16) -> c_int, of qp {
         let _ = lid;
         // SAFETY: one of ours, or null.
-        let pair = unsafe { qp_of(qp) }?.qp.as_ref().ok_or(INVALID)?;
-        Ok(pair.detach(group(*gid.ok_or(INVALID)?))?)
+        let inner = unsafe { qp_of(qp) }?;
+        let (pair, gid) = (inner.qp.as_ref().ok_or(INVALID)?, *gid.ok_or(INVALID)?);
+        let mut groups = inner.groups.lock();
+        pair.detach(group(gid))?;
+        groups.remove(&gid);
+        Ok(())
     }
-}
-
-fn kind_behind(qp: *mut layout::Qp) -> Answer<QpType> {
-    // SAFETY: one of ours, or null.
-    Ok(unsafe { qp_of(qp) }?.kind)
 }

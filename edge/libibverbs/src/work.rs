@@ -294,11 +294,8 @@ steps! {
         inline(qp, [unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }])
     };
     fn set_inline_data_list(qp, count: usize, list: *const DataBuf) {
-        if list.is_null() || count == 0 {
-            return inline(qp, []);
-        }
         // SAFETY: the program's list.
-        let list = unsafe { std::slice::from_raw_parts(list, count) };
+        let list = unsafe { listed(list, count) }?;
         let some = list.iter().filter(|part| part.length > 0 && !part.addr.is_null());
         inline(
             qp,
@@ -310,11 +307,12 @@ steps! {
     };
     fn set_sge(qp, lkey: u32, addr: u64, len: u32) gather(qp, [Sge { addr, len, lkey }]);
     fn set_sge_list(qp, count: usize, list: *const layout::Sge) {
-        if list.is_null() || count == 0 {
-            return gather(qp, []);
+        // SAFETY: one of ours. A list that claims to be longer is not looked at.
+        if count > unsafe { Qp::of(qp) }.max_send_sge() {
+            return Err(INVALID);
         }
         // SAFETY: the program's list.
-        let list = unsafe { std::slice::from_raw_parts(list, count) };
+        let list = unsafe { listed(list, count) }?;
         gather(qp, list.iter().map(|sge| Sge { addr: sge.addr, len: sge.length, lkey: sge.lkey }))
     };
 }
@@ -326,6 +324,23 @@ fn begin(qp: *mut QpEx, kind: SendKind) -> Answer<()> {
     let local = Local::Gather(0..0);
     builder(qp).requests.push(Request { wr_id, flags, kind, local, recipient: Recipient::Peer });
     Ok(())
+}
+
+/// A list of a program's; none is empty.
+///
+/// # Safety
+///
+/// It has as many.
+unsafe fn listed<'a, T>(list: *const T, count: usize) -> Answer<&'a [T]> {
+    if list.is_null() || count == 0 {
+        return Ok(&[]);
+    }
+    let bytes = count.checked_mul(size_of::<T>());
+    if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+        return Err(INVALID); // No program has that many.
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(list, count) })
 }
 
 /// The request that was begun last.

@@ -2,6 +2,7 @@
  * and ends with how many those are. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -93,6 +94,7 @@ static void regions(void)
 	CODE(ibv_dealloc_pd(own), EBUSY);
 	CODE(ibv_dereg_mr(bad), 0);
 	CODE(ibv_dealloc_pd(own), 0);
+	NONE(ibv_reg_mr_iova(pd, buffer, 4096, UINT64_MAX - 100, IBV_ACCESS_LOCAL_WRITE), EINVAL);
 	struct ibv_sge piece = { .addr = (uintptr_t)buffer, .length = 64, .lkey = mr->lkey };
 	CODE(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &piece, 1), 0);
 	CODE(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, NULL, 1), EINVAL);
@@ -503,6 +505,11 @@ static void datagrams(void)
 	struct ibv_qp *other = new_qp(IBV_QPT_RC, 1);
 	MUST(other);
 	CODE(ibv_attach_mcast(other, &many, 0), EINVAL);
+	CODE(ibv_attach_mcast(qp, &many, 0), 0);
+	CODE(ibv_attach_mcast(qp, &many, 0), 0);
+	CODE(ibv_destroy_qp(qp), EBUSY);
+	CODE(ibv_detach_mcast(qp, &many, 0), 0);
+	CODE(ibv_detach_mcast(qp, &many, 0), EINVAL);
 	CODE(ibv_destroy_qp(other), 0);
 	CODE(ibv_destroy_ah(ah), 0);
 	CODE(ibv_destroy_qp(qp), 0);
@@ -559,6 +566,98 @@ static void extended_posting(void)
 	CODE(ibv_destroy_qp(qp), 0);
 }
 
+/* What others are made of cannot go before them. */
+static void children(void)
+{
+	struct ibv_pd *own = ibv_alloc_pd(context), *kept = pd;
+	MUST(own);
+	pd = own;
+	struct ibv_qp *qp = new_qp(IBV_QPT_RC, 4);
+	MUST(qp);
+	CODE(ibv_dealloc_pd(own), EBUSY);
+	CODE(ibv_destroy_qp(qp), 0);
+	struct ibv_srq_init_attr srq_init = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(own, &srq_init);
+	MUST(srq);
+	CODE(ibv_dealloc_pd(own), EBUSY);
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4, .max_send_sge = 1 } };
+	MUST(qp = ibv_create_qp(kept, &init));
+	CODE(ibv_destroy_srq(srq), EBUSY);
+	CODE(ibv_destroy_qp(qp), 0);
+	CODE(ibv_destroy_srq(srq), 0);
+	struct ibv_ah_attr way = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .sgid_index = 1 } };
+	struct ibv_ah *ah = ibv_create_ah(own, &way);
+	MUST(ah);
+	CODE(ibv_dealloc_pd(own), EBUSY);
+	CODE(ibv_destroy_ah(ah), 0);
+	struct ibv_mw *mw = ibv_alloc_mw(own, IBV_MW_TYPE_2);
+	MUST(mw);
+	CODE(ibv_dealloc_pd(own), EBUSY);
+	CODE(ibv_dealloc_mw(mw), 0);
+	struct ibv_parent_domain_init_attr parent_init = { .pd = own };
+	struct ibv_pd *parent = ibv_alloc_parent_domain(context, &parent_init);
+	MUST(parent);
+	CODE(ibv_dealloc_pd(own), EBUSY);
+	CODE(ibv_dealloc_pd(parent), 0);
+	struct ibv_xrcd_init_attr xrcd_init = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1,
+		.oflags = O_CREAT };
+	struct ibv_xrcd *xrcd = ibv_open_xrcd(context, &xrcd_init);
+	struct ibv_cq *its = ibv_create_cq(context, 4, NULL, NULL, 0);
+	MUST(xrcd && its);
+	struct ibv_srq_init_attr_ex xrc_init = { .attr = { .max_wr = 4, .max_sge = 1 }, .srq_type = IBV_SRQT_XRC, .xrcd = xrcd,
+		.cq = its, .pd = own, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ |
+		IBV_SRQ_INIT_ATTR_PD };
+	MUST(srq = ibv_create_srq_ex(context, &xrc_init));
+	CODE(ibv_close_xrcd(xrcd), EBUSY);
+	CODE(ibv_destroy_cq(its), EBUSY);
+	CODE(ibv_dealloc_pd(own), EBUSY);
+	CODE(ibv_destroy_srq(srq), 0);
+	CODE(ibv_destroy_cq(its), 0);
+	CODE(ibv_close_xrcd(xrcd), 0);
+	CODE(ibv_dealloc_pd(own), 0);
+	pd = kept;
+}
+
+/* Lists that claim to be longer than they are: nothing behind their end is looked at. Numbers of requests may be any. */
+static void lists(void)
+{
+	char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	MUST(pages != MAP_FAILED && !mprotect(pages + 4096, 4096, PROT_NONE));
+	struct ibv_sge *last = (struct ibv_sge *)(pages + 4096) - 1;
+	*last = (struct ibv_sge){ .addr = (uintptr_t)buffer, .length = 8, .lkey = mr->lkey };
+	struct ibv_qp_init_attr_ex init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pd,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 2, .max_recv_sge = 2 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE };
+	struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
+	MUST(qp);
+	connect_to_itself(qp);
+	struct ibv_send_wr send = { .wr_id = UINT64_MAX, .sg_list = last, .num_sge = INT32_MAX, .opcode = IBV_WR_RDMA_WRITE,
+		.wr.rdma = { (uintptr_t)buffer + 64, mr->rkey } }, *bad;
+	struct ibv_recv_wr recv = { .wr_id = UINT64_MAX, .sg_list = last, .num_sge = INT32_MAX }, *bad_recv;
+	for (int flags = 0; flags < 2; flags++) {
+		send.send_flags = IBV_SEND_SIGNALED | (flags ? IBV_SEND_INLINE : 0);
+		CODE(ibv_post_send(qp, &send, &bad), EINVAL);
+	}
+	CODE(ibv_post_recv(qp, &recv, &bad_recv), EINVAL);
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
+	for (size_t count = SIZE_MAX; count > 2; count >>= 20) {
+		ibv_wr_start(ex);
+		ibv_wr_rdma_write(ex, mr->rkey, (uintptr_t)buffer + 64);
+		ibv_wr_set_sge_list(ex, count, last);
+		CODE(ibv_wr_complete(ex), EINVAL);
+	}
+	send.num_sge = 1;
+	CODE(ibv_post_send(qp, &send, &bad), 0);
+	struct ibv_wc wc;
+	while (!ibv_poll_cq(cq, 1, &wc))
+		;
+	CODE(wc.status == IBV_WC_SUCCESS && wc.wr_id == UINT64_MAX, 1);
+	CODE(ibv_destroy_qp(qp), 0);
+	munmap(pages, 8192);
+}
+
 static void nothing(void)
 {
 	CODE(ibv_dealloc_pd(NULL), EINVAL);
@@ -591,6 +690,8 @@ int main(void)
 	posting();
 	datagrams();
 	extended_posting();
+	children();
+	lists();
 	nothing();
 	CODE(ibv_destroy_cq(cq), 0);
 	CODE(ibv_dereg_mr(mr), 0);
