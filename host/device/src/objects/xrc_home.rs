@@ -321,14 +321,6 @@ impl XrcHome {
         (ready && self.has_parked()).then(|| std::mem::take(&mut self.parked))
     }
 
-    /// Those that were parked have had their turn: their room is of use again.
-    pub(crate) fn take_back(&mut self, mut parked: Parked) {
-        if !self.has_parked() {
-            parked.clear();
-            self.parked = parked;
-        }
-    }
-
     /// The proxy says how far it has come; false if that cannot be.
     pub(crate) fn on_report(
         &mut self,

@@ -224,9 +224,7 @@ impl Port {
                 }
                 Some(Message::Passed(passed)) => passed,
             };
-            let found = rx_sockets
-                .iter_mut()
-                .find(|rx_socket| rx_socket.endpoint.addr.ip() == passed.target);
+            let found = RxSocket::at(rx_sockets, passed.target);
             if let Some(RxSocket { endpoint, flows, .. }) = found {
                 self.links.counters.relayed.add(1);
                 let now = clock.now();

@@ -59,6 +59,7 @@ use adverb_wire::{Marks, Qpn};
 use adverb_xdp::socket::Incoming;
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -75,6 +76,11 @@ struct RxSocket {
 }
 
 impl RxSocket {
+    /// That of a local address.
+    fn at(rx_sockets: &mut [Self], address: IpAddr) -> Option<&mut Self> {
+        rx_sockets.iter_mut().find(|rx_socket| rx_socket.endpoint.addr.ip() == address)
+    }
+
     fn new(endpoint: Arc<Endpoint>) -> Self {
         let reception = Reception::new(endpoint.socket.gro());
         let captures = endpoint.capture.is_some();

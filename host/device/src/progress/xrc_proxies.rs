@@ -125,9 +125,7 @@ impl Port {
             }
             return;
         };
-        let rx_socket =
-            rx_sockets.iter_mut().find(|rx_socket| rx_socket.endpoint.addr.ip() == passed.target);
-        let Some(RxSocket { endpoint, flows, .. }) = rx_socket else {
+        let Some(RxSocket { endpoint, flows, .. }) = RxSocket::at(rx_sockets, passed.target) else {
             return;
         };
         let Some(flow) = flows.get(passed.source, endpoint) else {
@@ -351,10 +349,7 @@ impl Port {
                 Waiters::Ready(parked) => {
                     busy = true;
                     for passed in parked.iter() {
-                        let target = passed.target;
-                        let rx_socket = rx_sockets
-                            .iter_mut()
-                            .find(|rx_socket| rx_socket.endpoint.addr.ip() == target);
+                        let rx_socket = RxSocket::at(rx_sockets, passed.target);
                         if let Some(RxSocket { endpoint, flows, .. }) = rx_socket {
                             let (group, relayed) = (None, true);
                             let arrival =
@@ -362,7 +357,6 @@ impl Port {
                             self.take(&arrival, flows, waiting, all);
                         }
                     }
-                    self.table.with(number, |inner| inner.take_back(parked));
                 }
             }
         }

@@ -212,13 +212,6 @@ impl QpInner {
         }
     }
 
-    /// Those that were parked have had their turn.
-    pub(crate) fn take_back(&mut self, parked: Parked) {
-        if let Some(home) = self.home_mut() {
-            home.take_back(parked);
-        }
-    }
-
     /// A proxy reports. What it is to be told, if anything.
     pub(crate) fn on_report(&mut self, report: &Report, links: &Links) -> Option<Dismissal> {
         let Report { subject, epoch, standing, condition } = *report;
