@@ -19,7 +19,7 @@ use adverb_sockconf::Level;
 
 use super::directory::{self, Directory};
 use super::listing::Listing;
-use super::mailbox::{Expects, LOOPBACK, Pushed, Reserved, Sender, Shows};
+use super::mailbox::{Expects, LOOPBACK, Pushed, Reserved, Sender, Shows, Sleep};
 use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, Plan, VERIFY, Way, source_of};
 use crate::base::iovec::IoCursor;
 use crate::base::{config, raw};
@@ -32,8 +32,8 @@ const MEMBERS_MAX: usize = 16;
 /// How long what the kernel's list says is believed.
 const BELIEVED_NS: u64 = 20_000_000;
 /// Nor is it read more often than this, in times of what reading it has taken, which may have been long
-/// because another thread had the processor.
-const READ_SHARE: u64 = 64;
+/// because another thread had the processor. Until it is read again everything goes through the kernel, which costs more.
+const READ_SHARE: u64 = 8;
 const PAUSE_MAX_NS: u64 = 200_000_000;
 
 /// The socket that sends.
@@ -193,6 +193,14 @@ impl Groups {
         members.map(Member::settle).filter(|is_settled| !is_settled).count() == 0
     }
 
+    /// What has just been given to the kernel ends a sleep.
+    pub(super) fn wakes(&mut self, to: SocketAddr, sleep: Sleep) {
+        let group = self.groups.iter_mut().find(|group| group.to == to);
+        if let Some(way) = group.and_then(Group::only) {
+            way.wakes(sleep);
+        }
+    }
+
     /// A datagram that was counted has not gone through the kernel.
     pub(super) fn uncount(&mut self, to: SocketAddr) {
         if let Some(group) = self.groups.iter_mut().find(|group| group.to == to) {
@@ -209,20 +217,20 @@ impl Groups {
         is_special: bool,
         directory: &Directory,
     ) -> Plan {
-        let kernel = |is_counted| Plan::Kernel { is_counted, to: Some(to), wakes: None };
+        let kernel = |is_counted, wakes| Plan::Kernel { is_counted, to: Some(to), wakes };
         let is_known = source.socket.datagrams.multicast_by.load(Ordering::Relaxed) != BY_UNKNOWN;
         if !is_known {
-            return kernel(false);
+            return kernel(false, None);
         }
-        let Some(at) = self.find_or_new(to) else { return kernel(false) };
+        let Some(at) = self.find_or_new(to) else { return kernel(false, None) };
         let Self { groups, listing } = self;
-        let Some(group) = groups.get_mut(at) else { return kernel(false) };
+        let Some(group) = groups.get_mut(at) else { return kernel(false, None) };
         let generation = directory.generation(to.port());
         if group.generation != generation {
             group.search(directory, generation, source);
         }
         if group.members.is_empty() {
-            return kernel(false);
+            return kernel(false, None);
         }
         if !is_special
             && IoCursor::new(parts).remaining() <= LEN_MAX
@@ -238,7 +246,8 @@ impl Groups {
         group.members.iter_mut().for_each(Member::count);
         // A socket that gets this one, and has not been there so far, is not to miss the next.
         group.until_ns = 0;
-        kernel(true)
+        let wakes = group.only().and_then(|way| way.mailbox.sleep());
+        kernel(true, wakes)
     }
 
     fn find_or_new(&mut self, to: SocketAddr) -> Option<usize> {
@@ -378,12 +387,18 @@ impl Group {
         self.is_explained = true;
     }
 
+    /// The way to the only member that gets the group's datagrams, if there is but one.
+    fn only(&mut self) -> Option<&mut Way> {
+        let mut open = self.members.iter_mut().filter(|member| member.is_open);
+        let only = open.next()?;
+        open.next().is_none().then_some(&mut only.way)
+    }
+
     /// Puts a datagram into all mailboxes, or into none: `Asleep` and `Gone` if it is to go through
     /// the kernel.
     fn transmit(&mut self, parts: &[libc::iovec]) -> Pushed {
-        let mut open = self.members.iter_mut().filter(|member| member.is_open);
-        if let (Some(only), None) = (open.next(), open.next()) {
-            return only.way.send(parts);
+        if let Some(only) = self.only() {
+            return only.send(parts);
         }
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(LOOK) {

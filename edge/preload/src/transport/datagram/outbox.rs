@@ -471,7 +471,7 @@ impl Way {
     }
 
     /// What has just been given to the kernel ends a sleep.
-    fn wakes(&mut self, sleep: Sleep) {
+    pub(super) fn wakes(&mut self, sleep: Sleep) {
         if self.woken != Some(sleep) {
             (self.woken, self.unheard) = (Some(sleep), 0);
         }
@@ -603,8 +603,10 @@ pub(crate) fn send(
         let held = socket.sending.hold();
         ours.outbox(&held, |outbox| {
             let me = outbox.cookie;
-            if let Some(way) = outbox.find(to).and_then(|route| route.confirmed(me)) {
-                way.wakes(sleep);
+            match outbox.find(to).map(|route| route.confirmed(me)) {
+                Some(Some(way)) => way.wakes(sleep),
+                Some(None) => {}
+                None => outbox.groups.wakes(to, sleep),
             }
         });
     }
