@@ -494,6 +494,25 @@ pub(crate) fn has_news(socket: &SocketRef, fd: c_int) -> bool {
     }
 }
 
+/// Waits for as long as `limit_ns` says, until something has come that the program is to be told of. `wait` takes the
+/// time that is left; it says how much it has found, and how much of that stays.
+#[cold]
+pub(crate) fn until_kept(
+    limit_ns: Option<u64>,
+    mut wait: impl FnMut(Option<u64>) -> Result<(usize, usize), Errno>,
+) -> Result<usize, Errno> {
+    let start_ns = raw::now_ns();
+    let mut left_ns = limit_ns;
+    loop {
+        let (count, kept) = wait(left_ns)?;
+        left_ns =
+            limit_ns.map(|limit| limit.saturating_sub(raw::now_ns().saturating_sub(start_ns)));
+        if kept > 0 || count == 0 || left_ns == Some(0) {
+            return Ok(kept);
+        }
+    }
+}
+
 /// Of descriptors that can be read, those stay ready that the program is to be told of. Returns how many are ready.
 pub(crate) fn sift(fds: &mut [libc::pollfd]) -> usize {
     const READING: i16 = libc::POLLIN | libc::POLLRDNORM;

@@ -89,32 +89,14 @@ pub(crate) fn poll(
     let mut waiting = Waiting::begin(arena::waits(), call);
     let answer = match filters::is_any() {
         false => poll_unfiltered(fds, limit_ns, mask, &mut waiting),
-        true => poll_filtered(fds, limit_ns, mask, &mut waiting),
+        true => filters::until_kept(limit_ns, |left_ns| {
+            let count = poll_unfiltered(fds, left_ns, mask, &mut waiting)?;
+            Ok((count, filters::sift(fds)))
+        }),
     };
     waiting.end(&answer);
     raw::set_errno(errno);
     answer
-}
-
-/// The same, where the program looks at what comes before it is told of it.
-#[cold]
-fn poll_filtered(
-    fds: &mut [libc::pollfd],
-    limit_ns: Option<u64>,
-    mask: Option<&libc::sigset_t>,
-    waiting: &mut Waiting,
-) -> Result<usize, Errno> {
-    let start_ns = raw::now_ns();
-    let mut left_ns = limit_ns;
-    loop {
-        let count = poll_unfiltered(fds, left_ns, mask, waiting)?;
-        let kept = filters::sift(fds);
-        left_ns =
-            limit_ns.map(|limit| limit.saturating_sub(raw::now_ns().saturating_sub(start_ns)));
-        if kept > 0 || count == 0 || left_ns == Some(0) {
-            return Ok(kept);
-        }
-    }
 }
 
 /// `ppoll(2)`, of whatever comes.

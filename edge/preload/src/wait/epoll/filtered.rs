@@ -6,7 +6,7 @@ use std::ffi::c_int;
 
 use super::Epoll;
 use super::item::{Item, Target};
-use crate::base::raw::{self, Errno};
+use crate::base::raw::Errno;
 use crate::socket::arena;
 use crate::socket::loans::Keep;
 use crate::socket::table::SocketRef;
@@ -35,33 +35,13 @@ impl Epoll {
         let mut waiting = Waiting::begin(arena::waits(), Call::Epoll);
         let answer = match filters::is_any() {
             false => self.wait_unfiltered(epfd, events, limit_ns, mask, &mut waiting),
-            true => self.wait_filtered(epfd, events, limit_ns, mask, &mut waiting),
+            true => filters::until_kept(limit_ns, |left_ns| {
+                let count = self.wait_unfiltered(epfd, events, left_ns, mask, &mut waiting)?;
+                Ok((count, self.filter(epfd, events, count)))
+            }),
         };
         waiting.end(&answer);
         answer
-    }
-
-    /// The same, where the program looks at what comes before it is told of it.
-    #[cold]
-    fn wait_filtered(
-        &self,
-        epfd: c_int,
-        events: &mut [libc::epoll_event],
-        limit_ns: Option<u64>,
-        mask: Option<&libc::sigset_t>,
-        waiting: &mut Waiting,
-    ) -> Result<usize, Errno> {
-        let start_ns = raw::now_ns();
-        let mut left_ns = limit_ns;
-        loop {
-            let count = self.wait_unfiltered(epfd, events, left_ns, mask, waiting)?;
-            let kept = self.filter(epfd, events, count);
-            left_ns =
-                limit_ns.map(|limit| limit.saturating_sub(raw::now_ns().saturating_sub(start_ns)));
-            if kept > 0 || count == 0 || left_ns == Some(0) {
-                return Ok(kept);
-            }
-        }
     }
 
     /// Of `count` events those stay that the program is to be told of. Returns how many. Registrations that the program
