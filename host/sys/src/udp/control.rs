@@ -130,7 +130,8 @@ pub(super) type Tidings = [Message; TIDINGS_MAX];
 pub(super) const NO_TIDINGS: Tidings = [Message::EMPTY; TIDINGS_MAX];
 
 /// What the kernel has told: the size of segments, and how they are marked.
-pub(super) fn read(tidings: &Tidings) -> (Option<usize>, Marks) {
+#[inline]
+pub(super) fn read(tidings: &[Message]) -> (Option<usize>, Marks) {
     let mut marks = Marks::default();
     tidings.iter().for_each(|message| message.read(&mut marks));
     (tidings.iter().find_map(Message::segment), marks)
