@@ -4,6 +4,7 @@
 //! names, and no layout. Addresses and states are the kernel's, and come from `/proc`. Not here: how all that
 //! is shown (`stat.rs`).
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv6Addr};
@@ -49,6 +50,10 @@ pub(super) struct Source {
     waits: Option<Waits>,
     /// Where these files are.
     directory: PathBuf,
+    /// What the kernel said of the sockets of its processes, and where mailboxes are, by the kernel's number of each's
+    /// socket: to read that for each socket would take for ever.
+    tables: RefCell<BTreeMap<(u64, &'static str), Table>>,
+    mailboxes: RefCell<Option<BTreeMap<String, PathBuf>>>,
 }
 
 /// Where calls that wait count: in several places, of which each has what each call has counted.
@@ -169,6 +174,8 @@ impl Source {
             closed_at: word("closed=").and_then(|at| at.parse().ok()),
             waits: word("waits=").and_then(Waits::parse),
             directory: path.parent().unwrap_or(Path::new("/")).to_owned(),
+            tables: RefCell::default(),
+            mailboxes: RefCell::default(),
         })
     }
 
@@ -198,10 +205,24 @@ impl Source {
         members.collect()
     }
 
+    /// The kernel's line about a socket, found by the number that its descriptor has, as it was when the sockets were last
+    /// gone through.
+    pub(super) fn kernel_line(&self, row: &Row) -> Option<KernelLine> {
+        let (pid, fd) = (get(row, "pid"), get(row, "fd"));
+        let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
+        let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        let names = if kind(row) == "datagram" { ["udp", "udp6"] } else { ["tcp", "tcp6"] };
+        let mut tables = self.tables.borrow_mut();
+        names.into_iter().find_map(|name| {
+            let table = tables.entry((pid, name)).or_insert_with(|| table_of(pid, name));
+            table.get(inode).cloned()
+        })
+    }
+
     /// Fills in what is known when it is asked for: what waits to be received, in shared memory and in the
     /// kernel's queue, and what neither had room for.
     fn ask_around(&self, row: &mut Row) {
-        let (queue, drops) = kernel_line(row).map_or((0, 0), |line| (line.queue, line.drops));
+        let (queue, drops) = self.kernel_line(row).map_or((0, 0), |line| (line.queue, line.drops));
         let (bytes, packets) = match (kind(row), transport(row)) {
             ("datagram", _) => {
                 let [packets, bytes, lost, lost_bytes] = self.in_mailbox(row).unwrap_or([0; 4]);
@@ -234,11 +255,9 @@ impl Source {
 
     /// Datagrams in a mailbox and their bytes, and datagrams and bytes it had no room for.
     fn in_mailbox(&self, row: &Row) -> Option<[u64; 4]> {
-        let suffix = format!(".{:016x}", get(row, "cookie"));
-        let mut entries = fs::read_dir(&self.directory).ok()?.flatten();
-        let is_it = |name: &str| name.starts_with("udp.") && name.ends_with(&suffix);
-        let entry = entries.find(|entry| entry.file_name().to_str().is_some_and(is_it))?;
-        let file = File::open(entry.path()).ok()?;
+        let mut known = self.mailboxes.borrow_mut();
+        let mailboxes = known.get_or_insert_with(|| mailboxes_in(&self.directory));
+        let file = File::open(mailboxes.get(&format!("{:016x}", get(row, "cookie")))?).ok()?;
         let counts = self.mailbox?.map(|at| number(&file, at, 8));
         let [Some(pushed), Some(taken), Some(charged), Some(released), Some(lost), Some(bytes)] =
             counts
@@ -254,6 +273,8 @@ impl Source {
 
     /// The sockets that are open, and where each is in the file.
     pub(super) fn rows(&self) -> impl Iterator<Item = (u64, Row)> {
+        self.tables.borrow_mut().clear();
+        self.mailboxes.borrow_mut().take();
         let count = self.number(self.fresh_at, 4).unwrap_or(0).min(SLOTS_MAX);
         let mut slot = vec![0; self.slot_bytes];
         (0..count).filter_map(move |index| {
@@ -431,6 +452,7 @@ pub(super) fn why<'a>(source: &'a Source, row: &Row) -> &'a str {
 }
 
 /// What the kernel says of a socket.
+#[derive(Clone, Debug)]
 pub(super) struct KernelLine {
     pub(super) table: &'static str,
     pub(super) local: String,
@@ -442,28 +464,42 @@ pub(super) struct KernelLine {
     drops: u64,
 }
 
-/// The kernel's line about a socket, found by the number that its descriptor has.
-pub(super) fn kernel_line(row: &Row) -> Option<KernelLine> {
-    let (pid, fd) = (get(row, "pid"), get(row, "fd"));
-    let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
-    let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned();
-    let is_datagram = kind(row) == "datagram";
-    let tables = if is_datagram { ["udp", "udp6"] } else { ["tcp", "tcp6"] };
-    tables.into_iter().find_map(|table| {
-        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok()?;
-        let is_it = |line: &&str| line.split_whitespace().nth(9) == Some(&inode);
-        let words: Vec<&str> = text.lines().find(is_it)?.split_whitespace().collect();
+impl KernelLine {
+    fn parse(table: &'static str, line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split_whitespace().collect();
         let (_, queue) = words.get(4)?.split_once(':')?;
-        Some(KernelLine {
+        let is_datagram = table.starts_with("udp");
+        Some(Self {
             table,
             local: address(words.get(1)?),
             remote: address(words.get(2)?),
             state: if is_datagram { "" } else { state_name(words.get(3)?) },
-            inode: inode.clone(),
+            inode: (*words.get(9)?).to_owned(),
             queue: u64::from_str_radix(queue, 16).ok()?,
             drops: words.get(12).filter(|_| is_datagram).and_then(|n| n.parse().ok()).unwrap_or(0),
         })
-    })
+    }
+}
+
+/// The files of mailboxes there.
+fn mailboxes_in(directory: &Path) -> BTreeMap<String, PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mailboxes = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let (_, cookie) = name.to_str()?.strip_prefix("udp.")?.rsplit_once('.')?;
+        Some((cookie.to_owned(), entry.path()))
+    });
+    mailboxes.collect()
+}
+
+/// Lines of one of the kernel's tables, by the numbers that descriptors have.
+type Table = BTreeMap<String, KernelLine>;
+
+/// The table that a process sees.
+fn table_of(pid: u64, table: &'static str) -> Table {
+    let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| KernelLine::parse(table, line));
+    lines.map(|line| (line.inode.clone(), line)).collect()
 }
 
 pub(super) fn state_name(state: &str) -> &'static str {

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::daemon;
 use super::source::{
     Dead, KernelLine, Row, SINCE, Source, WAITING_BYTES, WAITING_PACKETS, get, is_counter, is_flow,
-    kernel_line, kind, sources_in, transport, why,
+    kind, sources_in, transport, why,
 };
 use crate::failure::{Doing, Failure};
 use crate::output::json_line;
@@ -342,7 +342,7 @@ fn show(
                 }
             }
         }
-        5 => rows.iter().for_each(|(_, row)| netstat(row)),
+        5 => rows.iter().for_each(|(_, row)| netstat(source, row)),
         view => {
             let name = |name: &str| format!("{name}{per}");
             let [pkt, kbyte, eagain, error] = ["pkt", "Kbyte", "eagain", "error"].map(name);
@@ -484,7 +484,7 @@ fn whole(source: &Source, at: u64, row: &Row, per: &str) {
     println!("======================================================");
     println!("Fd=[{}] - {blocks}{echo} - {}, {}", n("fd"), kind(row), transport(row));
     println!("- Transport: {}", why(source, row));
-    if let Some(KernelLine { local, remote, state, .. }) = kernel_line(row) {
+    if let Some(KernelLine { local, remote, state, .. }) = source.kernel_line(row) {
         match is_datagram {
             true => println!("- Bound IF = [{local}]"),
             false => println!("- Local = [{local}], Foreign = [{remote}], {state}"),
@@ -530,8 +530,9 @@ fn rings(rows: &[(u64, Row)], per: &str) {
 }
 
 /// One line as netstat has it: addresses and state are the kernel's.
-fn netstat(row: &Row) {
-    let Some(KernelLine { table, local, remote, state, inode, .. }) = kernel_line(row) else {
+fn netstat(source: &Source, row: &Row) {
+    let Some(KernelLine { table, local, remote, state, inode, .. }) = source.kernel_line(row)
+    else {
         return;
     };
     let offloaded = if transport(row) == "shm" { "Yes" } else { "No" };
