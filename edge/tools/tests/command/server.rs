@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -190,6 +190,26 @@ fn a_server_whose_client_is_killed_serves_the_next() {
         adverb(&["bench", "127.0.0.1", "-p", &server.port, "-n", "10", "-s", "64", "--no-floor"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(server.says().contains("127.0.0.1"));
+}
+
+/// Goal: the first process of a container, for which signals have no default, ends when it is told to.
+#[test]
+fn a_server_that_is_the_first_process_of_its_container_ends_when_told_to() {
+    let words = ["pingpong", "--server", "--bind", "127.0.0.1", "--port", "0"];
+    let mut unshare = Command::new("unshare");
+    unshare.args(["-rpf", "--kill-child"]).arg(env!("CARGO_BIN_EXE_adverb")).args(words);
+    let started = unshare.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let Ok(mut container) = started else { return eprintln!("skipped: no unshare(1)") };
+    let mut line = String::new();
+    let stdout = container.stdout.take().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    if !line.starts_with("listening") {
+        wait(&mut container);
+        return eprintln!("skipped: no process namespace");
+    }
+    let server = children(container.id()).pop().expect("a server").to_string();
+    assert!(Command::new("kill").args(["-TERM", &server]).status().expect("kill").success());
+    assert_eq!(wait(&mut container).code(), Some(128 + 15), "as from a program that SIGTERM ends");
 }
 
 /// The servers and nodes of a run on one machine must not outlive it, however it ends.
