@@ -47,8 +47,8 @@ pub(crate) struct QpInner {
     /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
     pub(crate) builder: UnsafeCell<Builder>,
     pub(crate) is_extended: bool,
-    /// Multicast groups that it is attached to.
-    groups: Mutex<BTreeSet<[u8; 16]>>,
+    /// Multicast groups that it is attached to, whichever way the program writes them.
+    groups: Mutex<BTreeSet<Gid>>,
 }
 
 /// What a handle of a target has that another handle was made with.
@@ -641,13 +641,13 @@ export! {
         let _ = lid;
         // SAFETY: one of ours, or null.
         let inner = unsafe { qp_of(qp) }?;
-        let (pair, gid) = (inner.qp.as_ref().ok_or(INVALID)?, *gid.ok_or(INVALID)?);
+        let (pair, group) = (inner.qp.as_ref().ok_or(INVALID)?, group(*gid.ok_or(INVALID)?));
         if inner.kind != QpType::Ud {
             return Err(INVALID);
         }
         let mut groups = inner.groups.lock();
-        pair.attach(group(gid))?;
-        groups.insert(gid);
+        pair.attach(group)?;
+        groups.insert(group);
         Ok(())
     }
 }
@@ -658,10 +658,10 @@ export! {
         let _ = lid;
         // SAFETY: one of ours, or null.
         let inner = unsafe { qp_of(qp) }?;
-        let (pair, gid) = (inner.qp.as_ref().ok_or(INVALID)?, *gid.ok_or(INVALID)?);
+        let (pair, group) = (inner.qp.as_ref().ok_or(INVALID)?, group(*gid.ok_or(INVALID)?));
         let mut groups = inner.groups.lock();
-        pair.detach(group(gid))?;
-        groups.remove(&gid);
+        pair.detach(group)?;
+        groups.remove(&group);
         Ok(())
     }
 }

@@ -510,6 +510,13 @@ static void datagrams(void)
 	CODE(ibv_destroy_qp(qp), EBUSY);
 	CODE(ibv_detach_mcast(qp, &many, 0), 0);
 	CODE(ibv_detach_mcast(qp, &many, 0), EINVAL);
+	/* The same group, as the address of IPv4 alone. */
+	union ibv_gid same = { .raw = { [10] = 0xff, 0xff, 224, 9, 9, 9 } };
+	CODE(ibv_attach_mcast(qp, &many, 0), 0);
+	CODE(ibv_attach_mcast(qp, &same, 0), 0);
+	CODE(ibv_destroy_qp(qp), EBUSY);
+	CODE(ibv_detach_mcast(qp, &same, 0), 0);
+	CODE(ibv_detach_mcast(qp, &many, 0), EINVAL);
 	CODE(ibv_destroy_qp(other), 0);
 	CODE(ibv_destroy_ah(ah), 0);
 	CODE(ibv_destroy_qp(qp), 0);
