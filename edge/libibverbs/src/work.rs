@@ -262,8 +262,7 @@ steps! {
         if from.is_null() {
             return Err(INVALID);
         }
-        // SAFETY: eight bytes of the program's.
-        inline(qp, [unsafe { std::slice::from_raw_parts(from.cast::<u8>(), 8) }])
+        inline(qp, [(from, 8)])
     };
     fn flush(qp, rkey: u32, va: u64, len: usize, placement: u8, selectivity: u8) {
         let len = u32::try_from(len).map_err(|_| INVALID)?;
@@ -286,24 +285,15 @@ steps! {
         last(qp)?.recipient = Recipient::SharedQueue(number);
         Ok(())
     };
-    fn set_inline_data(qp, from: *mut c_void, len: usize) {
-        if from.is_null() || len == 0 {
-            return inline(qp, []);
-        }
-        // SAFETY: the program's bytes.
-        inline(qp, [unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }])
-    };
+    fn set_inline_data(qp, from: *mut c_void, len: usize) inline(qp, [(from.cast_const(), len)]);
     fn set_inline_data_list(qp, count: usize, list: *const DataBuf) {
+        // SAFETY: one of ours. A part has a byte: a list that claims to be longer is not looked at.
+        if count > unsafe { Qp::of(qp) }.max_inline() {
+            return Err(Errno(libc::ENOMEM));
+        }
         // SAFETY: the program's list.
-        let list = unsafe { listed(list, count) }?;
-        let some = list.iter().filter(|part| part.length > 0 && !part.addr.is_null());
-        inline(
-            qp,
-            some.map(|part| {
-                // SAFETY: the program's bytes.
-                unsafe { std::slice::from_raw_parts(part.addr.cast::<u8>(), part.length) }
-            }),
-        )
+        let list = unsafe { listed(list, count) };
+        inline(qp, list.iter().map(|part| (part.addr.cast_const(), part.length)))
     };
     fn set_sge(qp, lkey: u32, addr: u64, len: u32) gather(qp, [Sge { addr, len, lkey }]);
     fn set_sge_list(qp, count: usize, list: *const layout::Sge) {
@@ -312,7 +302,7 @@ steps! {
             return Err(INVALID);
         }
         // SAFETY: the program's list.
-        let list = unsafe { listed(list, count) }?;
+        let list = unsafe { listed(list, count) };
         gather(qp, list.iter().map(|sge| Sge { addr: sge.addr, len: sge.length, lkey: sge.lkey }))
     };
 }
@@ -330,17 +320,13 @@ fn begin(qp: *mut QpEx, kind: SendKind) -> Answer<()> {
 ///
 /// # Safety
 ///
-/// It has as many.
-unsafe fn listed<'a, T>(list: *const T, count: usize) -> Answer<&'a [T]> {
+/// It has as many, and those are not more than a request takes.
+unsafe fn listed<'a, T>(list: *const T, count: usize) -> &'a [T] {
     if list.is_null() || count == 0 {
-        return Ok(&[]);
-    }
-    let bytes = count.checked_mul(size_of::<T>());
-    if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
-        return Err(INVALID); // No program has that many.
+        return &[];
     }
     // SAFETY: the caller's promise.
-    Ok(unsafe { std::slice::from_raw_parts(list, count) })
+    unsafe { std::slice::from_raw_parts(list, count) }
 }
 
 /// The request that was begun last.
@@ -348,17 +334,18 @@ fn last<'a>(qp: *mut QpEx) -> Answer<&'a mut Request> {
     builder(qp).requests.last_mut().ok_or(INVALID)
 }
 
-/// The bytes of the last request.
-fn inline<'a>(qp: *mut QpEx, parts: impl IntoIterator<Item = &'a [u8]>) -> Answer<()> {
+/// The bytes of the last request, by where the program has them.
+fn inline(qp: *mut QpEx, parts: impl IntoIterator<Item = (*const c_void, usize)>) -> Answer<()> {
     // SAFETY: one of ours.
     let most = unsafe { Qp::of(qp) }.max_inline();
     let builder = builder(qp);
     let start = builder.bytes.len();
-    for part in parts {
-        if part.len() > most - (builder.bytes.len() - start) {
+    for (from, len) in parts.into_iter().filter(|(from, len)| !from.is_null() && *len > 0) {
+        if len > most - (builder.bytes.len() - start) {
             return Err(Errno(libc::ENOMEM));
         }
-        builder.bytes.extend_from_slice(part);
+        // SAFETY: the program's bytes, no more than a request carries.
+        builder.bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from.cast(), len) });
     }
     last(qp)?.local = Local::Inline(start..builder.bytes.len());
     Ok(())

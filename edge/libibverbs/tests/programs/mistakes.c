@@ -655,6 +655,33 @@ static void lists(void)
 		ibv_wr_set_sge_list(ex, count, last);
 		CODE(ibv_wr_complete(ex), EINVAL);
 	}
+	struct ibv_data_buf *part = (struct ibv_data_buf *)(pages + 4096) - 1;
+	*part = (struct ibv_data_buf){ .addr = buffer, .length = 0 };
+	for (size_t count = SIZE_MAX; count > init.cap.max_inline_data; count >>= 20) {
+		ibv_wr_start(ex);
+		ibv_wr_rdma_write(ex, mr->rkey, (uintptr_t)buffer + 64);
+		ibv_wr_set_inline_data_list(ex, count, part);
+		CODE(ibv_wr_complete(ex), ENOMEM);
+		ibv_wr_start(ex);
+		ibv_wr_rdma_write(ex, mr->rkey, (uintptr_t)buffer + 64);
+		ibv_wr_set_inline_data(ex, buffer, count);
+		CODE(ibv_wr_complete(ex), ENOMEM);
+	}
+	/* As many parts as a request can have. */
+	static struct ibv_data_buf parts[4096];
+	MUST(init.cap.max_inline_data > 2 && init.cap.max_inline_data <= 4096);
+	for (uint32_t i = 0; i < init.cap.max_inline_data; i++) {
+		buffer[i] = (char)i;
+		parts[i] = (struct ibv_data_buf){ .addr = buffer + i, .length = 1 };
+	}
+	ex->wr_id = 5, ex->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_start(ex);
+	ibv_wr_rdma_write(ex, mr->rkey, (uintptr_t)buffer + 4096);
+	ibv_wr_set_inline_data_list(ex, init.cap.max_inline_data, parts);
+	CODE(ibv_wr_complete(ex), 0);
+	CODE(take(IBV_WC_SUCCESS), 5);
+	CODE(memcmp(buffer, buffer + 4096, init.cap.max_inline_data), 0);
+	*last = (struct ibv_sge){ .addr = (uintptr_t)buffer, .length = 8, .lkey = mr->lkey };
 	send.num_sge = 1;
 	CODE(ibv_post_send(qp, &send, &bad), 0);
 	struct ibv_wc wc;
