@@ -72,7 +72,7 @@ static int connected(int type, struct sockaddr_in peer) {
     return -1;
 }
 
-/* One whole message, and who sent it; -1 at the end, or where none comes for a while. */
+/* One whole message, and the address that sent it; -1 at the end, or where none comes for a while. */
 static int take(int fd, char *into, struct sockaddr_in *from) {
     int idle = 0;
     for (int done = 0; done < TURN_BYTES;) {
