@@ -13,7 +13,7 @@
 //! - As a record in memory it costs the cache lines that it is in. It waits for a moment in which
 //!   nothing arrives, or for the program's own next record, unless the peer asks for it or many
 //!   messages need one. Where the program itself waits for acknowledgements before it looks for messages, what the
-//!   peer asks for leaves at once.
+//!   peer asks for leaves at once, if it is for a short message that a poll takes.
 //!
 //! The specification lets a responder coalesce acknowledgements as it likes: IBTA Vol. 1 §9.7.5.1.2.
 
@@ -23,6 +23,9 @@ use crate::time::Time;
 const PACKET_MESSAGES_MAX: u32 = 4;
 /// Messages that an acknowledgement stands for that the peer does not ask for, as a record.
 const RECORD_MESSAGES_MAX: u32 = 32;
+/// Polls in a row for acknowledgements alone that show a program that waits for each. Queues that are polled in turn,
+/// under load, bring some in a row by chance.
+const WAITS_ALONE_MIN: u8 = 8;
 /// How long an acknowledgement is held.
 const HOLD_NANOS: u64 = 20_000;
 /// Answers that take the acknowledgement along after a peer has waited for one.
@@ -52,8 +55,8 @@ pub struct AckPolicy {
     messages: u32,
     /// The peer waits for it.
     asked: bool,
-    /// The program waits for its own acknowledgements before it looks for messages: so does the peer's, probably.
-    hurries: bool,
+    /// Polls in a row that have brought an acknowledgement and looked for no messages.
+    waits_alone: u8,
     /// The program has posted something since the last message.
     answered: bool,
     /// Answers left that take acknowledgements along.
@@ -93,14 +96,15 @@ impl AckPolicy {
     /// A program's poll has brought an acknowledgement: `alone`, if it looks for those and for no messages.
     #[inline(always)]
     pub fn on_wait(&mut self, alone: bool) {
-        self.hurries = alone;
+        self.waits_alone = if alone { self.waits_alone.saturating_add(1) } else { 0 };
     }
 
-    /// The acknowledgement should leave before the program has the message: two programs that wait for each request before
-    /// they look for the answer would otherwise have all that an acknowledgement costs between the answer and the next request.
+    /// The acknowledgement should leave before the program has the message: two programs that wait for each request
+    /// before they look for the answer would otherwise have all that an acknowledgement costs between the answer and
+    /// the next request. The program is one of them, and so, probably, is the peer's.
     #[inline]
     pub fn is_urgent(&self) -> bool {
-        self.hurries && self.asked
+        self.waits_alone >= WAITS_ALONE_MIN && self.asked
     }
 
     /// `count` messages have completed work; an acknowledgement is owed, `plain` if it is one of what went
@@ -306,8 +310,10 @@ mod tests {
     fn it_is_urgent_if_the_peer_asks_and_the_program_waits_for_acknowledgements_alone() {
         let mut policy = AckPolicy::new(AckCost::Records);
         policy.on_message(true);
-        assert!(!policy.is_urgent());
-        policy.on_wait(true);
+        for _ in 0..WAITS_ALONE_MIN {
+            assert!(!policy.is_urgent());
+            policy.on_wait(true);
+        }
         assert!(policy.is_urgent());
         policy.on_sent();
         assert!(!policy.is_urgent(), "nothing is owed");
@@ -315,8 +321,22 @@ mod tests {
         assert!(!policy.is_urgent(), "the peer does not ask");
         policy.on_message(true);
         assert!(policy.is_urgent());
+        (0..=u8::MAX).for_each(|_| policy.on_wait(true));
+        assert!(policy.is_urgent(), "it waits for long");
         policy.on_wait(false);
         assert!(!policy.is_urgent());
+    }
+
+    /// Goal: a stream both ways whose acknowledgements come with messages has none of its own. Method: one queue and
+    /// the other in turn, and one of them some times in a row.
+    #[test]
+    fn nothing_is_urgent_where_queues_are_polled_in_turn() {
+        let mut policy = AckPolicy::new(AckCost::Records);
+        for alone in (0..1000).flat_map(|turn| [true, turn % 3 != 0, turn % 5 != 0, false]) {
+            policy.on_message(true);
+            policy.on_wait(alone);
+            assert!(!policy.is_urgent());
+        }
     }
 
     #[test]
