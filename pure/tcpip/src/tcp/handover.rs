@@ -1,8 +1,8 @@
 //! Connections that another implementation has made and carries on: what both have to know of one.
 //!
-//! A connection is established when it is taken over, and nothing of it is in flight to the peer. It can be let go of while it
-//! is established: its bytes then go on from there by another implementation, in the same sequence numbers, under the
-//! same agreements, and with time stamps that grow.
+//! A connection is established when it is taken over, and nothing of it is in flight to the peer. It can be let go of until
+//! it sends its FIN first: its bytes then go on from there by another implementation, in the same sequence numbers, under
+//! the same agreements, and with time stamps that grow.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ use crate::time::Time;
 pub struct Handover {
     /// The first sequence number that the peer has not acknowledged.
     pub unacknowledged: Seq,
-    /// The next sequence number of the peer's.
+    /// The next sequence number of the peer's: behind its FIN, if that has come.
     pub expected: Seq,
     /// Bytes that the peer takes from `unacknowledged` on.
     pub peer_window: u32,
@@ -70,10 +70,11 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     /// What another implementation needs to carry the connection on, and what is to be sent still; `None` unless it is
-    /// established. What has been received and not been read is to be read first. Early packets are forgotten, as the peer
-    /// has been told that they may be.
+    /// established, or the peer has ended its stream first. The other implementation has to know of the FINs: the peer does
+    /// not send its own again, and ours is to be sent behind all bytes, also if it has been sent. What has been received and
+    /// not been read is to be read first. Early packets are forgotten, as the peer has been told that they may be.
     pub fn hand_over(&self, now: Time) -> Option<(Handover, Unsent)> {
-        if self.state != State::Established {
+        if !matches!(self.state, State::Established | State::CloseWait | State::LastAck) {
             return None;
         }
         let (unacked, next) = (self.sender.unacked(), self.sender.next());

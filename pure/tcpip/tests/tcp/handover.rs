@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use adverb_fabric::Random;
-use adverb_tcpip::tcp::{Config, Connection, Names, Seq};
+use adverb_tcpip::Time;
+use adverb_tcpip::tcp::{Config, Connection, Flags, Names, Piece, Seq, State};
 
+use crate::hostile::{established, plain, segment};
 use crate::pair::{Pair, Path, Plan, Weather};
 
 fn plan(bytes: u64) -> Plan {
@@ -43,7 +45,9 @@ fn a_connection_survives_that_its_ends_are_taken_over() {
             pair.step();
             let at = random.index(2);
             let (now, side) = (pair.now, &mut pair.sides[at]);
-            let found = side.connection.hand_over(now);
+            // What takes it over here knows of no FIN.
+            let is_open = side.connection.state() == State::Established;
+            let found = side.connection.hand_over(now).filter(|_| is_open);
             let Some((handover, unsent)) =
                 found.filter(|(_, unsent)| unsent.flying.is_empty() && random.index(3) == 0)
             else {
@@ -66,4 +70,35 @@ fn a_connection_survives_that_its_ends_are_taken_over() {
         pair.assert_complete();
     }
     assert!(taken_over > 100, "{taken_over}");
+}
+
+/// Goal: an end whose peer has ended its stream can be let go of, before and after it ends its own: what it has to send is
+/// there, and the peer's FIN counts as come. One that has ended first cannot.
+#[test]
+fn a_connection_can_be_let_go_of_after_its_peer_has_ended() {
+    let now = Time::ZERO;
+    let found = |end: &Connection<Vec<u8>>| {
+        let (handover, unsent) = end.hand_over(now).expect("it can");
+        (handover.unacknowledged, handover.expected, unsent.flying, unsent.waiting)
+    };
+    let mut end = established(&plain());
+    let (first, expected, ..) = found(&end);
+    for byte in [1, 2] {
+        end.send(vec![byte; 800], now).unwrap();
+        assert_eq!(end.poll_transmit(now).is_some(), byte == 1, "the window has room for one");
+    }
+    let fin = segment(1, 1, Flags::FIN | Flags::ACK, 1000);
+    end.on_segment(&fin, Piece::whole(vec![]), now);
+    assert_eq!(end.state(), State::CloseWait);
+    let rest = (first, expected.plus(1), vec![1; 800], vec![2; 800]);
+    assert_eq!(found(&end), rest);
+    end.shut_down();
+    assert_eq!((end.state(), found(&end)), (State::LastAck, rest));
+    // All of it leaves, and the FIN.
+    end.on_segment(&segment(2, 801, Flags::ACK, 1000), Piece::whole(vec![]), now);
+    while end.poll_transmit(now).is_some() {}
+    assert_eq!(found(&end), (first.plus(800), expected.plus(1), vec![2; 800], vec![]));
+    let mut end = established(&plain());
+    end.shut_down();
+    assert_eq!((end.state(), end.hand_over(now).is_none()), (State::FinWait1, true));
 }
