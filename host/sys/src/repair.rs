@@ -118,7 +118,7 @@ fn syn(own: SocketAddr, peer: SocketAddr) -> [u8; SYN_BYTES] {
 ///
 /// # Errors
 ///
-/// It is not in repair, or not connected.
+/// It is not in repair; `NotConnected` if it is not connected, or one end has ended its stream.
 pub fn look(socket: impl AsFd) -> io::Result<Snapshot> {
     let fd = socket.as_fd();
     let tcp = |name| sockopt::get(fd, libc::IPPROTO_TCP, name).map(c_int::cast_unsigned);
@@ -129,7 +129,10 @@ pub fn look(socket: impl AsFd) -> io::Result<Snapshot> {
         sockopt::get_all::<5>(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW)?
             .map(c_int::cast_unsigned);
     let [first, ..] = sockopt::get_all::<4>(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
-    let [_, _, _, _, _, options, scales, _] = info_bytes(fd, first)?;
+    let [state, _, _, _, _, options, scales, _] = info_bytes(fd, first)?;
+    if state != ESTABLISHED {
+        return Err(io::ErrorKind::NotConnected.into());
+    }
     let has = |bit: u8| options & bit != 0;
     Ok(Snapshot {
         next,
@@ -144,7 +147,7 @@ pub fn look(socket: impl AsFd) -> io::Result<Snapshot> {
     })
 }
 
-/// The first bytes of `TCP_INFO`, of which the sixth says which options there are, and the seventh the scales.
+/// The first bytes of `TCP_INFO`, of which the first is the state, the sixth says which options there are, and the seventh the scales.
 fn info_bytes(socket: impl AsFd, first: c_int) -> io::Result<[u8; 8]> {
     let [_, second, ..] = sockopt::get_all::<4>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
     let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
@@ -296,6 +299,8 @@ const FLAG_SYN: u8 = 2;
 const NO_QUEUE: c_int = 0;
 const RECEIVE_QUEUE: c_int = 1;
 const SEND_QUEUE: c_int = 2;
+/// One of `tcpi_state`.
+const ESTABLISHED: u8 = 1;
 /// Bits of `tcpi_options`.
 const WITH_STAMPS: u8 = 1;
 const WITH_SACK: u8 = 2;
@@ -350,6 +355,22 @@ mod tests {
             far.read_to_end(&mut rest).unwrap();
             assert_eq!(rest, b"six");
         }
+    }
+
+    /// Goal: a connection one of whose streams has ended is not taken for one that is established.
+    #[test]
+    fn a_connection_that_ends_is_told_apart() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut near, _) = listener.accept().unwrap();
+        far.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(near.read(&mut [0]).unwrap(), 0);
+        if begin(&near).is_err() {
+            return println!("skipped: no privilege");
+        }
+        let said = look(&near).map_err(|error| error.kind());
+        assert_eq!(said, Err(io::ErrorKind::NotConnected));
+        end(&near).unwrap();
     }
 
     /// Goal: a peer learns of the end of a connection, wherever that was by then; one that is the kernel's stays.
