@@ -12,7 +12,7 @@ use crate::socket::state::{Reason, Socket};
 use crate::socket::{arena, history, table};
 use crate::transport::ring::Segment;
 use crate::transport::xdp::streams::{self, Ending};
-use crate::transport::{bell, datagram, fallback, offer};
+use crate::transport::{bell, datagram, fallback, offer, park};
 use crate::wait::epoll;
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
@@ -158,7 +158,8 @@ pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
         if how == libc::SHUT_RDWR {
             socket.flags.is_read_shut.store(true, Ordering::SeqCst);
         }
-        return true;
+        // Else the end follows what the kernel has not taken yet.
+        return !park::has_to_resend(socket);
     }
     let _held = socket.sending.hold();
     // A stream that the kernel has ended carries no bells: no offer is taken any more.

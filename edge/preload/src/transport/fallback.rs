@@ -29,7 +29,7 @@ use crate::socket::counters::add;
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::{policy, table};
 use crate::transport::ring::Segment;
-use crate::transport::xdp::streams;
+use crate::transport::xdp::streams::{self, GivenBack};
 use crate::transport::{bell, offer, rendezvous};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.
@@ -44,13 +44,9 @@ pub(crate) fn leave(socket: &Socket, fd: c_int) {
 /// Frames carry a stream that the kernel carries better.
 #[cold]
 pub(crate) fn leave_as_bulk(socket: &Socket, fd: c_int) {
-    socket.leave_to_kernel(Reason::Bulk);
-    if leave_as(socket, fd, Reason::Bulk) == Departure::OtherFirst {
-        socket.set_reason(Reason::Bulk);
-        // What is left follows with the next calls.
-        follow(socket, fd);
+    if leave_as(socket, fd, Reason::Bulk) != Departure::Stays {
+        policy::explain(socket, fd, "stream");
     }
-    policy::explain(socket, fd, "stream");
 }
 
 /// The program wants of a connection what only the kernel has: its rings go, as soon as it has read what it has been
@@ -108,14 +104,23 @@ enum Departure {
     Gone,
     /// The other end has begun to leave before.
     OtherFirst,
+    /// Frames carry it as long as it lasts.
+    Stays,
 }
 
 fn leave_as(socket: &Socket, fd: c_int, reason: Reason) -> Departure {
     let _receiving = socket.receiving.hold();
     let _sending = socket.sending.hold();
     let Some(segment) = socket.segment() else { return Departure::Gone };
-    if streams::give_back(socket, fd) {
-        return Departure::OtherFirst;
+    match streams::give_back(socket, fd) {
+        GivenBack::NotFramed => {}
+        GivenBack::Stays => return Departure::Stays,
+        GivenBack::Back => {
+            socket.set_reason(reason);
+            // What the kernel does not take now follows with the next calls.
+            follow_held(socket, segment, fd);
+            return Departure::OtherFirst;
+        }
     }
     if !segment.page().is_accepted() && offer::take_back(socket, segment, fd) {
         return Departure::Gone;
@@ -223,7 +228,7 @@ fn receive(fd: c_int, most: u64, take: impl FnOnce(&[u8])) -> Received {
 }
 
 /// Leaves bytes where the other end finds them, to send them again: so many, unless there is no room.
-fn keep_for_resending(socket: &Socket, given: &[u8]) -> Option<u64> {
+pub(crate) fn keep_for_resending(socket: &Socket, given: &[u8]) -> Option<u64> {
     let path = offer::resend_path(socket)?;
     raw::unlink(&path);
     let written = rendezvous::open_own(&path, Expect::Nothing)?.write(given);

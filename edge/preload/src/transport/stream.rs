@@ -475,25 +475,16 @@ struct Sent {
     more: bool,
 }
 
-/// So many bytes have been put into the ring, after so many others. The lock for sending is held. Says whether the kernel
-/// carries this stream better.
+/// So many bytes have been put into the ring, after so many others. The lock for sending is held.
 #[inline]
-fn note_sent(
-    socket: &Socket,
-    segment: &Segment,
-    fd: c_int,
-    streamed: u64,
-    sent: usize,
-    how: Sent,
-) -> bool {
+fn note_sent(socket: &Socket, segment: &Segment, fd: c_int, streamed: u64, sent: usize, how: Sent) {
     let bytes = sent.try_into().unwrap_or(0);
     let streamed = streamed.saturating_add(bytes);
-    let mut is_bulk = false;
     socket.traffic.streamed.store(streamed, Ordering::Relaxed);
     if sent > 0 {
         if streams::is_framed(socket) {
             let Sent { is_whole, more } = how;
-            is_bulk = streams::written(socket, Written { streamed, sent: bytes, is_whole, more });
+            streams::written(socket, Written { streamed, sent: bytes, is_whole, more });
         } else {
             bell::wake_reader(socket, segment.connection(socket), fd);
         }
@@ -501,7 +492,6 @@ fn note_sent(
         add(&socket.counters.tx_packets, 1);
         add(&socket.counters.tx_bytes, sent);
     }
-    is_bulk
 }
 
 /// Sends what there is room for. The cursor moves by as many bytes as the answer says.
@@ -513,7 +503,11 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>, more
     if socket.route() == Route::Open {
         look_for_offer(socket, fd);
     }
-    let (mut is_short, mut is_bulk) = (false, false);
+    // This call has more to send: what the kernel does not take of what is in the ring, the program comes back for.
+    if from.remaining() > 0 && streams::is_bulk(socket) {
+        fallback::leave_as_bulk(socket, fd);
+    }
+    let mut is_short = false;
     for _ in 0..FOLLOWS_MAX {
         if is_short && !fallback::leave_for_want_of_memory(socket, fd) {
             return Step::Nothing;
@@ -529,12 +523,9 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>, more
             WayOut::Follow => None,
             WayOut::Blocked => Some(Step::Nothing),
             WayOut::Kernel => Some(send_beside(socket, segment, fd, from, more)),
-            WayOut::Ring => Some(through_ring(socket, segment, fd, from, more, &mut is_bulk)),
+            WayOut::Ring => Some(through_ring(socket, segment, fd, from, more)),
         };
         drop(held);
-        if is_bulk {
-            fallback::leave_as_bulk(socket, fd);
-        }
         match step {
             Some(Step::Failed(Errno::NOMEM)) if socket.route() == Route::Rings => is_short = true,
             Some(step) => {
@@ -611,7 +602,6 @@ fn through_ring(
     fd: c_int,
     from: &mut IoCursor<'_>,
     more: bool,
-    is_bulk: &mut bool,
 ) -> Step {
     let ring = segment.outgoing(socket.end());
     let consumer = &ring.direction.consumer;
@@ -643,7 +633,7 @@ fn through_ring(
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
     let how = Sent { is_whole: from.remaining() == 0, more };
-    *is_bulk = note_sent(socket, segment, fd, streamed, sent, how);
+    note_sent(socket, segment, fd, streamed, sent, how);
     if sent == 0 && from.remaining() > 0 { Step::Nothing } else { Step::Moved(sent) }
 }
 

@@ -35,6 +35,15 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             Some(("pour", bytes)) => pour(stream, bytes.parse().expect("a number")),
             _ if mode == "fork" => fork(stream),
             Some(("slice", bytes)) => slice(stream, bytes.parse().expect("a number")),
+            Some(("answer", bytes)) => answer(stream, bytes.parse().expect("a number")),
+            Some(("heir", bytes)) => heir(stream, bytes.parse().expect("a number")),
+            Some(("late", bytes)) => late(stream, bytes.parse().expect("a number")),
+            Some(("idle", bytes)) => idle(stream, bytes.parse().expect("a number")),
+            Some(("end", bytes)) => end(stream, bytes.parse().expect("a number")),
+            Some(("low", bytes)) => {
+                set(&stream, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 16 << 10);
+                pour(stream, bytes.parse().expect("a number"));
+            }
             Some(("hold", option)) => impatient(stream, option),
             _ if mode == "hold" => hold(stream),
             _ if ["more", "cork"].contains(&mode.as_str()) => in_two(stream, &mode),
@@ -142,6 +151,59 @@ fn pour(mut stream: TcpStream, bytes: usize) {
 /// The same, in pieces of a segment each.
 fn slice(mut stream: TcpStream, bytes: usize) {
     pattern(bytes).chunks(1448).for_each(|piece| stream.write_all(piece).expect("it is sent"));
+}
+
+/// Sends back all that comes, a while after it may have come, and so many bytes behind its end.
+fn answer(mut stream: TcpStream, bytes: usize) {
+    send_back(&mut stream);
+    pour(stream, bytes);
+}
+
+fn send_back(stream: &mut TcpStream) {
+    std::thread::sleep(Duration::from_millis(50));
+    let mut room = vec![0; 1 << 16];
+    while let Ok(len @ 1..) = stream.read(&mut room) {
+        send_all(stream, &room[..len]);
+    }
+}
+
+/// The same, but a child sends those bytes.
+fn heir(mut stream: TcpStream, bytes: usize) {
+    send_back(&mut stream);
+    // SAFETY: no pointer; the child ends when it has sent.
+    if unsafe { libc::fork() } == 0 {
+        pour(stream, bytes);
+        // SAFETY: no pointer.
+        unsafe { libc::_exit(0) };
+    }
+}
+
+/// Sends back what comes first, and so many bytes before it reads what comes then. Says how much that was.
+fn late(mut stream: TcpStream, bytes: usize) {
+    let mut room = [0; 100];
+    for _ in 0..50 {
+        let len = stream.read(&mut room).expect("a request");
+        send_all(&mut stream, &room[..len]);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    stream.write_all(&pattern(bytes)).expect("it is sent");
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("the rest");
+    assert!(rest == pattern(rest.len()), "other bytes");
+    println!("said {}", rest.len());
+}
+
+/// Sends so many bytes at once, and does nothing more.
+fn idle(mut stream: TcpStream, bytes: usize) {
+    stream.write_all(&pattern(bytes)).expect("it is sent");
+    std::thread::park();
+}
+
+/// Sends so many bytes at once, ends its stream, and waits for the end of the other.
+fn end(mut stream: TcpStream, bytes: usize) {
+    stream.write_all(&pattern(bytes)).expect("it is sent");
+    stream.shutdown(Shutdown::Write).expect("it ends");
+    println!("said {:?}", stream.read(&mut [0; 9]));
 }
 
 fn set(stream: &TcpStream, level: c_int, name: c_int, value: c_int) {
@@ -270,6 +332,23 @@ pub(crate) fn talk(at: SocketAddr) {
                 assert!(bytes == pattern(bytes.len()), "other bytes");
                 println!("said {} {:?}", bytes.len(), end.map(|_| ()));
             }
+            "half" => {
+                stream.write_all(&pattern(number(1))).expect("it is sent");
+                stream.shutdown(Shutdown::Write).expect("it ends");
+                let mut bytes = Vec::new();
+                let end = stream.read_to_end(&mut bytes).map_err(|error| error.kind());
+                let (back, rest) = bytes.split_at(number(2).min(bytes.len()));
+                assert!(back == pattern(back.len()) && rest == pattern(rest.len()), "other bytes");
+                println!("said {} {:?}", rest.len(), end.map(|_| ()));
+            }
+            "sip" => println!("said {}", sip(stream, number(1))),
+            "resets" => {
+                let is_reset = |mut one: &TcpStream| {
+                    let read = one.read(&mut [0; 9]).map_err(|error| error.kind());
+                    read == Err(ErrorKind::ConnectionReset)
+                };
+                println!("said {}", streams.iter().take_while(|one| is_reset(one)).count());
+            }
             "pieces" => {
                 let whole = (0..number(1)).filter(|_| {
                     stream.write_all(b"?").expect("it is sent");
@@ -331,6 +410,19 @@ fn exchange(stream: &mut TcpStream, len: usize, turn: usize) -> bool {
     let bytes = pattern(len + turn % 7);
     let mut back = vec![0; bytes.len()];
     stream.write_all(&bytes).is_ok() && stream.read_exact(&mut back).is_ok() && back == bytes
+}
+
+/// Reads slowly, until so many bytes have come or no more do, and says how many have.
+fn sip(stream: &mut TcpStream, most: usize) -> usize {
+    let (mut bytes, mut room) = (Vec::new(), vec![0; 64 << 10]);
+    while bytes.len() < most
+        && let Ok(len @ 1..) = stream.read(&mut room)
+    {
+        bytes.extend_from_slice(&room[..len]);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(bytes == pattern(bytes.len()), "other bytes");
+    bytes.len()
 }
 
 /// Sends so many bytes while they come back, and says how many have.
@@ -530,7 +622,8 @@ fn small_pieces_wait_for_those_that_follow() {
             let server = pair.framed(&format!("serve {mode}"), at(NEAR), None);
             let mut client = talker(&pair, NEAR);
             // On a machine that is busy enough, some wait for longer than they may.
-            soon(mode, || client.ask("pieces 10") != "said 0");
+            let joined = |said: &str| said["said ".len()..].parse::<u32>().expect("a number");
+            soon(mode, || joined(&client.ask("pieces 10")) >= 8);
             assert!(server.has_frames(), "{mode}: {}", server.explained());
         }
     });
@@ -567,6 +660,90 @@ fn the_kernel_carries_what_it_carries_better() {
             let went = explained.contains("which the kernel carries better");
             assert!(server.has_frames() && went == goes, "{mode}: {explained}");
         }
+    });
+}
+
+/// Goal: what a program sends arrives although its peer has ended its stream, whatever has it carry what is left: the
+/// kernel, as it is a stream of long pieces, or as a child sends it; and whenever the end came.
+#[test]
+fn what_is_sent_after_the_peers_end_arrives() {
+    with_namespaces("streams::what_is_sent_after_the_peers_end_arrives", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for mode in ["answer", "heir"] {
+            for bytes in [1000, 3_000_000, 30_000_000] {
+                let server = pair.framed(&format!("serve {mode} {bytes}"), at(NEAR), None);
+                let mut client = talker(&pair, NEAR);
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+                let said = client.ask("half 0 0");
+                assert_eq!(said, format!("said {bytes} Ok(())"), "{}", server.explained());
+                assert!(server.has_frames(), "{mode}: {}", server.explained());
+                // It has ended before frames could carry it.
+                let mut client = talker(&pair, NEAR);
+                assert_eq!(client.ask("half 100 100"), format!("said {bytes} Ok(())"), "{mode}");
+            }
+        }
+        let mut server = pair.framed("serve late 30000000", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        assert_eq!(client.ask("half 20000 0"), "said 30000000 Ok(())");
+        assert_eq!(server.await_line("said "), "said 20000", "{}", server.explained());
+        assert!(server.has_frames(), "{}", server.explained());
+    });
+}
+
+/// Goal: no byte of a stream is missing that goes back to the kernel, however little the program has the kernel hold.
+#[test]
+fn a_short_queue_of_the_kernels_leaves_no_hole() {
+    with_namespaces("streams::a_short_queue_of_the_kernels_leaves_no_hole", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let server = pair.framed("serve low 30000000", at(NEAR), None);
+        for _ in 0..3 {
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("sip 30000000"), "said 30000000", "{}", server.explained());
+        }
+        let explained = server.explained();
+        assert!(explained.contains("which the kernel carries better"), "{explained}");
+    });
+}
+
+/// Goal: the last bytes of a stream arrive while its program does nothing more, and before an end that it has said.
+#[test]
+fn the_last_bytes_of_a_stream_need_no_call() {
+    with_namespaces("streams::the_last_bytes_of_a_stream_need_no_call", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for bytes in [100_000, 4 << 20, 30_000_000] {
+            let server = pair.framed(&format!("serve idle {bytes}"), at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            let said = client.ask(&format!("sip {bytes}"));
+            assert_eq!(said, format!("said {bytes}"), "{}", server.explained());
+            assert!(server.has_frames(), "{bytes}: {}", server.explained());
+            drop(server);
+            let mut server = pair.framed(&format!("serve end {bytes}"), at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            let said = client.ask(&format!("sip {}", bytes + 1));
+            assert_eq!(said, format!("said {bytes}"), "{}", server.explained());
+            drop(client);
+            assert_eq!(server.await_line("said "), "said Ok(0)");
+        }
+    });
+}
+
+/// Goal: all peers of a program whose owner is killed see a reset, however many there are.
+#[test]
+fn all_peers_see_that_an_owner_is_killed() {
+    with_namespaces("streams::all_peers_see_that_an_owner_is_killed", || {
+        let pair = Pair::new();
+        let mut owner = pair.owner();
+        let server = pair.framed("serve many", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("open 600"), "said 600");
+        assert_eq!(client.ask("all 2"), "said 600");
+        assert!(server.explained().matches("frames of the interface").count() >= 600);
+        kill(&mut owner.child);
+        assert_eq!(client.ask("resets"), "said 600");
     });
 }
 

@@ -37,6 +37,7 @@ use crate::base::lock::Guarded;
 use crate::base::{confined, raw};
 use crate::socket::state::{Attached, Reason, Socket};
 use crate::socket::{arena, policy};
+use crate::transport::ring::Segment;
 
 use super::uplink::Turn;
 use carrier::Carrier;
@@ -82,13 +83,9 @@ struct Shared {
 }
 
 impl Shared {
-    /// Whether what a program sends is a stream of long pieces. The kernel cuts those in one go; it asks more for short ones
-    /// than frames do.
-    fn is_bulk(&self, Written { streamed, sent, is_whole, .. }: Written) -> bool {
+    fn count(&self, Written { streamed, sent, is_whole, .. }: Written) {
         let before = if streamed == sent { 0 } else { self.sends.load(Ordering::Relaxed) };
-        let sends = before.saturating_add(is_whole.into());
-        self.sends.store(sends, Ordering::Relaxed);
-        streamed >= BULK_BYTES && streamed / sends.max(1) >= BULK_SEND_BYTES
+        self.sends.store(before.saturating_add(is_whole.into()), Ordering::Relaxed);
     }
 }
 
@@ -195,10 +192,10 @@ pub(crate) struct Written {
 }
 
 /// The program has written into its ring: what is there leaves, but for a small segment where more follows, and, of a stream,
-/// for the last few where others have just left. Says whether the kernel carries this stream better.
+/// for the last few where others have just left.
 #[inline]
-pub(crate) fn written(socket: &Socket, what: Written) -> bool {
-    let Some(framed) = of(socket) else { return false };
+pub(crate) fn written(socket: &Socket, what: Written) {
+    let Some(framed) = of(socket) else { return };
     let (process, now) = (PROCESS.get(), raw::now_ns());
     process.program_ns.store(now, Ordering::Relaxed);
     let deadline = with(framed, |carrier| {
@@ -211,7 +208,17 @@ pub(crate) fn written(socket: &Socket, what: Written) -> bool {
         carrier.deadline_ns(now)
     });
     helper::expect(process, deadline.flatten());
-    framed.shared.is_bulk(what)
+    framed.shared.count(what);
+}
+
+/// Whether frames carry what a program sends as a stream of long pieces. The kernel cuts those in one go; it asks more for
+/// short ones than frames do.
+#[inline]
+pub(crate) fn is_bulk(socket: &Socket) -> bool {
+    let Some(framed) = of(socket) else { return false };
+    let streamed = socket.traffic.streamed.load(Ordering::Relaxed);
+    let sends = framed.shared.sends.load(Ordering::Relaxed);
+    streamed >= BULK_BYTES && streamed / sends.max(1) >= BULK_SEND_BYTES
 }
 
 /// The program has read from its ring: there may be room for what has come.
@@ -256,13 +263,30 @@ pub(crate) fn resting() {
     }
 }
 
-/// The connection goes back to the kernel, with both locks held: its rings' other end leaves. Says whether it has.
-pub(crate) fn give_back(socket: &Socket, fd: c_int) -> bool {
-    let Some(framed) = of(socket) else { return false };
+/// What has come of giving a connection back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum GivenBack {
+    /// Its rings' other end has left: it is the kernel's, or has been reset.
+    Back,
+    /// Frames do not carry it.
+    NotFramed,
+    /// It cannot: both streams have ended.
+    Stays,
+}
+
+/// The connection goes back to the kernel, with both locks held.
+pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
+    let Some(framed) = of(socket) else {
+        let is_left = || socket.segment().is_none_or(Segment::is_leaving);
+        return match socket.attached::<Framed>() {
+            Some(framed) if !framed.generation.is_inherited() && !is_left() => GivenBack::Stays,
+            Some(_) | None => GivenBack::NotFramed,
+        };
+    };
     let errno = raw::errno();
-    let is_back = with(framed, |carrier| adoption::give_back(carrier, framed.id, fd));
+    let is_back = with(framed, |carrier| adoption::give_back(carrier, framed.id, socket, fd));
     raw::set_errno(errno);
-    is_back.unwrap_or(false)
+    if is_back == Some(true) { GivenBack::Back } else { GivenBack::Stays }
 }
 
 /// What is to be done about a connection that its program closes, or whose stream it ends.
@@ -303,7 +327,7 @@ fn end(
     let ends = with(framed, |carrier| {
         carrier.send_from_ring(framed.id, now);
         carrier.step(now);
-        by_frames(carrier, framed, now) || !adoption::give_back(carrier, framed.id, fd)
+        by_frames(carrier, framed, now) || !adoption::give_back(carrier, framed.id, socket, fd)
     });
     raw::set_errno(errno);
     if ends == Some(true) { Ending::Frames } else { Ending::Kernel }

@@ -33,7 +33,7 @@ use super::habits::{self, Habits};
 use super::{Framed, Process, Shared};
 use crate::base::{address, log, raw};
 use crate::socket::state::Socket;
-use crate::transport::offer;
+use crate::transport::{fallback, offer};
 
 /// Carries a connection of the kernel's from now on.
 pub(super) fn adopt(
@@ -200,23 +200,30 @@ fn handover_of(snapshot: &Snapshot) -> Handover {
     }
 }
 
-/// A connection goes back to the kernel, with both locks of its socket held. Says whether it has: one that has ended
-/// its stream, or that has ended, does not.
-pub(super) fn give_back(carrier: &mut Carrier, id: ConnectionId, fd: c_int) -> bool {
+/// A connection goes back to the kernel, with both locks of its socket held. Says whether it does: it does not, if both
+/// streams have ended.
+pub(super) fn give_back(
+    carrier: &mut Carrier,
+    id: ConnectionId,
+    socket: &Socket,
+    fd: c_int,
+) -> bool {
     let now = raw::now_ns();
     carrier.step(now);
-    let is_ended = carrier.state(id) == Some(State::CloseWait);
     let found = carrier.net.tcp().get(id).and_then(|connection| connection.hand_over(time(now)));
     let Some((handover, unsent)) = found else { return false };
+    let has_ended = carrier.state(id) != Some(State::Established);
     let Some(mut one) = carrier.carried.remove(&id) else { return false };
-    let Some(mut received) = one.take_unread() else { return false };
-    received.append(&mut one.rest);
-    while let Some(Some(more)) = carrier.net.tcp().with(id, tcp_receive) {
-        received.extend_from_slice(&more);
-    }
+    let received = take_received(carrier, id, &mut one);
     carrier.net.tcp().let_go(id);
-    let is_back = put_back(&one, &handover, &unsent, &received).is_some()
-        && carrier.membership.repair(one.key, false).is_ok();
+    // What the program wants to be told of room must not keep bytes out of the queue.
+    let low = raw::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
+    let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, NO_LIMIT);
+    let is_back = received
+        .and_then(|received| put_back(&one, &handover, &unsent, &received))
+        .is_some_and(|()| carrier.membership.repair(one.key, false).is_ok())
+        && send_waiting(&one, socket, fd, &unsent.waiting).is_some();
+    let _ = low.map(|low| raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, low));
     one.shared.is_over.store(true, Ordering::Release);
     if !is_back {
         log::print(Level::Warning, || format!("fd {fd}: the kernel does not take it back: reset"));
@@ -224,8 +231,7 @@ pub(super) fn give_back(carrier: &mut Carrier, id: ConnectionId, fd: c_int) -> b
         raw::disconnect(fd);
     } else {
         one.restore_reuse();
-        let _ = raw::send(fd, &unsent.waiting);
-        if is_ended {
+        if has_ended {
             raw::shut(fd, libc::SHUT_RD);
         }
     }
@@ -233,8 +239,29 @@ pub(super) fn give_back(carrier: &mut Carrier, id: ConnectionId, fd: c_int) -> b
     true
 }
 
+/// What has come, and the program has not read.
+fn take_received(carrier: &mut Carrier, id: ConnectionId, one: &mut Carried) -> Option<Vec<u8>> {
+    let mut received = one.take_unread()?;
+    received.append(&mut one.rest);
+    while let Some(Some(more)) = carrier.net.tcp().with(id, tcp_receive) {
+        received.extend_from_slice(&more);
+    }
+    Some(received)
+}
+
 fn tcp_receive(connection: &mut adverb_tcpip::tcp::Connection<Vec<u8>>) -> Option<Vec<u8>> {
     connection.receive().map(|received| received.as_ref().to_vec())
+}
+
+/// Sends what has never been sent. What the kernel does not take now is kept, for the program's end to send it.
+fn send_waiting(one: &Carried, socket: &Socket, fd: c_int, waiting: &[u8]) -> Option<()> {
+    let sent = if waiting.is_empty() { 0 } else { raw::send(fd, waiting).unwrap_or(0) };
+    let rest = waiting.get(sent..).filter(|rest| !rest.is_empty());
+    if let Some(rest) = rest {
+        let kept = fallback::keep_for_resending(socket, rest)?;
+        one.segment.page().resend.store(kept, Ordering::Release);
+    }
+    Some(())
 }
 
 /// Sets the socket up, and fills its queues.
@@ -290,13 +317,15 @@ fn fill(fd: c_int, mut bytes: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The rings' other end has left: what it has not read goes through the kernel.
+/// The rings' other end has left: what it has not read goes through the kernel, and so does the end of the peer's stream,
+/// behind what is unread.
 fn leave(one: &Carried) {
     let connection = one.connection();
     if !connection.page.begin_to_leave(one.me) {
         return;
     }
     let outgoing = connection.outgoing();
+    outgoing.producer.fin.store(0, Ordering::SeqCst);
     outgoing.drained(outgoing.pending_bells());
     connection.page.has_left(one.me);
     crate::transport::bell::wake(outgoing.wake_at_end());
@@ -305,6 +334,8 @@ fn leave(one: &Carried) {
 /// Bytes that may wait: the kernel's queues can take them back, and what is in a ring.
 const WINDOW_BYTES: u32 = 128 << 10;
 const SEND_BYTES: u64 = 256 << 10;
+/// `TCP_NOTSENT_LOWAT`, as the kernel has it if there is none.
+const NO_LIMIT: c_int = -1;
 /// What a queue of the kernel's holds without being asked.
 const HELD_BYTES: usize = 8 << 10;
 /// Looks until two in a row find the same.

@@ -259,13 +259,18 @@ impl Carrier {
         one.vanish(errno);
     }
 
-    /// The owner has ended: nothing comes any more. Peers are told, as far as frames leave still.
+    /// The owner has ended: nothing comes any more. All peers are told, as far as frames leave still.
     fn fail_all(&mut self) {
         self.is_over = true;
         for id in self.carried.keys() {
             self.net.tcp().with(*id, tcp::Connection::abort);
         }
-        self.net.step(time(raw::now_ns()));
+        let mut rounds = 0..FAREWELL_ROUNDS_MAX;
+        while (self.net.tcp().is_ready() || self.net.unflushed() > 0) && rounds.next().is_some() {
+            if !self.net.step(time(raw::now_ns())) {
+                raw::nap(FAREWELL_NAP_NS);
+            }
+        }
         for (id, one) in self.carried.drain() {
             self.net.tcp().let_go(id);
             one.shared.is_over.store(true, Ordering::Release);
@@ -484,6 +489,10 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Frames of a stream that leave together, and how long after earlier ones they may wait for each other.
 const FLUSH_FRAMES: usize = 16;
 const FLUSH_NS: u64 = 50_000;
+/// Steps that tell peers of the owner's end: enough for as many connections as there can be, with some for want of room;
+/// and a pause for room.
+const FAREWELL_ROUNDS_MAX: u32 = 256;
+const FAREWELL_NAP_NS: i64 = 50_000;
 /// How often to look whether the owner has ended, while steps are taken.
 const LOOK_NS: u64 = 5_000_000;
 /// How long a program that closes waits for a peer that takes nothing.
