@@ -29,9 +29,9 @@ const WAITS_ALONE_MIN: u8 = 8;
 /// How long an acknowledgement is held.
 const HOLD_NANOS: u64 = 20_000;
 /// Answers that take the acknowledgement along after a peer has waited for one.
-const IMPATIENT_ANSWERS: u32 = 64;
+const IMPATIENT_ANSWERS: u16 = 64;
 /// Messages whose acknowledgements the helper does not hold after one that was not answered in time.
-const UNANSWERED_MESSAGES: u32 = 64;
+const UNANSWERED_MESSAGES: u16 = 64;
 
 /// What an acknowledgement costs on a link, and so how it waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -60,9 +60,9 @@ pub struct AckPolicy {
     /// The program has posted something since the last message.
     answered: bool,
     /// Answers left that take acknowledgements along.
-    impatient: u32,
+    impatient: u16,
     /// Messages left whose acknowledgements the helper does not hold.
-    unanswered: u32,
+    unanswered: u16,
 }
 
 /// What becomes of a queue pair that owes an acknowledgement.
