@@ -272,7 +272,7 @@ enum Sink {
     /// To the queue of the context that it was made from, or opened from.
     Queue(Arc<EventQueue>, Element),
     /// To another process, until that takes no more.
-    Process(Mutex<Option<Stream>>),
+    Process(Box<Mutex<Option<Stream>>>),
 }
 
 /// An object's tie to where its events go.
@@ -347,7 +347,7 @@ impl Listener {
 
     /// For another process, which takes an event's code at a time ([`EventKind::of_code`]).
     pub(crate) fn of_process(stream: Stream) -> Self {
-        Self(Affiliation::of(Sink::Process(Mutex::new(Some(stream)))))
+        Self(Affiliation::of(Sink::Process(Box::new(Mutex::new(Some(stream))))))
     }
 
     /// Hears of something.
