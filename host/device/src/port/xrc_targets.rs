@@ -47,6 +47,7 @@ pub enum OpenTarget {
 #[derive(Debug)]
 struct Shared {
     domain: Xrcd,
+    number: Qpn,
     target: Weak<Qp>,
     serve: Serve,
 }
@@ -59,8 +60,8 @@ impl Port {
     /// one. What those processes ask, `serve` does.
     pub fn share_target(&self, domain: &Xrcd, target: &Arc<Qp>, serve: Serve) {
         self.handshake.admit(admit);
-        let (domain, target) = (domain.clone(), Arc::downgrade(target));
-        TARGETS.get().lock().push(Shared { domain, target, serve });
+        let (domain, number, target) = (domain.clone(), target.number(), Arc::downgrade(target));
+        TARGETS.get().lock().push(Shared { domain, number, target, serve });
     }
 
     /// Opens the target of this domain with this number. `events` hears of it, where it goes by `context`.
@@ -93,13 +94,13 @@ pub(super) fn forget_ended_targets() {
     drop(ended);
 }
 
+/// The target with this number, if it has not ended.
 fn find(number: Qpn, is_domain: impl Fn(&Xrcd) -> bool) -> Option<(Arc<Qp>, Serve)> {
     let targets = TARGETS.get().lock();
-    let mut same = targets.iter().filter(|known| is_domain(&known.domain));
-    same.find_map(|known| {
-        let target = known.target.upgrade().filter(|target| target.number() == number)?;
-        Some((target, known.serve))
-    })
+    let mut same =
+        targets.iter().filter(|known| known.number == number && is_domain(&known.domain));
+    // Only what is handed out is held: a handle that ended here, as the last, would ask for this lock.
+    same.find_map(|known| Some((known.target.upgrade()?, known.serve)))
 }
 
 /// What an opener says first: which target, of which domain. Bytes that it cannot have written say nothing.
@@ -277,6 +278,7 @@ mod tests {
     use crate::objects::cq::CqConfig;
     use crate::objects::qp::{QpCap, QpConfig};
     use crate::objects::xrc::OpenXrcd;
+    use crate::sync::{AtomicBool, Ordering};
     use adverb_engine::QpType;
     use adverb_sys::{memory, unix};
     use std::thread;
@@ -451,5 +453,24 @@ mod tests {
         while Arc::strong_count(&target) > 1 {
             thread::yield_now();
         }
+    }
+
+    /// Goal: a target that ends while another one is sought is let go of by its last handle, wherever that is. Method: one
+    /// thread that makes and ends targets, and one that seeks.
+    #[test]
+    fn a_target_that_ends_while_another_is_sought_ends() {
+        let port = port();
+        let file = memory::memfd("domain", 1).unwrap();
+        let xrcd = port.open_xrcd(&file, OpenXrcd::Create).unwrap();
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                (0..ROUNDS).for_each(|_| drop(shared_target(&port, &xrcd)));
+                ends.store(true, Ordering::Relaxed);
+            });
+            while !ends.load(Ordering::Relaxed) {
+                assert!(find(Qpn::new(0), |known| known.is_same(&xrcd)).is_none());
+            }
+        });
     }
 }
