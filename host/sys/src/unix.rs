@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use crate::fork::KeptFd;
@@ -83,15 +83,17 @@ impl Stream {
         Ok(Self { fd })
     }
 
-    /// Two that are connected to one another.
+    /// Two that are connected to one another: what the first sends, the second takes. Nothing goes back, so that no
+    /// descriptor waits at the first, which its holder need not read from.
     ///
     /// # Errors
     ///
     /// No descriptors left.
-    pub fn pair() -> io::Result<[Self; 2]> {
+    pub fn one_way() -> io::Result<[Self; 2]> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let kind = SocketType::SEQPACKET;
         let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        rustix::net::shutdown(&one, Shutdown::Read)?;
         Ok([Self::of(one)?, Self::of(other)?])
     }
 
@@ -294,6 +296,20 @@ mod tests {
         drop(here);
         assert_eq!(there.recv(&mut [0; 16], &mut Vec::new()).unwrap(), 0);
         assert!(there.send(b"x", &[]).is_err());
+    }
+
+    /// Goal: a descriptor that keeps a connection open cannot wait where nothing is read.
+    #[test]
+    fn nothing_goes_back_the_one_way() {
+        let [from, to] = Stream::one_way().unwrap();
+        assert_eq!(to.send(b"x", &[to.as_fd()]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        from.send(b"one", &[]).unwrap();
+        let mut bytes = [0; 16];
+        assert_eq!(to.recv(&mut bytes, &mut Vec::new()).unwrap(), 3);
+        let nothing = to.recv(&mut bytes, &mut Vec::new()).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        drop(from);
+        assert_eq!(to.recv(&mut bytes, &mut Vec::new()).unwrap(), 0);
     }
 
     #[test]

@@ -457,7 +457,7 @@ mod tests {
     /// Goal: a process that does not take its events holds up nothing, and learns that it has missed some.
     #[test]
     fn a_process_that_does_not_listen_hears_that_it_has_missed_events() {
-        let [here, there] = Stream::pair().unwrap();
+        let [there, here] = Stream::one_way().unwrap();
         let listener = Listener::of_process(there);
         (0..100_000).for_each(|_| listener.hear(EventKind::QpReqErr));
         let mut code = [0; 2];

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// A queue pair. `struct ibv_qp`.
 #[derive(Debug)]
 pub struct Qp {
-    port: Arc<Port>,
+    pub(super) port: Arc<Port>,
     number: Qpn,
     place: Place,
 }

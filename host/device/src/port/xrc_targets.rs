@@ -2,20 +2,22 @@
 //!
 //! A target of a domain can be opened by its number, and ends with the last that has it open. It stays in the process
 //! that has made it, whose responder it is. Another process that opens it connects to that one's handshake thread
-//! (`handshake.rs`), which lets in who has the domain open; the connection is its handle, so that a process that is
-//! killed lets go as one that closes. By it the opener asks, and is answered; what is asked, and how, is the affair of the
-//! library that the programs use ([`Serve`]). Its events come by a second connection, which the opener gives along; if
-//! the maker ends, so does that, and the target fails in the opener.
+//! (`handshake.rs`), and is let in by its visits thread (`visits.rs`) if it has the domain open. The connection is its
+//! handle, so that a process that is killed lets go as one that closes. By it the opener asks, and is answered; what is
+//! asked, and how, is the affair of the library that the programs use ([`Serve`]). Events come by a second connection,
+//! which the maker gives along when it lets the opener in; if the maker ends, so does that, and the target fails in the
+//! opener. Openers send no descriptors: one that came could keep a connection from ending.
 //!
 //! Packets are none of its business: `xrc_home.rs` has those.
 
-use crate::link::shm::handshake::{ADMITTED, Visit, receive};
+use crate::link::shm::handshake::receive;
 use crate::link::shm::link::PeerId;
+use crate::link::shm::visits::{Attended, Visit, without_descriptors};
 use crate::objects::events::{Element, EventKind, EventQueue, Listener};
 use crate::objects::xrc::Xrcd;
 use crate::port::qp::Qp;
 use crate::progress::Port;
-use crate::registry::{DomainName, Registry};
+use crate::registry::DomainName;
 use crate::sync::Mutex;
 use adverb_sys::fork::PerProcess;
 use adverb_sys::poll;
@@ -111,8 +113,10 @@ struct Open {
 }
 
 const MAGIC: u32 = u32::from_be_bytes(*b"advt");
-/// Grows with every change of what openers and makers say.
-const VERSION: u32 = 3;
+/// Grows with every change of what openers and makers say; the library has a list of attributes, which is part of that.
+const VERSION: u32 = 4;
+/// The answer to an opener that is let in. The connection by which events come is with it.
+const ADMITTED: &[u8] = b"adva";
 
 impl Open {
     fn emit(self) -> Vec<u8> {
@@ -138,24 +142,24 @@ struct Opened {
 }
 
 /// Lets in a process that opens a target of a domain that it has open.
-fn admit(
-    registry: &Registry,
-    process: u32,
-    message: &[u8],
-    mut fds: Vec<OwnedFd>,
-) -> Option<Arc<dyn Visit>> {
-    let Open { domain, number } = Open::parse(message)?;
-    let events = Stream::of(fds.pop()?).ok()?;
+fn admit(process: u32, message: &[u8], stream: &Stream) -> io::Result<Arc<dyn Visit>> {
+    let Open { domain, number } = Open::parse(message).ok_or(io::ErrorKind::InvalidData)?;
     let found = find(number, |known| known.shared.name() == Some(domain));
-    let (target, serve) = found.filter(|_| registry.is_held_by(domain, process))?;
+    let (target, serve) = found.ok_or(io::ErrorKind::NotFound)?;
+    if !target.port.links.registry.is_held_by(domain, process) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let [events, theirs] = Stream::one_way()?;
     let listener = Listener::of_process(events);
     target.listen(&listener);
-    Some(Arc::new(Opened { target, serve, _listener: listener }))
+    stream.send(ADMITTED, &[theirs.as_fd()])?;
+    Ok(Arc::new(Opened { target, serve, _listener: listener }))
 }
 
 impl Visit for Opened {
     fn attend(&self, stream: &Stream) -> io::Result<()> {
-        let (request, _) = receive(stream)?;
+        let (request, fds) = receive(stream)?;
+        without_descriptors(fds)?;
         stream.send(&(self.serve)(&self.target, &request), &[])
     }
 }
@@ -167,6 +171,7 @@ pub struct RemoteTarget {
     /// Where it is asked; none once its process has ended. One thread asks at a time.
     stream: Mutex<Option<Stream>>,
     listener: Arc<Mutex<Option<Listener>>>,
+    _events: Attended,
 }
 
 /// The connection by which events of a target come.
@@ -191,21 +196,22 @@ impl RemoteTarget {
             registry.owner(number).filter(|slot| registry.holders(domain).any(|one| one == *slot));
         let slot = slot.ok_or(io::ErrorKind::NotFound)?;
         let maker = PeerId { slot, nonce: registry.nonce(slot) };
-        let [events, theirs] = Stream::pair()?;
         let until = Instant::now() + ANSWER_TIMEOUT;
         let asked = || {
             let stream = port.handshake.connect(maker, || Instant::now() > until)?;
-            stream.send(&Open { domain, number }.emit(), &[theirs.as_fd()])?;
-            Ok::<_, io::Error>((answer(&stream)?, stream))
+            stream.send(&Open { domain, number }.emit(), &[])?;
+            let (said, fds) = hear(&stream)?;
+            let events = fds.into_iter().next().filter(|_| said == ADMITTED);
+            Ok::<_, io::Error>((stream, Stream::of(events.ok_or(io::ErrorKind::InvalidData)?)?))
         };
-        let stream = match asked() {
-            Ok((said, stream)) if said == ADMITTED => stream,
-            Err(error) if !HUNG_UP.contains(&error.kind()) => return Err(error),
-            Ok(_) | Err(_) => return Err(io::ErrorKind::NotFound.into()),
-        };
+        let (stream, events) = asked().map_err(|error| match HUNG_UP.contains(&error.kind()) {
+            true => io::ErrorKind::NotFound.into(),
+            false => error,
+        })?;
         let listener = Arc::new(Mutex::new(Some(listener)));
-        port.handshake.attend_to(events, Arc::new(Events(Arc::clone(&listener))))?;
-        Ok(Self { number, stream: Mutex::new(Some(stream)), listener })
+        let heard = Arc::new(Events(Arc::clone(&listener)));
+        let events = port.handshake.attend_to(events, heard)?;
+        Ok(Self { number, stream: Mutex::new(Some(stream)), listener, _events: events })
     }
 
     /// Its number.
@@ -238,10 +244,15 @@ const ENDED: &str = "the process that has made the target has ended";
 
 /// Waits for an answer.
 fn answer(stream: &Stream) -> io::Result<Vec<u8>> {
+    hear(stream).map(|(answer, _)| answer)
+}
+
+/// Waits for a message, and what comes along.
+fn hear(stream: &Stream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     if !poll::readable(stream, std::iter::empty(), Some(ANSWER_TIMEOUT))? {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    receive(stream).map(|(answer, _)| answer)
+    receive(stream)
 }
 
 impl Drop for RemoteTarget {
@@ -284,7 +295,11 @@ mod tests {
     use std::thread;
 
     fn port() -> Arc<Port> {
-        let config = PortConfig { path: Some(PathChoice::Udp), exclusive: true };
+        port_by(PathChoice::Udp)
+    }
+
+    fn port_by(path: PathChoice) -> Arc<Port> {
+        let config = PortConfig { path: Some(path), exclusive: true };
         Port::open_with("soft_lo", &config).unwrap()
     }
 
@@ -320,22 +335,39 @@ mod tests {
         target
     }
 
-    fn place(port: &Port) -> String {
+    fn id(port: &Port) -> PeerId {
         let registry = &port.links.registry;
-        let me = PeerId { slot: registry.slot(), nonce: registry.nonce(registry.slot()) };
-        name(registry.place(), me)
+        PeerId { slot: registry.slot(), nonce: registry.nonce(registry.slot()) }
+    }
+
+    fn place(port: &Port) -> String {
+        name(port.links.registry.place(), id(port))
     }
 
     fn open(xrcd: &Xrcd, number: Qpn) -> Vec<u8> {
         Open { domain: xrcd.shared.name().unwrap(), number }.emit()
     }
 
-    /// An opener that has said this, and the other end of what its events come by.
+    /// One that has said this.
+    fn stranger(port: &Port, message: &[u8]) -> Stream {
+        let stranger = Stream::connect(place(port).as_bytes()).unwrap();
+        stranger.send(message, &[]).unwrap();
+        stranger
+    }
+
+    /// An opener that is let in, and what its events come by.
     fn opener(port: &Port, message: &[u8]) -> (Stream, Stream) {
-        let opener = Stream::connect(place(port).as_bytes()).unwrap();
-        let [events, theirs] = Stream::pair().unwrap();
-        opener.send(message, &[theirs.as_fd()]).unwrap();
-        (opener, events)
+        let opener = stranger(port, message);
+        let (said, fds) = hear(&opener).unwrap();
+        assert_eq!((&said[..], fds.len()), (ADMITTED, 1));
+        (opener, Stream::of(fds.into_iter().next().unwrap()).unwrap())
+    }
+
+    /// Nothing holds the target but this.
+    fn wait_until_alone(target: &Arc<Qp>) {
+        while Arc::strong_count(target) > 1 {
+            thread::yield_now();
+        }
     }
 
     /// Goal: a target can be opened from its beginning to its end, whatever happens to others of its device. Method: two
@@ -348,8 +380,7 @@ mod tests {
         let come_and_go = || {
             for _ in 0..ROUNDS {
                 let target = shared_target(&port, &xrcd);
-                let (opener, _events) = opener(&port, &open(&xrcd, target.number()));
-                assert_eq!(answer(&opener).unwrap(), ADMITTED);
+                drop(opener(&port, &open(&xrcd, target.number())));
             }
         };
         thread::scope(|scope| {
@@ -399,8 +430,7 @@ mod tests {
         if let (Ok(place), Ok(message)) = (std::env::var(PLACE), std::env::var(MESSAGE)) {
             let bytes: Vec<u8> = message.split(' ').map(|byte| byte.parse().unwrap()).collect();
             let stranger = Stream::connect(place.as_bytes()).unwrap();
-            let [_events, theirs] = Stream::pair().unwrap();
-            stranger.send(&bytes, &[theirs.as_fd()]).unwrap();
+            stranger.send(&bytes, &[]).unwrap();
             assert_eq!(answer(&stranger).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
             return;
         }
@@ -420,7 +450,7 @@ mod tests {
     }
 
     /// Goal: an opener that makes no sense is shown out; others go on. Method: one that stays, and strangers that say what is
-    /// no message, or bring nothing to hear by.
+    /// no message.
     #[test]
     fn openers_that_make_no_sense_are_shown_out() {
         let port = port();
@@ -431,17 +461,12 @@ mod tests {
         let open = open(&xrcd, number);
 
         let (good, events) = opener(&port, &open);
-        assert_eq!(answer(&good).unwrap(), ADMITTED);
         let elsewhere = Open { domain: DomainName::from_words([0; 5]), number };
         let unknown = Open { domain, number: Qpn::new(number.get() ^ 1) };
         let other = open.iter().map(|byte| byte ^ 0x55).collect();
         for nonsense in [elsewhere.emit(), unknown.emit(), vec![1; 4096], b"x".to_vec(), other] {
-            let (stranger, _events) = opener(&port, &nonsense);
-            assert!(answer(&stranger).is_err(), "{nonsense:?}");
+            assert!(answer(&stranger(&port, &nonsense)).is_err(), "{nonsense:?}");
         }
-        let deaf = Stream::connect(place(&port).as_bytes()).unwrap();
-        deaf.send(&open, &[]).unwrap();
-        assert!(answer(&deaf).is_err());
 
         good.send(b"a question", &[]).unwrap();
         assert_eq!(answer(&good).unwrap(), b"a question");
@@ -450,9 +475,54 @@ mod tests {
         assert_eq!(EventKind::of_code(heard[0]), Some(EventKind::LastWqeReached));
         drop(good);
         assert_eq!(answer(&events).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        while Arc::strong_count(&target) > 1 {
-            thread::yield_now();
-        }
+        wait_until_alone(&target);
+    }
+
+    /// Goal: an opener cannot keep a target in its maker by a descriptor of its own connection that it leaves there.
+    /// Method: one that sends it with its first message, with a question, and by where its events come from, and ends.
+    #[test]
+    fn a_connection_that_is_sent_to_the_maker_ends_with_its_opener() {
+        let port = port();
+        let file = memory::memfd("domain", 1).unwrap();
+        let xrcd = port.open_xrcd(&file, OpenXrcd::Create).unwrap();
+        let target = shared_target(&port, &xrcd);
+        let open = open(&xrcd, target.number());
+
+        let early = Stream::connect(place(&port).as_bytes()).unwrap();
+        early.send(&open, &[early.as_fd()]).unwrap();
+        assert!(answer(&early).is_err());
+
+        let (late, events) = opener(&port, &open);
+        late.send(b"a question", &[late.as_fd(), events.as_fd()]).unwrap();
+        assert!(answer(&late).is_err());
+
+        let (aside, events) = opener(&port, &open);
+        assert!(events.send(b"x", &[aside.as_fd(), events.as_fd()]).is_err());
+        drop(aside);
+        assert_eq!(answer(&events).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        wait_until_alone(&target);
+    }
+
+    /// Goal: what an opener has to wait for holds up no neighbour. Method: an answer that waits until a link is made.
+    #[test]
+    fn a_question_that_waits_holds_up_no_link() {
+        static MET: AtomicBool = AtomicBool::new(false);
+        let [here, there] = [PathChoice::Auto; 2].map(port_by);
+        let file = memory::memfd("domain", 1).unwrap();
+        let xrcd = there.open_xrcd(&file, OpenXrcd::Create).unwrap();
+        let target = target(&there, &xrcd);
+        there.share_target(&xrcd, &target, |_, request| {
+            while !MET.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            request.to_vec()
+        });
+        let (opener, _events) = opener(&there, &open(&xrcd, target.number()));
+        opener.send(b"a question", &[]).unwrap();
+        let has_met = here.meet(id(&there)).is_some();
+        MET.store(true, Ordering::Relaxed);
+        assert!(has_met);
+        assert_eq!(answer(&opener).unwrap(), b"a question");
     }
 
     /// Goal: a target that ends while another one is sought is let go of by its last handle, wherever that is. Method: one

@@ -6,12 +6,13 @@
 //! other's end, however that came. Only processes of the same user are let in, and each only as the device that
 //! it is: the kernel says which process has connected, and which one listens by the name of the device that the
 //! hello names. A device that uses no memory of others has the thread, too: it hands the registry to newcomers.
-//! A process may also come for something else than a link ([`Visit`]): what that is, [`Admit`] says.
+//! Processes that come for something else than a link go on to the visits thread (`visits.rs`), which may wait.
 //!
 //! The thread sleeps but for introductions and deaths; packets are none of its business.
 
 use crate::link::shm::doorbell::{Doorbell, PeerDoorbell};
 use crate::link::shm::link::{PeerId, Segment, ShmLink};
+use crate::link::shm::visits::{Admit, Arrival, Attended, Visit, Visits};
 use crate::memory::export::Exports;
 use crate::memory::import::Message;
 use crate::memory::peer_page::{PeerPage, VERSION};
@@ -23,7 +24,6 @@ use adverb_sys::eventfd::EventFd;
 use adverb_sys::poll;
 use adverb_sys::unix::{Listener, Stream};
 use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,20 +54,6 @@ pub(crate) trait Meeting: Send + Sync {
     fn count_refused_neighbour(&self);
 }
 
-/// What a connection is about that is no link. Dropped when the connection has ended.
-pub(crate) trait Visit: fmt::Debug + Send + Sync {
-    /// Takes one message.
-    ///
-    /// # Errors
-    ///
-    /// `WouldBlock` if there is none; others end the connection.
-    fn attend(&self, stream: &Stream) -> io::Result<()>;
-}
-
-/// Says what a process (by its number, 0 if it cannot be seen) comes for with a message and descriptors; `None` if it is
-/// not let in.
-pub(crate) type Admit = fn(&Registry, u32, &[u8], Vec<OwnedFd>) -> Option<Arc<dyn Visit>>;
-
 /// The thread, seen from the port.
 #[derive(Debug)]
 pub(crate) struct Handshake {
@@ -84,8 +70,9 @@ struct Shared {
     listener: Listener,
     /// The device makes links.
     uses_shm: bool,
-    /// Who else may come.
+    /// Lets in processes that come for something else than a link, if any do.
     admit: OnceLock<Admit>,
+    visits: Mutex<Option<Arc<Visits>>>,
     epoll: Epoll,
     wake: EventFd,
     stop: AtomicBool,
@@ -99,30 +86,9 @@ struct Guest {
     stream: Arc<Stream>,
     /// The process at the other end; 0 for one that cannot be seen.
     pid: u32,
-    about: About,
+    /// What the connection is about; none before the other side has said hello.
+    shm_link: Option<Arc<ShmLink>>,
     since: Instant,
-}
-
-/// What a connection is about.
-#[derive(Clone, Debug)]
-enum About {
-    /// The other side has not said so.
-    Nothing,
-    Link(Arc<ShmLink>),
-    Visit(Arc<dyn Visit>),
-}
-
-impl Guest {
-    fn is_nameless(&self) -> bool {
-        matches!(self.about, About::Nothing)
-    }
-
-    fn shm_link(&self) -> Option<&Arc<ShmLink>> {
-        match &self.about {
-            About::Link(shm_link) => Some(shm_link),
-            About::Nothing | About::Visit(_) => None,
-        }
-    }
 }
 
 const WAKE: u64 = 0;
@@ -139,8 +105,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 const NAMELESS_MAX: usize = 64;
 /// Links to one device at once. Two that meet each other at the same time have two.
 const LINKS_MAX: usize = 8;
-/// Connections at once that are about no links.
-const VISITS_MAX: usize = 4096;
 /// Length of a message, at most.
 const MESSAGE_BYTES_MAX: usize = 256;
 /// How long to leave connections alone that cannot be accepted, for want of descriptors or memory.
@@ -161,8 +125,6 @@ const HELLO_BYTES: usize = 24;
 const MAGIC: [u8; 4] = *b"advh";
 /// The answer to a device that cannot be verified now, because strangers crowd where it listens.
 const LATER: &[u8] = b"advl";
-/// The answer to a process that is let in for something else than a link.
-pub(crate) const ADMITTED: &[u8] = b"adva";
 
 impl Hello {
     fn emit(self) -> [u8; HELLO_BYTES] {
@@ -210,6 +172,7 @@ impl Handshake {
             listener: Listener::bind(name(place, me).as_bytes())?,
             uses_shm,
             admit: OnceLock::new(),
+            visits: Mutex::default(),
             epoll: Epoll::new()?,
             wake: EventFd::new()?,
             stop: AtomicBool::new(false),
@@ -237,7 +200,7 @@ impl Handshake {
         self.shared.uses_shm
     }
 
-    /// Ends the thread, and waits for it unless it is the caller.
+    /// Ends the thread and that of visits, and waits for them unless one is the caller.
     pub(crate) fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         let _ = self.shared.wake.signal();
@@ -245,6 +208,10 @@ impl Handshake {
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
         {
             let _ = thread.join();
+        }
+        let visits = self.shared.visits.lock().take();
+        if let Some(visits) = visits {
+            visits.stop();
         }
         self.shared.guests.lock().clear();
     }
@@ -298,7 +265,7 @@ impl Handshake {
         let peer_doorbell = peer_doorbell(&mut fds)?;
         let shm_link = Arc::new(ShmLink::new(hello.peer, segment, peer_doorbell, &shared.exports));
         let pid = stream.peer()?.pid;
-        shared.keep(stream, About::Link(Arc::clone(&shm_link)))?;
+        shared.keep(stream, Some(Arc::clone(&shm_link)))?;
         shm_link.probe(pid);
         Ok(shm_link)
     }
@@ -325,9 +292,9 @@ impl Handshake {
         self.shared.admit.get_or_init(|| admit);
     }
 
-    /// Has the thread listen to what comes by a connection, until it ends.
-    pub(crate) fn attend_to(&self, stream: Stream, visit: Arc<dyn Visit>) -> io::Result<()> {
-        self.shared.keep(stream, About::Visit(visit)).map(drop)
+    /// Has the visits thread listen to what comes by a connection, until that ends or nothing is left to hear.
+    pub(crate) fn attend_to(&self, stream: Stream, visit: Arc<dyn Visit>) -> io::Result<Attended> {
+        self.shared.visits()?.attend_to(stream, visit)
     }
 }
 
@@ -392,16 +359,19 @@ impl Shared {
         }
     }
 
-    fn keep(&self, stream: Stream, about: About) -> io::Result<u64> {
+    fn keep(&self, stream: Stream, shm_link: Option<Arc<ShmLink>>) -> io::Result<u64> {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let stream = Arc::new(stream);
         let pid = stream.peer()?.pid;
-        let guest = Guest { stream: Arc::clone(&stream), pid, about, since: Instant::now() };
-        if let Some(shm_link) = guest.shm_link() {
+        if let Some(shm_link) = &shm_link {
             shm_link.imports().attach(&stream);
         }
+        let guest = Guest { stream: Arc::clone(&stream), pid, shm_link, since: Instant::now() };
         self.guests.lock().insert(token, guest);
-        self.epoll.add(&*stream, token, Interest::Readable)?;
+        self.epoll.add(&*stream, token, Interest::Readable).inspect_err(|_| {
+            let gone = self.guests.lock().remove(&token);
+            drop(gone); // Under no lock.
+        })?;
         Ok(token)
     }
 
@@ -409,7 +379,7 @@ impl Shared {
         for stream in (0..NAMELESS_MAX).map_while(|_| accepted(&self.listener)) {
             if stream.peer().is_ok_and(|peer| peer.uid == self.place.user()) {
                 self.show_out_nameless();
-                if let Ok(token) = self.keep(stream, About::Nothing) {
+                if let Ok(token) = self.keep(stream, None) {
                     self.attend(token, port); // The hello is there already, mostly.
                 }
             }
@@ -420,7 +390,7 @@ impl Shared {
     /// be about to.
     fn show_out_nameless(&self) {
         let mut guests = self.guests.lock();
-        let nameless = guests.iter().filter(|(_, guest)| guest.is_nameless());
+        let nameless = guests.iter().filter(|(_, guest)| guest.shm_link.is_none());
         if nameless.clone().count() >= NAMELESS_MAX {
             let mut crowds = HashMap::new();
             nameless.clone().for_each(|(_, guest)| *crowds.entry(guest.pid).or_insert(0) += 1);
@@ -440,14 +410,9 @@ impl Shared {
         let Some(port) = port.upgrade() else {
             return;
         };
-        let result = match &guest.about {
-            About::Nothing => self.welcome(&guest, &*port).map(|about| {
-                if let Some(guest) = self.guests.lock().get_mut(&token) {
-                    guest.about = about;
-                }
-            }),
-            About::Link(shm_link) => self.listen(&guest.stream, shm_link),
-            About::Visit(visit) => visit.attend(&guest.stream),
+        let result = match &guest.shm_link {
+            None => self.welcome(token, &guest, &*port),
+            Some(shm_link) => self.listen(&guest.stream, shm_link),
         };
         match result {
             Ok(()) => {}
@@ -465,7 +430,7 @@ impl Shared {
             return;
         };
         let _ = self.epoll.remove(&*guest.stream);
-        if let Some(shm_link) = guest.shm_link() {
+        if let Some(shm_link) = &guest.shm_link {
             if hung_up {
                 shm_link.end();
             } else {
@@ -514,7 +479,7 @@ impl Shared {
     fn makes_room(&self, peer: PeerId, port: &dyn Meeting) -> bool {
         let guests = self.guests.lock();
         let shm_links =
-            guests.iter().filter_map(|(token, guest)| Some((*token, guest.shm_link()?)));
+            guests.iter().filter_map(|(token, guest)| Some((*token, guest.shm_link.as_ref()?)));
         let (gone, there): (Vec<_>, Vec<_>) = shm_links
             .filter(|(_, shm_link)| shm_link.peer() == peer)
             .map(|(token, shm_link)| (token, shm_link.is_given_up() && shm_link.is_vacant()))
@@ -525,18 +490,41 @@ impl Shared {
     }
 
     /// A process says what it comes for.
-    fn welcome(&self, guest: &Guest, port: &dyn Meeting) -> io::Result<About> {
+    fn welcome(&self, token: u64, guest: &Guest, port: &dyn Meeting) -> io::Result<()> {
         let (message, fds) = receive(&guest.stream)?;
-        if let Some(hello) = Hello::parse(&message).filter(|_| self.uses_shm) {
-            return self.meet(hello, fds, &guest.stream, port).map(About::Link);
+        let Some(hello) = Hello::parse(&message).filter(|_| self.uses_shm) else {
+            return self.hand_over(token, guest, message, fds);
+        };
+        let shm_link = self.meet(hello, fds, &guest.stream, port)?;
+        if let Some(guest) = self.guests.lock().get_mut(&token) {
+            guest.shm_link = Some(shm_link);
         }
-        let guests = self.guests.lock();
-        let visits = guests.values().filter(|guest| matches!(guest.about, About::Visit(_))).count();
-        drop(guests);
-        let admit = self.admit.get().filter(|_| visits < VISITS_MAX).ok_or_else(invalid)?;
-        let visit = admit(port.registry(), guest.pid, &message, fds).ok_or_else(invalid)?;
-        guest.stream.send(ADMITTED, &[])?;
-        Ok(About::Visit(visit))
+        Ok(())
+    }
+
+    /// What a process comes for is no link.
+    fn hand_over(
+        &self,
+        token: u64,
+        guest: &Guest,
+        message: Vec<u8>,
+        fds: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        let admit = *self.admit.get().ok_or_else(invalid)?;
+        let visits = self.visits()?;
+        self.epoll.remove(&*guest.stream)?;
+        self.guests.lock().remove(&token);
+        let stream = Arc::clone(&guest.stream);
+        visits.meet(Arrival { admit, stream, pid: guest.pid, message, fds })
+    }
+
+    /// The visits thread, which is made for the first visit.
+    fn visits(&self) -> io::Result<Arc<Visits>> {
+        let mut visits = self.visits.lock();
+        if let Some(visits) = &*visits {
+            return Ok(Arc::clone(visits));
+        }
+        Ok(Arc::clone(visits.insert(Visits::start()?)))
     }
 
     /// A device says hello.

@@ -6,6 +6,7 @@ pub(crate) mod guard;
 pub(crate) mod handshake;
 pub(crate) mod link;
 pub(crate) mod ring;
+pub(crate) mod visits;
 
 use crate::sync;
 use adverb_engine::Capabilities;
