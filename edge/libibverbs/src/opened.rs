@@ -2,13 +2,15 @@
 //!
 //! A request is a mask and attributes, as of `ibv_modify_qp`; with no mask it changes nothing. The answer is an error
 //! number, or 0, and the attributes as `ibv_query_qp` finds them. Both have the same form. A request is the other
-//! program's: what it says is checked as what this one says is.
+//! program's: what it says is checked as what this one says is. Which attributes there are is part of what openers and
+//! makers have agreed on: `VERSION` in `xrc_targets.rs` of the device counts the changes of that list.
 
 use crate::boxed::Plain;
 use crate::errno::{Answer, Errno};
 use adverb_device::{QpState, RemoteTarget};
 use adverb_ibv::layout::QpAttr;
 use libc::c_int;
+use std::mem::offset_of;
 use std::sync::{Mutex, PoisonError};
 
 /// A target of another process.
@@ -72,6 +74,13 @@ macro_rules! message {
             )*
             rest.is_empty().then_some((c_int::from_ne_bytes(*number), attr))
         }
+
+        /// A number that another list does not have.
+        const LIST: usize = {
+            let mut sum = 0;
+            $(sum = (sum * 31 + offset_of!(QpAttr, $($field).+) * 8 + size_of::<$type>()) % 65_521;)*
+            sum
+        };
     };
 }
 
@@ -102,6 +111,9 @@ message! {
     retry_cnt: u8,
     rnr_retry: u8,
 }
+
+const _: () =
+    assert!(LIST == 5683, "another list of attributes is another `VERSION` in `xrc_targets.rs`");
 
 #[cfg(test)]
 mod tests {

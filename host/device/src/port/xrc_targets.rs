@@ -535,7 +535,11 @@ mod tests {
         let ends = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                (0..ROUNDS).for_each(|_| drop(shared_target(&port, &xrcd)));
+                for _ in 0..ROUNDS {
+                    let target = shared_target(&port, &xrcd);
+                    thread::sleep(Duration::from_micros(50)); // So that it is come across.
+                    drop(target);
+                }
                 ends.store(true, Ordering::Relaxed);
             });
             while !ends.load(Ordering::Relaxed) {
