@@ -58,7 +58,7 @@ enum Opened {
     /// Where its events go, if the other is this process's.
     Here { _listener: adverb_device::Listener },
     /// The target, if the other is another process's.
-    There(Remote),
+    There(Box<Remote>),
 }
 
 impl QpInner {
@@ -380,7 +380,7 @@ entry! {
                 (state, Some(target), Opened::Here { _listener: listener })
             }
             Ok(OpenTarget::There(target)) => {
-                let target = Remote::new(target);
+                let target = Box::new(Remote::new(target));
                 let (found, _) = target.ask(0, &layout::QpAttr::zeroed());
                 (found.qp_state, None, Opened::There(target))
             }
