@@ -525,6 +525,20 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Answer {
     Ok(value.into())
 }
 
+/// Has the kernel drop whatever comes to a socket, or no longer, so that no library hears of that.
+pub(crate) fn drop_all(fd: c_int, on: bool) {
+    let mut nothing = libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
+    let name = if on { libc::SO_ATTACH_FILTER } else { libc::SO_DETACH_FILTER };
+    let (level, at, len) = (libc::SOL_SOCKET, &raw const program, size_of_val(&program));
+    // SAFETY: a local, of the length that is said, whose only instruction is a local too.
+    let done = unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, at, len) };
+    assert_eq!(done, 0);
+}
+
+/// A filter's instruction that ends it with a constant: how many bytes are let through.
+const RETURN: u16 = 6;
+
 /// The events of each descriptor, in order, or the name of an error.
 pub(crate) fn poll(fds: &[(c_int, i16)], limit_ms: c_int) -> Result<Vec<i16>, String> {
     let mut polled: Vec<libc::pollfd> = fds

@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -320,6 +321,49 @@ const CASES: &[(&str, Case)] = &[
             send(m.a, b"third", 0).unwrap();
             log.see("got", [(); 3].map(|()| recv(m.b, 100, 0)));
         }
+    }),
+    ("what was to wake a sleeper is lost", |log, m| {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                settle();
+                drop_all(m.b, true);
+                send(m.a, b"lost", 0).unwrap();
+                drop_all(m.b, false);
+                for number in (1..1000).take_while(|_| !is_over.load(Ordering::SeqCst)) {
+                    thread::sleep(Duration::from_millis(10));
+                    send(m.a, format!("{number}").as_bytes(), 0).unwrap();
+                }
+            });
+            let got = recv(m.b, 100, 0).unwrap();
+            is_over.store(true, Ordering::SeqCst);
+            // It may not have been asleep yet.
+            log.see("the next one comes", ["lost", "1"].contains(&got.as_str()));
+        });
+    }),
+    ("a reader at an edge beside one that sleeps", |log, m| {
+        let sleeper_got = AtomicBool::new(false);
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                settle();
+                drop_all(m.b, true);
+                send(m.a, b"lost", 0).unwrap();
+                drop_all(m.b, false);
+                send(m.a, b"kept", 0).unwrap();
+                let e = epoll_create();
+                epoll_ctl(e, libc::EPOLL_CTL_ADD, m.b, EPOLLET_IN, 1).unwrap();
+                let takes = || {
+                    let is_told = !epoll_wait(e, 100).unwrap().is_empty();
+                    is_told && recv(m.b, 100, libc::MSG_DONTWAIT).is_ok()
+                };
+                let is_read = (0..10).any(|_| takes() || sleeper_got.load(Ordering::SeqCst));
+                log.see("one of them has it", is_read);
+                send(m.a, b"end", 0).unwrap();
+                close(e).unwrap();
+            });
+            recv(m.b, 100, 0).unwrap();
+            sleeper_got.store(true, Ordering::SeqCst);
+        });
     }),
     ("several readers share", |log, m| {
         let readers: Vec<_> = (0..4)

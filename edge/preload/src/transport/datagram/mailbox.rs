@@ -40,7 +40,7 @@ pub(super) use senders::{Expects, Origin, Sender, Sent};
 pub(super) use word::Sleep;
 use word::{GONE, SLEEPERS_SHIFT};
 
-const MAGIC: u64 = 0x0008_7872_626d_6b73;
+const MAGIC: u64 = 0x0009_7872_626d_6b73;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
 /// Processes of one family that own a mailbox; if there are more, it is not asked whether they live.
@@ -154,8 +154,6 @@ struct Consumer {
     reader: AtomicU32,
     /// There have been several: one may take what another was woken for.
     is_shared: AtomicU32,
-    /// Since when a second one has waited for the first to wake up.
-    left_ns: AtomicU64,
     /// Sleeps so far that senders may knock at.
     sleeps: AtomicU32,
 }

@@ -35,10 +35,11 @@ const EAGER_LEN: usize = 2048;
 pub(super) const VERIFY: u32 = 4096;
 /// Datagrams that are sent between two looks at whether the receiver reads them.
 pub(super) const LOOK: u32 = 64;
-/// What is put into a mailbox whose reader has been woken and does not run yet, at most, and how often it is woken again
-/// meanwhile: the kernel may have lost what was to wake it, or have brought it elsewhere.
+/// What is put into a mailbox whose reader has been woken and does not run yet, at most, and after how many, or how
+/// long, it is woken again meanwhile: the kernel may have lost what was to wake it, or have brought it elsewhere.
 const UNHEARD_MAX: u32 = 512;
 const KNOCK_AGAIN: u32 = 128;
+const KNOCK_AGAIN_NS: u64 = 1_000_000;
 /// How often a full mailbox is tried again while its owner reads.
 pub(super) const FULL_ROUNDS: u32 = 512;
 
@@ -58,8 +59,10 @@ pub(super) struct Way {
     looks: u32,
     /// The readers were awake for the last one.
     is_awake: bool,
-    /// The sleep of theirs that this socket has ended last, by what it gave to the kernel, and datagrams since.
+    /// The sleep of theirs that this socket has ended last, by what it gave to the kernel; when it last gave it something
+    /// for that, and datagrams since it first did.
     woken: Option<Sleep>,
+    woken_ns: u64,
     unheard: u32,
 }
 
@@ -456,7 +459,7 @@ impl Way {
         let sender = mailbox.enter(me, source, None, sent)?;
         let pushed_to = mailbox.head();
         let (unverified, guessed, looks) = (0, 0, 0);
-        let (is_awake, woken, unheard) = (false, None, 0);
+        let (is_awake, woken, woken_ns, unheard) = (false, None, 0, 0);
         Some(Self {
             mailbox,
             sender,
@@ -466,22 +469,30 @@ impl Way {
             looks,
             is_awake,
             woken,
+            woken_ns,
             unheard,
         })
     }
 
-    /// What has just been given to the kernel ends a sleep.
+    /// What has just been given to the kernel ends a sleep. Of no account if that is one of another mailbox's readers:
+    /// another way may have been taken meanwhile.
     pub(super) fn wakes(&mut self, sleep: Sleep) {
+        if sleep.mailbox() != self.mailbox.cookie() {
+            return;
+        }
         if self.woken != Some(sleep) {
             (self.woken, self.unheard) = (Some(sleep), 0);
         }
+        self.woken_ns = raw::now_ns();
     }
 
     /// The sleep of the reader, if this socket has ended it and one more may be put there before it runs.
     fn woken(&mut self) -> Option<Sleep> {
         let woken = self.woken.filter(|_| self.mailbox.sleep() == self.woken)?;
         self.unheard = self.unheard.saturating_add(1);
-        let is_due = self.unheard.is_multiple_of(KNOCK_AGAIN) || self.unheard > UNHEARD_MAX;
+        let is_due = self.unheard.is_multiple_of(KNOCK_AGAIN)
+            || self.unheard > UNHEARD_MAX
+            || raw::now_ns().saturating_sub(self.woken_ns) > KNOCK_AGAIN_NS;
         (!is_due).then_some(woken)
     }
 

@@ -1,10 +1,10 @@
 //! Sleepers of a mailbox: while there are any, what comes goes through the kernel, which wakes them.
 //!
-//! One datagram is enough for that. So a sleeper that reads the mailbox when it wakes says so, in the word, and a sender that
-//! has given one to the kernel for it puts those that follow into the mailbox, as long as the word says that it is the same
-//! sleep: a receiver that the scheduler keeps waiting does not bring a stream back to the kernel. Only the kernel's datagram
-//! wakes the sleeper. So this is done only where one thread reads, and none can take away what it is woken for; the first
-//! time that another one comes, that waits until the sleeper is up.
+//! One datagram is enough for that. So a sleeper that reads the mailbox when it wakes says so, in the word, and a sender
+//! that has given one to the kernel for it puts those that follow into the mailbox, as long as the word says that it is
+//! the same sleep: so a stream stays in the mailbox while its receiver waits for a processor. Only the kernel's datagram
+//! wakes the sleeper. So this is done only where one thread reads, and none can take away what it is woken for; the
+//! first time that another thread comes to read, its call waits until the sleeper is up.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use super::word::{COMING, GONE, KNOCKABLE, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Slee
 use super::{COMING_NS, Header, Mailbox, NAP_NS};
 use crate::base::{raw, thread};
 
-/// How long another reader waits for a sleeper that has been woken.
+/// How long another reader waits for a sleeper that has been woken, whether or not its own call may wait.
 const SLEEPER_NS: u64 = 20_000_000;
 
 impl Mailbox {
@@ -110,17 +110,22 @@ impl Mailbox {
         let bits = word.0.load(Ordering::Acquire) & (GONE | SLEEPERS | KNOCKABLE | SLEEP);
         let number = consumer.sleeps.load(Ordering::Acquire);
         let is_shared = consumer.is_shared.load(Ordering::Acquire) != 0;
-        Sleep::of_one(bits, number).filter(|_| !is_shared)
+        Sleep::of_one(self.cookie(), bits, number).filter(|_| !is_shared)
     }
 
-    /// Whether the calling thread may take what is here, and what the kernel has. Not if another one sleeps that the kernel
-    /// has woken for records that are here: that one finds nothing there any more, and sleeps on. The readers' lock is held.
+    /// Before the calling thread takes what is here, and what the kernel has. If another one sleeps that the kernel has
+    /// woken for records that are here, it is waited for: if it found nothing there any more, it would sleep on. That can
+    /// happen to a mailbox once, when the second thread comes to read.
     #[inline]
-    pub(crate) fn may_read(&self) -> bool {
-        self.is_only_reader()
-            || self.header().word.0.load(Ordering::Acquire) & KNOCKABLE == 0
-            || !self.has_record()
-            || self.has_waited_for_sleeper()
+    pub(crate) fn let_sleeper_wake(&self) {
+        if !self.is_only_reader() && self.has_woken_sleeper() {
+            self.await_sleeper();
+        }
+    }
+
+    #[inline]
+    fn has_woken_sleeper(&self) -> bool {
+        self.header().word.0.load(Ordering::Acquire) & KNOCKABLE != 0 && self.has_record()
     }
 
     /// Whether no thread but the calling one has read here so far. A handler may have interrupted the sleep of its thread.
@@ -154,20 +159,18 @@ impl Mailbox {
         false
     }
 
-    /// The sleeper may have ended without having woken up.
+    /// The call does not fail for the time being: what a program was told of once, it may never ask for again. The
+    /// sleeper may have ended without having woken up, or what was to wake it may be lost.
     #[cold]
-    fn has_waited_for_sleeper(&self) -> bool {
-        let Header { word, consumer, .. } = self.header();
-        let (now, since) = (raw::now_ns(), consumer.left_ns.load(Ordering::Relaxed));
-        if since == 0 {
-            consumer.left_ns.store(now.max(1), Ordering::Relaxed);
+    fn await_sleeper(&self) {
+        let until = raw::now_ns().saturating_add(SLEEPER_NS);
+        while self.has_woken_sleeper() {
+            if raw::now_ns() > until {
+                self.header().word.0.fetch_and(!(KNOCKABLE | SLEEP), Ordering::AcqRel);
+                return;
+            }
+            raw::nap(NAP_NS);
         }
-        // A time that is still to come was never written by a reader.
-        let is_over = since != 0 && (since > now || now - since > SLEEPER_NS);
-        if is_over {
-            word.0.fetch_and(!(KNOCKABLE | SLEEP), Ordering::AcqRel);
-        }
-        is_over
     }
 
     /// Ends the maker's hold, once no thread can be asleep that does not know of the mailbox:

@@ -20,17 +20,23 @@ const _: () = assert!(
         && CURSOR_BITS + SLEEPERS_SHIFT == u64::BITS
 );
 
-/// A sleep: what the word says of it, which has room for the end of its number, and the number.
+/// A sleep: the mailbox, by its socket; what the word says, which has room for the end of its number; and the number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Sleep {
+    mailbox: u64,
     bits: u64,
     number: u32,
 }
 
 impl Sleep {
     /// That of the only sleeper, if the word says so of the sleep of that number.
-    pub(super) fn of_one(bits: u64, number: u32) -> Option<Self> {
-        (bits == marked(number) | 1).then_some(Self { bits, number })
+    pub(super) fn of_one(mailbox: u64, bits: u64, number: u32) -> Option<Self> {
+        (bits == marked(number) | 1).then_some(Self { mailbox, bits, number })
+    }
+
+    /// The mailbox, by the kernel's number for its socket.
+    pub(crate) fn mailbox(self) -> u64 {
+        self.mailbox
     }
 
     /// Whether that is what a word says, besides how far senders have got.
