@@ -21,6 +21,7 @@ use adverb_sys::process;
 use adverb_sys::unix::{Listener, Stream};
 use clap::Parser;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -86,10 +87,11 @@ type Totals = BTreeMap<u32, BTreeMap<String, Total>>;
 /// Names of one user's programs that are told apart; all others are one.
 const COMMANDS_MAX: usize = 256;
 const OTHERS: &str = "(others)";
-/// Callers that have not asked yet, at most.
+/// Callers at a time.
 const CALLERS_MAX: usize = 64;
-/// How long a helper may take to say what it is asked for.
+/// How long a helper may take to say what it is asked for, and a caller to take the next message of its answer, or all.
 const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE_IN_ALL: Duration = Duration::from_secs(20);
 /// What one helper is heard of before the others are.
 const TURN: usize = 64;
 /// Between two looks for directories of users.
@@ -128,7 +130,8 @@ pub(super) fn run(args: &DaemonArgs) -> Result<(), Failure> {
         daemon.wait(&listener, &callers);
         while let Ok(stream) = listener.accept() {
             callers.truncate(CALLERS_MAX - 1);
-            callers.insert(0, Caller { stream, until: None, answer: VecDeque::new() });
+            let (until, answer) = (None, VecDeque::new());
+            callers.insert(0, Caller { stream, since: Instant::now(), until, answer });
         }
         daemon.hear();
         callers.retain_mut(|caller| daemon.serve(caller));
@@ -139,7 +142,10 @@ pub(super) fn run(args: &DaemonArgs) -> Result<(), Failure> {
 #[derive(Debug)]
 struct Caller {
     stream: Stream,
-    /// It has asked, and is answered then at the latest; or it does without what it has not taken by then.
+    /// It has called.
+    since: Instant,
+    /// Once it has asked: when it is answered, even if helpers have not said by then what they were asked for. While it
+    /// is answered: when that ends, unless it takes something before.
     until: Option<Instant>,
     /// What it has not been sent yet.
     answer: VecDeque<String>,
@@ -154,6 +160,8 @@ impl Caller {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     return self.until.is_some_and(|until| Instant::now() < until);
                 }
+                // That one is too long for a message; others may not be.
+                Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {}
                 Err(_) => return false,
             }
             self.answer.pop_front();
@@ -189,8 +197,9 @@ struct Helper {
     talk: Option<Talk>,
     /// It has been asked what runs, and has not answered.
     is_asked: bool,
-    /// What it has said runs.
+    /// What it has said runs, as much of that as is kept, and how many programs more.
     running: Vec<Ended>,
+    left_out: usize,
 }
 
 /// Lines to and from a helper, none of which is waited for: its user may have stopped it.
@@ -229,6 +238,7 @@ impl Helper {
             talk,
             is_asked: false,
             running: Vec::new(),
+            left_out: 0,
         })
     }
 
@@ -255,6 +265,7 @@ impl Helper {
         self.talk = None;
         self.is_asked = false;
         self.running.clear();
+        self.left_out = 0;
         let _ = self.child.kill();
     }
 
@@ -371,11 +382,12 @@ impl Daemon {
             for _ in 0..TURN {
                 match helper.hear() {
                     Some(Report::Ended(ended)) => {
-                        self.add(helper.user, &ended);
+                        self.add(helper.user, bounded(ended));
                         helper.tell("kept");
                     }
                     Some(Report::Running(all)) => {
-                        helper.running = all;
+                        helper.left_out = all.len().saturating_sub(RUNNING_MAX);
+                        helper.running = all.into_iter().take(RUNNING_MAX).map(bounded).collect();
                         helper.is_asked = false;
                     }
                     None => break,
@@ -389,19 +401,18 @@ impl Daemon {
         }
     }
 
-    fn add(&mut self, user: u32, ended: &Ended) {
+    fn add(&mut self, user: u32, ended: Ended) {
         let commands = self.totals.entry(user).or_default();
-        let is_other = !commands.contains_key(&ended.command) && commands.len() >= COMMANDS_MAX
-            || ended.command.len() > COMMAND_BYTES_MAX;
-        let name = if is_other { OTHERS } else { &ended.command };
-        let total = commands.entry(name.to_owned()).or_default();
+        let is_other = !commands.contains_key(&ended.command) && commands.len() >= COMMANDS_MAX;
+        let name = if is_other { OTHERS.to_owned() } else { ended.command };
+        let total = commands.entry(name).or_default();
         total.processes = total.processes.saturating_add(1);
-        for (name, count) in ended.counters.iter().filter(|(name, _)| name.len() <= NAME_MAX) {
-            if total.counters.len() >= COUNTERS_MAX && !total.counters.contains_key(name) {
+        for (name, count) in ended.counters {
+            if total.counters.len() >= COUNTERS_MAX && !total.counters.contains_key(&name) {
                 continue;
             }
-            let sum = total.counters.entry(name.clone()).or_default();
-            *sum = sum.saturating_add(*count);
+            let sum = total.counters.entry(name).or_default();
+            *sum = sum.saturating_add(count);
         }
         self.keep();
     }
@@ -410,6 +421,9 @@ impl Daemon {
     /// there is more to do.
     fn serve(&mut self, caller: &mut Caller) -> bool {
         let Ok(peer) = caller.stream.peer() else { return false };
+        if caller.since.elapsed() > PATIENCE_IN_ALL {
+            return false;
+        }
         let may_see = |other: u32| peer.uid == 0 || peer.uid == other;
         match caller.stream.recv(&mut [0; 64], &mut Vec::new()) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -429,13 +443,20 @@ impl Daemon {
             if Instant::now() < until && asked.any(|helper| may_see(helper.user)) {
                 return true;
             }
-            caller.answer = self.answer(may_see).map(|what| what.to_string()).collect();
+            caller.answer = self.answer(may_see);
         }
         caller.send()
     }
 
-    /// What a caller may see: its own programs, or root all of them.
-    fn answer(&self, may_see: impl Fn(u32) -> bool + Copy) -> impl Iterator<Item = Value> {
+    /// What a caller is answered.
+    fn answer(&self, may_see: impl Fn(u32) -> bool + Copy) -> VecDeque<String> {
+        let helpers = self.helpers.iter().filter(|one| may_see(one.user));
+        let left_out = helpers.map(|helper| helper.left_out).sum();
+        with_room(self.visible(may_see), left_out)
+    }
+
+    /// All that a caller may see: its own programs, or root all of them.
+    fn visible(&self, may_see: impl Fn(u32) -> bool + Copy) -> impl Iterator<Item = Value> {
         let helpers = self.helpers.iter().filter(move |one| may_see(one.user) && !one.is_asked);
         let running = helpers.flat_map(|Helper { user, running, .. }| {
             running.iter().map(move |Ended { pid, command, counters }| {
@@ -452,11 +473,43 @@ impl Daemon {
     }
 }
 
-/// More counters no program has.
+/// What a helper says of a program, as much of it as is kept: its user may have it say anything.
+fn bounded(said: Ended) -> Ended {
+    let Ended { pid, command, counters } = said;
+    let is_short = command.len() <= COMMAND_BYTES_MAX;
+    let command = if is_short { command } else { OTHERS.to_owned() };
+    let counters = counters.into_iter().filter(|(name, _)| name.len() <= NAME_MAX);
+    Ended { pid, command, counters: counters.take(COUNTERS_MAX).collect() }
+}
+
+/// As much as one caller is answered, and how much more there is, `left_out` of which is known already.
+fn with_room(all: impl Iterator<Item = Value>, mut left_out: usize) -> VecDeque<String> {
+    let mut room = ANSWER_BYTES_MAX;
+    let mut answer = VecDeque::new();
+    for what in all.map(|what| what.to_string()) {
+        match room.checked_sub(what.len()) {
+            Some(rest) => {
+                room = rest;
+                answer.push_back(what);
+            }
+            None => left_out = left_out.saturating_add(1),
+        }
+    }
+    if left_out > 0 {
+        answer.push_back(json!({ "left_out": left_out }).to_string());
+    }
+    answer
+}
+
+/// No program has more counters than that.
 const COUNTERS_MAX: usize = 64;
 /// Nor longer names of them, or of itself, in bytes.
 const NAME_MAX: usize = 64;
 const COMMAND_BYTES_MAX: usize = 256;
+/// Programs that one helper says run, as many of them as are kept.
+const RUNNING_MAX: usize = 4096;
+/// What one caller is answered.
+const ANSWER_BYTES_MAX: usize = 2 << 20;
 
 /// Directories in which programs meet, each of the user whose number it is named after.
 fn users_directories() -> Vec<PathBuf> {
@@ -522,6 +575,10 @@ pub(super) fn ask(directory: Option<&Path>, as_json: bool) -> Result<(), Failure
             println!("{text}");
             continue;
         }
+        if let Some(more) = what.get("left_out") {
+            println!("{more} more are not shown");
+            continue;
+        }
         let label = match (what.get("pid"), what.get("ended")) {
             (Some(pid), _) => format!("pid {pid}"),
             (None, ended) => format!("{} ended", ended.and_then(|n| n.as_u64()).unwrap_or(0)),
@@ -535,4 +592,46 @@ pub(super) fn ask(directory: Option<&Path>, as_json: bool) -> Result<(), Failure
             what.get("command").and_then(|name| name.as_str()).unwrap_or_default()
         );
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_a_helper_says_only_so_much_is_kept() {
+        let long = "x".repeat(LINE);
+        let counters = (0..1000).map(|number| (format!("rx_{number}"), 1));
+        let counters = counters.chain([(long.clone(), 1)]).collect();
+        let kept = bounded(Ended { pid: 1, command: long, counters });
+        assert_eq!((kept.command.as_str(), kept.counters.len()), (OTHERS, COUNTERS_MAX));
+        assert!(kept.counters.keys().all(|name| name.len() <= NAME_MAX));
+        let sound = Ended { pid: 1, command: "x".to_owned(), counters: kept.counters.clone() };
+        let kept = bounded(sound);
+        assert_eq!((kept.command.as_str(), kept.counters.len()), ("x", COUNTERS_MAX));
+    }
+
+    #[test]
+    fn an_answer_has_a_bound_and_says_what_it_lacks() {
+        let all = || (0..10).map(|number| json!({ "uid": number }));
+        assert_eq!(with_room(all(), 0).len(), 10);
+        let long = json!({ "command": "x".repeat(ANSWER_BYTES_MAX / 4) });
+        let answer = with_room((0..10).map(|_| long.clone()), 5);
+        assert!(answer.iter().map(String::len).sum::<usize>() <= ANSWER_BYTES_MAX + LINE);
+        assert_eq!(answer.len(), 4);
+        assert_eq!(answer.back().map(String::as_str), Some("{\"left_out\":12}"));
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_message_costs_the_caller_no_other() {
+        let [stream, other] = Stream::pair().expect("two ends");
+        let answer = VecDeque::from(["x".repeat(1 << 22), "short".to_owned()]);
+        let mut caller = Caller { stream, since: Instant::now(), until: None, answer };
+        assert!(!caller.send());
+        let mut bytes = [0; 64];
+        let got = other.recv(&mut bytes, &mut Vec::new()).expect("a message");
+        assert_eq!(bytes.get(..got), Some(&b"short"[..]));
+    }
+
+    const LINE: usize = 4096;
 }
