@@ -6,13 +6,14 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use adverb_sys::process;
+use rustix::fs::OFlags;
 
 use crate::top::group::printable;
 
@@ -50,9 +51,9 @@ pub(super) struct Source {
     waits: Option<Waits>,
     /// Where these files are.
     directory: PathBuf,
-    /// What the kernel said of the sockets of its processes, and where mailboxes are, by the kernel's number of each's
-    /// socket: to read that for each socket would take for ever.
-    tables: RefCell<BTreeMap<(u64, &'static str), Table>>,
+    /// What the kernel said of the sockets of each network namespace, and where mailboxes are, by the kernel's number
+    /// of each's socket: to read that for each socket, or each process, would take for ever.
+    tables: RefCell<BTreeMap<(PathBuf, &'static str), Table>>,
     mailboxes: RefCell<Option<BTreeMap<String, PathBuf>>>,
 }
 
@@ -91,13 +92,20 @@ impl Waits {
     }
 }
 
-/// More places there are not, nor numbers in each, or of a socket, or bytes of one, or sockets, or bytes of memberships:
-/// what a file says may be nonsense.
+// What a file says may be nonsense. It is believed up to these bounds.
+
+/// Places where calls that wait count.
 const PLACES_MAX: u64 = 1024;
+/// Numbers of a socket; or of one such place.
 const FIELDS_MAX: usize = 256;
+/// What one socket takes in the file.
 const SLOT_BYTES_MAX: usize = 1 << 16;
+/// Sockets.
 const SLOTS_MAX: u64 = 1 << 18;
+/// Memberships of all sockets.
 const MEMBERS_BYTES_MAX: u64 = 1 << 20;
+/// Tables of the kernel's that are kept for the sockets of one file: four for each network namespace of its processes.
+const TABLES_MAX: usize = 4 * 16;
 
 /// The name of a number, as others may read it.
 fn name(text: &str) -> Option<String> {
@@ -122,12 +130,22 @@ pub(super) fn number(file: &File, at: u64, size: usize) -> Option<u64> {
 }
 
 /// A pipe would be waited for, and a link may lead to anything.
-const FLAGS: i32 = 0o4000 | 0o400_000; // O_NONBLOCK, O_NOFOLLOW
+const FLAGS: i32 = OFlags::NONBLOCK.union(OFlags::NOFOLLOW).bits().cast_signed();
+
+/// Opens a file of a program's, if it is one: its user may have put anything there.
+fn open(path: &Path, options: &mut OpenOptions) -> Option<File> {
+    let file = options.read(true).custom_flags(FLAGS).open(path).ok()?;
+    file.metadata().is_ok_and(|about| about.is_file()).then_some(file)
+}
+
+/// The same, to read it alone.
+fn open_read(path: &Path) -> Option<File> {
+    open(path, &mut File::options())
+}
 
 impl Source {
     pub(super) fn open(path: &Path) -> Option<Self> {
-        let file = File::options().read(true).write(true).custom_flags(FLAGS).open(path).ok()?;
-        file.metadata().ok().filter(|about| about.is_file())?;
+        let file = open(path, File::options().write(true))?;
         let mut head = [0; 4096];
         file.read_exact_at(&mut head, 0).ok()?;
         let end = head.iter().position(|byte| *byte == 0)?;
@@ -212,9 +230,14 @@ impl Source {
         let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
         let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
         let names = if kind(row) == "datagram" { ["udp", "udp6"] } else { ["tcp", "tcp6"] };
+        let namespace = fs::read_link(format!("/proc/{pid}/ns/net")).ok()?;
         let mut tables = self.tables.borrow_mut();
         names.into_iter().find_map(|name| {
-            let table = tables.entry((pid, name)).or_insert_with(|| table_of(pid, name));
+            let place = (namespace.clone(), name);
+            if tables.len() >= TABLES_MAX && !tables.contains_key(&place) {
+                return None;
+            }
+            let table = tables.entry(place).or_insert_with(|| table_of(pid, name));
             table.get(inode).cloned()
         })
     }
@@ -243,7 +266,7 @@ impl Source {
 
     fn in_ring(&self, row: &Row) -> Option<u64> {
         let name = format!("{:016x}{:016x}", get(row, "meeting_a"), get(row, "meeting_b"));
-        let file = File::open(self.directory.join(name)).ok()?;
+        let file = open_read(&self.directory.join(name))?;
         let [to_server_head, to_server_tail, to_client_head, to_client_tail] = self.ring?;
         let (head, tail) = match get(row, "is_server") {
             0 => (to_client_head, to_client_tail),
@@ -257,7 +280,7 @@ impl Source {
     fn in_mailbox(&self, row: &Row) -> Option<[u64; 4]> {
         let mut known = self.mailboxes.borrow_mut();
         let mailboxes = known.get_or_insert_with(|| mailboxes_in(&self.directory));
-        let file = File::open(mailboxes.get(&format!("{:016x}", get(row, "cookie")))?).ok()?;
+        let file = open_read(mailboxes.get(&format!("{:016x}", get(row, "cookie")))?)?;
         let counts = self.mailbox?.map(|at| number(&file, at, 8));
         let [Some(pushed), Some(taken), Some(charged), Some(released), Some(lost), Some(bytes)] =
             counts
@@ -495,7 +518,7 @@ fn mailboxes_in(directory: &Path) -> BTreeMap<String, PathBuf> {
 /// Lines of one of the kernel's tables, by the numbers that descriptors have.
 type Table = BTreeMap<String, KernelLine>;
 
-/// The table that a process sees.
+/// The table that a process sees, which is that of its network namespace.
 fn table_of(pid: u64, table: &'static str) -> Table {
     let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
     let lines = text.lines().filter_map(|line| KernelLine::parse(table, line));
@@ -544,6 +567,21 @@ mod tests {
         assert_eq!(all.get(4), Some(&("select", "hit", 96)));
         assert_eq!(all.len(), 8);
         assert!(Waits::parse("64:32:x:select:hit").is_none());
+    }
+
+    /// Goal: a pipe that lies where a ring or a mailbox should is not waited for, and a link is not followed.
+    #[test]
+    fn only_files_are_opened() {
+        let place = std::env::temp_dir().join(format!("adverb-opened-{}", std::process::id()));
+        fs::create_dir_all(&place).expect("a directory");
+        let [file, pipe, link] = ["file", "pipe", "link"].map(|name| place.join(name));
+        fs::write(&file, "text").expect("a file");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo(1)");
+        assert!(made.success());
+        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        assert!(open_read(&file).is_some());
+        assert!([&pipe, &link, &place].into_iter().all(|path| open_read(path).is_none()));
+        fs::remove_dir_all(&place).expect("a directory");
     }
 
     #[test]

@@ -141,7 +141,7 @@ fn nonsense_in_files_of_counters_harms_no_one() {
     for (turn, bytes) in all.iter().enumerate() {
         fs::write(&fake, bytes).expect("a file");
         let views = ["-v 1", "-v 3", "-v 4", "--json", "--prometheus", "-S 0", "-z"];
-        // Each takes a process: all views of every tenth, one of the others.
+        // Each takes a process: all views of every 25th and of the last five, which differ in kind; one of the others.
         let is_whole = turn % 25 == 0 || turn + 5 >= all.len();
         let count = if is_whole { views.len() } else { 1 };
         for view in views.iter().cycle().skip(turn % views.len()).take(count) {
