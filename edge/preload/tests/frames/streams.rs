@@ -41,7 +41,7 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             Some(("idle", bytes)) => idle(stream, bytes.parse().expect("a number")),
             Some(("end", bytes)) => end(stream, bytes.parse().expect("a number")),
             Some(("low", bytes)) => {
-                set(&stream, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 16 << 10);
+                narrow(&stream);
                 pour(stream, bytes.parse().expect("a number"));
             }
             Some(("hold", option)) => impatient(stream, option),
@@ -193,14 +193,21 @@ fn late(mut stream: TcpStream, bytes: usize) {
     println!("said {}", rest.len());
 }
 
+/// Has the kernel take little at a time.
+fn narrow(stream: &TcpStream) {
+    set(stream, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 16 << 10);
+}
+
 /// Sends so many bytes at once, and does nothing more.
 fn idle(mut stream: TcpStream, bytes: usize) {
+    narrow(&stream);
     stream.write_all(&pattern(bytes)).expect("it is sent");
     std::thread::park();
 }
 
 /// Sends so many bytes at once, ends its stream, and waits for the end of the other.
 fn end(mut stream: TcpStream, bytes: usize) {
+    narrow(&stream);
     stream.write_all(&pattern(bytes)).expect("it is sent");
     stream.shutdown(Shutdown::Write).expect("it ends");
     println!("said {:?}", stream.read(&mut [0; 9]));
