@@ -624,7 +624,7 @@ mod tests {
 
     #[test]
     fn what_is_too_long_for_a_message_costs_the_caller_no_other() {
-        let [stream, other] = Stream::pair().expect("two ends");
+        let [stream, other] = Stream::one_way().expect("two ends");
         let answer = VecDeque::from(["x".repeat(1 << 22), "short".to_owned()]);
         let mut caller = Caller { stream, since: Instant::now(), until: None, answer };
         assert!(!caller.send());
