@@ -97,7 +97,9 @@ pub(crate) unsafe fn receive_short(
         return None;
     }
     let mailbox = attachment::inbox(socket, fd)?.mailbox();
-    mailbox.let_sleeper_wake();
+    if !mailbox.let_sleeper_wake() {
+        return None;
+    }
     let _held = mailbox.hold_readers()?;
     mind_others(socket, fd, mailbox);
     let front = mailbox.front().filter(|front| front.len <= most && !mailbox.is_blocked(front))?;
@@ -293,7 +295,9 @@ fn attempt(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
 
 /// The mailbox first, the kernel's queue when it is empty, or has to wait for what is there.
 fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
-    mailbox.let_sleeper_wake();
+    if !mailbox.let_sleeper_wake() {
+        return Err(Errno::AGAIN);
+    }
     let Some(_held) = mailbox.hold_readers() else {
         attachment::give_up(socket, fd);
         return from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false);

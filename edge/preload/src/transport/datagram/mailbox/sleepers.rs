@@ -115,12 +115,20 @@ impl Mailbox {
 
     /// Before the calling thread takes what is here, and what the kernel has. If another one sleeps that the kernel has
     /// woken for records that are here, it is waited for: if it found nothing there any more, it would sleep on. That can
-    /// happen to a mailbox once, when the second thread comes to read.
+    /// happen to a mailbox once, when the second thread comes to read. Refused to a handler that has interrupted the
+    /// sleeper itself, which would wait for it in vain.
     #[inline]
-    pub(crate) fn let_sleeper_wake(&self) {
-        if !self.is_only_reader() && self.has_woken_sleeper() {
-            self.await_sleeper();
+    #[must_use]
+    pub(crate) fn let_sleeper_wake(&self) -> bool {
+        if self.is_only_reader() || !self.has_woken_sleeper() {
+            return true;
         }
+        let is_handler = thread::with(|thread| thread.handlers.get() > 0);
+        if is_handler && self.header().consumer.reader.load(Ordering::Relaxed) == thread::id() {
+            return false;
+        }
+        self.await_sleeper();
+        true
     }
 
     #[inline]
