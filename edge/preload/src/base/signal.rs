@@ -23,7 +23,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use crate::base::real::real;
-use crate::base::thread::{self, Interrupts};
+use crate::base::thread::{self, Handler, Interrupts};
 use crate::base::{copy, raw, shelter};
 
 const SIGNALS: usize = 65;
@@ -111,10 +111,27 @@ extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
     // SAFETY: the program has given this address to `sigaction` as its handler (rule 1).
     let call: extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
         unsafe { std::mem::transmute(handler) };
-    let depth =
-        thread::with(|thread| thread.handlers.replace(thread.handlers.get().wrapping_add(1)));
+    // SAFETY: the kernel's own (rule 3).
+    let is_outermost = thread::begin_handler(unsafe { place_of(context) });
     call(signal, info, context);
-    thread::with(|thread| thread.handlers.set(depth));
+    if is_outermost {
+        thread::end_handler();
+    }
+}
+
+/// Where a handler runs.
+///
+/// # Safety
+///
+/// `context` is what the kernel gave to it, or null.
+unsafe fn place_of(context: *mut c_void) -> Handler {
+    // SAFETY: the caller's promise.
+    let interrupted = unsafe { context.cast::<libc::ucontext_t>().as_ref() };
+    let alternate = interrupted.map_or((0, 0), |context| {
+        let stack = &context.uc_stack;
+        (stack.ss_sp.addr(), stack.ss_size)
+    });
+    Handler { context: context.addr(), alternate }
 }
 
 /// The signals of a copy that finds no memory.

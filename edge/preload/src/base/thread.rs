@@ -34,8 +34,8 @@ pub(crate) struct Thread {
     pub(crate) preemptions: Cell<u64>,
     /// It has woken another thread, which may be waiting for its processor.
     pub(crate) has_woken: Cell<bool>,
-    /// Handlers that it is in, which have interrupted it wherever it was.
-    pub(crate) handlers: Cell<u32>,
+    /// The outermost handler that it is in.
+    handler: Cell<Option<Handler>>,
     /// It has taken all locks for a fork.
     pub(crate) is_prepared: Cell<bool>,
     /// It is in a fork by the function of that name.
@@ -64,7 +64,7 @@ thread_local! {
             pace: Cell::new(Pace::new()),
             preemptions: Cell::new(0),
             has_woken: Cell::new(false),
-            handlers: Cell::new(0),
+            handler: Cell::new(None),
             is_prepared: Cell::new(false),
             is_forking: Cell::new(false),
             forking: Cell::new(None),
@@ -159,6 +159,57 @@ pub(crate) fn count_interrupt(restarts: bool) {
     });
 }
 
+/// Where on its stack a handler runs, which has interrupted its thread wherever that was: below the context that the kernel
+/// has given it. One that is left by `longjmp` has not returned, but the stack is no longer there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handler {
+    pub(crate) context: usize,
+    /// Start and length of the other stack that its thread has for handlers.
+    pub(crate) alternate: (usize, usize),
+}
+
+impl Handler {
+    fn holds(self, stack: usize) -> bool {
+        let (start, len) = self.alternate;
+        let is_alternate = |at: usize| at.wrapping_sub(start) < len;
+        is_alternate(stack) || !is_alternate(self.context) && stack < self.context
+    }
+}
+
+/// A handler begins. Returns whether it is the outermost one, for which [`end_handler`] is called.
+pub(crate) fn begin_handler(new: Handler) -> bool {
+    with(|thread| {
+        let is_outermost = thread.handler.get().is_none_or(|outer| !outer.holds(new.context));
+        if is_outermost {
+            thread.handler.set(Some(new));
+        }
+        is_outermost
+    })
+}
+
+/// The outermost handler returns.
+pub(crate) fn end_handler() {
+    with(|thread| thread.handler.set(None));
+}
+
+/// Whether the calling thread is in a handler. After one that was left by `longjmp`, that is believed as long as the thread
+/// has only been asked in calls that reach as deep.
+#[inline]
+pub(crate) fn is_in_handler() -> bool {
+    with(|thread| thread.handler.get().is_some_and(|handler| is_still_in(thread, handler)))
+}
+
+#[cold]
+#[inline(never)]
+fn is_still_in(thread: &Thread, handler: Handler) -> bool {
+    let here = 0_u8;
+    let is_in = handler.holds((&raw const here).addr());
+    if !is_in {
+        thread.handler.set(None);
+    }
+    is_in
+}
+
 /// What interrupts a wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Interrupts {
@@ -197,4 +248,45 @@ pub(crate) fn interrupts(kind: Interrupts) -> u32 {
         Interrupts::All => thread.interrupts.get(),
         Interrupts::Hard => thread.hard_interrupts.get(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Handler, begin_handler, end_handler, is_in_handler, with};
+
+    fn below(calls: u32, f: &mut dyn FnMut(usize)) {
+        let here = [0_u8; 256];
+        match calls {
+            0 => f((&raw const here).addr()),
+            _ => below(calls - 1, f),
+        }
+    }
+
+    /// Goal: a handler counts as long as its stack is there, also one in another, and one on a stack of its own.
+    #[test]
+    fn a_handler_that_has_been_left_is_none() {
+        let none = (0, 0);
+        below(20, &mut |context| {
+            assert!(begin_handler(Handler { context, alternate: none }));
+            below(5, &mut |context| {
+                assert!(is_in_handler());
+                assert!(!begin_handler(Handler { context, alternate: none }));
+            });
+            assert!(is_in_handler());
+        });
+        assert!(!is_in_handler());
+        below(20, &mut |context| {
+            assert!(begin_handler(Handler { context, alternate: none }));
+        });
+        below(10, &mut |context| {
+            assert!(begin_handler(Handler { context, alternate: none }));
+            end_handler();
+            assert!(!is_in_handler());
+        });
+        let own = Box::new([0_u8; 64]);
+        let alternate = (own.as_ptr().addr(), own.len());
+        assert!(begin_handler(Handler { context: alternate.0 + 60, alternate }));
+        assert!(with(|thread| thread.handler.get()).is_some_and(|one| one.holds(alternate.0)));
+        below(20, &mut |_| assert!(!is_in_handler()));
+    }
 }

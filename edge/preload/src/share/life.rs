@@ -115,7 +115,7 @@ pub(crate) fn before_fork() {
 /// loader's locks, and the program's memory for what it does not find: a handler may have interrupted either.
 fn prepare_many() {
     let forks = FORKS.load(Ordering::Relaxed);
-    let is_in_midst = thread::holds_locks() || thread::with(|thread| thread.handlers.get()) != 0;
+    let is_in_midst = thread::holds_locks() || thread::is_in_handler();
     if forks > MANY_FORKS || forks == MANY_FORKS && is_in_midst {
         return;
     }
@@ -264,7 +264,7 @@ extern "C" fn in_child() {
     if thread::with(|thread| thread.is_prepared.replace(false)) {
         locks().for_each(Lock::let_go);
         epoll::after_fork();
-        if thread::with(|thread| thread.handlers.get()) == 0 {
+        if !thread::is_in_handler() {
             epoll::count_again();
             count_users();
         }

@@ -218,7 +218,7 @@ static LAST_S: AtomicU32 = AtomicU32::new(0);
 /// Takes from the dead what they had.
 pub(crate) fn sweep(is_thorough: bool) {
     // A handler may have interrupted a call that is about to use what is swept away.
-    if thread::with(|thread| thread.handlers.get()) != 0 || confined::is_confined() {
+    if thread::is_in_handler() || confined::is_confined() {
         return;
     }
     let errno = raw::errno();

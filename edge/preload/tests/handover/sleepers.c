@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ static void fail(int line, const char *what) {
 /* As many as a mailbox takes from a sender that has woken its reader, and more; and less than ten of them take of the
  * kernel's queue. */
 enum { FEW = 200, MANY = 700, BYTES = 8 << 10 };
-enum { TALK = 40, OTHER = 1 };
+enum { TALK = 40, OTHER = 1, JUMPED = 1 };
 
 /* What the processes share. */
 static struct { volatile int got, other, port; } *all;
@@ -41,6 +42,27 @@ static void interrupted(int signal) {
 	int errno_before = errno;
 	if (next_of(MSG_DONTWAIT) != UINT32_MAX) all->other++;
 	errno = errno_before;
+}
+
+/* It leaves the call that it has interrupted for good. */
+static sigjmp_buf before_call;
+static void jumps(int signal) {
+	siglongjmp(before_call, 1);
+}
+
+/* It reads all that there is, though the call that it has interrupted sleeps on. */
+static void insists(int signal) {
+	struct pollfd polled = { fd, POLLIN };
+	while (all->got < FEW / 2) {
+		uint32_t number = UINT32_MAX;
+		while (number == UINT32_MAX) {
+			CHECK(poll(&polled, 1, -1) == 1);
+			number = next_of(MSG_DONTWAIT);
+		}
+		CHECK(number == all->got);
+		all->got++;
+	}
+	for (; all->got < FEW; all->got++) CHECK(next_of(0) == all->got);
 }
 
 /* Reads numbers, of which none may be missing nor come before its turn. */
@@ -129,10 +151,10 @@ static void receiver(const char *how, int told) {
 	CHECK(write(told, "x", 1) == 1);
 	talks(fd);
 	if (!strcmp(how, "other")) other = other_reader();
-	if (!strcmp(how, "handler")) {
-		struct sigaction action = { .sa_handler = interrupted, .sa_flags = SA_RESTART };
-		CHECK(!sigaction(SIGUSR1, &action, NULL));
-	}
+	struct sigaction action = { .sa_handler = interrupted, .sa_flags = SA_RESTART };
+	if (!strcmp(how, "jump")) action.sa_handler = jumps;
+	if (!strcmp(how, "insist")) action.sa_handler = insists;
+	CHECK(!sigaction(SIGUSR1, &action, NULL));
 	by_poll = !strcmp(how, "poll");
 	if (other) {
 		/* The other one gets all that is sent while this one is stopped. */
@@ -142,6 +164,17 @@ static void receiver(const char *how, int told) {
 		int status;
 		CHECK(waitpid(other, &status, 0) == other && !status);
 		reads(FEW - 1);
+	} else if (!strcmp(how, "insist")) {
+		/* The handler gets what was sent before. */
+		uint32_t number = next_of(0);
+		CHECK(number == FEW && all->got == FEW);
+		all->got++;
+		reads(FEW - 1);
+	} else if (!strcmp(how, "jump")) {
+		if (!sigsetjmp(before_call, 1)) reads(1);
+		all->other = JUMPED;
+		while (all->other == JUMPED) usleep(1000);
+		reads(2 * FEW);
 	} else {
 		reads(!strcmp(how, "many") ? MANY : 2 * FEW);
 	}
@@ -166,7 +199,13 @@ int main(int count, char **words) {
 	CHECK(!connect(from, (struct sockaddr *)&to, sizeof to));
 	for (int i = 0; i < TALK; i++) CHECK(send(from, &byte, 1, 0) == 1 && recv(from, &byte, 1, 0) == 1);
 
-	stopped(child);
+	if (strcmp(how, "jump")) {
+		stopped(child);
+	} else {
+		sleeps(child);
+		CHECK(!kill(child, SIGUSR1));
+		while (!all->other) usleep(1000);
+	}
 	sends(from, &number, !strcmp(how, "many") ? MANY : FEW);
 	if (!strcmp(how, "many")) {
 		/* It may be that nothing of that arrives: the rest goes through the kernel. */
@@ -178,7 +217,8 @@ int main(int count, char **words) {
 		all->other = OTHER;
 		while (all->got < FEW) usleep(1000);
 	}
-	if (!strcmp(how, "handler")) CHECK(!kill(child, SIGUSR1));
+	if (!strcmp(how, "jump")) all->other = 0;
+	if (!strcmp(how, "handler") || !strcmp(how, "insist")) CHECK(!kill(child, SIGUSR1));
 	CHECK(!kill(child, SIGCONT));
 	if (strcmp(how, "many")) {
 		while (all->got < FEW) usleep(1000);

@@ -156,6 +156,8 @@ struct Consumer {
     is_shared: AtomicU32,
     /// Sleeps so far that senders may knock at.
     sleeps: AtomicU32,
+    /// Since when a handler has been kept from what the sleep was ended for that it has interrupted.
+    refused_ns: AtomicU64,
 }
 
 /// Whether it is known of what the kernel brings to which address it was sent.

@@ -9,10 +9,11 @@
 use std::sync::atomic::Ordering;
 
 use super::word::{COMING, GONE, KNOCKABLE, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Sleep, marked};
-use super::{COMING_NS, Header, Mailbox, NAP_NS};
+use super::{COMING_NS, Consumer, Header, Mailbox, NAP_NS};
 use crate::base::{raw, thread};
 
-/// How long another reader waits for a sleeper that has been woken, whether or not its own call may wait.
+/// How long another reader waits for a sleeper that has been woken, whether or not its own call may wait, and for how long a
+/// handler reads nothing that has interrupted it.
 const SLEEPER_NS: u64 = 20_000_000;
 
 impl Mailbox {
@@ -115,20 +116,12 @@ impl Mailbox {
 
     /// Before the calling thread takes what is here, and what the kernel has. If another one sleeps that the kernel has
     /// woken for records that are here, it is waited for: if it found nothing there any more, it would sleep on. That can
-    /// happen to a mailbox once, when the second thread comes to read. Refused to a handler that has interrupted the
-    /// sleeper itself, which would wait for it in vain.
+    /// happen to a mailbox once, when the second thread comes to read. Refused for a while to a handler that has interrupted
+    /// the sleeper itself, which would wait for it in vain.
     #[inline]
     #[must_use]
     pub(crate) fn let_sleeper_wake(&self) -> bool {
-        if self.is_only_reader() || !self.has_woken_sleeper() {
-            return true;
-        }
-        let is_handler = thread::with(|thread| thread.handlers.get() > 0);
-        if is_handler && self.header().consumer.reader.load(Ordering::Relaxed) == thread::id() {
-            return false;
-        }
-        self.await_sleeper();
-        true
+        self.is_only_reader() || !self.has_woken_sleeper() || self.outlast_sleeper()
     }
 
     #[inline]
@@ -140,7 +133,7 @@ impl Mailbox {
     #[inline]
     fn is_only_reader(&self) -> bool {
         let consumer = &self.header().consumer;
-        let (me, is_handler) = (thread::id(), thread::with(|thread| thread.handlers.get() > 0));
+        let (me, is_handler) = (thread::id(), thread::is_in_handler());
         if !is_handler && consumer.reader.load(Ordering::Relaxed) == me {
             return consumer.is_shared.load(Ordering::Relaxed) == 0;
         }
@@ -167,18 +160,28 @@ impl Mailbox {
         false
     }
 
-    /// The call does not fail for the time being: what a program was told of once, it may never ask for again. The
-    /// sleeper may have ended without having woken up, or what was to wake it may be lost.
+    /// The call does not fail for the time being: what a program was told of once, it may never ask for again; but a
+    /// handler's does. The sleeper may have ended without having woken up, or what was to wake it may be lost.
     #[cold]
-    fn await_sleeper(&self) {
-        let until = raw::now_ns().saturating_add(SLEEPER_NS);
-        while self.has_woken_sleeper() {
-            if raw::now_ns() > until {
-                self.header().word.0.fetch_and(!(KNOCKABLE | SLEEP), Ordering::AcqRel);
-                return;
+    fn outlast_sleeper(&self) -> bool {
+        let Consumer { reader, refused_ns, .. } = &self.header().consumer;
+        let is_own = reader.load(Ordering::Relaxed) == thread::id();
+        if is_own && thread::is_in_handler() {
+            let (now, o) = (raw::now_ns(), Ordering::Relaxed);
+            let since = refused_ns.compare_exchange(0, now, o, o).err().unwrap_or(now);
+            if now.saturating_sub(since) <= SLEEPER_NS {
+                return false;
             }
-            raw::nap(NAP_NS);
+        } else if !is_own {
+            let until = raw::now_ns().saturating_add(SLEEPER_NS);
+            while self.has_woken_sleeper() && raw::now_ns() <= until {
+                raw::nap(NAP_NS);
+            }
         }
+        if self.has_woken_sleeper() {
+            self.header().word.0.fetch_and(!(KNOCKABLE | SLEEP), Ordering::AcqRel);
+        }
+        true
     }
 
     /// Ends the maker's hold, once no thread can be asleep that does not know of the mailbox:
