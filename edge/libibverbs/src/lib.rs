@@ -16,6 +16,7 @@
 //! | domains, regions, windows, device memory | `memory.rs`, `xrc.rs`; buffers, registration by attributes: `buffer.rs` |
 //! | completions, channels, events | `cq.rs`, `events.rs` |
 //! | queue pairs, shared receive queues, address handles | `qp.rs`, `srq.rs`, `ah.rs`, `way.rs` |
+//! | XRC targets of other processes | `opened.rs`, `message.rs` |
 //! | posting | `post.rs`; `ibv_wr_*`: `work.rs` |
 //! | what devices and ports are like | `query.rs` |
 //! | files that programs look at | `sysfs.rs`, `shared_tree.rs`, `files.rs` |
@@ -48,6 +49,7 @@ mod files;
 mod forward;
 mod loader;
 mod memory;
+mod message;
 mod opened;
 mod post;
 mod qp;

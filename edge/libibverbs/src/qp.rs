@@ -11,6 +11,7 @@ use crate::cq::cq_of;
 use crate::errno::{Answer, BUSY, INVALID, UNSUPPORTED};
 use crate::export::{entry, export};
 use crate::memory::{Use, pd_of};
+use crate::message;
 use crate::opened::{self, Remote, state_for_c};
 use crate::srq::srq_of;
 use crate::way::{group, way, way_for_c};
@@ -504,7 +505,7 @@ export! {
 
 /// Does what another process asks of a target that it has opened.
 fn serve(target: &adverb_device::Qp, request: &[u8]) -> Vec<u8> {
-    let changed = match opened::parse(request) {
+    let changed = match message::parse(request) {
         None => Err(INVALID),
         Some((0, _)) => Ok(()),
         Some((mask, attr)) => modify(target, QpType::XrcTarget, &attr, mask).map(drop),

@@ -9,6 +9,8 @@ mod boundary;
 mod cm;
 mod compiled;
 mod drop_in;
+#[path = "../../src/message.rs"]
+mod message;
 mod newer;
 mod others;
 #[path = "../../src/shared_tree.rs"]
