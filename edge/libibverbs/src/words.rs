@@ -32,7 +32,7 @@ names! {
 names! {
     ibv_port_state_str(0 =>
         c"no state change (NOP)" c"down" c"init" c"armed" c"active" c"active defer";
-        otherwise c"invalid state")
+        otherwise c"unknown")
 }
 
 names! {
@@ -48,17 +48,17 @@ names! {
 names! {
     ibv_wc_status_str(0 =>
         c"success" c"local length error" c"local QP operation error" c"local EE context operation error"
-        c"local protection error" c"work request flushed error" c"memory window bind error" c"bad response error"
+        c"local protection error" c"Work Request Flushed Error" c"memory management operation error" c"bad response error"
         c"local access error" c"remote invalid request error" c"remote access error" c"remote operation error"
         c"transport retry counter exceeded" c"RNR retry counter exceeded" c"local RDD violation error"
-        c"remote invalid RD request" c"remote aborted error" c"invalid EE context number" c"invalid EE context state"
-        c"fatal error" c"response timeout error" c"general error" c"tag matching error"
-        c"tag matching rendezvous incomplete";
+        c"remote invalid RD request" c"aborted error" c"invalid EE context number" c"invalid EE context state"
+        c"fatal error" c"response timeout error" c"general error" c"TM error"
+        c"TM software rendezvous";
         otherwise c"unknown")
 }
 
 /// Rates: the number of `enum ibv_rate`, multiples of 2.5 Gbit/s (0: none), Mbit/s.
-const RATES: [(c_int, c_int, c_int); 21] = [
+const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2_500),
     (5, 2, 5_000),
     (3, 4, 10_000),
@@ -76,10 +76,12 @@ const RATES: [(c_int, c_int, c_int); 21] = [
     (16, 0, 103_125),
     (17, 0, 206_250),
     (18, 0, 309_375),
-    (19, 0, 28_125),
-    (20, 0, 50_000),
-    (21, 0, 400_000),
-    (22, 0, 600_000),
+    (19, 11, 28_125),
+    (20, 20, 53_125),
+    (21, 160, 425_000),
+    (22, 240, 637_500),
+    (23, 320, 850_000),
+    (24, 480, 1_275_000),
 ];
 
 /// The largest rate of a port.

@@ -145,6 +145,14 @@ fn buffers_and_registration_by_attributes_of_later_releases_work() {
     support::alone(program.path(), &[], &set);
 }
 
+/// Goal: what programs print and compare, names of numbers and rates, is that of the system's library.
+#[test]
+fn names_and_rates_are_those_of_the_library_behind() {
+    if let Some(program) = Compiled::new("words", &["-libverbs", "-ldl"]) {
+        support::alone(program.path(), &[], &[]);
+    }
+}
+
 /// Goal: FLUSH and ATOMIC WRITE do what they are for by both interfaces; a region that ought to outlive a loss of power, and each
 /// mistake, is refused.
 #[test]

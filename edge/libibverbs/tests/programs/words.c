@@ -1,0 +1,48 @@
+/* Names of numbers, and rates, as the library in front says them and as the system's does, which is loaded beside it. Prints
+ * what differs, and ends with how much that is. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <string.h>
+
+static void *behind;
+static int wrong;
+
+static void names(const char *what, int last)
+{
+	const char *(*here)(int) = dlsym(RTLD_DEFAULT, what), *(*there)(int) = dlsym(behind, what);
+	for (int number = -2; number <= last; number++)
+		if (strcmp(here(number), there(number))) {
+			printf("%s(%d): %s, not %s\n", what, number, here(number), there(number));
+			wrong++;
+		}
+}
+
+static void numbers(const char *what, int last)
+{
+	int (*here)(int) = dlsym(RTLD_DEFAULT, what), (*there)(int) = dlsym(behind, what);
+	for (int number = -2; number <= last; number++)
+		if (here(number) != there(number)) {
+			printf("%s(%d): %d, not %d\n", what, number, here(number), there(number));
+			wrong++;
+		}
+}
+
+int main(void)
+{
+	behind = dlmopen(LM_ID_NEWLM, "libibverbs.so.1", RTLD_NOW);
+	if (!behind || dlsym(behind, "ibv_wc_status_str") == dlsym(RTLD_DEFAULT, "ibv_wc_status_str")) {
+		printf("no library behind: %s\n", dlerror());
+		return 99;
+	}
+	names("ibv_node_type_str", 16);
+	names("ibv_port_state_str", 16);
+	names("ibv_event_type_str", 40);
+	names("ibv_wc_status_str", 40);
+	numbers("ibv_rate_to_mult", 64);
+	numbers("ibv_rate_to_mbps", 64);
+	numbers("mult_to_ibv_rate", 1024);
+	numbers("mbps_to_ibv_rate", 2000000);
+	return wrong > 90 ? 90 : wrong;
+}
