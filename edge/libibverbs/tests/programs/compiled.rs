@@ -1,6 +1,6 @@
 //! Programs of C that the tests compile themselves.
 
-use super::support::{self, Hosts, Place};
+use super::support::{self, Hosts, PATHS, Place};
 use adverb_verbs::{Access, Context, Psn, QpConfig, Qpn, RemoteQp, Work};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -63,8 +63,16 @@ fn a_program_that_loads_the_library_by_name_and_version_finds_the_devices() {
     let Some(program) = Compiled::new("loaded", &["-ldl"]) else {
         return;
     };
-    let said = support::alone(program.0.to_str().unwrap(), &[], &[]);
-    assert!(said.lines().any(|line| line == "soft_lo"), "{said}");
+    loads(&program, Place::Here("shm"));
+}
+
+/// What a program prints that loads the library by name and version.
+pub(crate) fn loads(program: &Compiled, place: Place<'_>) -> String {
+    let output = place.command(0, program.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lists = said.lines().any(|line| line == place.device());
+    assert!(output.status.success() && lists, "{output:?}");
+    said
 }
 
 /// Goal: both interfaces mean the same device. Method: a program of C on libibverbs and this one on the
@@ -74,7 +82,7 @@ fn a_program_of_c_and_one_of_rust_talk_to_each_other() {
     let Some(program) = Compiled::new("peer", &["-libverbs"]) else {
         return;
     };
-    for path in support::PATHS {
+    for path in PATHS {
         let mut command = support::command(program.0.to_str().unwrap());
         command.env("ADVERB_PATH", path).env("ADVERB_DEVICES", "soft_lo");
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
@@ -113,7 +121,7 @@ fn a_mistake_of_a_program_is_the_error_that_the_manual_names() {
     let Some(program) = Compiled::new("mistakes", &["-libverbs"]) else {
         return;
     };
-    for path in support::PATHS {
+    for path in PATHS {
         let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
         let mut command = support::command(program.0.to_str().unwrap());
         let output = command.envs(set).output().unwrap();
@@ -160,7 +168,7 @@ fn what_is_written_is_flushed_and_placed_at_once() {
     let Some(program) = Compiled::new("placed", &["-libverbs"]) else {
         return;
     };
-    for path in support::PATHS {
+    for path in PATHS {
         let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
         support::alone(program.path(), &[], &set);
     }
@@ -172,7 +180,7 @@ fn a_target_that_is_opened_again_lives_as_long_as_one_of_its_handles() {
     let Some(program) = Compiled::new("opened", &["-libverbs"]) else {
         return;
     };
-    for path in support::PATHS {
+    for path in PATHS {
         let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
         support::alone(program.path(), &[], &set);
     }
@@ -185,7 +193,7 @@ fn a_target_that_other_processes_open_lives_as_long_as_one_of_them_has_it() {
     let Some(program) = Compiled::new("shares", &["-libverbs"]) else {
         return;
     };
-    for path in support::PATHS {
+    for path in PATHS {
         let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
         support::alone(program.path(), &[], &set);
     }
@@ -198,7 +206,7 @@ fn children_that_are_forked_meet_by_the_connection_manager() {
     let Some(program) = Compiled::new("forks", &["-lrdmacm", "-libverbs"]) else {
         return;
     };
-    for path in support::PATHS {
+    for path in PATHS {
         let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo")];
         support::alone(program.path(), &[], &set);
     }
@@ -210,7 +218,7 @@ fn a_server_that_is_notified_of_packets_is_connected() {
     let Some(program) = Compiled::new("notified", &["-lrdmacm", "-libverbs"]) else {
         return;
     };
-    for path in support::PATHS {
+    for path in PATHS {
         let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
         support::alone(program.path(), &[], &set);
     }
@@ -222,7 +230,7 @@ fn what_a_forked_child_does_with_objects_of_its_parent_is_refused() {
     let Some(program) = Compiled::new("inherited", &["-libverbs"]) else {
         return;
     };
-    for path in support::PATHS {
+    for path in PATHS {
         let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
         support::alone(program.path(), &[], &set);
     }
@@ -235,13 +243,15 @@ fn a_program_of_python_runs_on_the_library() {
     if !has_pyverbs() {
         return;
     }
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/traffic.py");
-    for path in support::PATHS {
-        let mut command = support::command(PYTHON);
-        let output = command.args([script, "soft_lo", "1"]).env("ADVERB_PATH", path).output();
-        let output = output.unwrap();
-        assert!(output.status.success(), "{path}: {output:?}");
-    }
+    PATHS.map(Place::Here).into_iter().for_each(|place| drop(traffic(place)));
+}
+
+/// What `traffic.py` prints.
+pub(crate) fn traffic(place: Place<'_>) -> String {
+    let line = format!("{PYTHON} {SCRIPTS}/traffic.py {} 1", place.device());
+    let output = place.command(0, &line).output().unwrap();
+    assert!(output.status.success(), "{}: {output:?}", place.name());
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Goal: two programs of Python reach each other, on one host and in two network namespaces: SEND each way over RC, UC and
@@ -251,14 +261,22 @@ fn two_programs_of_python_talk_to_each_other() {
     if !has_pyverbs() {
         return;
     }
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/apart.py");
+    at_all_places(|place| drop(two_of_python(&format!("apart.py {} 1", place.device()), place)));
+}
+
+/// What the client of a program of Python prints.
+pub(crate) fn two_of_python(script: &str, place: Place<'_>) -> String {
+    let said = support::pair(&format!("{PYTHON} {SCRIPTS}/{script}"), place, &[]);
+    let said = said.unwrap_or_else(|why| panic!("{why}"));
+    assert!(said.contains("all well"), "{said}");
+    said
+}
+
+/// On one host by each way, and between two network namespaces.
+fn at_all_places(each: impl Fn(Place<'_>)) {
     let hosts = Hosts::new();
     let apart = hosts.as_ref().map(Place::Apart);
-    for place in support::PATHS.map(Place::Here).into_iter().chain(apart) {
-        let line = format!("{PYTHON} {script} {} 1", place.device());
-        let said = support::pair(&line, place, &[]).unwrap_or_else(|why| panic!("{why}"));
-        assert!(said.contains("all well"), "{said}");
-    }
+    PATHS.map(Place::Here).into_iter().chain(apart).for_each(each);
 }
 
 /// Goal: programs of Python that meet by the connection manager do what it has: connections by one call and by events, refusals,
@@ -268,36 +286,30 @@ fn two_programs_of_python_meet_by_the_connection_manager() {
     if !has_pyverbs() {
         return;
     }
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/meets.py");
-    let hosts = Hosts::new();
-    let apart = hosts.as_ref().map(Place::Apart);
-    for place in support::PATHS.map(Place::Here).into_iter().chain(apart) {
-        let said = support::pair(&format!("{PYTHON} {script}"), place, &[]);
-        let said = said.unwrap_or_else(|why| panic!("{why}"));
-        assert!(said.contains("all well"), "{said}");
-    }
+    at_all_places(|place| drop(two_of_python("meets.py", place)));
 }
 
 /// Goal: whatever the tests of rdma-core ask of a device is there, but for what needs a vendor's device, hardware, or huge pages.
 /// Method: those of the distribution's package, read from where it has put them.
 #[test]
 fn the_tests_of_rdma_core_pass_through_shared_memory() {
-    tests_of_rdma_core("shm");
+    let _ = tests_of_rdma_core("shm");
 }
 
 #[test]
 fn the_tests_of_rdma_core_pass_over_udp() {
-    tests_of_rdma_core("udp");
+    let _ = tests_of_rdma_core("udp");
 }
 
-fn tests_of_rdma_core(path: &str) {
+/// How many have run and were skipped, in the words of their runner; `None`, after it has said why, if there are none.
+pub(crate) fn tests_of_rdma_core(path: &str) -> Option<String> {
     const PACKED: &str = "/usr/share/doc/rdma-core/tests";
     if !has_pyverbs() {
-        return;
+        return None;
     }
     if !Path::new(PACKED).is_dir() {
         println!("skipped: no tests of rdma-core: its package has none here");
-        return;
+        return None;
     }
     let place =
         std::env::temp_dir().join(format!("adverb-rdma-core-{path}-{}", std::process::id()));
@@ -325,6 +337,8 @@ fn tests_of_rdma_core(path: &str) {
         .filter(|(test, why)| !LACKING.iter().any(|lack| why.contains(lack) || test.contains(lack)))
         .collect();
     assert!(lacking.is_empty() && passed > 100, "{passed} have passed; skipped: {lacking:?}");
+    let last = said.lines().filter(|line| line.starts_with("Ran ") || line.starts_with("OK"));
+    Some(last.collect::<Vec<_>>().join(": "))
 }
 
 /// Why tests of rdma-core may be skipped, and of what they may be.
@@ -369,8 +383,9 @@ const IN_TIME_MIN: u32 = 8;
 
 /// That which the distribution's packages are for.
 const PYTHON: &str = "/usr/bin/python3";
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
 
-fn has_pyverbs() -> bool {
+pub(crate) fn has_pyverbs() -> bool {
     let has = Command::new(PYTHON).args(["-c", "import pyverbs.qp"]).output();
     let has = has.is_ok_and(|output| output.status.success());
     if !has {

@@ -53,12 +53,34 @@ fn the_software_devices_are_listed_and_described() {
     if !is_installed("ibv_devices") {
         return;
     }
-    let listed = support::alone("ibv_devices", &[], &[]);
-    assert!(listed.contains("soft_lo"), "{listed}");
-    let described = support::alone("ibv_devinfo", &["-v", "-d", "soft_lo"], &[]);
-    for fact in ["hca_id:\tsoft_lo", "PORT_ACTIVE (4)", "Ethernet", "::ffff:127.0.0.1, RoCE v2"] {
+    listed(Place::Here("shm"));
+    let described = described(Place::Here("shm"));
+    for fact in ["PORT_ACTIVE (4)", "Ethernet", "::ffff:127.0.0.1, RoCE v2"] {
         assert!(described.contains(fact), "{fact}: {described}");
     }
+}
+
+/// What a program prints that runs by itself, and ends well with this in what it says.
+fn says(line: &str, place: Place<'_>, words: &[&str]) -> String {
+    let output = place.command(0, line).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let is_there = words.iter().all(|word| said.contains(word));
+    assert!(output.status.success() && is_there, "{line}: {words:?}: {output:?}");
+    said
+}
+
+fn listed(place: Place<'_>) -> String {
+    says("ibv_devices", place, &[place.device()])
+}
+
+fn described(place: Place<'_>) -> String {
+    let device = place.device();
+    says(&format!("ibv_devinfo -v -d {device}"), place, &[&format!("hca_id:\t{device}")])
+}
+
+/// What UCX says of the devices.
+fn seen_by_ucx(place: Place<'_>) -> String {
+    says("ucx_info -d", place, &["rc_verbs", "ud_verbs", place.device()])
 }
 
 /// Goal: `ibstat` and other programs of libibumad, which refuse a device if one of the files is not there, describe ours.
@@ -213,10 +235,7 @@ fn ucx_sees_the_devices_and_runs_over_them() {
     if !is_installed("ucx_perftest") || !is_installed("ucx_info") {
         return;
     }
-    let seen = support::alone("ucx_info", &["-d"], &[]);
-    for transport in ["rc_verbs", "ud_verbs"] {
-        assert!(seen.contains(transport), "{transport}: {seen}");
-    }
+    seen_by_ucx(Place::Here("shm"));
     for path in PATHS {
         for transports in UCX_TRANSPORTS {
             for test in UCX {
@@ -239,6 +258,9 @@ fn ucx(test: &str, transports: &str, place: Place<'_>) -> Result<String, String>
 #[ignore = "writes docs/compatibility.md"]
 fn the_matrix_is_written() {
     let hosts = Hosts::new();
+    if let Some(hosts) = &hosts {
+        hosts.name_them().expect("files in /etc/netns");
+    }
     let apart = hosts.as_ref().map(Place::Apart);
     let places = PATHS.map(Place::Here).into_iter().chain(apart);
     let mut rows = String::new();
@@ -250,6 +272,9 @@ fn the_matrix_is_written() {
             };
             rows += &format!("| `{program}` | {} | {result} | {figure} |\n", place.name());
         };
+        for (program, ended) in by_themselves(place, hosts.as_ref()) {
+            row(program, ended);
+        }
         for command in PINGPONGS {
             row(command.to_owned(), pair(&pingpong(command, place), place, &[]));
         }
@@ -263,10 +288,9 @@ fn the_matrix_is_written() {
         for line in lines {
             row(line.name.to_owned(), cm::run(line, place));
         }
-        if let Place::Apart(hosts) = place {
-            hosts.name_them().expect("files in /etc/netns");
+        if let Some(hosts) = &hosts {
             for line in &cm::LIBFABRIC {
-                row(line.name.to_owned(), cm::run(line, place));
+                row(line.name.to_owned(), cm::run(line, named(place, hosts)));
             }
         }
         for transports in UCX_TRANSPORTS {
@@ -279,6 +303,55 @@ fn the_matrix_is_written() {
     let head = include_str!("head.md");
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compatibility.md");
     std::fs::write(page, format!("{head}{rows}")).unwrap();
+}
+
+/// The same way, where `localhost` is the address of an interface.
+fn named<'a>(place: Place<'a>, hosts: &'a Hosts) -> Place<'a> {
+    match place {
+        Place::Here(path) => Place::Within(hosts, path),
+        Place::Within(..) | Place::Apart(_) => place,
+    }
+}
+
+/// What runs otherwise than as a server and its client: names, and how each has ended.
+fn by_themselves(place: Place<'_>, hosts: Option<&Hosts>) -> Vec<(String, Result<String, String>)> {
+    let mut rows = Vec::new();
+    let mut row = |name: &str, run: &dyn Fn() -> String| {
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        rows.push((name.to_owned(), ended.map_err(|_| String::new())));
+    };
+    row("ibv_devices", &|| listed(place));
+    row("ibv_devinfo -v", &|| described(place));
+    row("ucx_info -d", &|| seen_by_ucx(place));
+    row("ib_write_bw --run_infinitely", &|| others::run_infinitely(place));
+    if let Some(program) = compiled::Compiled::new("loaded", &["-ldl"]) {
+        row("loaded.c, by dlopen and dlvsym", &|| compiled::loads(&program, place));
+    }
+    if compiled::has_pyverbs() {
+        row("traffic.py", &|| compiled::traffic(place));
+        row("apart.py", &|| {
+            compiled::two_of_python(&format!("apart.py {} 1", place.device()), place)
+        });
+        row("meets.py", &|| compiled::two_of_python("meets.py", place));
+    }
+    if let Some(ranks) = others::Ranks::new() {
+        row("mpirun -np 4, pml ucx", &|| ranks.run(others::BY_UCX, place));
+        if let Some(hosts) = hosts {
+            let place = named(place, hosts);
+            row("mpirun -np 4, mtl ofi", &|| ranks.run(others::BY_LIBFABRIC, place));
+        }
+    }
+    match place {
+        Place::Here(path) => row("tests of rdma-core 44", &|| {
+            compiled::tests_of_rdma_core(path).expect("a package that has them")
+        }),
+        Place::Apart(_) | Place::Within(..) => {
+            if let Some(hosts) = Hosts::new() {
+                row("ibv_asyncwatch", &|| others::watch_events(&hosts));
+            }
+        }
+    }
+    rows
 }
 
 /// The last line of numbers that a program has printed, but for lines of a log.

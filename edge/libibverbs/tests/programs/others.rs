@@ -10,81 +10,85 @@ use std::time::{Duration, SystemTime};
 /// Goal: Open MPI runs over UCX's transport on reliable connections: messages, collectives, one-sided operations.
 #[test]
 fn four_ranks_of_open_mpi_run_over_ucx() {
-    if !is_installed("mpirun") || !is_installed("ucx_info") {
-        return;
-    }
-    let Some(program) = Compiled::by("mpicc", "ranks", &["-O1"]) else {
-        return;
-    };
-    for path in PATHS {
-        let mut command = support::command(&format!("{MPIRUN} {BY_UCX} {FOUR} {}", program.path()));
-        command.envs([
-            ("ADVERB_DEVICES", "soft_lo"),
-            ("UCX_TLS", "rc_verbs,ud_verbs:aux,self"),
-            ("UCX_NET_DEVICES", "soft_lo:1"),
-        ]);
-        four_ranks(command, path);
+    if let Some(ranks) = Ranks::new() {
+        PATHS.iter().for_each(|path| drop(ranks.run(BY_UCX, Place::Here(path))));
     }
 }
 
 /// Goal: Open MPI runs over libfabric, whose provider of verbs meets by the connection manager: the same as over UCX.
 #[test]
 fn four_ranks_of_open_mpi_run_over_libfabric() {
-    if !is_installed("mpirun") {
-        return;
-    }
-    let (Some(program), Some(hosts)) = (Compiled::by("mpicc", "ranks", &["-O1"]), Hosts::new())
-    else {
+    let (Some(ranks), Some(hosts)) = (Ranks::new(), Hosts::new()) else {
         return;
     };
     hosts.name_them().expect("files in /etc/netns");
-    for path in PATHS {
-        let mut command =
-            hosts.on(0, &format!("{MPIRUN} {BY_LIBFABRIC} {FOUR} {}", program.path()));
-        command.env("ADVERB_DEVICES", "soft_eth0");
-        four_ranks(command, path);
-    }
+    PATHS.iter().for_each(|path| drop(ranks.run(BY_LIBFABRIC, Place::Within(&hosts, path))));
 }
 
 /// Goal: ranks on two hosts reach each other over the network alone. Method: one launcher, on the first host; its own
 /// messages take the same cable.
 #[test]
 fn four_ranks_of_open_mpi_run_between_two_network_namespaces() {
-    if !is_installed("mpirun") || !is_installed("ucx_info") {
-        return;
-    }
-    let (Some(program), Some(hosts)) = (Compiled::by("mpicc", "ranks", &["-O1"]), Hosts::new())
-    else {
+    let (Some(ranks), Some(hosts)) = (Ranks::new(), Hosts::new()) else {
         return;
     };
     hosts.name_them().expect("files in /etc/netns");
-    let two = |host| format!("-np 2 {} {}", hosts.within(host), program.path());
     for by in [BY_UCX, BY_LIBFABRIC] {
-        let line = format!("{MPIRUN} {by} {} : {}", two(0), two(1));
-        let mut command = hosts.on(0, &line);
-        command.envs([
-            ("ADVERB_DEVICES", "soft_eth0"),
-            ("UCX_TLS", "rc_verbs,ud_verbs:aux,self"),
-            ("UCX_NET_DEVICES", "soft_eth0:1"),
-            ("PMIX_MCA_ptl_base_if_include", "eth0"),
-            ("PMIX_MCA_ptl_base_remote_connections", "1"),
-        ]);
-        four_ranks(command, "udp");
+        ranks.run(by, Place::Apart(&hosts));
     }
 }
 
-fn four_ranks(mut command: Command, path: &str) {
-    let child = command.envs([("ADVERB_PATH", path), ("ADVERB_EXPLAIN", "0")]).spawn().unwrap();
-    let output = support::ended(child);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("4 ranks"), "{path}: {output:?}");
+/// The program that four ranks run.
+pub(crate) struct Ranks(Compiled);
+
+impl Ranks {
+    /// `None`, after it has said why, if this cannot be had here.
+    pub(crate) fn new() -> Option<Self> {
+        if !is_installed("mpirun") || !is_installed("ucx_info") {
+            return None;
+        }
+        Compiled::by("mpicc", "ranks", &["-O1"]).map(Self)
+    }
+
+    /// What the ranks print, which must end well. On [`Hosts`], those have names.
+    pub(crate) fn run(&self, by: &str, place: Place<'_>) -> String {
+        let program = self.0.path();
+        let line = match place {
+            Place::Here(_) | Place::Within(..) => format!("-np 4 {program}"),
+            Place::Apart(hosts) => {
+                let two = |host| format!("-np 2 {} {program}", hosts.within(host));
+                format!("{} : {}", two(0), two(1))
+            }
+        };
+        let mut command = place.command(0, &format!("{MPIRUN} {by} {line}"));
+        command.envs([
+            ("ADVERB_DEVICES", place.device()),
+            ("ADVERB_EXPLAIN", "0"),
+            ("UCX_TLS", "rc_verbs,ud_verbs:aux,self"),
+            ("UCX_NET_DEVICES", &format!("{}:1", place.device())),
+        ]);
+        if let Place::Apart(_) = place {
+            command.envs([
+                ("ADVERB_PATH", "udp"),
+                ("PMIX_MCA_ptl_base_if_include", "eth0"),
+                ("PMIX_MCA_ptl_base_remote_connections", "1"),
+            ]);
+        }
+        let output = support::ended(command.spawn().unwrap());
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && said.contains("4 ranks"),
+            "{}: {output:?}",
+            place.name()
+        );
+        said
+    }
 }
 
 /// Neither shared memory nor sockets of Open MPI's own.
 const MPIRUN: &str = "mpirun --allow-run-as-root --oversubscribe --mca btl ^openib,vader,tcp";
-const FOUR: &str = "-np 4";
-const BY_UCX: &str = "--mca pml ucx --mca osc ucx";
-const BY_LIBFABRIC: &str =
+pub(crate) const BY_UCX: &str = "--mca pml ucx --mca osc ucx";
+pub(crate) const BY_LIBFABRIC: &str =
     "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm";
 
 /// A program whose lines are read while it runs; it ends with this value.
@@ -122,15 +126,19 @@ fn a_program_that_waits_for_events_sees_that_an_address_came_and_a_port_went() {
     if !is_installed("ibv_asyncwatch") {
         return;
     }
-    let Some(hosts) = Hosts::new() else {
-        return;
-    };
+    if let Some(hosts) = Hosts::new() {
+        watch_events(&hosts);
+    }
+}
+
+/// What `ibv_asyncwatch` prints when an address comes and the port goes, which it does not outlast.
+pub(crate) fn watch_events(hosts: &Hosts) -> String {
     let mut watch = Running::new(hosts.on(0, "timeout 30 stdbuf -oL ibv_asyncwatch -d soft_eth0"));
     watch.line_with("async event FD");
     hosts.ip(0, "addr add 10.9.8.77/24 dev eth0");
-    watch.line_with("IBV_EVENT_GID_CHANGE");
+    let came = watch.line_with("IBV_EVENT_GID_CHANGE");
     hosts.ip(0, "link set eth0 down");
-    watch.line_with("IBV_EVENT_PORT_ERR");
+    [came, watch.line_with("IBV_EVENT_PORT_ERR")].join("\n")
 }
 
 #[test]
@@ -140,25 +148,26 @@ fn perftest_runs_until_it_is_interrupted() {
     }
     let hosts = Hosts::new();
     let apart = hosts.as_ref().map(Place::Apart);
-    for place in PATHS.map(Place::Here).into_iter().chain(apart) {
-        let (port, device) = (support::port(), place.device());
-        let line = format!(
-            "timeout 30 stdbuf -oL ib_write_bw --run_infinitely -D 1 -F -d {device} -p {port}"
-        );
-        let mut server = Running::new(place.command(0, &line));
-        support::until_it_listens(port, &mut server.child, place);
-        let line = format!("{line} {}", place.address(0));
-        let mut client = Running::new(place.command(1, &line));
-        for _ in 0..2 {
-            client.line_with(" 65536 ");
-        }
-        let name = place.name();
-        assert!(client.child.try_wait().unwrap().is_none(), "{name}: it has ended by itself");
-        let number = client.child.id().to_string();
-        let sent = Command::new("kill").args(["-INT", &number]).status().unwrap();
-        assert!(sent.success());
-        client.child.wait().unwrap();
-    }
+    PATHS.map(Place::Here).into_iter().chain(apart).for_each(|place| drop(run_infinitely(place)));
+}
+
+/// The last line of a test of bandwidth that ends when it is interrupted.
+pub(crate) fn run_infinitely(place: Place<'_>) -> String {
+    let (port, device) = (support::port(), place.device());
+    let line =
+        format!("timeout 30 stdbuf -oL ib_write_bw --run_infinitely -D 1 -F -d {device} -p {port}");
+    let mut server = Running::new(place.command(0, &line));
+    support::until_it_listens(port, &mut server.child, place);
+    let line = format!("{line} {}", place.address(0));
+    let mut client = Running::new(place.command(1, &line));
+    let [_, last] = [(); 2].map(|()| client.line_with(" 65536 "));
+    let name = place.name();
+    assert!(client.child.try_wait().unwrap().is_none(), "{name}: it has ended by itself");
+    let number = client.child.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &number]).status().unwrap();
+    assert!(sent.success());
+    client.child.wait().unwrap();
+    last
 }
 
 /// Goal: files of processes that were killed go after a while, those of processes that run stay, and no link leads elsewhere.

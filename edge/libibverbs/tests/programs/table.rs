@@ -46,7 +46,7 @@ pub(crate) const ALL_SIZES: [&str; 6] = [
 ];
 
 /// Other transports and options of the same operations, which are tried when the matrix is written.
-pub(crate) const PERFTEST_MORE: [&str; 10] = [
+pub(crate) const PERFTEST_MORE: [&str; 26] = [
     "ib_write_lat -c XRC",
     "ib_read_lat -c XRC",
     "ib_atomic_bw -c XRC",
@@ -57,6 +57,22 @@ pub(crate) const PERFTEST_MORE: [&str; 10] = [
     "ib_send_bw -c UD -b -q 4",
     "ib_send_bw -c UD --use-srq",
     "ib_send_lat -c UD -e",
+    "ib_read_lat -e",
+    "ib_atomic_bw -e",
+    "ib_atomic_lat -e",
+    "ib_send_bw -c XRC -e",
+    "ib_send_bw -q 4",
+    "ib_read_bw -q 4",
+    "ib_atomic_bw -q 4",
+    "ib_send_bw -c XRC -q 4",
+    "ib_write_bw -c UC -b -q 4",
+    "ib_read_bw -c XRC -b",
+    "ib_send_lat --use-srq",
+    "ib_send_bw -c UC --use-srq",
+    "ib_send_bw -I 64 -s 64",
+    "ib_write_bw -I 64 -s 64",
+    "ib_write_lat -I 64 -s 64",
+    "ib_send_bw -l 8",
 ];
 
 /// Those of them that run between two network namespaces in each test: each operation, transport and option once.
