@@ -157,7 +157,8 @@ fn measure(
     let mut control = client::greet(host, port, patience, plan.pin)?;
     let pinned = plan.pin && cpu::pin(cpu::End::Client);
     screen.machine(Machine::look(pinned));
-    let findings = client::run(plan, choice, &mut control, screen)?;
+    let findings = client::run(plan, choice, &mut control, screen);
+    let findings = findings.map_err(|failure| control.explain(failure))?;
     Ok(findings.report(Machine::look(pinned), plan))
 }
 

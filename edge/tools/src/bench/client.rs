@@ -248,8 +248,7 @@ fn run_job<E: Endpoint>(
         (_, Op::Send | Op::Write | Op::Read) => Pattern::Absorb,
     };
     control.start(&Order::Run { pattern, bytes: job.bytes })?;
-    let figure = measure_job(link, job, pattern, plan, &mut Watch::new(control));
-    let figure = figure.map_err(|failure| control.explain(failure))?;
+    let figure = measure_job(link, job, pattern, plan, &mut Watch::new(control))?;
     control.stop()?;
     Ok(figure)
 }

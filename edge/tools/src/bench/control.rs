@@ -7,6 +7,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
@@ -197,12 +198,22 @@ impl Control {
         if matches!(answer, Answer::Refused { .. }) { Err(refusal(&answer)) } else { Ok(answer) }
     }
 
-    /// Why a test failed on this side: if the other side has hung up, that too.
+    /// Why a run failed on this side: if the other side has hung up, or does so soon, that too. A process that is killed
+    /// holds its connections until its memory has been freed.
     pub(crate) fn explain(&mut self, failure: Failure) -> Failure {
-        match self.try_receive::<Answer>() {
-            Err(news) if news.to_string() != failure.to_string() => news.during(failure),
-            Err(_) | Ok(_) => failure,
+        let is_of_run = matches!(failure, Failure::Failed(_)) && !failure.is_closed_output();
+        let end = Instant::now() + NEWS_TIME;
+        while is_of_run && Instant::now() < end {
+            match self.try_receive::<Answer>() {
+                Err(news) if news.to_string() != failure.to_string() => {
+                    return news.during(failure);
+                }
+                Err(_) => break,
+                Ok(Some(_)) => {}
+                Ok(None) => thread::sleep(LOOK_AGAIN),
+            }
         }
+        failure
     }
 
     /// Ends the test that runs, and returns what the server has received.
@@ -384,7 +395,7 @@ impl<'a> Watch<'a> {
     #[inline]
     fn time_to_look(&mut self) -> bool {
         if self.single_cpu {
-            std::thread::yield_now(); // The other side cannot run while we spin.
+            thread::yield_now(); // The other side cannot run while we spin.
         } else {
             std::hint::spin_loop();
         }
@@ -401,6 +412,9 @@ impl<'a> Watch<'a> {
 pub(crate) const PROTOCOL: &str = "adverb-bench-2";
 /// How long an answer may take. Opening a device and pinning memory is the slowest.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(20);
+/// How long after a failure the other side may hang up for that to be the reason, and how often that is looked up.
+const NEWS_TIME: Duration = Duration::from_millis(500);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Longest line that is needed.
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Turns without progress between two looks at the control connection: about a millisecond.
@@ -440,10 +454,25 @@ mod tests {
         assert!(error.to_string().contains("does not speak"), "{error}");
     }
 
+    /// Goal: the other side's end is said as the reason if it comes soon after the failure, behind what had been answered.
+    #[test]
+    fn an_end_that_comes_soon_explains_a_failure() {
+        let (mut here, mut there) = pair();
+        let ends = thread::spawn(move || {
+            there.write_all(b"{\"ready\":{\"port\":1}}\n").unwrap();
+            thread::sleep(LOOK_AGAIN * 4);
+        });
+        let said = here.explain(Failure::failed("a READ failed")).to_string();
+        assert_eq!(said, "a READ failed: the other side has closed the connection");
+        ends.join().unwrap();
+        let (mut here, _there) = pair();
+        assert_eq!(here.explain(Failure::failed("a READ failed")).to_string(), "a READ failed");
+    }
+
     #[test]
     fn a_line_without_end_is_cut_off() {
         let (mut here, mut there) = pair();
-        let sender = std::thread::spawn(move || {
+        let sender = thread::spawn(move || {
             // Ends when the other side has had enough and closes.
             while there.write_all(&[b'x'; 4096]).is_ok() {}
         });
