@@ -32,6 +32,8 @@ pub(crate) enum Sent {
     Full,
     /// There is no way to where it goes.
     NoWay,
+    /// It is longer than a frame.
+    Size,
 }
 
 /// Packets that wait for hardware addresses, or behind others that do.
@@ -153,7 +155,7 @@ impl Link {
                 Sent::Taken
             }
             Err(NotSent::Full) => Sent::Full,
-            Err(NotSent::Size) => Sent::NoWay,
+            Err(NotSent::Size) => Sent::Size,
         }
     }
 

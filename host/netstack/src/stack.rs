@@ -11,6 +11,7 @@ use adverb_sys::routes::Routes;
 use adverb_tcpip::Time;
 use adverb_tcpip::ethernet::Mac;
 use adverb_tcpip::frame::{Checksums, Frame};
+use adverb_tcpip::icmp::{IcmpError, Report};
 use adverb_tcpip::stack::{ConnectionId, Outcome, Stack};
 use adverb_tcpip::tcp::{Config, Connection, Piece};
 use adverb_xdp::Socket;
@@ -243,6 +244,7 @@ impl Netstack {
             }
             Sent::Full => Err(NotSent::Full),
             Sent::NoWay => Err(NotSent::Unreachable),
+            Sent::Size => Err(NotSent::Size),
         }
     }
 
@@ -325,9 +327,15 @@ impl Netstack {
                 bytes,
             );
             // One that cannot leave is as one that the network has lost.
-            match headers.as_ref().map(|headers| link.send(tuple.remote, headers, payload, now)) {
-                Some(Sent::Taken) => counters.sent += 1,
-                Some(Sent::Full | Sent::NoWay) | None => counters.lost += 1,
+            let headers = headers.as_ref();
+            let became = headers.map(|headers| link.send(tuple.remote, headers, payload, now));
+            counters.sent += u64::from(became == Some(Sent::Taken));
+            counters.lost += u64::from(became != Some(Sent::Taken));
+            if became == Some(Sent::Size) {
+                // A connection may have been told of longer packets than there are frames for.
+                let report = Report::TooBig { mtu: link.packet_bytes_max() };
+                let (tuple, seq) = (*tuple, transmit.header.seq);
+                tcp.on_icmp(&IcmpError { report, protocol: PROTOCOL_TCP, tuple, seq });
             }
         }
         sent
@@ -411,4 +419,5 @@ fn find(index: u32) -> io::Result<Interface> {
 /// Bytes that are kept together until all of them are acknowledged.
 const CHUNK_BYTES: usize = 64 << 10;
 pub(crate) const CONNECTIONS_MAX: usize = 16_384;
+const PROTOCOL_TCP: u8 = 6;
 const LOOKS_EVERY: Duration = Duration::from_millis(20);

@@ -11,7 +11,7 @@ mod near;
 mod place;
 mod roles;
 
-use adverb_netstack::NotSent;
+use adverb_netstack::{Netstack, NotSent};
 use adverb_sys::bpf::XdpMode;
 use adverb_tcpip::stack::Listen;
 use adverb_tcpip::tcp::{Config, End, KeepAlive, State};
@@ -386,6 +386,31 @@ fn packets_stay_as_long_as_frames_when_the_interface_takes_longer_ones() {
         let id = near.connect(from, to, None);
         near.echo_through(id, 1_000_000);
         assert_eq!(near.counters().lost, 0);
+    });
+}
+
+/// Goal: a connection that was told of longer packets than frames hold sends shorter ones at once, not after time-outs.
+#[test]
+fn a_connection_learns_how_long_frames_are() {
+    with_namespaces("a_connection_learns_how_long_frames_are", || {
+        let pair = Pair::new(1);
+        let _echo = pair.far_role("echo", &format!("{FAR} {PORT}"));
+        let mut near = Near::new(None);
+        set_mtu(&pair, 3000);
+        assert!(near.until(|net| net.config().mtu > 1500));
+        let config = Config { mtu: 3000, ..near.net.config() };
+        let id = near.connect(at(NEAR, 9000), at(FAR, PORT), Some(config));
+        let is_made = |net: &mut Netstack| {
+            net.tcp().get(id).is_some_and(|one| one.state() == State::Established)
+        };
+        assert!(near.until(is_made));
+        let before = near.counters();
+        let now = near.now();
+        near.net.send(id, &[7; 100_000], now).unwrap();
+        near.net.step(now);
+        near.net.step(now);
+        let after = near.counters();
+        assert!(after.lost > before.lost && after.sent > before.sent, "{before:?} {after:?}");
     });
 }
 
