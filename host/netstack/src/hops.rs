@@ -124,7 +124,7 @@ impl Hops {
 
     /// Where packets to an address go first, and until when that counts.
     fn ask_route(&self, to: IpAddr, now: Time) -> (By, Time) {
-        if let Some(mac) = group_mac(to) {
+        if let Some(mac) = Mac::of_group(to) {
             return (By::Group(mac), now.plus(KNOWN_FOR));
         }
         match self.route(to) {
@@ -187,22 +187,6 @@ fn make_room<V>(table: &mut HashMap<IpAddr, V>, max: usize, counts: impl Fn(&V) 
     }
 }
 
-/// The hardware address of a group of hosts: RFC 1112 §6.4, RFC 2464 §7.
-fn group_mac(to: IpAddr) -> Option<Mac> {
-    match to {
-        IpAddr::V4(to) if to.is_multicast() => {
-            let [_, b, c, d] = to.octets();
-            Some(Mac([0x01, 0x00, 0x5e, b & 0x7f, c, d]))
-        }
-        IpAddr::V4(to) if to.is_broadcast() => Some(Mac::BROADCAST),
-        IpAddr::V6(to) if to.is_multicast() => {
-            let [.., a, b, c, d] = to.octets();
-            Some(Mac([0x33, 0x33, a, b, c, d]))
-        }
-        IpAddr::V4(_) | IpAddr::V6(_) => None,
-    }
-}
-
 /// How long an answer of the kernel counts.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 /// How long the kernel is not asked again about what it does not know, at first; each time it is twice as long, up to
@@ -221,15 +205,6 @@ const _: () = assert!(ENTRIES_MAX >= 2 * CONNECTIONS_MAX);
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
-
-    #[test]
-    fn groups_have_the_hardware_addresses_that_the_rfcs_say() {
-        let mac = |text: &str| group_mac(text.parse().unwrap());
-        assert_eq!(mac("224.129.7.8"), Some(Mac([0x01, 0x00, 0x5e, 1, 7, 8])));
-        assert_eq!(mac("255.255.255.255"), Some(Mac::BROADCAST));
-        assert_eq!(mac("ff02::1:ff00:1"), Some(Mac([0x33, 0x33, 0xff, 0, 0, 1])));
-        assert_eq!((mac("10.0.0.1"), mac("fd00::1")), (None, None));
-    }
 
     /// Goal: a full table loses what counts no longer, not all; one that is full of what counts becomes empty.
     #[test]

@@ -60,6 +60,33 @@ pub fn of_socket(socket: impl AsFd) -> io::Result<u32> {
     sockopt::get(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).map(c_int::cast_unsigned)
 }
 
+/// Whether a socket has all that comes by an interface for a group: it has joined it there, and refuses no source.
+#[must_use]
+pub fn has_group(socket: impl AsFd, group: IpAddr, interface: u32) -> bool {
+    // `group_filter`: the interface, a gap, the group as 128 bytes, the mode, and the number of sources.
+    let mut words = [0; 36];
+    let word = |bytes: [u8; 4]| c_int::from_ne_bytes(bytes);
+    let family = |family: c_int| {
+        let [a, b] = u16::try_from(family).unwrap_or(0).to_ne_bytes();
+        word([a, b, 0, 0])
+    };
+    let (level, name): (_, Vec<c_int>) = match group {
+        IpAddr::V4(ip) => (libc::IPPROTO_IP, vec![family(libc::AF_INET), word(ip.octets())]),
+        IpAddr::V6(ip) => {
+            let octets = ip.octets();
+            let address = octets.as_chunks().0.iter().map(|chunk| word(*chunk));
+            (libc::IPPROTO_IPV6, [family(libc::AF_INET6), 0].into_iter().chain(address).collect())
+        }
+    };
+    let asked = [interface.cast_signed(), 0].into_iter().chain(name);
+    words.iter_mut().zip(asked).for_each(|(to, from)| *to = from);
+    let answer = sockopt::ask(socket, level, MCAST_MSFILTER, words);
+    answer.is_ok_and(|words| matches!(words, [.., MCAST_EXCLUDE, 0]))
+}
+
+const MCAST_MSFILTER: c_int = 48;
+const MCAST_EXCLUDE: c_int = 0;
+
 /// All interfaces, in the kernel's order.
 ///
 /// # Errors

@@ -56,28 +56,49 @@ pub fn end(socket: impl AsFd) -> io::Result<()> {
     sockopt::set(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &0_i32)
 }
 
-/// Ends the connection of a socket in repair, of which nothing knows any more where it is; says whether there was one. The
-/// peer is sent a SYN, which it answers with where it is (RFC 5961 §4), and that the kernel answers with a reset, as there is
-/// no connection: so the packets of this one have to be the kernel's.
+/// Ends the connection of a socket in repair, of which nothing knows any more where it is; what its peer is to be told, if
+/// there was one.
 ///
 /// # Errors
 ///
-/// `EPERM` without the privilege, which is `CAP_NET_RAW`; it is not connected.
-pub fn reset(socket: impl AsFd) -> io::Result<bool> {
+/// `EPERM` without the privilege; it is not connected.
+pub fn reset(socket: impl AsFd) -> io::Result<Option<Farewell>> {
     let fd = socket.as_fd();
     if sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR)? == 0 {
-        return Ok(false);
+        return Ok(None);
     }
     let peer = rustix::net::getpeername(fd)?.ok_or(io::ErrorKind::NotConnected)?;
     let [own, peer] = [rustix::net::getsockname(fd)?, peer].map(SocketAddr::try_from);
     let [own, peer] = [own?, peer?].map(plain);
     Name::nowhere().connect(fd)?;
-    let family = if own.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let (kind, flags, protocol) = (SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::TCP));
-    let raw = rustix::net::socket_with(family, kind, flags, protocol)?;
-    rustix::net::bind(&raw, &with_port(own, 0))?;
-    rustix::net::sendto(&raw, &syn(own, peer), SendFlags::empty(), &with_port(peer, 0))?;
-    Ok(true)
+    Ok(Some(Farewell { own, peer }))
+}
+
+/// What the peer of a connection is told that is no more.
+#[derive(Clone, Copy, Debug)]
+pub struct Farewell {
+    own: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Farewell {
+    /// Sends the peer a SYN, which it answers with where it is (RFC 5961 §4), and that the kernel answers with a reset, as
+    /// there is no connection: so the packets of this one have to be the kernel's. Nothing tells whether it has arrived; one
+    /// that a peer gets which has been reset ends the same way.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` without the privilege, which is `CAP_NET_RAW`; there is no way to the peer.
+    pub fn say(&self) -> io::Result<()> {
+        let Self { own, peer } = *self;
+        let family = if own.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let (kind, protocol) = (SocketType::RAW, Some(ipproto::TCP));
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let raw = rustix::net::socket_with(family, kind, flags, protocol)?;
+        rustix::net::bind(&raw, &with_port(own, 0))?;
+        rustix::net::sendto(&raw, &syn(own, peer), SendFlags::empty(), &with_port(peer, 0))?;
+        Ok(())
+    }
 }
 
 /// A socket of IPv6 may have a connection of IPv4.
@@ -395,14 +416,14 @@ mod tests {
             let found = look(&near).unwrap();
             let old = Snapshot { next: found.next.wrapping_sub(sent), ..found };
             set_up(&near, &old).unwrap();
-            assert!(reset(&near).unwrap());
+            reset(&near).unwrap().unwrap().say().unwrap();
             far.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
             let said = far.read(&mut [0; 9]).map_err(|error| error.kind());
             assert_eq!(said, Err(io::ErrorKind::ConnectionReset), "{to} {sent}");
         }
         let mut far = TcpStream::connect(at(&plain)).unwrap();
         let (mut near, _) = plain.accept().unwrap();
-        assert!(!reset(&near).unwrap());
+        assert!(reset(&near).unwrap().is_none());
         near.write_all(b"x").unwrap();
         far.read_exact(&mut [0]).unwrap();
     }

@@ -27,6 +27,24 @@ pub(crate) fn set<T: Copy>(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Reads an option whose value is a structure of `N` C integers, some of which say what is asked for.
+pub(crate) fn ask<const N: usize>(
+    socket: impl AsFd,
+    level: c_int,
+    name: c_int,
+    mut values: [c_int; N],
+) -> io::Result<[c_int; N]> {
+    let mut len = libc::socklen_t::try_from(size_of_val(&values)).map_err(io::Error::other)?;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY:
+    // - Readable and writable: `values` and `len` are locals, and `len` is the size of `values`; the kernel writes no more
+    //   than that, and any bytes it writes are valid integers.
+    // - Open: `socket` lends its descriptor for the length of this call.
+    let result =
+        unsafe { libc::getsockopt(fd, level, name, (&raw mut values).cast(), &raw mut len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(values) }
+}
+
 /// Reads an option whose value is a C integer.
 pub(crate) fn get(socket: impl AsFd, level: c_int, name: c_int) -> io::Result<c_int> {
     get_all::<1>(socket, level, name).map(|[value]| value)
@@ -38,14 +56,5 @@ pub(crate) fn get_all<const N: usize>(
     level: c_int,
     name: c_int,
 ) -> io::Result<[c_int; N]> {
-    let mut values = [0; N];
-    let mut len = libc::socklen_t::try_from(size_of_val(&values)).map_err(io::Error::other)?;
-    let fd = socket.as_fd().as_raw_fd();
-    // SAFETY:
-    // - Writable: `values` and `len` are locals, and `len` is the size of `values`; the kernel writes
-    //   no more than that, and any bytes it writes are valid integers.
-    // - Open: `socket` lends its descriptor for the length of this call.
-    let result =
-        unsafe { libc::getsockopt(fd, level, name, (&raw mut values).cast(), &raw mut len) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(values) }
+    ask(socket, level, name, [0; N])
 }

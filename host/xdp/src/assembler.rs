@@ -138,6 +138,18 @@ impl Assembler {
         self.push(Instruction { code, target: base.0, source, offset, number });
     }
 
+    /// Adds to memory what a register holds, in one step for all processors; words and double words alone.
+    pub fn add_there(&mut self, width: Width, base: Reg, offset: i16, value: Reg) {
+        let code = STX | ATOMIC | size(width);
+        self.push(Instruction {
+            code,
+            target: base.0,
+            source: value.0,
+            offset,
+            number: i32::from(ADD),
+        });
+    }
+
     /// Jumps if two values compare like this.
     pub fn jump(&mut self, when: If, first: Reg, second: impl Into<Operand>, to: Label) {
         let condition = match when {
@@ -219,6 +231,7 @@ const STX: u8 = 0x03;
 const JMP: u8 = 0x05;
 const ALU64: u8 = 0x07;
 const MEM: u8 = 0x60;
+const ATOMIC: u8 = 0xc0;
 const LD_DOUBLE: u8 = 0x18;
 const PSEUDO_MAP_FD: u8 = 1;
 const FROM_REGISTER: u8 = 0x08;
@@ -246,15 +259,17 @@ mod tests {
         program.load(Width::Half, Reg(5), Reg(2), 12);
         program.jump(If::Greater, Reg(4), Reg(3), end);
         program.store(Width::Byte, Reg(10), -40, 4);
+        program.add_there(Width::Word, Reg(0), 4, Reg(1));
         program.call(1);
         program.place(end);
         program.exit();
         let bytes: Vec<_> = program.finish().into_iter().map(u64::to_ne_bytes).collect();
-        let expected: [[u8; 8]; 6] = [
+        let expected: [[u8; 8]; 7] = [
             [0xb7, 0x00, 0, 0, 2, 0, 0, 0],
             [0x69, 0x25, 12, 0, 0, 0, 0, 0],
-            [0x2d, 0x34, 2, 0, 0, 0, 0, 0],
+            [0x2d, 0x34, 3, 0, 0, 0, 0, 0],
             [0x72, 0x0a, 0xd8, 0xff, 4, 0, 0, 0],
+            [0xc3, 0x10, 4, 0, 0, 0, 0, 0],
             [0x85, 0x00, 0, 0, 1, 0, 0, 0],
             [0x95, 0x00, 0, 0, 0, 0, 0, 0],
         ];

@@ -1,8 +1,8 @@
 //! Gates: words by which a member says whether it wants packets now, or the kernel is to have them.
 //!
 //! They lie in a map of the kernel's that the member maps, one for each member, and the steering program reads them. A
-//! packet that was looked up just before a gate was shut may still arrive a moment after that: the program hands packets
-//! over in batches.
+//! packet that was looked up just before a gate was shut may still arrive a moment after that, as the program hands packets
+//! over in batches: the program counts those that it lets through, so that the member can tell.
 
 use adverb_sys::bpf::{Map, MapKind};
 use adverb_sys::memory::Mapping;
@@ -19,13 +19,12 @@ pub struct Gates(Mapping);
 
 /// What a member maps.
 pub(crate) fn new_map() -> io::Result<Map> {
-    Map::create(MapKind::Array, 4, 4, GATES)
+    Map::create(MapKind::Array, 4, VALUE_BYTES, GATES)
 }
 
 impl Gates {
     /// Those that an owner has made.
     pub(crate) fn open(map: &OwnedFd) -> io::Result<Self> {
-        // An array of four-byte values has each in eight.
         let mapping = Mapping::shared(map, usize::try_from(GATES).unwrap_or(0) * STRIDE)?;
         // Best effort: a child that has the mapping does not use it.
         let _ = mapping.keep_from_children();
@@ -38,6 +37,16 @@ impl Gates {
         Self(mapping)
     }
 
+    /// How many packets a gate has let through so far, modulo two to the power of 32.
+    #[must_use]
+    pub fn let_through(&self, gate: u32) -> u32 {
+        if gate >= GATES {
+            return 0;
+        }
+        let at = usize::try_from(gate).unwrap_or(0) * STRIDE;
+        self.0.half(at + usize::from(COUNT.unsigned_abs())).load(Ordering::SeqCst)
+    }
+
     /// Opens or shuts a gate. One that there is not stays shut.
     pub fn set(&self, gate: u32, is_open: bool) {
         if gate < GATES {
@@ -47,4 +56,8 @@ impl Gates {
     }
 }
 
-const STRIDE: usize = 8;
+const STRIDE: usize = VALUE_BYTES;
+/// Of each gate: the word that says whether it is open, and the count of what it has let through.
+const VALUE_BYTES: usize = 8;
+/// Where the count is.
+pub(crate) const COUNT: i16 = 4;

@@ -2,8 +2,9 @@
 //!
 //! The owner sends a greeting with the descriptors of the UMEM, of the member's gates, and of a pipe
 //! that it holds for as long as it has the UMEM mapped, and the sockets behind it, as many to a message as there
-//! is room for. Then the member asks, and each question has one answer: 0, or the number of an error. Numbers are in the
-//! byte order of the host.
+//! is room for. Then the member asks, and each question has a number and one answer, in turn: that number, and 0 or the number
+//! of an error. What a question wants is not done once its time is over, so that one that was given up means nothing.
+//! Numbers are in the byte order of the host.
 
 use crate::gate::GATES;
 use crate::steering::{KEY_BYTES, Key};
@@ -58,10 +59,35 @@ pub(crate) enum Request {
     Repair(Key, bool),
 }
 
-impl Request {
-    pub(crate) const LEN: usize = 4 + KEY_BYTES + 4;
+/// A request with its number, and the time until which it counts: in nanoseconds of a clock that both have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Question {
+    pub(crate) number: u32,
+    pub(crate) until_ns: u64,
+    pub(crate) request: Request,
+}
+
+impl Question {
+    pub(crate) const LEN: usize = 12 + Request::LEN;
 
     pub(crate) fn emit(self) -> io::Result<Vec<u8>> {
+        let Self { number, until_ns, request } = self;
+        let request = request.emit()?;
+        Ok([number.to_ne_bytes().as_slice(), &until_ns.to_ne_bytes(), &request].concat())
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (number, rest) = bytes.split_first_chunk()?;
+        let (until_ns, rest) = rest.split_first_chunk()?;
+        let (number, until_ns) = (u32::from_ne_bytes(*number), u64::from_ne_bytes(*until_ns));
+        Some(Self { number, until_ns, request: Request::parse(rest)? })
+    }
+}
+
+impl Request {
+    const LEN: usize = 4 + KEY_BYTES + 4;
+
+    fn emit(self) -> io::Result<Vec<u8>> {
         let (word, key, gate) = match self {
             Self::Claim(key, gate) => (CLAIM, key, gate.unwrap_or(NO_GATE)),
             Self::Release(key) => (RELEASE, key, NO_GATE),
@@ -72,7 +98,7 @@ impl Request {
         Ok([word.to_ne_bytes().as_slice(), &key, &gate.to_ne_bytes()].concat())
     }
 
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+    fn parse(bytes: &[u8]) -> Option<Self> {
         let (word, rest) = bytes.split_first_chunk::<4>()?;
         let (key, gate) = rest.split_first_chunk::<KEY_BYTES>()?;
         let key = Key::parse(key)?;
@@ -90,28 +116,36 @@ impl Request {
     }
 }
 
-/// Answers with 0, or the number of an error.
-pub(crate) fn answer(stream: &Stream, result: io::Result<()>) -> io::Result<()> {
-    let code = match result {
-        Ok(()) => 0,
-        Err(error) => match (error.raw_os_error(), error.kind()) {
-            (Some(code), _) => code.cast_unsigned(),
-            (None, io::ErrorKind::AlreadyExists) => EEXIST,
-            (None, io::ErrorKind::ResourceBusy) => EBUSY,
-            (None, io::ErrorKind::PermissionDenied) => EPERM,
-            (None, _) => EINVAL,
-        },
-    };
-    stream.send(&code.to_ne_bytes(), &[])
+/// Refuses a member with the number of an error.
+pub(crate) fn refuse(stream: &Stream, error: &io::Error) -> io::Result<()> {
+    stream.send(&code(error).to_ne_bytes(), &[])
 }
 
-/// What an answer says.
-pub(crate) fn parse_answer(bytes: &[u8]) -> io::Result<()> {
-    match <[u8; 4]>::try_from(bytes).map(u32::from_ne_bytes) {
-        Ok(0) => Ok(()),
-        Ok(code) => Err(io::Error::from_raw_os_error(code.cast_signed())),
-        Err(_) => Err(io::ErrorKind::InvalidData.into()),
+/// Answers the question of that number with 0, or the number of an error.
+pub(crate) fn answer(stream: &Stream, number: u32, result: &io::Result<()>) -> io::Result<()> {
+    let code = result.as_ref().err().map_or(0, code);
+    stream.send([number.to_ne_bytes(), code.to_ne_bytes()].as_flattened(), &[])
+}
+
+fn code(error: &io::Error) -> u32 {
+    match (error.raw_os_error(), error.kind()) {
+        (Some(code), _) => code.cast_unsigned(),
+        (None, io::ErrorKind::AlreadyExists) => EEXIST,
+        (None, io::ErrorKind::ResourceBusy) => EBUSY,
+        (None, io::ErrorKind::PermissionDenied) => EPERM,
+        (None, io::ErrorKind::TimedOut) => ETIMEDOUT,
+        (None, _) => EINVAL,
     }
+}
+
+/// Which question an answer is to, and what it says.
+pub(crate) fn parse_answer(bytes: &[u8]) -> Option<(u32, io::Result<()>)> {
+    let (number, code) = bytes.split_first_chunk::<4>()?;
+    let result = match u32::from_ne_bytes(code.try_into().ok()?) {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code.cast_signed())),
+    };
+    Some((u32::from_ne_bytes(*number), result))
 }
 
 /// Sends sockets with the numbers of their queues.
@@ -136,7 +170,7 @@ pub(crate) fn parse_sockets(bytes: &[u8], fds: Vec<OwnedFd>) -> io::Result<Vec<(
 /// Sockets that a member takes.
 const SOCKETS_MAX: u32 = 64;
 /// Of these messages and of the layout of a UMEM's record: those of other versions are refused.
-const VERSION: u32 = 0x5844_0004;
+const VERSION: u32 = 0x5844_0005;
 const NO_GATE: u32 = u32::MAX;
 const CLAIM: u32 = 1;
 const RELEASE: u32 = 2;
@@ -146,6 +180,7 @@ const EPERM: u32 = 1;
 const EBUSY: u32 = 16;
 const EEXIST: u32 = 17;
 const EINVAL: u32 = 22;
+const ETIMEDOUT: u32 = 110;
 
 #[cfg(test)]
 mod tests {
@@ -164,12 +199,12 @@ mod tests {
     proptest! {
         /// Goal: nothing that a member or an owner says makes the other fail.
         #[test]
-        fn any_bytes_are_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn any_bytes_are_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..72)) {
             let _ = Greeting::parse(&bytes);
             let _ = parse_answer(&bytes);
             let _ = parse_sockets(&bytes, Vec::new());
-            if let Some(request) = Request::parse(&bytes) {
-                prop_assert_eq!(request.emit().unwrap(), bytes);
+            if let Some(question) = Question::parse(&bytes) {
+                prop_assert_eq!(question.emit().unwrap(), bytes);
             }
         }
     }

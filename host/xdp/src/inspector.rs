@@ -6,18 +6,21 @@
 //! that have not been taken from it.
 
 use crate::steering::{Key, Protocol};
+use adverb_sys::clock;
 use adverb_sys::eventfd::EventFd;
+use adverb_sys::repair::{self, Farewell};
 use adverb_sys::unix::Stream;
-use adverb_sys::{netdev, netns, repair};
+use adverb_sys::{netdev, netns};
 use rustix::net::{SocketType, sockopt};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// The threads of an owner. Its descriptor can be read when there are verdicts.
 #[derive(Debug)]
@@ -55,6 +58,8 @@ pub(crate) struct Claim {
     pub(crate) member: u64,
     pub(crate) key: Key,
     pub(crate) gate: Option<u32>,
+    /// Nothing is to be done for it after that.
+    pub(crate) until_ns: u64,
 }
 
 /// What is to be said to that.
@@ -199,8 +204,9 @@ impl Inspector {
         let pending = Arc::new(AtomicUsize::new(0));
         let done = Arc::clone(&pending);
         thread::Builder::new().name("adverb-xdp-look".to_owned()).spawn(move || {
-            for task in queue {
-                office.attend(task);
+            let mut farewells = Farewells::default();
+            while let Some(task) = farewells.next(&queue) {
+                office.attend(task, &mut farewells);
                 done.fetch_sub(1, Ordering::Relaxed);
             }
         })?;
@@ -222,8 +228,63 @@ impl Inspector {
     }
 }
 
+/// What peers of connections are told that are no more: several times, as one packet may be lost.
+#[derive(Debug, Default)]
+struct Farewells {
+    /// By how often they have been said, the next one first.
+    rounds: [VecDeque<(Instant, Farewell)>; AGAIN.len()],
+}
+
+impl Farewells {
+    fn say(&mut self, farewell: Farewell) {
+        let _ = farewell.say();
+        self.say_again(0, farewell);
+    }
+
+    fn say_again(&mut self, round: usize, farewell: Farewell) {
+        if let (Some(waiting), Some(pause)) = (self.rounds.get_mut(round), AGAIN.get(round))
+            && waiting.len() < FAREWELLS_MAX
+        {
+            waiting.push_back((Instant::now() + *pause, farewell));
+        }
+    }
+
+    /// Says those that are due.
+    fn on_time(&mut self) {
+        for round in 0..AGAIN.len() {
+            let now = Instant::now();
+            let waiting = self.rounds.get_mut(round);
+            let due = waiting.map(|all| all.partition_point(|(at, _)| *at <= now));
+            for _ in 0..due.unwrap_or(0) {
+                let first = self.rounds.get_mut(round).and_then(VecDeque::pop_front);
+                if let Some((_, farewell)) = first {
+                    let _ = farewell.say();
+                    self.say_again(round + 1, farewell);
+                }
+            }
+        }
+    }
+
+    /// The next task; none once there will be no more of them, and all is said.
+    fn next(&mut self, tasks: &Receiver<Task>) -> Option<Task> {
+        loop {
+            let first = |all: &VecDeque<(Instant, Farewell)>| all.front().map(|(at, _)| *at);
+            let Some(at) = self.rounds.iter().filter_map(first).min() else {
+                return tasks.recv().ok();
+            };
+            let pause = at.saturating_duration_since(Instant::now());
+            match tasks.recv_timeout(pause) {
+                Ok(task) => return Some(task),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => thread::sleep(pause),
+            }
+            self.on_time();
+        }
+    }
+}
+
 impl Office {
-    fn attend(&self, task: Task) {
+    fn attend(&self, task: Task, farewells: &mut Farewells) {
         match task {
             Task::Inspect(claim, fds) => {
                 let twin = <[OwnedFd; 1]>::try_from(fds).ok().map(|[twin]| twin);
@@ -239,6 +300,9 @@ impl Office {
                     claim.key.protocol == Protocol::Tcp && claim.key.remote.is_some();
                 let done = match twin.filter(|_| is_connection) {
                     None => Err(io::ErrorKind::PermissionDenied.into()),
+                    Some(_) if on && claim.until_ns < clock::now_ns() => {
+                        Err(io::ErrorKind::TimedOut.into())
+                    }
                     Some(twin) if on => repair::begin(twin),
                     Some(twin) => repair::end(twin),
                 };
@@ -248,7 +312,9 @@ impl Office {
             Task::Reset(fds) => {
                 for fd in fds {
                     // What is not in repair is none that the member has carried on.
-                    let _ = repair::reset(fd);
+                    if let Ok(Some(farewell)) = repair::reset(fd) {
+                        farewells.say(farewell);
+                    }
                 }
             }
             Task::HangUp(stream) => drop(stream),
@@ -286,11 +352,18 @@ impl Place {
             }
             (Protocol::Udp, remote) => {
                 let right = peer.is_none_or(|peer| remote.is_some_and(|to| is_same(peer, to)));
-                let has_all = || {
-                    let any = bound.ip().is_unspecified() && bound.is_ipv4() == key.local.is_ipv4();
-                    any && !is_shared(twin)
+                let any = bound.ip().is_unspecified() && bound.is_ipv4() == key.local.is_ipv4();
+                let group = Some(key.local.ip()).filter(IpAddr::is_multicast);
+                let is_alone = || !is_shared(twin);
+                let has = match group {
+                    // What is sent to a group is for all that have joined it with the same port.
+                    Some(group) => {
+                        let joined = || netdev::has_group(twin, group, self.interface);
+                        (any || is_exact) && is_alone() && joined()
+                    }
+                    None => is_exact || any && is_alone(),
                 };
-                (SocketType::DGRAM, right && (is_exact || has_all()))
+                (SocketType::DGRAM, right && has)
             }
         };
         let interface = netdev::of_socket(twin);
@@ -316,6 +389,11 @@ fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
 
 /// Tasks of a thread from which on it gets no new members, or is spared new connections.
 const PENDING_MAX: usize = 64;
+/// How long after the last time a farewell is said again.
+const AGAIN: [Duration; 3] =
+    [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(3)];
+/// Farewells of each round that are kept, which is all keys of some users; further ones are said fewer times.
+const FAREWELLS_MAX: usize = 1 << 14;
 
 #[cfg(test)]
 mod tests {
@@ -389,7 +467,7 @@ mod tests {
         let Some(found) = addresses.find(|address| address.scope_id != 0) else {
             return println!("skipped: no link-local address");
         };
-        let std::net::IpAddr::V6(ip) = found.ip else { return };
+        let IpAddr::V6(ip) = found.ip else { return };
         let twin = UdpSocket::bind(std::net::SocketAddrV6::new(ip, 0, 0, found.scope_id)).unwrap();
         let key = Key { protocol: Protocol::Udp, local: twin.local_addr().unwrap(), remote: None };
         let twin = OwnedFd::from(twin);

@@ -1,30 +1,60 @@
 //! A process that has its sockets from an owner.
 
 use crate::gate::Gates;
-use crate::grant::{self, Greeting, Request};
+use crate::grant::{self, Greeting, Question, Request};
 use crate::socket::Socket;
 use crate::steering::Key;
 use crate::umem::{Files, Umem};
+use adverb_sys::clock;
 use adverb_sys::fork::KeptFd;
 use adverb_sys::poll;
 use adverb_sys::process;
 use adverb_sys::unix::Stream;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::Shutdown;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// A member's connection to its owner. It ends the membership when it is dropped, and when the owner does not answer; a file descriptor that can be read
-/// says that the owner has ended.
+/// A member's connection to its owner. It ends the membership when it is dropped. An owner that does not answer in time is
+/// asked nothing before it does: it does not do then what it was asked, and all that the member has stays with it. A
+/// descriptor that can be read says that the owner has ended, or answers at last: [`Membership::has_ended`] finds out.
 #[derive(Debug)]
 pub struct Membership {
     stream: Stream,
     gates: Gates,
     umem: Arc<Umem>,
-    /// Threads ask in turn: an answer does not say to which question.
-    turn: Mutex<()>,
+    /// Threads ask in turn: the owner has one question at a time.
+    talk: Mutex<Talk>,
+}
+
+/// What has been asked.
+#[derive(Debug, Default)]
+struct Talk {
+    /// The number of the next question.
+    next: u32,
+    /// Questions without an answer, the oldest first.
+    open: VecDeque<Open>,
+    /// Keys that are to be released once the owner answers again.
+    owed: Vec<Key>,
+}
+
+/// A question without an answer.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    number: u32,
+    request: Request,
+    /// It has been given up.
+    is_late: bool,
+}
+
+impl Talk {
+    /// The owner has not answered in time, and still has not.
+    fn is_stuck(&self) -> bool {
+        self.open.front().is_some_and(|open| open.is_late)
+    }
 }
 
 impl Membership {
@@ -74,7 +104,7 @@ impl Membership {
                 sockets.push(Socket::adopt(fd, Arc::clone(&umem), greeting.place, queue)?);
             }
         }
-        Ok((Self { stream, gates, umem, turn: Mutex::new(()) }, sockets))
+        Ok((Self { stream, gates, umem, talk: Mutex::default() }, sockets))
     }
 
     /// Its descriptors, but for those of the sockets.
@@ -93,7 +123,8 @@ impl Membership {
     /// # Errors
     ///
     /// `PermissionDenied` if the socket has it not; `AlreadyExists` if another member has these packets; `ResourceBusy`
-    /// if this user has as many keys as it may. `TimedOut` if the owner does not answer: the membership has ended then.
+    /// if this user has as many keys as it may; `TimedOut` if the owner does not answer, or has not yet to what it was asked
+    /// before: nothing is done then.
     pub fn claim(&self, key: Key, twin: impl AsFd) -> io::Result<()> {
         self.request(Request::Claim(key, None), &[twin.as_fd()])
     }
@@ -111,7 +142,7 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// The owner has ended; `TimedOut` as in [`Membership::claim`].
+    /// The owner has ended; `TimedOut` if it does not answer: it is done as soon as it does.
     pub fn release(&self, key: Key) -> io::Result<()> {
         self.request(Request::Release(key), &[])
     }
@@ -127,31 +158,95 @@ impl Membership {
         self.request(Request::Repair(key, on), &[])
     }
 
-    /// The owner has ended, or the membership: no packets come any more. While a thread asks, it is that one's to find out.
+    /// The owner has ended, or the membership: no packets come any more. Answers that are late are taken note of. While a
+    /// thread asks, it is that one's to find out.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        let _turn = match self.turn.try_lock() {
-            Ok(turn) => turn,
-            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+        let mut talk = match self.talk.try_lock() {
+            Ok(talk) => talk,
+            Err(TryLockError::Poisoned(talk)) => talk.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        // It says nothing unless it is asked.
-        poll::readable(&self.stream, std::iter::empty(), Some(Duration::ZERO)).unwrap_or(true)
+        self.catch_up(&mut talk).is_err()
+    }
+
+    /// The owner has not answered in time, and has not since: nothing that it is asked would be done.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
+        self.catch_up(&mut talk).is_ok() && talk.is_stuck()
     }
 
     fn request(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let request = request.emit()?;
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.stream.send(&request, fds)?;
-        let mut bytes = [0; 8];
-        match take(&self.stream, &mut bytes, &mut Vec::new()) {
-            Ok(bytes) => grant::parse_answer(bytes),
-            Err(error) => {
-                // An answer that is late must not be the next question's.
-                let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
-                Err(error)
+        let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
+        self.catch_up(&mut talk)?;
+        if talk.is_stuck() {
+            if let Request::Release(key) = request {
+                talk.owed.push(key);
+            }
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let number = self.send(&mut talk, request, fds)?;
+        let until = clock::now_ns().saturating_add(nanoseconds(PATIENCE + GRACE));
+        loop {
+            let left = Duration::from_nanos(until.saturating_sub(clock::now_ns()));
+            if poll::readable(&self.stream, std::iter::empty(), Some(left))? {
+                if let Some((_, result)) = self.hear(&mut talk)?.filter(|(of, _)| *of == number) {
+                    return result;
+                }
+            } else if left.is_zero() {
+                talk.open.iter_mut().for_each(|open| open.is_late = true);
+                return Err(io::ErrorKind::TimedOut.into());
             }
         }
+    }
+
+    /// Sends a question; its number.
+    fn send(&self, talk: &mut Talk, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<u32> {
+        let number = talk.next;
+        let until_ns = clock::now_ns().saturating_add(nanoseconds(PATIENCE));
+        self.stream.send(&Question { number, until_ns, request }.emit()?, fds)?;
+        talk.next = number.wrapping_add(1);
+        talk.open.push_back(Open { number, request, is_late: false });
+        Ok(number)
+    }
+
+    /// Takes note of what the owner has said, and releases what is to be released if it answers again.
+    fn catch_up(&self, talk: &mut Talk) -> io::Result<()> {
+        while self.hear(talk)?.is_some() {}
+        while !talk.is_stuck()
+            && let Some(key) = talk.owed.last().copied()
+            && self.send(talk, Request::Release(key), &[]).is_ok()
+        {
+            talk.owed.pop();
+        }
+        Ok(())
+    }
+
+    /// Takes an answer, if there is one. What makes no sense ends the membership, and so does an owner that has done something
+    /// just in time and says so too late: what of that is wanted still is not known.
+    fn hear(&self, talk: &mut Talk) -> io::Result<Option<(u32, io::Result<()>)>> {
+        let mut bytes = [0; 9];
+        let heard = match self.stream.recv(&mut bytes, &mut Vec::new()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => Err(error),
+            Ok(0) => Err(io::ErrorKind::ConnectionAborted.into()),
+            Ok(len) => bytes.get(..len).and_then(grant::parse_answer).ok_or_else(nonsense),
+        };
+        let known = heard.and_then(|(number, result)| {
+            let open = talk.open.pop_front().filter(|open| open.number == number);
+            let Open { request, is_late, .. } = open.ok_or_else(nonsense)?;
+            let is_release = matches!(request, Request::Release(_));
+            if is_late && result.is_ok() && !is_release {
+                Err(nonsense())
+            } else {
+                Ok((number, result))
+            }
+        });
+        if known.is_err() {
+            let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
+        }
+        known.map(Some)
     }
 }
 
@@ -161,11 +256,11 @@ impl AsFd for Membership {
     }
 }
 
-/// Waits for a message, whatever signals come meanwhile.
+/// Waits for a message of a greeting, whatever signals come meanwhile.
 fn take<'a>(stream: &Stream, bytes: &'a mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<&'a [u8]> {
-    let until = Instant::now() + PATIENCE;
+    let until = clock::now_ns().saturating_add(nanoseconds(PATIENCE));
     loop {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = Duration::from_nanos(until.saturating_sub(clock::now_ns()));
         if poll::readable(stream, std::iter::empty(), Some(left))? {
             break;
         }
@@ -179,12 +274,18 @@ fn take<'a>(stream: &Stream, bytes: &'a mut [u8], fds: &mut Vec<OwnedFd>) -> io:
     }
 }
 
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn nonsense() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
 /// How long an owner may take: it may have to wait for a queue.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an answer may take that was given in time.
+const GRACE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests;

@@ -9,10 +9,11 @@
 //! Nothing here waits for a member: descriptors that members send are looked at and closed by threads of their users
 //! (`inspector.rs`), and a lock that a member has is tried again later. One that does not read its answers is ended.
 
-use crate::grant::{self, Greeting, Request};
+use crate::grant::{self, Greeting, Question, Request};
 use crate::inspector::{Claim, Inspectors, Place, Ruling, Verdict};
 use crate::interface::{Group, Holding, Interface, Member};
 use crate::steering::Key;
+use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::fork::KeptFd;
 use adverb_sys::netns;
@@ -61,6 +62,8 @@ struct Served {
     stream: Stream,
     user: u32,
     holding: Holding,
+    /// The number of its question.
+    asked: u32,
     /// The kernel's sockets that have the ports of its keys.
     twins: HashMap<Key, OwnedFd>,
 }
@@ -175,15 +178,16 @@ impl Owner {
                 let watched = self.epoll.add(&stream, place.into(), Interest::Readable);
                 self.taken_in += 1;
                 let member = self.taken_in;
-                let twins = HashMap::new();
-                self.members.insert(place, Served { member, stream, user, holding, twins });
+                let (asked, twins) = (0, HashMap::new());
+                let served = Served { member, stream, user, holding, asked, twins };
+                self.members.insert(place, served);
                 if watched.is_err() {
                     self.end(place);
                 }
             }
             Err(error) => {
                 // One that does not wait for the answer is gone.
-                let _ = grant::answer(&stream, Err(error));
+                let _ = grant::refuse(&stream, &error);
                 self.inspectors.turn_away(stream);
                 if self.inspectors.is_gate_behind() {
                     self.pause();
@@ -238,30 +242,36 @@ impl Owner {
 
     /// Answers a member, or ends it.
     fn serve(&mut self, place: u32) {
-        let Some(Served { stream, member, user, .. }) = self.members.get(&place) else {
-            return;
-        };
-        let (member, user) = (*member, *user);
-        let (mut bytes, mut fds) = ([0; Request::LEN + 1], Vec::new());
-        let request = match stream.recv_all(&mut bytes, &mut fds) {
+        let Some(served) = self.members.get_mut(&place) else { return };
+        let (member, user) = (served.member, served.user);
+        let (mut bytes, mut fds) = ([0; Question::LEN + 1], Vec::new());
+        let question = match served.stream.recv_all(&mut bytes, &mut fds) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(_) | Ok(0) => None,
-            Ok(len) => Request::parse(bytes.get(..len).unwrap_or_default()),
+            Ok(len) => Question::parse(bytes.get(..len).unwrap_or_default()),
         };
+        let Some(Question { number, until_ns, request }) = question else {
+            self.inspectors.close(user, fds);
+            return self.end(place);
+        };
+        served.asked = number;
+        let is_late = until_ns < clock::now_ns();
+        if is_late && !matches!(request, Request::Release(_)) {
+            self.inspectors.close(user, fds);
+            return self.answer(place, &Err(io::ErrorKind::TimedOut.into()));
+        }
+        // What else it asks for is read after the answer.
+        let _ = self.epoll.remove(&served.stream);
         match request {
-            Some(Request::Claim(key, gate)) => {
-                // What else it asks for is read after the answer.
-                let _ = self.epoll.remove(stream);
-                self.inspectors.inspect(Claim { user, place, member, key, gate }, fds);
+            Request::Claim(key, gate) => {
+                self.inspectors.inspect(Claim { user, place, member, key, gate, until_ns }, fds);
             }
-            Some(Request::Release(key)) => {
-                let _ = self.epoll.remove(stream);
+            Request::Release(key) => {
                 fds.extend(self.release(place, &key));
-                let claim = Claim { user, place, member, key, gate: None };
+                let claim = Claim { user, place, member, key, gate: None, until_ns };
                 self.inspectors.let_go(claim, fds);
             }
-            Some(Request::Repair(key, on)) => {
-                let _ = self.epoll.remove(stream);
+            Request::Repair(key, on) => {
                 let twin = match on {
                     true => {
                         let twins = self.members.get(&place).map(|member| &member.twins);
@@ -271,13 +281,9 @@ impl Owner {
                     // From now on the kernel has its packets, too.
                     false => self.release(place, &key),
                 };
-                let claim = Claim { user, place, member, key, gate: None };
+                let claim = Claim { user, place, member, key, gate: None, until_ns };
                 self.inspectors.repair(claim, twin, on);
                 self.inspectors.close(user, fds);
-            }
-            None => {
-                self.inspectors.close(user, fds);
-                self.end(place);
             }
         }
     }
@@ -286,7 +292,7 @@ impl Owner {
     fn decide(&mut self) {
         self.inspectors.silence();
         while let Some(Verdict { claim, ruling }) = self.inspectors.verdict() {
-            let Claim { user, place, member, key, gate } = claim;
+            let Claim { user, place, member, key, gate, until_ns } = claim;
             let keys = self.keys_of(user);
             let Some(served) =
                 self.members.get_mut(&place).filter(|served| served.member == member)
@@ -298,6 +304,9 @@ impl Owner {
             let (result, to_close) = match ruling {
                 Ruling::Done(result) => (result, None),
                 Ruling::Wrong => (Err(io::ErrorKind::PermissionDenied.into()), None),
+                Ruling::Right(twin) if until_ns < clock::now_ns() => {
+                    (Err(io::ErrorKind::TimedOut.into()), Some(twin))
+                }
                 Ruling::Right(twin) if !has_room => {
                     (Err(io::ErrorKind::ResourceBusy.into()), Some(twin))
                 }
@@ -308,7 +317,7 @@ impl Owner {
             };
             let watched = self.epoll.add(&served.stream, place.into(), Interest::Readable);
             self.inspectors.close(user, to_close.into_iter().collect());
-            self.answer(place, result);
+            self.answer(place, &result);
             if watched.is_err() {
                 self.end(place);
             }
@@ -326,9 +335,9 @@ impl Owner {
         self.members.get_mut(&place)?.twins.remove(key)
     }
 
-    fn answer(&mut self, place: u32, result: io::Result<()>) {
-        let Some(Served { stream, .. }) = self.members.get(&place) else { return };
-        if grant::answer(stream, result).is_err() {
+    fn answer(&mut self, place: u32, result: &io::Result<()>) {
+        let Some(Served { stream, asked, .. }) = self.members.get(&place) else { return };
+        if grant::answer(stream, *asked, result).is_err() {
             self.end(place);
         }
     }

@@ -6,7 +6,8 @@
 //! IPv6 extension headers, VLANs, packets longer than a frame, and packets on a queue where the member has no socket.
 //!
 //! A key may have a *gate*: a word that its member maps, and opens and shuts without a call (`gate.rs`). While it is shut,
-//! packets that match are the kernel's: a program that sleeps on its ordinary socket is woken by them.
+//! packets that match are the kernel's: a program that sleeps on its ordinary socket is woken by them. Packets that it lets
+//! through are counted.
 
 use crate::assembler::{Assembler, If, Label, Reg, Width};
 use crate::gate;
@@ -173,7 +174,7 @@ struct Maps<'a> {
 fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
     let Maps { keys, sockets, gates } = *maps;
     let mut asm = Assembler::default();
-    let [v4, v6, look, mine, hit, redirect, pass] = [(); 7].map(|()| asm.label());
+    let [v4, v6, look, mine, hit, redirect, done, pass] = [(); 8].map(|()| asm.label());
     asm.set(CONTEXT, Reg(1));
     asm.load(Width::Word, PACKET, CONTEXT, XDP_DATA);
     asm.load(Width::Word, END, CONTEXT, XDP_DATA_END);
@@ -235,6 +236,7 @@ fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
     asm.place(hit);
     asm.load(Width::Word, TARGET, Reg(0), 0);
     asm.load(Width::Word, BYTES, Reg(0), 8);
+    asm.set(PASSED, 0);
     asm.jump(If::Equal, BYTES, i32::try_from(NO_GATE).unwrap_or(0), redirect);
     asm.store(Width::Word, STACK, GATE, BYTES);
     asm.load(Width::Word, BYTES, Reg(0), 4);
@@ -246,6 +248,7 @@ fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
     asm.jump(If::Equal, Reg(0), 0, pass);
     asm.load(Width::Word, BYTES, Reg(0), 0);
     asm.jump(If::Equal, BYTES, 0, pass);
+    asm.set(PASSED, Reg(0));
 
     asm.place(redirect);
     asm.set(Reg(2), TARGET);
@@ -255,6 +258,11 @@ fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
     asm.map(Reg(1), sockets.as_fd().as_raw_fd());
     asm.set(Reg(3), XDP_PASS); // Where there is no socket.
     asm.call(REDIRECT_MAP);
+    asm.jump(If::Unequal, Reg(0), XDP_REDIRECT, done);
+    asm.jump(If::Equal, PASSED, 0, done);
+    asm.set(Reg(1), 1);
+    asm.add_there(Width::Word, PASSED, gate::COUNT, Reg(1));
+    asm.place(done);
     asm.exit();
 
     asm.place(pass);
@@ -326,6 +334,8 @@ const END: Reg = Reg(8);
 const BYTES: Reg = Reg(5);
 /// Where the sockets of the member are, once it is known.
 const TARGET: Reg = Reg(9);
+/// The gate that the packet has passed, or 0; the packet is not read any more by then.
+const PASSED: Reg = Reg(7);
 const STACK: Reg = Reg(10);
 /// The key: version, protocol, local port, local address, remote address, remote port, zeros.
 pub(crate) const KEY_BYTES: usize = 40;
@@ -350,6 +360,7 @@ const XDP_DATA: i16 = 0;
 const XDP_DATA_END: i16 = 4;
 const XDP_QUEUE: i16 = 16;
 const XDP_PASS: i32 = 2;
+const XDP_REDIRECT: i32 = 4;
 const MAP_LOOKUP_ELEM: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 const SK_RELEASE: i32 = 86;

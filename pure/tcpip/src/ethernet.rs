@@ -6,6 +6,8 @@
 //!     +-----------------+-----------------+---------+
 //! ```
 
+use core::net::IpAddr;
+
 /// An address of Ethernet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Mac(pub [u8; 6]);
@@ -13,6 +15,22 @@ pub struct Mac(pub [u8; 6]);
 impl Mac {
     /// All hosts of the link.
     pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// That of a group of hosts; `None` for one host: RFC 1112 §6.4, RFC 2464 §7.
+    pub const fn of_group(to: IpAddr) -> Option<Self> {
+        match to {
+            IpAddr::V4(to) if to.is_multicast() => {
+                let [_, b, c, d] = to.octets();
+                Some(Self([0x01, 0x00, 0x5e, b & 0x7f, c, d]))
+            }
+            IpAddr::V4(to) if to.is_broadcast() => Some(Self::BROADCAST),
+            IpAddr::V6(to) if to.is_multicast() => {
+                let [.., a, b, c, d] = to.octets();
+                Some(Self([0x33, 0x33, a, b, c, d]))
+            }
+            IpAddr::V4(_) | IpAddr::V6(_) => None,
+        }
+    }
 
     /// It stands for several hosts.
     pub const fn is_group(self) -> bool {
@@ -56,5 +74,19 @@ impl Ethernet {
         let ([d0, d1, d2, d3, d4, d5], [s0, s1, s2, s3, s4, s5]) = (self.dst.0, self.src.0);
         let [k0, k1] = self.kind.to_be_bytes();
         [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, k0, k1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_the_hardware_addresses_that_the_rfcs_say() {
+        let mac = |text: &str| Mac::of_group(text.parse().unwrap());
+        assert_eq!(mac("224.129.7.8"), Some(Mac([0x01, 0x00, 0x5e, 1, 7, 8])));
+        assert_eq!(mac("255.255.255.255"), Some(Mac::BROADCAST));
+        assert_eq!(mac("ff02::1:ff00:1"), Some(Mac([0x33, 0x33, 0xff, 0, 0, 1])));
+        assert_eq!((mac("10.0.0.1"), mac("fd00::1")), (None, None));
     }
 }

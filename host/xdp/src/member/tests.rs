@@ -18,7 +18,7 @@ fn pair(name: &str) -> (Membership, Stream) {
     let stream = Stream::connect(name.as_bytes()).unwrap();
     let (pages, _) = Mapping::memfd("gates", 1).unwrap();
     let umem = Arc::new(Umem::private(Shape { frames: 1, frame_bytes: 2048 }).unwrap());
-    let member = Membership { stream, gates: Gates::over(pages), umem, turn: Mutex::new(()) };
+    let member = Membership { stream, gates: Gates::over(pages), umem, talk: Mutex::default() };
     (member, listener.accept().unwrap())
 }
 
@@ -27,17 +27,55 @@ fn key(port: u16) -> Key {
     Key { protocol: Protocol::Udp, local, remote: None }
 }
 
-/// Goal: an answer that comes too late is not taken for the next question's.
+/// The next question.
+fn heard(owner: &Stream) -> Question {
+    assert!(poll::readable(owner, std::iter::empty(), Some(2 * PATIENCE)).unwrap());
+    let mut bytes = [0; Question::LEN];
+    owner.recv(&mut bytes, &mut Vec::new()).unwrap();
+    Question::parse(&bytes).unwrap()
+}
+
+/// Goal: an owner that does not answer costs one wait, and no membership: nothing else is asked until it does, late answers are
+/// taken for no others', and what was to be released is.
 #[test]
-fn a_membership_ends_when_the_owner_does_not_answer() {
+fn an_owner_that_does_not_answer_is_asked_nothing_until_it_does() {
     let (member, owner) = pair("late");
-    assert_eq!(member.release(key(1)).unwrap_err().kind(), io::ErrorKind::TimedOut);
-    let _ = grant::answer(&owner, Ok(()));
+    let error = |result: io::Result<()>| result.unwrap_err().kind();
+    assert_eq!(error(member.repair(key(1), true)), io::ErrorKind::TimedOut);
+    let began = clock::now_ns();
+    assert_eq!(error(member.claim(key(2), &owner)), io::ErrorKind::TimedOut);
+    assert_eq!(error(member.release(key(3))), io::ErrorKind::TimedOut);
+    assert!(clock::now_ns() - began < nanoseconds(PATIENCE), "it waits for every question");
+    assert!(!member.has_ended());
+    let Question { number, until_ns, request } = heard(&owner);
+    assert_eq!((request, until_ns < clock::now_ns()), (Request::Repair(key(1), true), true));
+    assert!(!poll::readable(&owner, std::iter::empty(), Some(Duration::ZERO)).unwrap());
+    grant::answer(&owner, number, &Err(io::ErrorKind::TimedOut.into())).unwrap();
+    assert!(!member.has_ended());
+    let released = heard(&owner);
+    assert_eq!(released.request, Request::Release(key(3)));
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| member.claim(key(4), &owner));
+        let next = heard(&owner);
+        assert_eq!(next.request, Request::Claim(key(4), None));
+        grant::answer(&owner, released.number, &Err(io::ErrorKind::InvalidInput.into())).unwrap();
+        grant::answer(&owner, next.number, &Ok(())).unwrap();
+        asked.join().unwrap().unwrap();
+    });
+    assert!(!member.has_ended());
+}
+
+/// Goal: what an owner has done and not said in time is undone, as the membership ends; so does one whose answers are to
+/// nothing.
+#[test]
+fn an_answer_that_makes_no_sense_ends_the_membership() {
+    let (member, owner) = pair("done");
+    assert!(member.claim(key(1), &owner).is_err());
+    grant::answer(&owner, heard(&owner).number, &Ok(())).unwrap();
+    assert!(member.has_ended() && member.release(key(1)).is_err());
+    let (member, owner) = pair("none");
+    grant::answer(&owner, 7, &Ok(())).unwrap();
     assert!(member.has_ended());
-    assert!(member.release(key(1)).is_err());
-    let (mut bytes, mut fds) = ([0; 64], Vec::new());
-    assert_eq!(owner.recv(&mut bytes, &mut fds).unwrap(), Request::LEN);
-    assert_eq!(owner.recv(&mut bytes, &mut fds).unwrap(), 0);
 }
 
 /// Goal: threads that ask at once each get their own answers, and another that looks takes none for the owner's end. Method:
@@ -65,12 +103,12 @@ fn threads_get_their_own_answers() {
             if !poll::readable(&owner, std::iter::empty(), Some(2 * PATIENCE)).unwrap() {
                 break; // Threads that have failed ask nothing.
             }
-            let mut bytes = [0; Request::LEN];
-            owner.recv(&mut bytes, &mut Vec::new()).unwrap();
-            let Some(Request::Release(key)) = Request::parse(&bytes) else { panic!() };
+            let Question { number, request: Request::Release(key), .. } = heard(&owner) else {
+                panic!()
+            };
             let odd = key.local.port() % 2 == 1;
             let result = if odd { Err(io::ErrorKind::InvalidInput.into()) } else { Ok(()) };
-            grant::answer(&owner, result).unwrap();
+            grant::answer(&owner, number, &result).unwrap();
         }
     });
 }
@@ -98,7 +136,7 @@ fn a_signal_does_not_end_a_question() {
             // SAFETY: the thread waits in this scope for an answer (rule 2).
             unsafe { libc::pthread_kill(asker.load(Ordering::Acquire), libc::SIGUSR1) };
         }
-        grant::answer(&owner, Ok(())).unwrap();
+        grant::answer(&owner, heard(&owner).number, &Ok(())).unwrap();
         question.join().unwrap().unwrap();
     });
     assert!(!member.has_ended());

@@ -302,7 +302,7 @@ fn two_processes_share_an_interface() {
     });
 }
 
-/// Goal: while a gate is shut, packets are the kernel's; an owner does not take a gate that there is not.
+/// Goal: while a gate is shut, packets are the kernel's, and it says how many it has let through; an owner does not take a gate that there is not.
 #[test]
 fn a_gate_says_whose_packets_are() {
     with_namespaces("a_gate_says_whose_packets_are", || {
@@ -328,6 +328,7 @@ fn a_gate_says_whose_packets_are() {
             } else {
                 assert_eq!(kernel_has(&twin).unwrap(), [round]);
             }
+            assert_eq!(member.gates().let_through(GATES - 1), u32::from(round).div_ceil(2));
         }
         assert!(member.claim_by(key(NEAR, PORT), GATES, &twin).is_err());
         assert!(soon(|| member.has_ended()));
