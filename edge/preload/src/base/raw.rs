@@ -330,6 +330,38 @@ pub(crate) fn option<T: Copy + Default>(fd: c_int, level: c_int, name: c_int) ->
     Ok(value)
 }
 
+/// An option of a socket is as it was before when this is dropped, if that could be read.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: Option<c_int>,
+}
+
+impl Restored {
+    /// As it is now.
+    pub(crate) fn after(fd: c_int, level: c_int, name: c_int) -> Self {
+        Self { fd, level, name, value: option(fd, level, name).ok() }
+    }
+}
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        let Self { fd, level, name, value } = *self;
+        let _ = value.map(|value| set_option(fd, level, name, value));
+    }
+}
+
+/// What a program wants to be told of room (`TCP_NOTSENT_LOWAT`) keeps no bytes out of the kernel's queue until this is
+/// dropped.
+pub(crate) fn lift_low_water(fd: c_int) -> Restored {
+    let before = Restored::after(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
+    // As the kernel has it if there is none.
+    let _ = set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, -1);
+    before
+}
+
 /// Reads a socket option into a structure whose first fields say what is asked.
 pub(crate) fn read_option<T>(
     fd: c_int,

@@ -27,7 +27,7 @@ use crate::socket::state::Kind;
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::{self, Receive};
-use crate::transport::{fallback, kernel, streak, xdp};
+use crate::transport::{fallback, kernel, park, streak, xdp};
 use crate::wait::blocking::{self, Send};
 use crate::wait::filters;
 
@@ -118,15 +118,18 @@ fn send_parts(
             return Some(Err(refused));
         }
     }
-    if flags & libc::MSG_OOB != 0 {
-        fallback::leave_now(socket, fd);
-        return None;
-    }
     let how = Send {
         now: flags & libc::MSG_DONTWAIT != 0,
         more: flags & libc::MSG_MORE != 0,
         quiet: flags & libc::MSG_NOSIGNAL != 0,
     };
+    if flags & libc::MSG_OOB != 0 {
+        fallback::leave_now(socket, fd);
+        // The kernel gets first what was sent before.
+        let is_behind = park::has_to_resend(socket);
+        let refused = is_behind.then(|| blocking::send(socket, fd, &[], how).err()).flatten();
+        return refused.map(Err);
+    }
     Some(blocking::send(socket, fd, parts, how))
 }
 

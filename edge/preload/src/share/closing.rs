@@ -12,7 +12,7 @@ use crate::socket::state::{Reason, Socket};
 use crate::socket::{arena, history, table};
 use crate::transport::ring::Segment;
 use crate::transport::xdp::streams::{self, Ending};
-use crate::transport::{bell, datagram, fallback, offer, park};
+use crate::transport::{bell, datagram, fallback, offer};
 use crate::wait::epoll;
 
 /// A descriptor is about to be closed: forgets it, and says good-bye to the peer if it was the last
@@ -140,33 +140,27 @@ pub(crate) fn disconnected(socket: &Socket, fd: c_int) {
 ///
 /// One direction alone is closed in the rings: the kernel's stream has to go on carrying bells.
 pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
-    let shut_reading = |segment: &Segment| {
-        socket.flags.is_read_shut.store(true, Ordering::SeqCst);
-        bell::wake(segment.incoming(socket.end()).direction.wake_at_end());
-    };
     if how == libc::SHUT_RD {
         if let Some(segment) = socket.segment() {
-            shut_reading(segment);
+            shut_reading(socket, segment);
         }
         return true;
     }
     let is_framed = streams::is_framed(socket);
     let ending = end_framed(socket, || streams::shut_down(socket, fd));
-    if is_framed && ending == Ending::Kernel {
-        fallback::advance(socket, fd);
-        socket.flags.is_write_shut.store(true, Ordering::Release);
-        if how == libc::SHUT_RDWR {
-            socket.flags.is_read_shut.store(true, Ordering::SeqCst);
-        }
-        // Else the end follows what the kernel has not taken yet.
-        return !park::has_to_resend(socket);
+    let is_back = is_framed && ending == Ending::Kernel;
+    if is_back || socket.segment().is_some_and(Segment::is_leaving) {
+        fallback::push(socket, fd);
     }
     let _held = socket.sending.hold();
     // A stream that the kernel has ended carries no bells: no offer is taken any more.
     socket.leave_to_kernel(Reason::Feature);
     let Some(segment) = socket.segment() else { return true };
     if how == libc::SHUT_RDWR {
-        shut_reading(segment);
+        shut_reading(socket, segment);
+    }
+    if socket.route() == Route::Leaving {
+        return shut_leaving(socket, segment, fd, how);
     }
     if !segment.page().is_accepted() && offer::take_back(socket, segment, fd) {
         return true;
@@ -186,6 +180,22 @@ pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
     }
     // Where there is no peer any more, it is an error.
     socket.flags.is_peer_gone.load(Ordering::Relaxed)
+}
+
+fn shut_reading(socket: &Socket, segment: &Segment) {
+    socket.flags.is_read_shut.store(true, Ordering::SeqCst);
+    bell::wake(segment.incoming(socket.end()).direction.wake_at_end());
+}
+
+/// The same of one that follows its other end back to the kernel, with the lock for sending held: the end of the stream
+/// comes behind what the kernel has not taken yet. The program reads no more at once.
+fn shut_leaving(socket: &Socket, segment: &Segment, fd: c_int, how: c_int) -> bool {
+    socket.flags.is_write_shut.store(true, Ordering::Release);
+    let is_all_sent = segment.connection(socket).left_to_send() == 0;
+    if !is_all_sent && how == libc::SHUT_RDWR {
+        raw::shut(fd, libc::SHUT_RD);
+    }
+    is_all_sent
 }
 
 /// How long to wait for a bell that is being sent: to give way takes long where processors are busy.

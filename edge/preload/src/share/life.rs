@@ -190,14 +190,14 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
 
 /// Connections that frames carry are the kernel's before two processes have them.
 fn give_back_framed() {
+    let mut framed = Vec::new();
     table::each(0, usize::MAX, |fd| {
-        if let Some(socket) = table::socket(fd)
-            && xdp::streams::is_framed(&socket)
-        {
-            fallback::leave(&socket, fd);
-            policy::explain(&socket, fd, "frames");
-        }
+        let socket = table::socket(fd).filter(|socket| xdp::streams::is_framed(socket));
+        framed.extend(socket.map(|socket| (socket, fd)));
     });
+    let all: Vec<_> = framed.iter().map(|(socket, fd)| (&**socket, *fd)).collect();
+    fallback::leave_all(&all);
+    all.iter().for_each(|(socket, fd)| policy::explain(socket, *fd, "frames"));
 }
 
 /// Just before every fork, by whatever function: the child gets nothing that another thread is in the middle

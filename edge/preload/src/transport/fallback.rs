@@ -34,11 +34,23 @@ use crate::transport::{bell, offer, rendezvous};
 
 /// Gives a connection back to the kernel for good. `fd` stands for it in this process.
 pub(crate) fn leave(socket: &Socket, fd: c_int) {
+    if !begin_to_go(socket, fd) {
+        follow_to_the_end(&[(socket, fd)]);
+    }
+}
+
+/// The same of several, which are waited for together.
+pub(crate) fn leave_all<'a>(all: &[(&'a Socket, c_int)]) {
+    let is_left = |(socket, fd): &(&'a Socket, c_int)| !begin_to_go(socket, *fd);
+    let left: Vec<_> = all.iter().copied().filter(is_left).collect();
+    follow_to_the_end(&left);
+}
+
+/// Returns whether the connection is the kernel's already.
+fn begin_to_go(socket: &Socket, fd: c_int) -> bool {
     advance(socket, fd);
     socket.leave_to_kernel(Reason::HandedOver);
-    if leave_as(socket, fd, Reason::Left) == Departure::OtherFirst {
-        follow_to_the_end(socket, fd);
-    }
+    leave_as(socket, fd, Reason::Left) != Departure::OtherFirst
 }
 
 /// Frames carry a stream that the kernel carries better.
@@ -117,8 +129,7 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason) -> Departure {
         GivenBack::Stays => return Departure::Stays,
         GivenBack::Back => {
             socket.set_reason(reason);
-            // What the kernel does not take now follows with the next calls.
-            follow_held(socket, segment, fd);
+            push_held(socket, segment, fd);
             return Departure::OtherFirst;
         }
     }
@@ -232,18 +243,27 @@ pub(crate) fn keep_for_resending(socket: &Socket, given: &[u8]) -> Option<u64> {
     let path = offer::resend_path(socket)?;
     raw::unlink(&path);
     let written = rendezvous::open_own(&path, Expect::Nothing)?.write(given);
-    (written == given.len()).then_some(written as u64)
+    if written < given.len() {
+        raw::unlink(&path);
+        return None;
+    }
+    Some(written as u64)
 }
 
 /// From here on the socket is what it would be without us.
 fn finish(socket: &Socket, fd: c_int) {
-    if socket.flags.is_write_shut.load(Ordering::Acquire) {
-        raw::shut(fd, libc::SHUT_WR);
-    }
+    end_stream(socket, fd);
     let nodelay = c_int::from(socket.flags.nodelay.load(Ordering::Relaxed));
     let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
     note_left(socket);
     log::print(adverb_sockconf::Level::Debug, || format!("fd {fd} goes back to the kernel"));
+}
+
+/// All that the program has sent is with the kernel: the end follows that, if it has said so.
+fn end_stream(socket: &Socket, fd: c_int) {
+    if socket.flags.is_write_shut.load(Ordering::Acquire) {
+        raw::shut(fd, libc::SHUT_WR);
+    }
 }
 
 fn note_left(socket: &Socket) {
@@ -263,7 +283,26 @@ pub(crate) fn follow(socket: &Socket, fd: c_int) -> bool {
     socket.segment().is_none_or(|segment| follow_held(socket, segment, fd))
 }
 
+/// The same, where the next use may be long in coming: the kernel takes as much as it can hold.
+#[cold]
+pub(crate) fn push(socket: &Socket, fd: c_int) {
+    let _receiving = socket.receiving.hold();
+    let _sending = socket.sending.hold();
+    if let Some(segment) = socket.segment() {
+        push_held(socket, segment, fd);
+    }
+}
+
 /// The same, with both locks held.
+fn push_held(socket: &Socket, segment: &Segment, fd: c_int) {
+    let _low_water = raw::lift_low_water(fd);
+    // The kernel finds out itself how long its queue should be, unless the program has said so.
+    let _locks = raw::Restored::after(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK);
+    hold_all(fd, segment.connection(socket).left_to_send());
+    follow_held(socket, segment, fd);
+}
+
+/// [`follow`], with both locks held.
 fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     let is_abandoned = || segment.is_abandoned(socket.end());
     let mut follow = segment.connection(socket).follow();
@@ -288,7 +327,12 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
             Following::Forward => {
                 begin_to_follow(socket);
                 match forward(socket, segment, fd) {
-                    Ok(is_all) => follow.on_forwarded(is_all),
+                    Ok(is_all) => {
+                        if is_all {
+                            end_stream(socket, fd);
+                        }
+                        follow.on_forwarded(is_all);
+                    }
                     Err(Broken) => return reset(socket, fd),
                 }
             }
@@ -344,29 +388,38 @@ pub(crate) fn poison(socket: &Socket, fd: c_int) {
     log::print(adverb_sockconf::Level::Warning, || format!("fd {fd}: {}", Reason::Broken.text()));
 }
 
-/// This end has to leave as well. It can, once all that it has sent is with the kernel, if all that
-/// was sent to it through its ring has been read. No lock is held while the kernel is waited for.
-fn follow_to_the_end(socket: &Socket, fd: c_int) {
-    let start = raw::now_ns();
+/// These ends have to leave as well. Each can, once all that it has sent is with the kernel, if all that was sent to it
+/// through its ring has been read. No lock is held while the kernel is waited for.
+fn follow_to_the_end(left: &[(&Socket, c_int)]) {
+    let (start, mut is_over) = (raw::now_ns(), false);
     loop {
-        let events = {
-            let _receiving = socket.receiving.hold();
-            let _sending = socket.sending.hold();
-            let Some(segment) = socket.segment() else { return };
-            if follow_held(socket, segment, fd) && socket.route() == Route::Kernel {
-                return;
+        let mut waits_for = None;
+        for (socket, fd) in left {
+            if let Some(events) = is_behind(socket, *fd, is_over) {
+                waits_for = Some((*fd, events));
             }
-            let connection = segment.connection(socket);
-            if connection.bells_behind().is_none()
-                || raw::now_ns().saturating_sub(start) > TIMEOUT_NS
-            {
-                raw::disconnect(fd);
-                return finish(socket, fd);
-            }
-            if connection.left_to_send() == 0 { libc::POLLIN } else { libc::POLLOUT }
-        };
+        }
+        let Some((fd, events)) = waits_for else { return };
+        is_over = raw::now_ns().saturating_sub(start) > TIMEOUT_NS;
         let _ = raw::poll_for(fd, events, 10);
     }
+}
+
+/// Does what can be done now. What is waited for, if that is not all; the connection is reset if `is_over`.
+fn is_behind(socket: &Socket, fd: c_int, is_over: bool) -> Option<i16> {
+    let _receiving = socket.receiving.hold();
+    let _sending = socket.sending.hold();
+    let segment = socket.segment()?;
+    if follow_held(socket, segment, fd) && socket.route() == Route::Kernel {
+        return None;
+    }
+    let connection = segment.connection(socket);
+    if connection.bells_behind().is_none() || is_over {
+        raw::disconnect(fd);
+        finish(socket, fd);
+        return None;
+    }
+    Some(if connection.left_to_send() == 0 { libc::POLLIN } else { libc::POLLOUT })
 }
 
 /// Whether everything that came otherwise than it will from now on has been read. Drops bells. Those that
@@ -403,6 +456,9 @@ const DRAINS_MAX: u32 = 1024;
 /// Sends again what the end that left has not read of the kernel's queue, from a position on, as far as the kernel takes
 /// it: so many bytes, and whether that was all.
 fn resend(socket: &Socket, fd: c_int, from: u64, of: u64) -> Result<(u64, bool), Broken> {
+    if raw::poll_now(fd, libc::POLLOUT) == Ok(0) {
+        return Ok((0, false));
+    }
     let path = offer::resend_path(socket).ok_or(Broken)?;
     let given = usize::try_from(of).ok().and_then(|of| rendezvous::read_own(&path, of));
     let given = given.filter(|given| given.len() as u64 == of).ok_or(Broken)?;
@@ -426,8 +482,8 @@ fn forward(socket: &Socket, segment: &Segment, fd: c_int) -> Result<bool, Broken
     if is_torn { Err(Broken) } else { is_all }
 }
 
-/// Gives the kernel what it takes. A connection that has ended takes everything; a ring whose file has been cut
-/// off has nothing to give.
+/// Gives the kernel what it takes. A connection that has ended takes everything, but none whose stream alone has: its
+/// reader would not see that bytes are missing. A ring whose file has been cut off has nothing to give.
 fn give(fd: c_int, bytes: *const u8, len: usize) -> Result<usize, Broken> {
     let mut done = 0;
     while done < len {
@@ -437,11 +493,22 @@ fn give(fd: c_int, bytes: *const u8, len: usize) -> Result<usize, Broken> {
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Ok(done),
             Err(Errno(libc::EFAULT)) => return Err(Broken),
+            Err(Errno::PIPE) if !has_ended(fd) => return Err(Broken),
             Err(_) => return Ok(len),
         }
     }
     Ok(len)
 }
+
+/// Whether a connection is over, as its peer has reset it.
+fn has_ended(fd: c_int) -> bool {
+    // The state is the first byte.
+    let state = raw::option::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
+    state.is_ok_and(|state| c_int::from(state) == TCP_CLOSE)
+}
+
+/// As the kernel numbers the states of connections.
+const TCP_CLOSE: c_int = 7;
 
 /// A connection whose other end has left is being closed: what it has not read must be on its way. The kernel is
 /// asked to hold all of it; what it does not take, as a reader is slow, is waited for, but not for long. Then the

@@ -184,7 +184,7 @@ fn remembered(socket: &Socket) -> [u64; 2] {
 /// Where the bytes are that the end that left had to take out of the kernel's queue.
 pub(crate) fn resend_path(socket: &Socket) -> Option<CString> {
     let [a, b] = remembered(socket);
-    rendezvous::path(&format!("{a:016x}{b:016x}.back"))
+    rendezvous::path(&format!("{a:016x}{b:016x}{RESEND}"))
 }
 
 /// Bells are single bytes, which Nagle's algorithm would hold back.
@@ -372,6 +372,9 @@ pub(crate) fn take_back(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
 pub(crate) fn withdraw(socket: &Socket) {
     if let Some(segment) = socket.mapped() {
         withdraw_segment(socket, segment);
+        if segment.page().resend.load(Ordering::Acquire) > 0 {
+            resend_path(socket).iter().for_each(|path| raw::unlink(path));
+        }
     }
     if let Some(path) = file(remembered(socket)) {
         raw::unlink(&path);
@@ -403,6 +406,7 @@ pub(crate) fn withdraw_of_dead(socket: &Socket, key: u64) {
     if segment.name() == name && segment.header().cookie.load(Ordering::Relaxed) == key {
         withdraw_segment(socket, &segment);
         raw::unlink(&path);
+        resend_path(socket).iter().for_each(|path| raw::unlink(path));
     }
 }
 
@@ -423,9 +427,15 @@ fn tell_of_deaths(segment: &Segment) {
     }
 }
 
-/// Removes the file of that name, if it is one of rings that processes have left behind that were killed.
-/// `tells`: ends that have lost their peer are told.
+/// Removes the file of that name, if it is one of rings that processes have left behind that were killed, or of bytes to be
+/// sent again where there are no rings any more. `tells`: ends that have lost their peer are told.
 pub(crate) fn tidy_up(name: &str, tells: bool) {
+    if let Some(rings) = name.strip_suffix(RESEND).filter(|rings| rings.len() == NAME_LEN) {
+        if rendezvous::path(rings).is_some_and(|path| !rendezvous::has(&path)) {
+            rendezvous::path(name).iter().for_each(|path| raw::unlink(path));
+        }
+        return;
+    }
     let Some(path) = rendezvous::path(name).filter(|_| name.len() == NAME_LEN) else { return };
     let segment = open(&path);
     if segment.as_ref().is_some_and(|segment| !segment.is_of_known()) {
@@ -433,10 +443,15 @@ pub(crate) fn tidy_up(name: &str, tells: bool) {
     }
     segment.iter().filter(|_| tells).for_each(tell_of_deaths);
     let maker = segment.as_ref().map(|segment| segment.header().maker.load(Ordering::Relaxed));
-    if maker.map_or_else(|| rendezvous::is_stillborn(&path), alive::has_ended) {
+    // An end that lives may have bytes to send again.
+    let is_needed = segment.is_some_and(|segment| segment.is_leaving() && segment.has_living());
+    if !is_needed && maker.map_or_else(|| rendezvous::is_stillborn(&path), alive::has_ended) {
         raw::unlink(&path);
+        rendezvous::path(&format!("{name}{RESEND}")).iter().for_each(|path| raw::unlink(path));
     }
 }
 
+/// What the name of a file of bytes to be sent again has behind that of its rings.
+const RESEND: &str = ".back";
 /// Letters in the name of a file of rings.
 const NAME_LEN: usize = 32;

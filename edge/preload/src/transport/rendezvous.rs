@@ -164,6 +164,11 @@ pub(crate) fn has_room(parts: u64) -> bool {
     file::free_blocks(&path).is_ok_and(|(free, all)| free >= all / parts)
 }
 
+/// Whether there is a file of this user's.
+pub(crate) fn has(path: &CStr) -> bool {
+    open_own(path, Expect::File).is_some()
+}
+
 /// Whether a file does not say yet what it is.
 pub(crate) fn is_blank(path: &CStr) -> bool {
     read_own(path, size_of::<u64>()).is_some_and(|head| head.iter().all(|byte| *byte == 0))

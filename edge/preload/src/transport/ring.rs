@@ -309,6 +309,14 @@ impl Segment {
         process != 0 && is_shared.load(Ordering::Acquire) == 0 && alive::has_ended(process)
     }
 
+    /// Whether the process at either end lives.
+    pub(crate) fn has_living(&self) -> bool {
+        [End::Client, End::Server].iter().any(|end| {
+            let process = self.owner(*end).process.load(Ordering::Acquire);
+            process != 0 && !alive::has_ended(process)
+        })
+    }
+
     /// Whether this process can say which of the processes in here live.
     pub(crate) fn is_of_known(&self) -> bool {
         alive::is_known(self.header().processes.load(Ordering::Relaxed))

@@ -11,7 +11,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
-use adverb_switchover::Want;
+use adverb_switchover::{Route, Want};
 
 use crate::base::few::Few;
 use crate::base::raw::{self, Errno};
@@ -304,7 +304,11 @@ fn ask(fds: &[libc::pollfd], known: &[Known]) -> Few<libc::pollfd> {
             let writing = if writing { fd.events } else { 0 };
             let writing = if park::has_to_resend(socket) { libc::POLLOUT } else { writing };
             let room = writing & libc::POLLOUT;
-            let events = libc::POLLIN | libc::POLLRDHUP | room;
+            // The peer's end may be the kernel's already: it wakes those alone that wait for it.
+            let is_leaving = socket.route() == Route::Leaving;
+            let wanted = if is_leaving { fd.events } else { libc::POLLIN | libc::POLLRDHUP };
+            let wanted = wanted & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP);
+            let events = wanted | room;
             libc::pollfd { fd: fd.fd, events, revents: 0 }
         }
     });

@@ -40,6 +40,8 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             Some(("late", bytes)) => late(stream, bytes.parse().expect("a number")),
             Some(("idle", bytes)) => idle(stream, bytes.parse().expect("a number")),
             Some(("end", bytes)) => end(stream, bytes.parse().expect("a number")),
+            Some(("tail", bytes)) => tail(stream, bytes.parse().expect("a number")),
+            Some(("brim", what)) => brim(stream, what),
             Some(("low", bytes)) => {
                 narrow(&stream);
                 pour(stream, bytes.parse().expect("a number"));
@@ -213,6 +215,76 @@ fn end(mut stream: TcpStream, bytes: usize) {
     println!("said {:?}", stream.read(&mut [0; 9]));
 }
 
+/// Sends what is taken without waiting, in such pieces. Returns how much that is.
+fn fill(stream: &TcpStream, piece: usize) -> usize {
+    stream.set_nonblocking(true).expect("an option");
+    let (mut stream, bytes, mut sent) = (stream, pattern(32 << 20), 0);
+    while let Ok(len @ 1..) = stream.write(&bytes[sent..(sent + piece).min(bytes.len())]) {
+        sent += len;
+    }
+    sent
+}
+
+/// Sends so many bytes, then what is taken without waiting, and does nothing more.
+fn tail(mut stream: TcpStream, bytes: usize) {
+    narrow(&stream);
+    stream.write_all(&pattern(bytes)).expect("it is sent");
+    println!("said {}", fill(&stream, 64 << 10));
+    std::thread::park();
+}
+
+/// Sends what is taken without waiting, and ends its stream, or sends an urgent byte, while the kernel cannot hold all of
+/// that.
+fn brim(mut stream: TcpStream, what: &str) {
+    give_up_administration();
+    let mut room = [0; 100];
+    for _ in 0..50 {
+        let len = stream.read(&mut room).expect("a request");
+        send_all(&mut stream, &room[..len]);
+    }
+    let sent = fill(&stream, 4 << 10);
+    if what == "urgent" {
+        println!("said {sent}");
+        let next = pattern(sent + 1)[sent];
+        // SAFETY: a byte that is ours.
+        let send = || unsafe {
+            libc::send(stream.as_raw_fd(), (&raw const next).cast(), 1, libc::MSG_OOB)
+        };
+        let mut refused = 0;
+        while send() < 0 {
+            refused += 1;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        println!("said {}", refused > 0);
+        std::thread::park();
+    }
+    stream.set_nonblocking(false).expect("an option");
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| (&stream).read(&mut [0; 9]).expect("the end"));
+        std::thread::sleep(Duration::from_millis(50));
+        if what == "twice" {
+            stream.shutdown(Shutdown::Write).expect("it ends");
+        }
+        stream.shutdown(Shutdown::Both).expect("it ends");
+        assert_eq!(reader.join().expect("a thread"), 0);
+    });
+    println!("said {sent}");
+}
+
+/// The kernel holds no more for this thread's sockets than for those of any program.
+fn give_up_administration() {
+    const CAP_NET_ADMIN: u32 = 12;
+    // Its version, and the calling thread.
+    let header = [0x2008_0522_u32, 0];
+    let mut sets = [0_u32; 6];
+    // SAFETY: the header and room for what it asks for.
+    let got = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) };
+    sets[0] &= !(1 << CAP_NET_ADMIN);
+    // SAFETY: the header and what it announces.
+    let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
+    assert_eq!((got, set), (0, 0));
+}
+
 fn set(stream: &TcpStream, level: c_int, name: c_int, value: c_int) {
     let (len, value) =
         (libc::socklen_t::try_from(size_of::<c_int>()).expect("a length"), &raw const value);
@@ -349,6 +421,10 @@ pub(crate) fn talk(at: SocketAddr) {
                 println!("said {} {:?}", rest.len(), end.map(|_| ()));
             }
             "sip" => println!("said {}", sip(stream, number(1))),
+            "inline" => {
+                set(stream, libc::SOL_SOCKET, libc::SO_OOBINLINE, 1);
+                println!("said inline");
+            }
             "resets" => {
                 let is_reset = |mut one: &TcpStream| {
                     let read = one.read(&mut [0; 9]).map_err(|error| error.kind());
@@ -423,7 +499,8 @@ fn exchange(stream: &mut TcpStream, len: usize, turn: usize) -> bool {
 fn sip(stream: &mut TcpStream, most: usize) -> usize {
     let (mut bytes, mut room) = (Vec::new(), vec![0; 64 << 10]);
     while bytes.len() < most
-        && let Ok(len @ 1..) = stream.read(&mut room)
+        && let left = room.len().min(most - bytes.len())
+        && let Ok(len @ 1..) = stream.read(&mut room[..left])
     {
         bytes.extend_from_slice(&room[..len]);
         std::thread::sleep(Duration::from_millis(1));
@@ -735,6 +812,84 @@ fn the_last_bytes_of_a_stream_need_no_call() {
             drop(client);
             assert_eq!(server.await_line("said "), "said Ok(0)");
         }
+    });
+}
+
+/// Goal: what a call has taken that does not wait arrives, though the program does nothing more.
+#[test]
+fn what_a_stream_has_taken_needs_no_call() {
+    with_namespaces("streams::what_a_stream_has_taken_needs_no_call", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        // It is found to be one of long pieces with what follows.
+        let first = (4 << 20) - 100_000;
+        let mut server = pair.framed(&format!("serve tail {first}"), at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask(&format!("sip {first}")), format!("said {first}"));
+        let said = server.await_line("said ");
+        let rest = &said["said ".len()..];
+        assert_eq!(client.ask(&format!("sip {rest}")), said, "{}", server.explained());
+        let explained = server.explained();
+        assert!(explained.contains("which the kernel carries better"), "{explained}");
+    });
+}
+
+/// Goal: who shuts down a connection reads no more at once, and all that was sent before arrives, though the kernel cannot
+/// hold it; and an urgent byte does not overtake it.
+#[test]
+fn what_the_kernel_does_not_take_yet_is_neither_lost_nor_overtaken() {
+    with_namespaces(
+        "streams::what_the_kernel_does_not_take_yet_is_neither_lost_nor_overtaken",
+        || {
+            let pair = Pair::new();
+            let _owner = pair.owner();
+            let roomy = [
+                "env",
+                "ADVERB_SOCKETS_RING_BYTES=16777216",
+                "ADVERB_SOCKETS_RING_BYTES_MAX=16777216",
+            ];
+            for what in ["both", "twice", "urgent"] {
+                let mut server =
+                    pair.framed_by(&roomy, &format!("serve brim {what}"), at(NEAR), None);
+                let mut client = talker(&pair, NEAR);
+                assert_eq!(client.ask("inline"), "said inline");
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+                // The client takes nothing meanwhile.
+                let said = server.await_line("said ");
+                let sent: usize = said["said ".len()..].parse().expect("a number");
+                let arrives = if what == "urgent" { sent + 1 } else { sent };
+                let got = client.ask(&format!("sip {}", sent + 1));
+                assert_eq!(got, format!("said {arrives}"), "{what}");
+                assert!(server.has_frames(), "{what}: {}", server.explained());
+                if what == "urgent" {
+                    assert_eq!(server.await_line("said "), "said true", "{}", server.explained());
+                }
+            }
+        },
+    );
+}
+
+/// Goal: bytes to be sent again that were kept for a connection that is no more do not stay.
+#[test]
+fn what_was_kept_for_a_connection_goes_with_it() {
+    with_namespaces("streams::what_was_kept_for_a_connection_goes_with_it", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let _first = pair.framed("serve block", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        let rings = pair.place.rings();
+        let is_rings = |name: &String| name.len() == 32 && !name.contains('.');
+        let names = fs::read_dir(&rings).expect("a directory").flatten();
+        let mut names = names.filter_map(|one| one.file_name().into_string().ok());
+        let used = rings.join(format!("{}.back", names.find(is_rings).expect("rings")));
+        let unused = rings.join(format!("{}.back", "0".repeat(32)));
+        [&used, &unused].iter().for_each(|path| fs::write(path, "bytes").expect("a file"));
+        let _second = Running::start(&mut pair.role(true, "serve block", at(FAR)));
+        let mut second = pair.framed("talk", at(FAR), None);
+        assert_eq!(second.ask("exchange 50 64 0"), "said 50");
+        soon("it to go", || !unused.exists());
+        assert!(used.exists());
     });
 }
 

@@ -216,14 +216,12 @@ pub(super) fn give_back(
     let Some(mut one) = carrier.carried.remove(&id) else { return false };
     let received = take_received(carrier, id, &mut one);
     carrier.net.tcp().let_go(id);
-    // What the program wants to be told of room must not keep bytes out of the queue.
-    let low = raw::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
-    let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, NO_LIMIT);
+    let low_water = raw::lift_low_water(fd);
     let is_back = received
         .and_then(|received| put_back(&one, &handover, &unsent, &received))
         .is_some_and(|()| carrier.membership.repair(one.key, false).is_ok())
         && send_waiting(&one, socket, fd, &unsent.waiting).is_some();
-    let _ = low.map(|low| raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, low));
+    drop(low_water);
     one.shared.is_over.store(true, Ordering::Release);
     if !is_back {
         log::print(Level::Warning, || format!("fd {fd}: the kernel does not take it back: reset"));
@@ -285,15 +283,15 @@ fn put_back(
         stamp: handover.stamp,
     };
     repair::set_up(&one.twin, &snapshot).ok()?;
-    let locks = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK);
+    // The kernel finds out itself how long its queues should be, unless the program has said so.
+    let locks = raw::Restored::after(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK);
     hold(fd, libc::SO_RCVBUF, received.len());
     hold(fd, libc::SO_SNDBUF, unsent.flying.len() + unsent.waiting.len());
     repair::receive_by_hand(&one.twin).ok()?;
     fill(fd, received)?;
     repair::send_by_hand(&one.twin).ok()?;
     fill(fd, &unsent.flying)?;
-    // The kernel finds out itself how long its queues should be, unless the program has said so.
-    let _ = locks.map(|locks| raw::set_option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, locks));
+    drop(locks);
     let after = Snapshot { expected: handover.expected.bits(), ..snapshot };
     // Where it is not believed, the peer is asked.
     let _ = repair::set_windows(&one.twin, &after);
@@ -334,8 +332,6 @@ fn leave(one: &Carried) {
 /// Bytes that may wait: the kernel's queues can take them back, and what is in a ring.
 const WINDOW_BYTES: u32 = 128 << 10;
 const SEND_BYTES: u64 = 256 << 10;
-/// `TCP_NOTSENT_LOWAT`, as the kernel has it if there is none.
-const NO_LIMIT: c_int = -1;
 /// What a queue of the kernel's holds without being asked.
 const HELD_BYTES: usize = 8 << 10;
 /// Looks until two in a row find the same.
