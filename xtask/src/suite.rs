@@ -10,8 +10,10 @@
 use std::env;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
+use std::num::NonZero;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use crate::Failure;
 use crate::program::target;
@@ -93,7 +95,10 @@ fn with_nextest(root: &Path) -> Result<Report, Failure> {
     let profile = if env::var_os("CI").is_some() { "ci" } else { "default" };
     let junit = target(root).join("nextest").join(profile).join("junit.xml");
     let _ = fs::remove_file(&junit); // That of an earlier run says nothing of this one.
-    let args = ["nextest", "run", "--workspace", "--profile", profile];
+    // One more than there are processors: many tests wait for something half of the time.
+    let threads =
+        thread::available_parallelism().map_or(1, NonZero::get).saturating_add(1).to_string();
+    let args = ["nextest", "run", "--workspace", "--profile", profile, "--test-threads", &threads];
     eprintln!("$ cargo {}", args.join(" "));
     let mut command = Command::new("cargo");
     let status = command.current_dir(root).args(args).stdin(Stdio::null()).status();
