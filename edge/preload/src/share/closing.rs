@@ -36,8 +36,21 @@ pub(crate) fn forget(fd: c_int) {
         arena::describe_wanted();
         stats::close(fd, socket);
         datagram::closing(socket);
+        if socket.flags.is_copied.load(Ordering::Relaxed) {
+            end_in_spite_of_a_copy(socket, fd);
+        }
     }
     socket.release();
+}
+
+/// Ends a connection of the kernel's as closing its last descriptor would: there is a copy, which a stopped process keeps.
+fn end_in_spite_of_a_copy(socket: &Socket, fd: c_int) {
+    let is_abortive = socket.flags.is_abortive.load(Ordering::Relaxed);
+    if is_abortive || raw::waiting(fd).is_ok_and(|unread| unread > 0) {
+        raw::disconnect(fd);
+    } else {
+        raw::shut(fd, libc::SHUT_RDWR);
+    }
 }
 
 /// Remembers whether the connection was a short one.

@@ -65,6 +65,15 @@ pub(crate) fn option_set(socket: &Socket, level: c_int, name: c_int, value: &[u8
     }
 }
 
+/// The groups that a socket has joined, by whatever interface.
+pub(crate) fn of(socket: &Socket) -> Vec<IpAddr> {
+    let mine = places(socket).filter(|place| place.is(socket));
+    let mut groups: Vec<_> = mine.map(|place| place.group()).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    groups
+}
+
 /// A socket begins anew.
 pub(crate) fn forget(socket: &Socket) {
     places(socket).filter(|place| place.is(socket)).for_each(Membership::clear);
@@ -85,6 +94,13 @@ impl Membership {
         let [high, low] = &self.group;
         (high.load(Ordering::Relaxed), low.load(Ordering::Relaxed)) == (a, b)
             && self.by.load(Ordering::Relaxed) == by
+    }
+
+    fn group(&self) -> IpAddr {
+        let [high, low] = self.group.each_ref().map(|word| word.load(Ordering::Acquire));
+        let [a, b, c, d, e, f, g, h] = high.to_be_bytes();
+        let [i, j, k, l, m, n, o, p] = low.to_be_bytes();
+        IpAddr::from([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]).to_canonical()
     }
 
     fn clear(&self) {

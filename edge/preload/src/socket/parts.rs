@@ -65,6 +65,8 @@ parts! {
         has_least: AtomicBool,
         /// It came with its descriptor from another program, which may have it still.
         is_adopted: AtomicBool,
+        /// The owner of an interface, which does not answer, has or will have a copy of its descriptor.
+        is_copied: AtomicBool,
         /// What the program thinks `TCP_NODELAY` is.
         nodelay: AtomicBool,
         /// The transport that rules allow: `adverb_sockconf::Transport` as a number.

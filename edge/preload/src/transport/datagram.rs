@@ -263,6 +263,7 @@ fn membership_changed(socket: &Socket, fd: c_int) {
         inbox::expect_groups(fd, mailbox);
     }
     bound(socket, fd);
+    xdp::connected(socket, fd);
 }
 
 /// The program has set an option. What is not known to be harmless needs the kernel.

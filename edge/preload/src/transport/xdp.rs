@@ -27,19 +27,21 @@ mod way;
 
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use adverb_sys::fork::Generation;
+use adverb_sys::netdev;
 use adverb_xdp::Key;
 use adverb_xdp::steering::Protocol;
 
 use crate::base::lock::Guarded;
 use crate::base::{address, raw};
 use crate::socket::state::{Attached, Kind, Reason, Socket};
-use crate::socket::{policy, table};
+use crate::socket::{memberships, policy, table};
 
 pub(crate) use queue::{Datagram, Queue, Side};
 use uplink::{Uplink, process};
@@ -66,6 +68,8 @@ struct Parts {
     is_watched: AtomicBool,
     /// When a call that found nothing has last asked it.
     asked_ns: AtomicU64,
+    /// How many more its gate has let through than have arrived, as far as that is known: before its time, and dropped.
+    through: AtomicU32,
 }
 
 // SAFETY: nothing else has this place.
@@ -127,7 +131,7 @@ fn begin(socket: &Socket, fd: c_int) {
     {
         // A fork that is not seen here sees that a thread decides.
         let may = FORKS.load(Ordering::SeqCst) == 0 && !is_waited_for(socket);
-        let found = if may { Frames::new(fd) } else { None };
+        let found = if may { Frames::new(socket, fd) } else { None };
         let has_frames = found.is_some();
         found.into_iter().for_each(|frames| socket.attach(frames));
         let decided = if has_frames { TAKEN } else { REFUSED };
@@ -176,11 +180,11 @@ fn refuse(socket: &Socket) -> bool {
     socket.datagrams.frames.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refused).is_ok()
 }
 
-/// The socket has been connected, or is no more.
+/// The socket has been connected, or is no more; or it has joined a group, or left it.
 pub(crate) fn connected(socket: &Socket, fd: c_int) {
     if let Some(frames) = of(socket).filter(|frames| !frames.parts.queue.is_over()) {
         let errno = raw::errno();
-        if !frames.claim_anew(fd) {
+        if !frames.claim_anew(socket, fd) {
             socket.set_reason(Reason::NoFrames);
         }
         raw::set_errno(errno);
@@ -249,7 +253,7 @@ pub(crate) fn without_own(fds: RangeInclusive<c_int>, mut part: impl FnMut(c_int
 
 impl Frames {
     /// Takes what comes for a socket, if there is an owner that gives it.
-    fn new(fd: c_int) -> Option<Self> {
+    fn new(socket: &Socket, fd: c_int) -> Option<Self> {
         let uplinks = process().uplinks();
         if uplinks.is_empty()
             || raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) != Ok(0)
@@ -259,6 +263,8 @@ impl Frames {
         let limit = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
         let gate = process().take_gate()?;
         let queue = Arc::new(Queue::new(gate, usize::try_from(limit).unwrap_or(0)));
+        let through = uplinks.iter().map(|uplink| uplink.let_through(gate));
+        let through = through.fold(0, u32::wrapping_add);
         let parts = Parts {
             uplinks,
             queue,
@@ -267,17 +273,18 @@ impl Frames {
             ways: Guarded::new(Ways::default()),
             is_watched: AtomicBool::new(false),
             asked_ns: AtomicU64::new(0),
+            through: AtomicU32::new(through),
         };
         let frames = Self { generation: Generation::now(), parts: ManuallyDrop::new(parts) };
-        frames.claim(fd).then_some(frames)
+        frames.claim(socket, fd).then_some(frames)
     }
 
     /// Asks owners for what the kernel would bring to the socket; says whether it has got any of it.
-    fn claim(&self, fd: c_int) -> bool {
+    fn claim(&self, socket: &Socket, fd: c_int) -> bool {
         // SAFETY: the program's descriptor, which is open for the length of this call.
         let twin = unsafe { BorrowedFd::borrow_raw(fd) };
         let Parts { uplinks, queue, keys, .. } = &*self.parts;
-        for (uplink, key) in self.wanted(fd) {
+        for (uplink, key) in self.wanted(socket, fd) {
             if !process().enter(key, queue) {
                 continue; // Another socket of this process has the same name.
             }
@@ -292,20 +299,21 @@ impl Frames {
 
     /// The same, once the socket's name or its peer's has changed. Keys that are needed still or that are not yet
     /// replaced stay meanwhile: what comes under them would come by the kernel, and nothing tells in which order then.
-    fn claim_anew(&self, fd: c_int) -> bool {
-        let (wanted, Parts { queue, keys, .. }) = (self.wanted(fd), &*self.parts);
+    fn claim_anew(&self, socket: &Socket, fd: c_int) -> bool {
+        let (wanted, Parts { queue, keys, .. }) = (self.wanted(socket, fd), &*self.parts);
         let before = keys.with(|keys| keys.clone());
         let is_in = |all: &[Claim], (uplink, key): &Claim| {
             all.iter().any(|(other, old)| old == key && Arc::ptr_eq(other, uplink))
         };
-        // Of another peer nothing has come as frames until now: the kernel brings all until the last key is in.
+        // Of another peer, or for another group, nothing has come as frames until now: the kernel brings all until the last key is in.
         let is_covered = wanted.iter().all(|claim| {
-            is_in(&before, claim) || before.iter().any(|(_, old)| old.remote.is_none())
+            let has = |old: &Key| old.remote.is_none() && old.local == claim.1.local;
+            is_in(&before, claim) || before.iter().any(|(_, old)| has(old))
         });
         if !is_covered {
             queue.shut();
         }
-        self.claim(fd);
+        self.claim(socket, fd);
         let stale: Vec<_> = before.into_iter().filter(|claim| !is_in(&wanted, claim)).collect();
         keys.with(|keys| keys.retain(|claim| !is_in(&stale, claim)));
         self.let_go_of(&stale);
@@ -316,15 +324,25 @@ impl Frames {
     }
 
     /// The keys of what the kernel would bring to the socket.
-    fn wanted(&self, fd: c_int) -> Vec<Claim> {
+    fn wanted(&self, socket: &Socket, fd: c_int) -> Vec<Claim> {
         let Some(own) = address::name(fd, false).filter(|own| own.port() != 0) else {
             return Vec::new();
         };
         let remote = address::name(fd, true);
+        let mut groups = memberships::of(socket);
+        groups.retain(|group| match own.ip().is_unspecified() {
+            true => group.is_ipv4() == own.is_ipv4(),
+            false => *group == own.ip(),
+        });
+        // SAFETY: the program's descriptor, which is open for the length of this call.
+        let twin = unsafe { BorrowedFd::borrow_raw(fd) };
         let of_uplink = |uplink: &Arc<Uplink>| {
             let key = |local| Key { protocol: Protocol::Udp, local, remote };
             let claim = |local| (Arc::clone(uplink), key(local));
-            uplink.locals(own).into_iter().map(claim).collect::<Vec<_>>()
+            let joined =
+                groups.iter().filter(|group| netdev::has_group(twin, **group, uplink.index));
+            let joined = joined.map(|group| SocketAddr::new(*group, own.port()));
+            uplink.locals(own).into_iter().chain(joined).map(claim).collect::<Vec<_>>()
         };
         self.parts.uplinks.iter().flat_map(of_uplink).collect()
     }
@@ -421,7 +439,27 @@ impl Frames {
     /// A thread does not sleep any more, or a hold has ended.
     pub(crate) fn awake(&self) {
         if !self.generation.is_inherited() {
+            self.settle();
             self.parts.queue.open();
+        }
+    }
+
+    /// What a gate has let through before it was shut is here, or does not come: what the kernel has got since is later.
+    #[inline]
+    fn settle(&self) {
+        let Parts { uplinks, queue, through, .. } = &*self.parts;
+        let let_through = |uplink: &Arc<Uplink>| uplink.let_through(queue.gate());
+        let count = || uplinks.iter().map(let_through).fold(0, u32::wrapping_add);
+        // Those that were dropped on their way are not waited for again.
+        let is_missing =
+            || queue.arrived().wrapping_add(through.load(Ordering::Relaxed)) != count();
+        if is_missing() {
+            let until = raw::now_ns().saturating_add(SETTLE_NS);
+            while is_missing() && raw::now_ns() < until {
+                uplinks.iter().for_each(|uplink| uplink.drain());
+                raw::give_way();
+            }
+            through.store(count().wrapping_sub(queue.arrived()), Ordering::Relaxed);
         }
     }
 
@@ -455,12 +493,14 @@ impl Frames {
         socket: &Socket,
         fd: c_int,
         parts: &[libc::iovec],
-        to: Option<std::net::SocketAddr>,
+        to: Option<SocketAddr>,
         waits: bool,
     ) -> Option<usize> {
         let epoch = socket.datagrams.epoch.load(Ordering::Acquire);
+        let multicast_by = socket.datagrams.multicast_by.load(Ordering::Relaxed);
         let Parts { uplinks, ways, .. } = &*self.parts;
-        let (len, stuck) = ways.with(|ways| ways.send(uplinks, fd, epoch, parts, to))?;
+        let by = (epoch, multicast_by);
+        let (len, stuck) = ways.with(|ways| ways.send(uplinks, fd, by, parts, to))?;
         if waits
             && let Some(uplink) = stuck
             && !socket.flags.is_nonblocking.load(Ordering::Relaxed)
@@ -473,6 +513,8 @@ impl Frames {
 
 /// Looks at the rings between the shutting of a gate and a sleep: packets are handed over in batches.
 const LAST_LOOKS: u32 = 64;
+/// How long a frame may take to come that its gate has let through.
+const SETTLE_NS: u64 = 1_000_000;
 /// Frames have come so recently that one may still be on its way, and how long a sleep lasts then.
 const ACTIVE_NS: u64 = 100_000_000;
 const ACTIVE_SLICE_NS: u64 = 10_000_000;

@@ -289,6 +289,26 @@ fn datagrams_of_a_program_that_spins_pass_the_kernel() {
     });
 }
 
+/// Goal: what is sent to a group comes as frames to a program that has joined it and has the port alone, and what it sends to
+/// a group leaves as frames, if it is not for this host.
+#[test]
+fn datagrams_of_groups_pass_the_kernel() {
+    with_namespaces("datagrams_of_groups_pass_the_kernel", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for ip in [NEAR, NEAR_6] {
+            let server = pair.framed("group near", at(ip), Some("latency"));
+            let mut client = Running::start(&mut pair.role(true, "asker far", at(ip)));
+            assert_eq!(client.ask("50"), "said 50");
+            let before = by_kernel();
+            assert_eq!(client.ask("1000"), "said 1000");
+            let kernels = by_kernel() - before;
+            assert!(server.has_frames(), "{ip}: {}", server.explained());
+            assert!(kernels < 300, "{ip}: {kernels} of 2000");
+        }
+    });
+}
+
 /// Goal: a program that sleeps between datagrams is woken by each, however it waits, and misses none; nor one of those
 /// that the kernel alone can bring, as they come in pieces.
 #[test]
@@ -592,6 +612,24 @@ fn owners_and_programs_that_are_killed_leave_nothing() {
             assert_eq!(client.ask("insist 100 64 0"), "said 100");
             drop(owner);
         }
+    });
+}
+
+/// Goal: nothing is told of a socket that is closed while the owner, which has a copy of it, does not answer.
+#[test]
+fn a_socket_that_is_closed_while_the_owner_is_stopped_is_gone() {
+    with_namespaces("a_socket_that_is_closed_while_the_owner_is_stopped_is_gone", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        let mut server = pair.framed("gone", at(NEAR), None);
+        let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
+        assert_eq!(client.ask("exchange 1 64 0"), "said 1");
+        assert!(server.has_frames(), "{}", server.explained());
+        owner.signal("STOP");
+        assert_eq!(server.ask("close"), "said 0");
+        assert_eq!(client.ask("shower 3"), "said 3");
+        assert_eq!(server.ask("look"), "said 0");
+        owner.signal("CONT");
     });
 }
 

@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 use std::io::{BufRead, ErrorKind};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +26,9 @@ fn a_role() {
         ("owner", _) => owner(),
         ("echo", mode) => echo(at, mode),
         ("client", how) => client(at, how == "connected"),
+        ("group", device) => answer_groups(at, device),
+        ("asker", device) => ask_groups(at, device),
+        ("gone", _) => gone(at),
         ("rebind", _) => rebind(at),
         ("glance", _) => glance(at),
         ("late", _) => late(at),
@@ -225,6 +228,115 @@ fn echo(at: SocketAddr, how: &str) {
                 break;
             }
         }
+    }
+}
+
+/// Groups at the near end and at the far end, with the ports behind this one.
+fn groups(at: SocketAddr) -> [SocketAddr; 2] {
+    let [near, far] = match at {
+        SocketAddr::V4(_) => ["239.95.0.1", "239.95.0.2"],
+        SocketAddr::V6(_) => ["ff05::95:1", "ff05::95:2"],
+    };
+    [(near, at.port() + 1), (far, at.port() + 2)]
+        .map(|(ip, port)| SocketAddr::new(ip.parse().expect("a group"), port))
+}
+
+/// A socket of a port that has joined a group by this interface, and sends by it, to other hosts alone.
+fn member_of(group: SocketAddr, device: &str) -> UdpSocket {
+    let all = adverb_sys::netdev::interfaces().expect("interfaces");
+    let index = all.iter().find(|interface| interface.name == device).expect("the cable").index;
+    let (any, (level, option)) = match group {
+        SocketAddr::V4(_) => ("0.0.0.0", (libc::IPPROTO_IP, libc::IP_MULTICAST_IF)),
+        SocketAddr::V6(_) => ("::", (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF)),
+    };
+    let any = SocketAddr::new(any.parse().expect("an address"), group.port());
+    // The owner has a copy of one that was killed for a moment longer.
+    soon("the port", || UdpSocket::bind(any).is_ok());
+    let socket = UdpSocket::bind(any).expect("a port");
+    let zero = libc::in_addr { s_addr: 0 };
+    let imr_ifindex = c_int::try_from(index).expect("a number");
+    let by = libc::ip_mreqn { imr_multiaddr: zero, imr_address: zero, imr_ifindex };
+    let (value, len) = match group {
+        SocketAddr::V4(_) => ((&raw const by).cast(), size_of_val(&by)),
+        SocketAddr::V6(_) => ((&raw const index).cast::<libc::c_void>(), size_of_val(&index)),
+    };
+    let len = libc::socklen_t::try_from(len).expect("a length");
+    // SAFETY: a structure or a number, which is ours, and its length.
+    assert_eq!(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) }, 0);
+    match group.ip() {
+        IpAddr::V4(ip) => {
+            let own = |one: &&adverb_sys::netdev::Interface| one.index == index;
+            let addresses = &all.iter().find(own).expect("the cable").addresses;
+            let found = addresses.iter().find_map(|address| match address.ip {
+                IpAddr::V4(ip) => Some(ip),
+                IpAddr::V6(_) => None,
+            });
+            socket.join_multicast_v4(&ip, &found.expect("an address")).expect("it joins");
+            socket.set_multicast_loop_v4(false).expect("an option");
+        }
+        IpAddr::V6(ip) => {
+            socket.join_multicast_v6(&ip, index).expect("it joins");
+            socket.set_multicast_loop_v6(false).expect("an option");
+        }
+    }
+    socket
+}
+
+/// Sends to the group of the far end what comes for that of the near end.
+fn answer_groups(at: SocketAddr, device: &str) {
+    let [near, far] = groups(at);
+    let socket = member_of(near, device);
+    socket.set_nonblocking(true).expect("an option");
+    println!("\nready");
+    let mut buffer = [0; 2000];
+    loop {
+        match socket.recv(&mut buffer) {
+            Ok(len) => _ = socket.send_to(&buffer[..len], far).expect("it is sent"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Sends so many to the group of the near end, each when the one before has come back.
+fn ask_groups(at: SocketAddr, device: &str) {
+    let [near, far] = groups(at);
+    let socket = member_of(far, device);
+    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("an option");
+    println!("\nready");
+    for line in std::io::stdin().lock().lines() {
+        let count: u64 = line.expect("a line").parse().expect("a number");
+        let mut buffer = [0; 64];
+        let back = (0..count).take_while(|n| {
+            socket.send_to(&n.to_be_bytes(), near).expect("it is sent");
+            socket.recv(&mut buffer).is_ok_and(|len| buffer[..len] == n.to_be_bytes())
+        });
+        println!("\nsaid {}", back.count());
+    }
+}
+
+/// Sends one datagram back, closes its socket, and says how often an instance tells of that.
+fn gone(at: SocketAddr) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    socket.set_nonblocking(true).expect("an option");
+    let mut buffer = [0; 64];
+    let _ = socket.recv_from(&mut buffer);
+    println!("\nready");
+    let (len, from) = loop {
+        match socket.recv_from(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            got => break got.expect("a datagram"),
+        }
+    };
+    socket.send_to(&buffer[..len], from).expect("the way back");
+    let instance = watch(&socket, 0);
+    let mut socket = Some(socket);
+    for _line in std::io::stdin().lock().lines() {
+        drop(socket.take());
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: an event, which is ours.
+        let told = unsafe { libc::epoll_wait(instance, &raw mut event, 1, 300) };
+        println!("\nsaid {told}");
     }
 }
 

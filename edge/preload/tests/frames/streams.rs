@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use super::{FAR, FAR_6, NEAR, NEAR_6, Pair, Running, at, soon, with_namespaces};
+use super::{FAR, FAR_6, NEAR, NEAR_6, Pair, Running, at, run, soon, with_namespaces};
 
 /// Serves connections: sends everything back, or what the mode says.
 pub(crate) fn serve(at: SocketAddr, mode: &str) {
@@ -42,6 +42,7 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             Some(("end", bytes)) => end(stream, bytes.parse().expect("a number")),
             Some(("tail", bytes)) => tail(stream, bytes.parse().expect("a number")),
             Some(("brim", what)) => brim(stream, what),
+            Some(("part", bytes)) => part(stream, bytes.parse().expect("a number")),
             Some(("low", bytes)) => {
                 narrow(&stream);
                 pour(stream, bytes.parse().expect("a number"));
@@ -148,6 +149,17 @@ fn pattern(len: usize) -> Vec<u8> {
 /// Sends so many bytes, and closes at once.
 fn pour(mut stream: TcpStream, bytes: usize) {
     stream.write_all(&pattern(bytes)).expect("it is sent");
+}
+
+/// Sends so many bytes back, sends some more, and closes first.
+fn part(mut stream: TcpStream, bytes: usize) {
+    let (mut left, mut room) = (bytes, vec![0; 1 << 16]);
+    while left > 0 {
+        let len = stream.read(&mut room).expect("a request");
+        send_all(&mut stream, &room[..len]);
+        left -= len;
+    }
+    pour(stream, 1000);
 }
 
 /// The same, in pieces of a segment each.
@@ -890,6 +902,87 @@ fn what_was_kept_for_a_connection_goes_with_it() {
         assert_eq!(second.ask("exchange 50 64 0"), "said 50");
         soon("it to go", || !unused.exists());
         assert!(used.exists());
+    });
+}
+
+/// Goal: an owner that is stopped harms no connection that frames carry: each goes on, and ends as its program says; what is
+/// made meanwhile is the kernel's; and when the owner goes on, so do frames.
+#[test]
+fn connections_survive_an_owner_that_is_stopped() {
+    with_namespaces("streams::connections_survive_an_owner_that_is_stopped", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        let server = pair.framed("serve part 13390", at(NEAR), None);
+        let framed = || server.explained().matches("frames of the interface").count();
+        let mut early = [(); 2].map(|()| talker(&pair, NEAR));
+        for client in &mut early {
+            assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+        }
+        assert_eq!(framed(), 2, "{}", server.explained());
+        owner.signal("STOP");
+        let mut late = talker(&pair, NEAR);
+        let through = |client: &mut Running| {
+            assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+            assert_eq!(client.ask("drink"), "said 1000 Ok(())");
+        };
+        assert_eq!(late.ask("exchange 100 64 0"), "said 100");
+        through(&mut late);
+        assert_eq!(framed(), 2, "{}", server.explained());
+        let [first, second] = &mut early;
+        through(first);
+        owner.signal("CONT");
+        through(second);
+        soon("frames again", || {
+            let mut next = talker(&pair, NEAR);
+            assert_eq!(next.ask("exchange 100 64 0"), "said 100");
+            through(&mut next);
+            framed() > 2
+        });
+    });
+}
+
+/// Goal: an interface without an owner does not keep connections by another one from frames.
+#[test]
+fn each_interface_has_its_owner_asked() {
+    with_namespaces("streams::each_interface_has_its_owner_asked", || {
+        let pair = Pair::new();
+        let far = pair.far.child.id();
+        let words = |words: &str| run(Command::new("ip").args(words.split(' ')));
+        words(&format!("link add other type veth peer name beyond netns {far}"));
+        words("address add 10.94.0.1/24 dev other");
+        words("link set other up");
+        for text in ["address add 10.94.0.2/24 dev beyond", "link set beyond up"] {
+            run(pair.far("ip").args(text.split(' ')));
+        }
+        let _owner = pair.owner();
+        let server = pair.framed("serve many", at("0.0.0.0"), None);
+        let mut plain = talker(&pair, "10.94.0.1");
+        assert_eq!(plain.ask("exchange 100 64 0"), "said 100");
+        assert!(!server.has_frames(), "{}", server.explained());
+        let mut framed = talker(&pair, NEAR);
+        assert_eq!(framed.ask("exchange 100 64 0"), "said 100");
+        assert!(server.has_frames(), "{}", server.explained());
+        words("link delete other");
+    });
+}
+
+/// Goal: the peer of a program that is killed sees a reset, though what would tell it is lost at first.
+/// Method: the cable is cut at that moment.
+#[test]
+fn a_silent_peer_sees_a_reset_though_a_packet_is_lost() {
+    with_namespaces("streams::a_silent_peer_sees_a_reset_though_a_packet_is_lost", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let mut server = pair.framed("serve hold", at(NEAR), None);
+        let mut silent = talker(&pair, NEAR);
+        assert_eq!(silent.ask("exchange 100 64 0"), "said 100");
+        assert!(server.has_frames(), "{}", server.explained());
+        run(pair.far("ip").args(["link", "set", "far", "down"]));
+        kill(&mut server.child);
+        // The owner notices meanwhile.
+        std::thread::sleep(Duration::from_millis(100));
+        run(pair.far("ip").args(["link", "set", "far", "up"]));
+        assert_eq!(silent.ask("drink"), "said 0 Err(ConnectionReset)");
     });
 }
 

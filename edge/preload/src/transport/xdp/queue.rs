@@ -128,6 +128,12 @@ impl Queue {
         self.count.load(Ordering::Acquire)
     }
 
+    /// Datagrams that have come, with those for which there was no room, modulo two to the power of 32.
+    pub(super) fn arrived(&self) -> u32 {
+        let all = self.count().wrapping_add(self.dropped());
+        u32::try_from(all & u64::from(u32::MAX)).unwrap_or(0)
+    }
+
     /// Datagrams for which there was no room.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)

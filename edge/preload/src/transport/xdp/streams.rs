@@ -26,6 +26,7 @@ mod habits;
 mod helper;
 
 use std::ffi::c_int;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -39,14 +40,16 @@ use crate::socket::state::{Attached, Reason, Socket};
 use crate::socket::{arena, policy};
 use crate::transport::ring::Segment;
 
-use super::uplink::Turn;
+use super::uplink::Turns;
 use carrier::Carrier;
 
 /// What this process has of connections.
 #[derive(Debug)]
 struct Process {
     carriers: Guarded<Vec<Carrier>>,
-    turn: Turn,
+    /// When the interface of an address was last looked for, and its owner asked.
+    sought: Turns<IpAddr>,
+    asked: Turns<u32>,
     /// When a thread of the program last took a step.
     program_ns: AtomicU64,
     /// Looks of threads that wait, of which one in some is a step in any case.
@@ -58,7 +61,8 @@ impl Default for Process {
     fn default() -> Self {
         Self {
             carriers: Guarded::new(Vec::new()),
-            turn: Turn::default(),
+            sought: Turns::default(),
+            asked: Turns::default(),
             program_ns: AtomicU64::new(0),
             looks: AtomicU32::new(0),
             helper: helper::Words::default(),
@@ -300,26 +304,28 @@ pub(crate) enum Ending {
 
 /// The program closes the connection. `is_abortive`: by a reset.
 pub(crate) fn close(socket: &Socket, fd: c_int, is_abortive: bool) -> Ending {
-    end(socket, fd, |carrier, framed, now| {
+    end(socket, fd, |carrier, framed, now, is_in_any_case| {
         if is_abortive {
             carrier.abort(framed.id, now);
             return true;
         }
-        carrier.state(framed.id) != Some(State::Established) && carrier.close(framed.id, now)
+        let is_second = carrier.state(framed.id) != Some(State::Established);
+        (is_second || is_in_any_case) && carrier.close(framed.id, now)
     })
 }
 
 /// The program ends its stream.
 pub(crate) fn shut_down(socket: &Socket, fd: c_int) -> Ending {
-    end(socket, fd, |carrier, framed, now| {
-        carrier.state(framed.id) != Some(State::Established) && carrier.shut_down(framed.id, now)
+    end(socket, fd, |carrier, framed, now, is_in_any_case| {
+        let is_second = carrier.state(framed.id) != Some(State::Established);
+        (is_second || is_in_any_case) && carrier.shut_down(framed.id, now)
     })
 }
 
 fn end(
     socket: &Socket,
     fd: c_int,
-    by_frames: impl FnOnce(&mut Carrier, &Framed, u64) -> bool,
+    by_frames: impl Fn(&mut Carrier, &Framed, u64, bool) -> bool,
 ) -> Ending {
     let Some(framed) = of(socket) else { return Ending::Kernel };
     let errno = raw::errno();
@@ -327,7 +333,12 @@ fn end(
     let ends = with(framed, |carrier| {
         carrier.send_from_ring(framed.id, now);
         carrier.step(now);
-        by_frames(carrier, framed, now) || !adoption::give_back(carrier, framed.id, socket, fd)
+        by_frames(carrier, framed, now, false)
+            || !adoption::give_back(carrier, framed.id, socket, fd) && {
+                // The owner does not answer, or both streams have ended.
+                let is_closed = carrier.state(framed.id).is_none_or(|state| state == State::Closed);
+                is_closed || by_frames(carrier, framed, now, true)
+            }
     });
     raw::set_errno(errno);
     if ends == Some(true) { Ending::Frames } else { Ending::Kernel }

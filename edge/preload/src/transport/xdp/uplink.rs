@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::c_int;
+use std::hash::Hash;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{ControlFlow, RangeInclusive};
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use adverb_sys::fork::PerProcess;
 use adverb_sys::netdev::{self, Interface};
 use adverb_sys::routes::{Neighbour, Route, Routes};
+use adverb_tcpip::ethernet::Mac;
 use adverb_tcpip::frame::{Checksums, Frame};
 use adverb_wire::ip::Sum;
 use adverb_xdp::gate::GATES;
@@ -32,8 +34,9 @@ use crate::base::{raw, thread};
 #[derive(Debug)]
 pub(super) struct Process {
     uplinks: Guarded<Vec<Arc<Uplink>>>,
-    /// When owners were last looked for.
-    turn: Turn,
+    /// When interfaces were last listed, which is what `()` is for, and their owners asked.
+    listed: Turns<()>,
+    asked: Turns<u32>,
     /// Whose a datagram is: by both ends, or by the local one.
     queues: Guarded<HashMap<Key, Arc<Queue>>>,
     gates: Guarded<Gates>,
@@ -54,7 +57,8 @@ impl Default for Process {
     fn default() -> Self {
         Self {
             uplinks: Guarded::new(Vec::new()),
-            turn: Turn::default(),
+            listed: Turns::default(),
+            asked: Turns::default(),
             queues: Guarded::new(HashMap::new()),
             gates: Guarded::new(Gates::default()),
             came_ns: AtomicU64::new(0),
@@ -85,15 +89,16 @@ impl Process {
         let _stays = raw::Uncancelled::new();
         self.uplinks.with(|uplinks| {
             uplinks.retain(|uplink| !uplink.has_ended());
-            self.turn.take(|| {
-                let all = netdev::interfaces().unwrap_or_default();
-                for interface in &all {
-                    let is_known = uplinks.iter().any(|known| known.index == interface.index);
-                    if !is_known && interface.up && !interface.loopback {
-                        uplinks.extend(Uplink::ask(interface.index, &all).map(Arc::new));
-                    }
+            // How long one owner takes keeps none of the others.
+            let all = self.listed.take((), netdev::interfaces).and_then(Result::ok);
+            let all = all.unwrap_or_default();
+            for interface in &all {
+                let is_known = uplinks.iter().any(|known| known.index == interface.index);
+                if !is_known && interface.up && !interface.loopback {
+                    let ask = || Uplink::ask(interface.index, &all).map(Arc::new);
+                    uplinks.extend(self.asked.take(interface.index, ask).flatten());
                 }
-            });
+            }
             if !uplinks.is_empty() {
                 IS_ANY.store(true, Ordering::Relaxed);
             }
@@ -236,23 +241,31 @@ impl Facts {
     }
 }
 
-/// When owners are asked: once a second, and less often if one that is stopped has been waited for.
-#[derive(Debug, Default)]
-pub(super) struct Turn {
-    next_ns: AtomicU64,
+/// When each of several is asked: once a second, and less often if it has been waited for.
+#[derive(Debug)]
+pub(super) struct Turns<K>(Guarded<HashMap<K, u64>>);
+
+impl<K> Default for Turns<K> {
+    fn default() -> Self {
+        Self(Guarded::new(HashMap::new()))
+    }
 }
 
-impl Turn {
-    /// Calls `ask` if it is time.
-    pub(super) fn take<A>(&self, ask: impl FnOnce() -> A) -> Option<A> {
+impl<K: Copy + Eq + Hash> Turns<K> {
+    /// Calls `ask` if it is time for this one.
+    pub(super) fn take<A>(&self, of: K, ask: impl FnOnce() -> A) -> Option<A> {
         let began = raw::now_ns();
-        if began < self.next_ns.load(Ordering::Relaxed) {
+        if self.0.with(|next| next.get(&of).is_some_and(|next| began < *next)) {
             return None;
         }
         let answer = ask();
         let ended = raw::now_ns();
         let pause = ended.saturating_sub(began).saturating_mul(ASK_SHARE).max(ASK_AGAIN_NS);
-        self.next_ns.store(ended.saturating_add(pause), Ordering::Relaxed);
+        self.0.with(|next| {
+            // What is due says as much as what is not there.
+            next.retain(|_, next| ended < *next);
+            next.insert(of, ended.saturating_add(pause));
+        });
         Some(answer)
     }
 }
@@ -331,6 +344,11 @@ impl Uplink {
         self.membership.gates().set(gate, is_open);
     }
 
+    /// Datagrams that a gate has let through.
+    pub(super) fn let_through(&self, gate: u32) -> u32 {
+        self.membership.gates().let_through(gate)
+    }
+
     /// What is known of it, not older than a second.
     pub(super) fn facts(&self) -> Facts {
         let _stays = raw::Uncancelled::new();
@@ -343,8 +361,9 @@ impl Uplink {
         })
     }
 
-    pub(super) fn route(&self, to: IpAddr) -> Option<Route> {
-        self.routes.with(|routes| routes.route(to, None).ok())
+    /// The route to an address, by one interface if that is said.
+    pub(super) fn route(&self, to: IpAddr, by: Option<u32>) -> Option<Route> {
+        self.routes.with(|routes| routes.route(to, by).ok())
     }
 
     pub(super) fn neighbour(&self, of: IpAddr) -> Option<Neighbour> {
@@ -418,12 +437,16 @@ impl Uplink {
     /// Takes one frame, unless it is damaged or not for this host.
     fn take(&self, frame: &[u8]) {
         let Some((to, _)) = frame.split_first_chunk::<6>() else { return };
-        if *to != self.facts.with(|facts| facts.mac) && *to != self.facts().mac {
+        let is_group = Mac(*to).is_group();
+        if !is_group && *to != self.facts.with(|facts| facts.mac) && *to != self.facts().mac {
             return;
         }
         let Ok(Frame::Udp { tuple, payload }) = Frame::parse(frame, Checksums::Trusted) else {
             return;
         };
+        if is_group && Mac::of_group(tuple.local) != Some(Mac(*to)) {
+            return;
+        }
         let header = payload.start.saturating_sub(UDP_BYTES);
         let (Some(datagram), Some(bytes)) =
             (frame.get(header..payload.end), frame.get(payload.clone()))

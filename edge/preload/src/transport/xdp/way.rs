@@ -2,13 +2,14 @@
 //!
 //! What the kernel says of a route and a neighbour counts for a second. Where it does not know the neighbour, or is not
 //! sure of it, a datagram goes by the kernel, which finds out; so do datagrams that do not fit a packet, and those to this
-//! host, to groups, and by other interfaces.
+//! host, by other interfaces, and to groups that this host may be in.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use adverb_sys::routes::Neighbour;
+use adverb_tcpip::ethernet::Mac;
 use adverb_wire::ip::emit_udp_headers;
 use adverb_wire::{Flow, Marks};
 
@@ -51,7 +52,7 @@ impl Ways {
         &mut self,
         uplinks: &[Arc<Uplink>],
         fd: c_int,
-        epoch: u32,
+        (epoch, multicast_by): (u32, u64),
         parts: &[libc::iovec],
         to: Option<SocketAddr>,
     ) -> Option<(usize, Option<Arc<Uplink>>)> {
@@ -67,7 +68,7 @@ impl Ways {
         let place = self.known.get_mut(place(to))?;
         let now = raw::now_ns();
         if place.as_ref().is_none_or(|way| way.to != to || now >= way.until_ns) {
-            let (way, is_sure) = find(uplinks, fd, to, self.peer.is_some(), now);
+            let (way, is_sure) = find(uplinks, fd, (to, multicast_by), self.peer.is_some(), now);
             *place = Some(way);
             if !is_sure {
                 return None;
@@ -122,11 +123,11 @@ impl By {
 fn find(
     uplinks: &[Arc<Uplink>],
     fd: c_int,
-    to: SocketAddr,
+    (to, multicast_by): (SocketAddr, u64),
     is_connected: bool,
     now: u64,
 ) -> (Way, bool) {
-    let found = find_by(uplinks, fd, to, is_connected);
+    let found = find_by(uplinks, fd, (to, multicast_by), is_connected);
     let wait_ns = match &found {
         Ok(_) => KNOWN_NS,
         Err(Unknown::Elsewhere) => ELSEWHERE_NS,
@@ -148,7 +149,7 @@ enum Unknown {
 fn find_by(
     uplinks: &[Arc<Uplink>],
     fd: c_int,
-    to: SocketAddr,
+    (to, multicast_by): (SocketAddr, u64),
     is_connected: bool,
 ) -> Result<(By, bool), Unknown> {
     let option = |level, name| raw::option::<c_int>(fd, level, name).unwrap_or(0);
@@ -156,33 +157,58 @@ fn find_by(
     let asker = uplinks.iter().find(|uplink| !uplink.has_ended()).ok_or(Unknown::Elsewhere)?;
     let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
     let is_foreign = to.is_ipv4() && option(v6, libc::IPV6_V6ONLY) != 0;
-    if to.port() == 0 || is_foreign || !is_one_host(to.ip()) {
+    if to.port() == 0 || is_foreign || !is_one_host(to.ip()) && !to.ip().is_multicast() {
         return Err(Unknown::Elsewhere);
     }
-    let route = asker.route(to.ip()).filter(|route| route.unicast).ok_or(Unknown::Elsewhere)?;
+    let group = if to.ip().is_multicast() { Mac::of_group(to.ip()) } else { None };
+    let chosen = match (group, to) {
+        (None, _) => None,
+        // What comes back to this host as well is the kernel's.
+        (Some(_), SocketAddr::V4(_)) if option(v4, libc::IP_MULTICAST_LOOP) != 0 => {
+            return Err(Unknown::Elsewhere);
+        }
+        (Some(_), SocketAddr::V6(_)) if option(v6, libc::IPV6_MULTICAST_LOOP) != 0 => {
+            return Err(Unknown::Elsewhere);
+        }
+        (Some(_), SocketAddr::V4(_)) => by_interface(uplinks, multicast_by)?,
+        (Some(_), SocketAddr::V6(_)) => {
+            Some(option(v6, libc::IPV6_MULTICAST_IF).cast_unsigned()).filter(|index| *index != 0)
+        }
+    };
+    let route = asker.route(to.ip(), chosen).filter(|route| route.unicast || group.is_some());
+    let route = route.ok_or(Unknown::Elsewhere)?;
     let mut all = uplinks.iter().filter(|uplink| !uplink.has_ended());
     let uplink = all.find(|uplink| uplink.index == route.interface).ok_or(Unknown::Elsewhere)?;
     let facts = uplink.facts();
-    let from = Some(own.ip()).filter(|ip| !ip.is_unspecified()).or(route.source);
+    let is_host = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_multicast();
+    let from = Some(own.ip()).filter(is_host).or(route.source);
     // An address that was taken from the interface is no source any more.
     let from = from.filter(|from| facts.has(*from)).ok_or(Unknown::Elsewhere)?;
     let next = route.gateway.unwrap_or(to.ip());
-    let Neighbour { mac, fresh } = uplink.neighbour(next).ok_or(Unknown::Neighbour)?;
-    let [to_group, ..] = mac;
-    if to_group & 1 != 0 {
-        return Err(Unknown::Elsewhere);
-    }
+    let (mac, fresh) = match group {
+        Some(Mac(mac)) => (mac, true),
+        None => {
+            let Neighbour { mac, fresh } = uplink.neighbour(next).ok_or(Unknown::Neighbour)?;
+            if Mac(mac).is_group() {
+                return Err(Unknown::Elsewhere);
+            }
+            (mac, fresh)
+        }
+    };
     let (flow, hops, class, discovers, headers) = match (from, to.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => (
             Flow::v4(src.octets(), dst.octets(), own.port(), to.port()),
-            option(v4, libc::IP_TTL),
+            option(v4, if group.is_some() { libc::IP_MULTICAST_TTL } else { libc::IP_TTL }),
             option(v4, libc::IP_TOS),
             option(v4, libc::IP_MTU_DISCOVER),
             28,
         ),
         (IpAddr::V6(src), IpAddr::V6(dst)) => (
             Flow::v6(src.octets(), dst.octets(), own.port(), to.port()),
-            option(v6, libc::IPV6_UNICAST_HOPS),
+            match group {
+                Some(_) => option(v6, libc::IPV6_MULTICAST_HOPS),
+                None => option(v6, libc::IPV6_UNICAST_HOPS),
+            },
             option(v6, libc::IPV6_TCLASS),
             option(v6, libc::IPV6_MTU_DISCOVER),
             48,
@@ -211,6 +237,23 @@ fn find_by(
     let payload_max = mtu.saturating_sub(headers);
     let uplink = Arc::clone(uplink);
     Ok((By { uplink, from, flow, marks, macs, payload_max }, fresh))
+}
+
+/// The interface by which a program has said that it sends to groups, if it has.
+fn by_interface(uplinks: &[Arc<Uplink>], by: u64) -> Result<Option<u32>, Unknown> {
+    let [i0, i1, i2, i3, a0, a1, a2, a3] = by.to_be_bytes();
+    // The address is as the kernel reads it.
+    let address = u32::from_be_bytes([a0, a1, a2, a3]).to_ne_bytes();
+    match (u32::from_be_bytes([i0, i1, i2, i3]), IpAddr::from(address)) {
+        (0, address) if address.is_unspecified() => Ok(None),
+        (0, address) => {
+            let found = uplinks.iter().find(|uplink| uplink.facts().has(address));
+            found.map(|uplink| Some(uplink.index)).ok_or(Unknown::Elsewhere)
+        }
+        // Of another program's socket it is not known.
+        (u32::MAX, _) => Err(Unknown::Elsewhere),
+        (index, _) => Ok(Some(index)),
+    }
 }
 
 /// Whether an address is that of one host. Those of one link mean nothing without it.

@@ -10,6 +10,7 @@
 //! they are made.
 
 use std::ffi::c_int;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -53,7 +54,11 @@ pub(super) fn adopt(
     let reuse = raw::option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0);
     // SAFETY: the program's descriptor, which is open for the length of this call.
     let lent = unsafe { BorrowedFd::borrow_raw(fd) };
-    carrier.membership.claim(key, lent).ok()?;
+    if let Err(error) = carrier.membership.claim(key, lent) {
+        let is_late = error.kind() == io::ErrorKind::TimedOut;
+        socket.flags.is_copied.store(is_late, Ordering::Relaxed);
+        return None;
+    }
     let framed = match carrier.membership.repair(key, true) {
         Ok(()) => take(carrier, socket, fd, key, reuse),
         Err(error) => {
@@ -62,7 +67,10 @@ pub(super) fn adopt(
         }
     };
     if framed.is_none() {
-        let _ = carrier.membership.repair(key, false);
+        if carrier.membership.repair(key, false).is_err() {
+            // As soon as it answers again.
+            let _ = carrier.membership.release(key);
+        }
         let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
     }
     framed
@@ -78,24 +86,30 @@ fn carrier_of<'a>(
     if let Some(at) = carriers.iter().position(has) {
         return carriers.get_mut(at);
     }
-    carriers.push(process.turn.take(|| ask(own)).flatten()?);
+    let found = process.sought.take(own, || interface_of(own)).flatten()?;
+    let ask = || ask(found);
+    carriers.push(process.asked.take(found, ask).flatten()?);
     carriers.last_mut()
 }
 
-/// Asks the owner of the interface with an address for frames.
-fn ask(own: IpAddr) -> Option<Carrier> {
+fn interface_of(own: IpAddr) -> Option<u32> {
     let all = netdev::interfaces().ok()?;
     let found = all.iter().find(|one| {
         one.up && !one.loopback && one.addresses.iter().any(|address| address.ip == own)
-    })?;
-    let (membership, sockets) = Membership::ask_above(&name_of(found.index), FD_MIN).ok()?;
+    });
+    found.map(|found| found.index)
+}
+
+/// Asks the owner of the interface with this number for frames.
+fn ask(index: u32) -> Option<Carrier> {
+    let (membership, sockets) = Membership::ask_above(&name_of(index), FD_MIN).ok()?;
     let limits = Limits::default();
-    let mut net = Netstack::new_above(found.index, sockets, limits, FD_MIN).ok()?;
+    let mut net = Netstack::new_above(index, sockets, limits, FD_MIN).ok()?;
     net.leave_strangers();
     let ours = super::super::uplink::process();
     let all = net.all_fds().chain(membership.all_fds());
     all.for_each(|fd| ours.note_own(std::os::fd::AsRawFd::as_raw_fd(&fd)));
-    Some(Carrier::new(found.index, membership, net))
+    Some(Carrier::new(index, membership, net))
 }
 
 /// Takes over a connection whose socket is in repair. If it cannot be, nothing of it is lost.
@@ -201,7 +215,7 @@ fn handover_of(snapshot: &Snapshot) -> Handover {
 }
 
 /// A connection goes back to the kernel, with both locks of its socket held. Says whether it does: it does not, if both
-/// streams have ended.
+/// streams have ended, or the owner does not answer.
 pub(super) fn give_back(
     carrier: &mut Carrier,
     id: ConnectionId,
@@ -210,18 +224,32 @@ pub(super) fn give_back(
 ) -> bool {
     let now = raw::now_ns();
     carrier.step(now);
+    if carrier.membership.is_stuck() {
+        return false;
+    }
     let found = carrier.net.tcp().get(id).and_then(|connection| connection.hand_over(time(now)));
     let Some((handover, unsent)) = found else { return false };
     let has_ended = carrier.state(id) != Some(State::Established);
     let Some(mut one) = carrier.carried.remove(&id) else { return false };
     let received = take_received(carrier, id, &mut one);
-    carrier.net.tcp().let_go(id);
     let low_water = raw::lift_low_water(fd);
-    let is_back = received
-        .and_then(|received| put_back(&one, &handover, &unsent, &received))
-        .is_some_and(|()| carrier.membership.repair(one.key, false).is_ok())
-        && send_waiting(&one, socket, fd, &unsent.waiting).is_some();
+    let is_put = received.as_ref().map(|received| put_back(&one, &handover, &unsent, received));
+    let answer = is_put.flatten().map(|()| carrier.membership.repair(one.key, false));
+    let is_late = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+    let stays = matches!(&answer, Some(Err(error)) if is_late(error));
+    let is_back =
+        matches!(answer, Some(Ok(()))) && send_waiting(&one, socket, fd, &unsent.waiting).is_some();
     drop(low_water);
+    if stays {
+        // The owner has done nothing, and will not: the kernel's queues are emptied again.
+        let _ = repair::set_up(&one.twin, &snapshot_of(&handover, 0));
+        habits::silence(fd);
+        one.put(&received.unwrap_or_default());
+        one.shared.is_full.store(!one.rest.is_empty(), Ordering::Release);
+        carrier.carried.insert(id, one);
+        return false;
+    }
+    carrier.net.tcp().let_go(id);
     one.shared.is_over.store(true, Ordering::Release);
     if !is_back {
         log::print(Level::Warning, || format!("fd {fd}: the kernel does not take it back: reset"));
@@ -270,18 +298,7 @@ fn put_back(
     received: &[u8],
 ) -> Option<()> {
     let fd = one.twin.number();
-    let bytes = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
-    let snapshot = Snapshot {
-        next: handover.unacknowledged.bits(),
-        expected: handover.expected.bits().wrapping_sub(bytes(received.len())),
-        peer_window: handover.peer_window,
-        window: handover.window,
-        window_max: handover.peer_window,
-        scales: handover.peer_scale.map(|peers| (peers, handover.scale)),
-        segment: handover.peer_segment,
-        sack: handover.sack,
-        stamp: handover.stamp,
-    };
+    let snapshot = snapshot_of(handover, received.len());
     repair::set_up(&one.twin, &snapshot).ok()?;
     // The kernel finds out itself how long its queues should be, unless the program has said so.
     let locks = raw::Restored::after(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK);
@@ -298,6 +315,22 @@ fn put_back(
     let keep_alive = c_int::from(one.habits.keeps_alive);
     let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, keep_alive);
     Some(())
+}
+
+/// The same, before so many bytes had come.
+fn snapshot_of(handover: &Handover, unread: usize) -> Snapshot {
+    let unread = u32::try_from(unread).unwrap_or(u32::MAX);
+    Snapshot {
+        next: handover.unacknowledged.bits(),
+        expected: handover.expected.bits().wrapping_sub(unread),
+        peer_window: handover.peer_window,
+        window: handover.window,
+        window_max: handover.peer_window,
+        scales: handover.peer_scale.map(|peers| (peers, handover.scale)),
+        segment: handover.peer_segment,
+        sack: handover.sack,
+        stamp: handover.stamp,
+    }
 }
 
 /// Has a queue hold so many bytes, if it may not do so anyway.
