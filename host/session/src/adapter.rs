@@ -10,7 +10,7 @@ use crate::link::Link;
 use crate::source::Source;
 use adverb_verbs::locks::Mutex;
 use adverb_verbs::{Access, Context, Device, Gid, GidEntry, PathMtu, Pd, QpLimits};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -43,6 +43,8 @@ struct Inner {
     keeper: Mutex<Option<Keeper>>,
     /// The wait set of all channels that share one completion channel.
     bed: Mutex<Option<Arc<Bed>>>,
+    /// Those of completion queues with a completion channel of their own, or of a few; who gets one next is in front.
+    beds: Mutex<VecDeque<Weak<Bed>>>,
     /// Shared completion queues by key.
     sources: Mutex<HashMap<String, Weak<Source>>>,
     threads: AtomicUsize,
@@ -116,6 +118,7 @@ impl Adapter {
             config,
             keeper: Mutex::default(),
             bed: Mutex::default(),
+            beds: Mutex::default(),
             sources: Mutex::default(),
             threads: AtomicUsize::new(0),
         };
@@ -231,6 +234,23 @@ impl Adapter {
         }
     }
 
+    /// The wait set of one more completion queue: with a completion channel of its own, as long as there are not too
+    /// many of them, or with that of a few others, in turn.
+    pub(crate) fn next_bed(&self) -> io::Result<Arc<Bed>> {
+        let mut beds = self.inner.beds.lock();
+        while beds.len() >= BEDS_MAX {
+            let Some(next) = beds.pop_front() else { break };
+            // One whose queues have gone makes room for another.
+            if let Some(bed) = next.upgrade() {
+                beds.push_back(next);
+                return Ok(bed);
+            }
+        }
+        let bed = Arc::new(Bed::on_channel(self.context().create_comp_channel()?));
+        beds.push_back(Arc::downgrade(&bed));
+        Ok(bed)
+    }
+
     /// Where completions of the channel `name` come from.
     pub(crate) fn source(&self, name: &Name, least: u32) -> Result<Arc<Source>, SetUpError> {
         match self.config().thread_mode {
@@ -264,6 +284,10 @@ impl Adapter {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 }
+
+/// Wait sets of an adapter that are for one completion queue or a few. Each takes a descriptor, and five in a runtime, of
+/// which a process has 20,000 in some places: with that many a process has room for more than 10,000 endpoints.
+const BEDS_MAX: usize = 1024;
 
 /// The adapters of a session: one, or one for each device that connections come to.
 #[derive(Debug)]

@@ -485,7 +485,7 @@ pub enum Connector {
 pub enum WorkMode {
     /// They poll without rest: the shortest latency for a whole core.
     BusyPoll,
-    /// They sleep on the completion channel of one completion queue.
+    /// They sleep on the completion channel of one completion queue. From 1,024 queues of an adapter on, a few share one.
     #[default]
     CompletionChannel,
     /// They sleep on one completion channel for all completion queues of the adapter.

@@ -65,9 +65,7 @@ impl Source {
         let mode = adapter.config().work_mode;
         let bed = match mode {
             WorkMode::BusyPoll => Arc::new(Bed::of_nails()),
-            WorkMode::CompletionChannel => {
-                Arc::new(Bed::on_channel(context.create_comp_channel().map_err(failed)?))
-            }
+            WorkMode::CompletionChannel => adapter.next_bed().map_err(failed)?,
             WorkMode::Epoll => adapter.bed().map_err(failed)?,
         };
         let cqe = adapter.config().queues.cq_size.unwrap_or(0).max(least);

@@ -20,29 +20,29 @@ use support::process::{self, Process};
 
 /// More than the kernel lets sleep on the descriptors of one device.
 const COUNT: usize = 1_200;
-/// What a process has besides.
-const SPARE: usize = 200;
+/// What a process has besides: among others, of the completion channels of an adapter, of which there are so many at
+/// most, each with a bell, a set and a runtime's copies of both.
+const SPARE: usize = 200 + 1024 * 5;
 /// One crowd at a time has the machine.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Ways of waiting, by their place in this table, and how many descriptors an end takes: its connection, its completion
-/// channel if it has one of its own, and in a runtime the bell, the set and the runtime's copies of that.
-const WAYS: [(WorkMode, ThreadMode, usize, usize); 6] = [
-    (WorkMode::Epoll, ThreadMode::PerChannel, 1, 1),
-    (WorkMode::Epoll, ThreadMode::SHARED, 1, 1),
-    (WorkMode::CompletionChannel, ThreadMode::PerChannel, 2, 6),
-    (WorkMode::CompletionChannel, ThreadMode::SHARED, 1, 6),
-    (WorkMode::BusyPoll, ThreadMode::PerChannel, 1, 1),
-    (WorkMode::BusyPoll, ThreadMode::SHARED, 1, 1),
+/// Ways of waiting, by their place in this table. In each an end takes one descriptor, that of its connection.
+const WAYS: [(WorkMode, ThreadMode); 6] = [
+    (WorkMode::Epoll, ThreadMode::PerChannel),
+    (WorkMode::Epoll, ThreadMode::SHARED),
+    (WorkMode::CompletionChannel, ThreadMode::PerChannel),
+    (WorkMode::CompletionChannel, ThreadMode::SHARED),
+    (WorkMode::BusyPoll, ThreadMode::PerChannel),
+    (WorkMode::BusyPoll, ThreadMode::SHARED),
 ];
 /// What the parent tells its child: the place in the table, and the number of endpoints.
 const WAY: &str = "ADVERB_TEST_CROWD";
 
-/// As many endpoints as there are descriptors for, of which each takes so many here.
-fn count(descriptors: usize) -> usize {
+/// As many endpoints as there are descriptors for.
+fn count() -> usize {
     let asked = std::env::var("ADVERB_TEST_ENDPOINTS").ok().and_then(|count| count.parse().ok());
     let asked: usize = asked.unwrap_or(COUNT);
-    let room = make_room(asked * descriptors + SPARE).saturating_sub(SPARE) / descriptors;
+    let room = make_room(asked + SPARE).saturating_sub(SPARE);
     if room < asked {
         println!("{room} endpoints instead of {asked}: there are no more descriptors");
     }
@@ -99,8 +99,8 @@ fn accept() -> Option<(usize, Vec<Endpoint>)> {
     let told = std::env::var(WAY).unwrap();
     let (way, count) = told.split_once(' ').unwrap();
     let (way, count): (usize, usize) = (way.parse().unwrap(), count.parse().unwrap());
-    let (work, threads, plain, in_runtime) = *WAYS.get(way).unwrap();
-    make_room(count * plain.max(in_runtime) + SPARE);
+    let (work, threads) = *WAYS.get(way).unwrap();
+    make_room(count + SPARE);
     let mut server = ServerSession::bind_on(address, adapter(work, threads)).unwrap();
     let endpoints: Vec<_> = (0..count).map(|_| server.accept(LONG).unwrap()).collect();
     let far = endpoints.first().unwrap().adapter().buffer(count, 8).unwrap();
@@ -119,8 +119,8 @@ fn ends_well(mut child: Process) {
 #[test]
 fn a_crowd_of_endpoints_exchanges_messages_in_every_mode() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    for (way, (work, threads, descriptors, _)) in WAYS.into_iter().enumerate() {
-        let count = count(descriptors);
+    for (way, (work, threads)) in WAYS.into_iter().enumerate() {
+        let count = count();
         let start = Instant::now();
         let (child, address) = servers("receives_in_a_crowd", way, count);
         let adapter = adapter(work, threads);
@@ -152,8 +152,8 @@ fn a_crowd_of_endpoints_exchanges_messages_in_a_runtime() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     for way in [0, 2] {
-        let (work, threads, _, descriptors) = WAYS[way];
-        let count = count(descriptors);
+        let (work, threads) = WAYS[way];
+        let count = count();
         let start = Instant::now();
         let (child, address) = servers("receives_in_a_runtime", way, count);
         let adapter = adapter(work, threads);
