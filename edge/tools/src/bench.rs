@@ -11,6 +11,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use self::control::Order;
 use self::local::LocalServer;
 use self::machine::Machine;
 use self::plan::Plan;
@@ -159,6 +160,7 @@ fn measure(
     screen.machine(Machine::look(pinned));
     let findings = client::run(plan, choice, &mut control, screen);
     let findings = findings.map_err(|failure| control.explain(failure))?;
+    let _ = control.send(&Order::End); // What was measured is there, whether the server still is or not.
     Ok(findings.report(Machine::look(pinned), plan))
 }
 

@@ -54,6 +54,8 @@ pub(crate) enum Order {
     },
     /// The test is over: answer with [`Answer::Done`].
     Stop,
+    /// The run is over, and all of it was done: a client that hangs up without this word has failed.
+    End,
 }
 
 /// What the server says to an order.
@@ -409,7 +411,7 @@ impl<'a> Watch<'a> {
 }
 
 /// What this version speaks. Changed with every change of [`Order`] or [`Answer`].
-pub(crate) const PROTOCOL: &str = "adverb-bench-2";
+pub(crate) const PROTOCOL: &str = "adverb-bench-3";
 /// How long an answer may take. Opening a device and pinning memory is the slowest.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(20);
 /// How long after a failure the other side may hang up for that to be the reason, and how often that is looked up.

@@ -187,14 +187,14 @@ fn accept(listener: &TcpListener) -> Result<(TcpStream, SocketAddr), Failure> {
     }
 }
 
-/// Follows one client's orders until it hangs up. Returns how many tests there were.
+/// Follows one client's orders to the end of its run. Returns how many tests there were.
 fn serve(control: &mut Control, visit: &Visit, choice: &DeviceChoice) -> Result<u64, Failure> {
     greet(control, visit)?;
     let mut tests = 0;
     let mut link = None;
     let mut pages = None;
-    while let Some(order) = control.receive_or_end(PATIENCE)? {
-        match order {
+    loop {
+        match control.receive(PATIENCE)? {
             Order::Share { half_bytes } => pages = Some(floor::Pages::offer(half_bytes, control)?),
             Order::Floor(spec) => floor::serve(spec, pages.as_ref(), control)?,
             Order::Open { tuning, contact } => {
@@ -207,13 +207,13 @@ fn serve(control: &mut Control, visit: &Visit, choice: &DeviceChoice) -> Result<
                 Some(link) => run_test(link, pattern, bytes, control)?,
                 None => return Err(Failure::failed("no queue pair has been opened")),
             },
-            Order::Hello { .. } | Order::Stop => {
+            Order::End => return Ok(tests),
+            order @ (Order::Hello { .. } | Order::Stop) => {
                 return Err(Failure::Failed(format!("an order out of turn: {order:?}")));
             }
         }
         tests += 1;
     }
-    Ok(tests)
 }
 
 /// Exchanges the first lines.

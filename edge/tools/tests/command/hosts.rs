@@ -109,6 +109,35 @@ fn a_pingpong_between_hosts_needs_no_options() {
     assert!(!stderr(&output).is_empty());
 }
 
+/// Goal: a server of `bench` asks its interface for each client what it carries by now.
+#[test]
+fn a_bench_between_hosts_has_the_path_mtu_of_its_moment() {
+    let Some(hosts) = Hosts::new(2) else {
+        return;
+    };
+    let must = |command: String| run(&command).expect("a setting of an interface");
+    for port in ["p0", "p1", "br0"] {
+        must(format!("ip -n {} link set {port} mtu 9000", hosts.bridge));
+    }
+    let mut server = hosts.on(0, &["bench", "--server"]).spawn().expect("the command starts");
+    let test = ["--op", "write", "--test", "latency", "-s", "3000", "-n", "20", "--no-floor"];
+    let server_at = address(0);
+    let words = [&["bench", &server_at, "--connect-timeout", "30", "--json"][..], &test].concat();
+    for (far, near, due) in
+        [(9000, 9000, 4096), (1500, 9000, 1024), (9000, 1500, 1024), (9000, 9000, 4096)]
+    {
+        for (name, mtu) in hosts.names.iter().zip([far, near]) {
+            must(format!("ip -n {name} link set eth0 mtu {mtu}"));
+        }
+        let output = hosts.on(1, &words).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{far}, {near}: {}", stderr(&output));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(json["machine"]["mtu"], due, "{far}, {near}");
+    }
+    server.kill().expect("a child of ours");
+    server.wait().expect("a child of ours");
+}
+
 /// Runs the command on a host of its own, after a script.
 fn inside(script: &str, words: &[&str]) -> Output {
     let mut command = Command::new("unshare");

@@ -97,7 +97,10 @@ struct Server {
 impl Server {
     fn start(subcommand: &str, address: &str) -> Self {
         let words = [subcommand, "--server", "--bind", address, "--port", "0"];
-        let mut command = command(&words);
+        Self::start_by(command(&words))
+    }
+
+    fn start_by(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("a server starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut line = String::new();

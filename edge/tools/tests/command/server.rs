@@ -73,8 +73,8 @@ fn strangers_are_refused_and_the_server_goes_on() {
         "GET / HTTP/1.1\r\n\r\n",
         "{\"hello\":{\"protocol\":\"something-else\",\"pin\":false}}\n",
         "\"stop\"\n",
-        "{\"hello\":{\"protocol\":\"adverb-bench-2\",\"pin\":false}}\n{\"run\":{\"pattern\":\"absorb\",\"bytes\":1}}\n",
-        "{\"hello\":{\"protocol\":\"adverb-bench-2\",\"pin\":false}}\n{\"floor\":{\"udp_stream\":{\"packet_bytes\":0}}}\n",
+        "{\"hello\":{\"protocol\":\"adverb-bench-3\",\"pin\":false}}\n{\"run\":{\"pattern\":\"absorb\",\"bytes\":1}}\n",
+        "{\"hello\":{\"protocol\":\"adverb-bench-3\",\"pin\":false}}\n{\"floor\":{\"udp_stream\":{\"packet_bytes\":0}}}\n",
         "\u{0}\u{1}\u{2}\n",
     ] {
         let answer = server.say(words);
@@ -82,8 +82,7 @@ fn strangers_are_refused_and_the_server_goes_on() {
     }
     // Still there, and polite to a client that speaks its language.
     let mut stream = server.connect();
-    let hello = "{\"hello\":{\"protocol\":\"adverb-bench-2\",\"pin\":false}}\n";
-    stream.write_all(hello.as_bytes()).expect("it reads");
+    stream.write_all(HELLO.as_bytes()).expect("it reads");
     let mut answer = String::new();
     BufReader::new(&stream).read_line(&mut answer).expect("it answers");
     assert!(answer.starts_with("{\"hello\""), "{answer}");
@@ -99,7 +98,7 @@ fn a_server_answers_datagrams_between_ready_and_stop() {
         stream.write_all(line.as_bytes()).expect("it reads");
         answers.next().expect("an answer").expect("a line")
     };
-    order("{\"hello\":{\"protocol\":\"adverb-bench-2\",\"pin\":true}}\n");
+    order("{\"hello\":{\"protocol\":\"adverb-bench-3\",\"pin\":true}}\n");
     let ready = order("{\"floor\":{\"udp_pingpong\":{\"bytes\":5,\"reply_bytes\":9}}}\n");
     let port = ready.trim_start_matches("{\"ready\":{\"port\":").trim_end_matches("}}");
     let port: u16 = port.parse().expect(&ready);
@@ -155,6 +154,8 @@ fn a_device_that_does_not_exist_is_refused_with_those_that_do() {
     assert!(stderr(&output).contains("no GID at index 200"), "{}", stderr(&output));
 }
 
+/// How a client greets.
+const HELLO: &str = "{\"hello\":{\"protocol\":\"adverb-bench-3\",\"pin\":false}}\n";
 /// Endless for the purposes of a test, and quick to be under way.
 const LONG: [&str; 9] =
     ["-D", "3600", "-s", "64K", "--test", "bandwidth", "--op", "write", "--no-floor"];
@@ -175,9 +176,26 @@ fn a_client_whose_server_is_killed_ends_with_a_failure() {
     assert!(stderr(&output).contains("other side"), "{}", stderr(&output));
 }
 
+/// Goal: what has failed is told as a failure, and only what went well as done; the next client is served.
 #[test]
-fn a_server_whose_client_is_killed_serves_the_next() {
-    let mut server = Server::start("bench", "127.0.0.1");
+fn a_server_whose_client_is_killed_says_so_and_serves_the_next() {
+    let mut start = command(&["bench", "--server", "--bind", "127.0.0.1", "--port", "0"]);
+    start.stderr(Stdio::piped());
+    let mut server = Server::start_by(start);
+    let mut errors = BufReader::new(server.child.stderr.take().expect("a pipe"));
+    let mut failure = || {
+        let mut line = String::new();
+        errors.read_line(&mut line).expect("a line");
+        assert!(line.contains("the other side"), "{line}");
+        line
+    };
+    // Between two tests, and in the midst of one.
+    let greeted = server.connect();
+    (&greeted).write_all(HELLO.as_bytes()).expect("it reads");
+    BufReader::new(&greeted).read_line(&mut String::new()).expect("it answers");
+    let address = greeted.local_addr().expect("an address").to_string();
+    drop(greeted);
+    assert!(failure().starts_with(&address), "{address}");
     let mut client = command(&["bench", "127.0.0.1", "-p", &server.port])
         .args(LONG)
         .spawn()
@@ -186,10 +204,12 @@ fn a_server_whose_client_is_killed_serves_the_next() {
     thread::sleep(Duration::from_millis(300));
     client.kill().expect("it is there to be killed");
     client.wait().expect("it is gone");
+    let failure = failure();
     let output =
         adverb(&["bench", "127.0.0.1", "-p", &server.port, "-n", "10", "-s", "64", "--no-floor"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(server.says().contains("127.0.0.1"));
+    let (said, killed) = (server.says(), failure.split(": ").next().expect("an address"));
+    assert!(said.ends_with(" tests\n") && !said.starts_with(killed), "{said}");
 }
 
 /// Goal: the first process of a container, for which signals have no default, ends when it is told to.
@@ -261,8 +281,7 @@ fn stat(pid: u32) -> Option<(String, u32)> {
 fn a_server_serves_others_while_clients_are_silent() {
     let server = Server::start("bench", "127.0.0.1");
     let greeted = server.connect();
-    let hello = "{\"hello\":{\"protocol\":\"adverb-bench-2\",\"pin\":false}}\n";
-    (&greeted).write_all(hello.as_bytes()).expect("it reads");
+    (&greeted).write_all(HELLO.as_bytes()).expect("it reads");
     let mut answer = String::new();
     BufReader::new(&greeted).read_line(&mut answer).expect("it answers");
     let silent: Vec<_> = (0..300).map(|_| server.connect()).collect();

@@ -20,7 +20,11 @@ fn run(spec: FloorSpec, limit: Limit) -> Result<FloorValue, Failure> {
                     Pages::offer(half_bytes, &mut server).map(|offered| pages = Some(offered))
                 }
                 Order::Floor(spec) => serve(spec, pages.as_ref(), &mut server),
-                Order::Hello { .. } | Order::Open { .. } | Order::Run { .. } | Order::Stop => break,
+                Order::Hello { .. }
+                | Order::Open { .. }
+                | Order::Run { .. }
+                | Order::Stop
+                | Order::End => break,
             };
             if let Err(failure) = served {
                 let _ = server.send(&Answer::Refused { why: failure.to_string() });
