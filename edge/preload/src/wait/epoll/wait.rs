@@ -69,7 +69,7 @@ impl Epoll {
                 if !rest.is_empty() {
                     let found = kernel_wait(epfd, rest);
                     let kept = if self.is_to_sift() { self.sift(epfd, rest, found) } else { found };
-                    count = if count > 0 { merge(events, count, kept) } else { kept };
+                    count = if count > 0 { self.merge(events, count, kept) } else { kept };
                     if count == 0 && found > 0 {
                         // Bells alone: what they were sent for is polled now.
                         (count, _) = self.scan(events);
@@ -346,6 +346,16 @@ impl Epoll {
         });
     }
 
+    /// Of the kernel's events and ours: a UDP socket is the only one that both may report, and registrations of others may
+    /// have the same mark.
+    fn merge(&self, events: &mut [libc::epoll_event], count: usize, kept: usize) -> usize {
+        self.with(|state| {
+            let item = |at: &usize| state.items.get(*at).and_then(Option::as_ref);
+            let marks = || state.datagrams.iter().filter_map(item).map(|item| item.data);
+            merge(events, count, kept, |data| marks().any(|mark| mark == data))
+        })
+    }
+
     fn is_parked(&self) -> bool {
         self.with(|state| {
             let item = |at: &usize| state.items.get(*at).and_then(Option::as_ref);
@@ -424,14 +434,19 @@ impl Room {
 const ROOM_EVENTS: usize = 64;
 
 /// Events of the kernel's, `kept` of them, behind `count` of ours: what is about the same
-/// registration becomes one. Returns how many there are then.
-fn merge(events: &mut [libc::epoll_event], count: usize, kept: usize) -> usize {
+/// registration becomes one, which `may_be_both` says by its mark. Returns how many there are then.
+fn merge(
+    events: &mut [libc::epoll_event],
+    count: usize,
+    kept: usize,
+    may_be_both: impl Fn(u64) -> bool,
+) -> usize {
     let (ours, kernels) = events.split_at_mut(count);
     let mut new = 0;
     for read in 0..kept {
         let Some(event) = kernels.get(read).copied() else { break };
         let data = event.u64;
-        match ours.iter_mut().find(|known| { known.u64 } == data) {
+        match ours.iter_mut().find(|known| { known.u64 } == data && may_be_both(data)) {
             Some(known) => known.events = { known.events } | event.events,
             None => {
                 if let Some(place) = kernels.get_mut(new) {
