@@ -30,6 +30,8 @@ pub(crate) struct Config {
     /// How long waits spin, at most, in nanoseconds: receiving, and looking at many.
     pub(crate) receive_spin_ns: u64,
     pub(crate) select_spin_ns: u64,
+    /// The same of a UDP socket that has joined no group, if that is another time.
+    pub(crate) first_spin_ns: Option<u64>,
     /// Spins are cut short where they do not pay.
     pub(crate) adaptive: bool,
     /// Spins let others run.
@@ -42,14 +44,25 @@ pub(crate) struct Config {
     /// many as it takes.
     pub(crate) ring_logic: Logic,
     pub(crate) rings_max: usize,
-    /// Looks at rings for each look at the kernel, while a wait spins.
+    /// Looks at rings for each look at the kernel, while a wait spins; and at a mailbox, while a call spins that
+    /// receives datagrams.
     pub(crate) kernel_every: usize,
+    pub(crate) mailbox_looks: u32,
     /// Calls that found a ring ready for each that looks at the kernel nevertheless.
     pub(crate) kernel_skip: u32,
     /// The least that `SO_RCVBUF` may be.
     pub(crate) receive_buffer_min: i32,
     pub(crate) nodelay: bool,
     pub(crate) quickack: bool,
+    /// The kernel's algorithm of congestion control, and the longest segment; `None`: its own choice.
+    pub(crate) congestion: Option<&'static [u8; 5]>,
+    pub(crate) segment_max: Option<i32>,
+    /// What a mailbox has no room for is an error to calls that do not wait.
+    pub(crate) says_full: bool,
+    /// A fault that ends the program is traced.
+    pub(crate) traces_faults: bool,
+    /// To ask for a socket's name warms its way to the peer.
+    pub(crate) warms_by_name: bool,
     pub(crate) multicast_loop: bool,
     /// It is measured how long calls that look at many descriptors spin.
     pub(crate) measures_polling: bool,
@@ -188,6 +201,11 @@ impl Config {
         let first = bytes("ADVERB_SOCKETS_RING_BYTES");
         let large = bytes("ADVERB_SOCKETS_RING_BYTES_MAX");
         let clamp = |name| u32::try_from(number(name)).unwrap_or(0);
+        // 0, and nothing said, are the default: what the kernel has would be waited for in vain.
+        let os_ratio = |name| {
+            let is_said = !is_default(name) && number(name) != 0;
+            is_said.then(|| u32::try_from(number(name).min(10_000)).unwrap_or(1))
+        };
         Self {
             log: Log {
                 level: (level >= 0).then(|| Level::of(level)),
@@ -206,6 +224,8 @@ impl Config {
             is_on: settings.is_on("VMA_OFFLOADED_SOCKETS"),
             receive_spin_ns: by_name("VMA_RX_POLL", loops_ns(number("VMA_RX_POLL"))),
             select_spin_ns: by_name("VMA_SELECT_POLL", spin_ns(number("VMA_SELECT_POLL"), 1000)),
+            first_spin_ns: (!is_default("VMA_RX_POLL_INIT"))
+                .then(|| loops_ns(number("VMA_RX_POLL_INIT"))),
             adaptive: settings.is_on("ADVERB_SOCKETS_ADAPTIVE")
                 && is_default("VMA_RX_POLL")
                 && is_default("VMA_SELECT_POLL"),
@@ -215,9 +235,10 @@ impl Config {
                 .unwrap_or(Logic::Interface),
             rings_max: usize::try_from(number("VMA_RING_LIMIT_PER_INTERFACE")).unwrap_or(0),
             rings: Sizes { first, large: if large > first { large } else { 0 } },
-            kernel_every: usize::try_from(number("VMA_SELECT_POLL_OS_RATIO").clamp(1, 10_000))
+            kernel_every: usize::try_from(os_ratio("VMA_SELECT_POLL_OS_RATIO").unwrap_or(10))
                 .unwrap_or(1)
                 * RINGS_FOR_QUEUE,
+            mailbox_looks: os_ratio("VMA_RX_UDP_POLL_OS_RATIO").unwrap_or(MAILBOX_LOOKS),
             kernel_skip: clamp("VMA_SELECT_SKIP_OS").max(1),
             receive_buffer_min: match is_default("VMA_RX_BYTES_MIN") {
                 true => 0,
@@ -225,6 +246,15 @@ impl Config {
             },
             nodelay: settings.is_on("VMA_TCP_NODELAY"),
             quickack: settings.is_on("VMA_TCP_QUICKACK"),
+            congestion: match number("VMA_TCP_CC_ALGO") {
+                0 if !is_default("VMA_TCP_CC_ALGO") => Some(b"reno\0"),
+                1 => Some(b"cubic"),
+                _ => None,
+            },
+            segment_max: segment_max(number("VMA_MSS"), number("VMA_MTU")),
+            says_full: settings.is_on("VMA_TX_NONBLOCKED_EAGAINS"),
+            traces_faults: settings.is_on("VMA_HANDLE_SIGSEGV"),
+            warms_by_name: settings.is_on("VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME"),
             multicast_loop: settings.is_on("VMA_TX_MC_LOOPBACK"),
             measures_polling: settings.is_on("VMA_CPU_USAGE_STATS"),
             reaches_across: settings.is_on("ADVERB_SOCKETS_ACROSS"),
@@ -256,6 +286,25 @@ impl Config {
 
 /// The rules, once they have been read.
 pub(crate) static RULES: Guarded<Option<Rules>> = Guarded::new(None);
+
+/// The longest segment, as the kernel takes it; `None`: its own choice.
+fn segment_max(mss: i64, mtu: i64) -> Option<i32> {
+    let wanted = match (mss, mtu) {
+        (0, 0) => return None,
+        (0, mtu) => mtu - HEADERS_BYTES,
+        (mss, _) => mss,
+    };
+    i32::try_from(wanted.clamp(SEGMENT_MIN, SEGMENT_MAX)).ok()
+}
+
+/// Of IPv4 and of TCP, without options.
+const HEADERS_BYTES: i64 = 40;
+/// What the kernel allows for.
+const SEGMENT_MIN: i64 = 88;
+const SEGMENT_MAX: i64 = 32_767;
+
+/// Looks at a mailbox for each look at the kernel, unless another number is set.
+const MAILBOX_LOOKS: u32 = 64;
 
 /// `count` units of so many nanoseconds; a negative count is for ever.
 fn spin_ns(count: i64, unit_ns: u64) -> u64 {

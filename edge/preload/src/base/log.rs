@@ -102,6 +102,18 @@ impl Log {
     }
 }
 
+/// Calls `f` with a descriptor of where lines go. It makes plain system calls alone, once the settings are known.
+pub(crate) fn with_descriptor(f: impl FnOnce(c_int)) {
+    match config::get().log.file.as_deref().map(open) {
+        None => f(libc::STDERR_FILENO),
+        Some(Ok(fd)) => {
+            f(fd);
+            raw::close(fd);
+        }
+        Some(Err(_)) => {}
+    }
+}
+
 /// Whether lines of that level are printed.
 pub(crate) fn is_on(level: Level) -> bool {
     config::get().log.most().is_some_and(|most| level <= most)

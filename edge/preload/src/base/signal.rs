@@ -16,6 +16,8 @@
 //!    program's handler does, so that it may run at any instant.
 //! 3. What the kernel gives to a handler is there until it returns: the context of what it has interrupted,
 //!    which it may change, and what is known about the signal.
+//! 4. The C library's trace of calls writes as many addresses as it is told that there is room for, and, once it
+//!    has been called before, may be called in a handler.
 
 #![expect(clippy::as_conversions, reason = "handlers are numbers to the kernel")]
 
@@ -24,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering}
 
 use crate::base::real::real;
 use crate::base::thread::{self, Handler, Interrupts};
-use crate::base::{copy, raw, shelter};
+use crate::base::{copy, log, raw, shelter};
 
 const SIGNALS: usize = 65;
 
@@ -179,8 +181,40 @@ fn set_default(signal: c_int) {
     next_sigaction(signal, &raw const default, std::ptr::null_mut());
 }
 
+/// A segmentation fault that ends the program is traced in the log, once.
+static TRACES: AtomicBool = AtomicBool::new(false);
+/// Calls in a trace, at most.
+const CALLS_MAX: usize = 64;
+
+/// From now on a fault that ends the program says in the log in which calls it came.
+#[cold]
+pub(crate) fn trace_faults() {
+    let mut none = std::ptr::null_mut();
+    // SAFETY: room for one address (rule 4). What it takes is loaded now, rather than in a handler.
+    unsafe { libc::backtrace(&raw mut none, 1) };
+    guard();
+    TRACES.store(true, Ordering::Release);
+}
+
+/// Writes down in which calls the calling thread is.
+fn trace() {
+    let mut calls = [std::ptr::null_mut(); CALLS_MAX];
+    let room = c_int::try_from(calls.len()).unwrap_or(0);
+    // SAFETY: room for so many addresses (rule 4).
+    let count = unsafe { libc::backtrace(calls.as_mut_ptr(), room) };
+    log::with_descriptor(|fd| {
+        let _ =
+            raw::write(fd, b"VMA ERROR: segmentation fault, in these calls, the last one first:\n");
+        // SAFETY: so many of them are there (rule 4).
+        unsafe { libc::backtrace_symbols_fd(calls.as_ptr(), count, fd) };
+    });
+}
+
 /// A signal without a handler ends the program, as if we had not been there.
 fn end_by(signal: c_int, is_fault: bool) {
+    if is_fault && signal == libc::SIGSEGV && TRACES.swap(false, Ordering::AcqRel) {
+        trace();
+    }
     set_default(signal);
     // A fault comes again as soon as this handler returns; a signal that was sent does not.
     if !is_fault {

@@ -18,8 +18,9 @@ use super::{answer, int, size};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::real::real;
-use crate::base::{address, copy};
+use crate::base::{address, config, copy};
 use crate::share::{exec_target, life};
+use crate::socket::counters::add;
 use crate::socket::pacing::MayWait;
 use crate::socket::policy::{self, is_plain, may_ring};
 use crate::socket::stamps::Control;
@@ -251,7 +252,7 @@ fn send_any(
         return size(answer);
     }
     if !datagram::may_use_mailbox(&socket) {
-        return sent(&socket, call());
+        return sent_of(&socket, parts, call());
     }
     if flags & libc::MSG_MORE != 0 {
         datagram::keep_to_kernel(&socket, fd);
@@ -287,15 +288,35 @@ const MSG_PROBE: c_int = 0x10;
 /// processor. Only where shared memory is that way.
 fn dummy(fd: c_int, parts: &[libc::iovec], to: Destination) -> Answer {
     let socket = table::socket(fd).filter(|socket| !is_plain(socket));
-    let is_warm = socket.is_some_and(|socket| match may_ring(&socket) {
-        true => stream::warm(&socket, fd),
-        false => datagram::may_use_mailbox(&socket) && datagram::warm(&socket, fd, to.addr),
-    });
+    let is_warm = socket.is_some_and(|socket| warm(&socket, fd, to.addr));
     let is_there = parts.iter().all(|part| copy::is_readable(part.iov_base, part.iov_len));
     match (is_warm, is_there) {
         (true, true) => Ok(IoCursor::new(parts).remaining()),
         (true, false) => Err(Errno::FAULT),
         (false, _) => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// Goes the way of a send as far as memory. Returns whether memory is that way.
+fn warm(socket: &SocketRef, fd: c_int, to: Option<SocketAddr>) -> bool {
+    let is_warm = match may_ring(socket) {
+        true => stream::warm(socket, fd),
+        false => datagram::may_use_mailbox(socket) && datagram::warm(socket, fd, to),
+    };
+    if is_warm {
+        add(&socket.counters.tx_dummies, 1);
+    }
+    is_warm
+}
+
+/// The program asks for its socket's name, by which it may want its way to the peer warmed.
+#[inline]
+pub(super) fn warm_by_name(fd: c_int) {
+    if config::get().warms_by_name
+        && let Some(socket) = ours(fd)
+    {
+        let _errno = raw::KeptErrno::new();
+        warm(&socket, fd, None);
     }
 }
 
@@ -754,10 +775,20 @@ pub(super) unsafe extern "C-unwind" fn write(
 fn sent(socket: &SocketRef, count: libc::ssize_t) -> libc::ssize_t {
     if let Ok(count) = usize::try_from(count) {
         streak::end_run(socket);
-        crate::socket::counters::add(&socket.counters.tx_os_packets, 1);
-        crate::socket::counters::add(&socket.counters.tx_os_bytes, count);
+        add(&socket.counters.tx_os_packets, 1);
+        add(&socket.counters.tx_os_bytes, count);
     }
     count
+}
+
+/// The same, of these buffers: if not all of them went, there was no room.
+fn sent_of(socket: &SocketRef, parts: &[libc::iovec], count: libc::ssize_t) -> libc::ssize_t {
+    match usize::try_from(count).map_err(|_| raw::errno()) {
+        Ok(count) if count == IoCursor::new(parts).remaining() => {}
+        Ok(_) | Err(Errno::AGAIN) => socket.want_room(),
+        Err(_) => socket.note_error_taken(),
+    }
+    sent(socket, count)
 }
 
 #[unsafe(no_mangle)]

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::{copy, signal};
+use crate::exports::extra::xtreme;
 use crate::share::{closing, exec_target, sockets};
 use crate::socket::table;
 use crate::transport::{datagram, doorbell, xdp};
@@ -24,6 +25,7 @@ fn closes(fd: c_int) {
     doorbell::closes(fd..=fd);
     if (table::socket(fd).is_some() || epoll::of(fd).is_some()) && !signal::is_vfork_child() {
         let errno = raw::errno();
+        xtreme::leaves(fd);
         closing::forget(fd);
         raw::set_errno(errno);
     }
@@ -202,6 +204,11 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) 
     control(fd, command, argument, || real!(fcntl64(fd, command, argument)))
 }
 
+const SIOCGSTAMP: c_ulong = 0x8906;
+const SIOCGSTAMPNS: c_ulong = 0x8907;
+const SIOCGSTAMP_NEW: c_ulong = 0x8010_8906;
+const SIOCGSTAMPNS_NEW: c_ulong = 0x8010_8907;
+
 /// Answers with a number, where the program wants it.
 fn put(target: *mut c_int, number: c_int) -> c_int {
     // SAFETY: the program's promise: room for an integer; if it is not kept, that is an error.
@@ -229,6 +236,11 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
         }
         libc::FIOASYNC => {
             signals_all(fd);
+            call()
+        }
+        // When the last datagram came: only what the kernel brings has a time there.
+        SIOCGSTAMP | SIOCGSTAMPNS | SIOCGSTAMP_NEW | SIOCGSTAMPNS_NEW => {
+            datagram::keep_to_kernel(&socket, fd);
             call()
         }
         libc::FIONREAD if datagram::may_use_mailbox(&socket) => {

@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 
 use super::bytes::{self, Wanted};
 use super::int;
-use crate::base::raw::Errno;
+use crate::base::raw::{self, Errno};
 use crate::base::{address, copy};
 use crate::exports::extra::returning::give_back;
 use crate::socket::loans::{self, Lent, Loan, PIECES_MAX, STREAM_MAX};
@@ -52,7 +52,9 @@ pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
     let lends = plain & (libc::MSG_PEEK | libc::MSG_ERRQUEUE | libc::MSG_OOB) == 0;
     let Some(socket) = socket.filter(|_| lends) else {
         if is_forced {
-            return int(Err(Errno(libc::EOPNOTSUPP)));
+            // What is no socket at all is told from one that nothing is lent of.
+            let kind = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_TYPE);
+            return int(Err(kind.err().unwrap_or(Errno(libc::EOPNOTSUPP))));
         }
         // SAFETY: an integer of the program's.
         if !unsafe { copy::write(flags, plain) } {

@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use super::extra;
+use super::{bytes, extra};
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::{address, config, copy};
@@ -193,6 +193,16 @@ unsafe extern "C-unwind" fn getpeername(
     real!(getpeername(fd, to, len))
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getsockname(
+    fd: c_int,
+    to: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    bytes::warm_by_name(fd);
+    real!(getsockname(fd, to, len))
+}
+
 /// `SO_VMA_SHUTDOWN_RX`: as `shutdown(2)` in that direction.
 pub(super) fn stop_receiving(fd: c_int) -> c_int {
     // SAFETY: plain numbers.
@@ -355,6 +365,9 @@ unsafe extern "C-unwind" fn getsockopt(
             // SAFETY: the kernel has just written both.
             unsafe { amend(value, len, &bytes) };
         }
+    }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+        socket.note_error_taken();
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.kind() == Kind::Connecting {
         fallback::advance(&socket, fd);

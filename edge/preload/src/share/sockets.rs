@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use adverb_sockconf::{Level, Role};
 use adverb_switchover::{End, Route};
 
-use crate::base::{address, config, raw};
+use crate::base::{address, config, raw, signal};
 use crate::share::processes;
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::table::{self, SocketRef};
@@ -37,12 +37,18 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
         _ => return,
     };
     let Some(socket) = processes::create(socket_kind) else { return };
+    if config.traces_faults {
+        signal::trace_faults();
+    }
     socket.flags.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     if socket_kind == Kind::Datagram {
         socket.leave_to_kernel(Reason::Spin);
         socket.counters.note_limit(fd);
         if !config.multicast_loop {
             let _ = raw::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
+            if domain == libc::AF_INET6 {
+                let _ = raw::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, 0);
+            }
             socket.datagrams.is_loop_off.store(true, Ordering::Relaxed);
         }
     } else {
@@ -53,11 +59,19 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
 
 /// Options that parameters set for every connection.
 fn options(fd: c_int) {
-    if config::get().nodelay {
-        let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    let config = config::get();
+    let set = |name, value| _ = raw::set_option(fd, libc::IPPROTO_TCP, name, value);
+    if config.nodelay {
+        set(libc::TCP_NODELAY, 1);
     }
-    if config::get().quickack {
-        let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1);
+    if config.quickack {
+        set(libc::TCP_QUICKACK, 1);
+    }
+    if let Some(longest) = config.segment_max {
+        set(libc::TCP_MAXSEG, longest);
+    }
+    if let Some(name) = config.congestion {
+        let _ = raw::set_option_as(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name);
     }
 }
 
@@ -163,11 +177,10 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_LINGER) => {
             policy::read_limits(socket, fd);
         }
-        (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING)
-            if stamps::is_known(fd, name) =>
-        {
-            socket.options.stamps.store(stamps::wanted(fd), Ordering::Relaxed);
-        }
+        (libc::SOL_SOCKET, _) if stamps::is_one(name) => match stamps::is_known(fd, name) {
+            true => socket.options.stamps.store(stamps::wanted(fd), Ordering::Relaxed),
+            false => give_back(socket, fd),
+        },
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if socket.kind() != Kind::Datagram => {
             let has_least = raw::option::<c_int>(fd, level, name).is_ok_and(|least| least > 1);
             socket.flags.has_least.store(has_least, Ordering::Relaxed);
@@ -175,7 +188,7 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
                 give_back(socket, fd);
             }
         }
-        (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_TIMESTAMPING | libc::SO_PEEK_OFF)
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_PEEK_OFF)
         | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ) => {
             give_back(socket, fd)
         }

@@ -25,6 +25,8 @@ pub(crate) struct Counters {
     pub(crate) tx_os_packets: AtomicU64,
     pub(crate) tx_eagain: AtomicU64,
     pub(crate) tx_errors: AtomicU64,
+    /// Sends that went the way of one, and sent nothing.
+    pub(crate) tx_dummies: AtomicU64,
     pub(crate) bells_rung: AtomicU64,
     /// The most that waited in shared memory when something was taken out.
     pub(crate) rx_waiting_bytes_max: AtomicU64,
@@ -63,7 +65,7 @@ pub(crate) fn add(counter: &AtomicU64, count: usize) {
 
 impl Counters {
     /// Where each lies, for the text in front of the file.
-    pub(crate) const FIELDS: [(&'static str, usize); 21] = [
+    pub(crate) const FIELDS: [(&'static str, usize); 22] = [
         ("rx_bytes", offset_of!(Self, rx_bytes)),
         ("rx_packets", offset_of!(Self, rx_packets)),
         ("rx_os_bytes", offset_of!(Self, rx_os_bytes)),
@@ -78,6 +80,7 @@ impl Counters {
         ("tx_os_packets", offset_of!(Self, tx_os_packets)),
         ("tx_eagain", offset_of!(Self, tx_eagain)),
         ("tx_errors", offset_of!(Self, tx_errors)),
+        ("tx_dummies", offset_of!(Self, tx_dummies)),
         ("bells_rung", offset_of!(Self, bells_rung)),
         ("rx_waiting_bytes_max", offset_of!(Self, rx_waiting_bytes_max)),
         ("rx_waiting_packets_max", offset_of!(Self, rx_waiting_packets_max)),
@@ -87,7 +90,7 @@ impl Counters {
         ("rings_broken", offset_of!(Self, rings_broken)),
     ];
 
-    fn all(&self) -> [&AtomicU64; 21] {
+    fn all(&self) -> [&AtomicU64; 22] {
         [
             &self.rx_bytes,
             &self.rx_packets,
@@ -103,6 +106,7 @@ impl Counters {
             &self.tx_os_packets,
             &self.tx_eagain,
             &self.tx_errors,
+            &self.tx_dummies,
             &self.bells_rung,
             &self.rx_waiting_bytes_max,
             &self.rx_waiting_packets_max,
@@ -188,6 +192,7 @@ impl Counters {
                 share(&self.rx_dropped_packets, &self.rx_packets)
             ),
             format!("Rx poll: {miss} / {hit} ({}%) [miss/hit]", percent(hit, hit + miss)),
+            format!("Tx Dummy messages: {}", n(&self.tx_dummies)),
         ];
         lines.iter().map(|line| format!("VMA: [fd={fd}] {line}\n")).collect()
     }

@@ -45,6 +45,9 @@ enum Change {
 /// The kernel has done what the program wanted: remembers it if it was about a group.
 pub(crate) fn option_set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) {
     let Some((change, group, by)) = read(level, name, value) else { return };
+    if change == Change::Joins {
+        socket.datagrams.has_joined.store(true, Ordering::Relaxed);
+    }
     let words = ip_words(group);
     let mut places = places(socket);
     let mine = |place: &&Membership| place.is(socket) && place.is_about(words, by);

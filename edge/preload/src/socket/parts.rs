@@ -134,6 +134,8 @@ parts! {
         /// The kernel tells us of its datagrams to which group they were sent; the program knows nothing
         /// of that.
         shows_groups: AtomicBool,
+        /// It has joined a group, now or before.
+        has_joined: AtomicBool,
         /// What it sends to groups does not come back to this host.
         is_loop_off: AtomicBool,
         /// By which interface it sends to groups, if the program has said so: an address, and an index
@@ -158,5 +160,9 @@ parts! {
         /// What the program has said of it for completions, if it has.
         user_data: AtomicU64,
         has_user_data: AtomicBool,
+        /// A call has found no room to send, and the program is to be told of some.
+        wants_room: AtomicBool,
+        /// The program has been told of an error of a UDP socket, which has not been taken yet.
+        has_told_error: AtomicBool,
     }
 }

@@ -118,6 +118,16 @@ pub(crate) const SPIN: u8 = 2;
 const SHARED: u8 = 3;
 const FRAMES: u8 = 4;
 
+/// How long a call that receives from a socket spins, at most, in nanoseconds.
+#[inline]
+pub(crate) fn receive_spin_ns(socket: &Socket) -> u64 {
+    let config = config::get();
+    let is_first = |socket: &Socket| {
+        socket.kind() == Kind::Datagram && !socket.datagrams.has_joined.load(Ordering::Relaxed)
+    };
+    config.first_spin_ns.filter(|_| is_first(socket)).unwrap_or(config.receive_spin_ns)
+}
+
 /// Whether a socket is to be left entirely alone.
 #[inline]
 pub(crate) fn is_plain(socket: &Socket) -> bool {

@@ -18,6 +18,8 @@ use crate::base::{copy, raw};
 const MICROSECONDS: u32 = 1;
 const NANOSECONDS: u32 = 2;
 const SOFTWARE: u32 = 4;
+/// By the options' newer numbers, whose stamps look the same here, and have these numbers, too.
+const NEW: u32 = 8;
 
 /// Flags of `SO_TIMESTAMPING` about what is received, and about how stamps are reported.
 const RECEIVING: u32 = libc::SOF_TIMESTAMPING_RX_HARDWARE
@@ -27,15 +29,28 @@ const RECEIVING: u32 = libc::SOF_TIMESTAMPING_RX_HARDWARE
     | libc::SOF_TIMESTAMPING_RAW_HARDWARE;
 const SOFTWARE_FLAGS: u32 = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
 
-const OPTIONS: [c_int; 3] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING];
+/// The options of these stamps, by their older and newer numbers: microseconds, nanoseconds, software.
+const OLD_OPTIONS: [c_int; 3] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING];
+const NEW_OPTIONS: [c_int; 3] = [63, 64, 65];
+const TIMESTAMPING_NEW: c_int = 65;
+
+/// Whether an option of the socket's level is about stamps.
+pub(crate) fn is_one(name: c_int) -> bool {
+    OLD_OPTIONS.contains(&name) || NEW_OPTIONS.contains(&name)
+}
+
+/// Whether it is that of stamps of several kinds.
+fn is_of_kinds(name: c_int) -> bool {
+    [libc::SO_TIMESTAMPING, TIMESTAMPING_NEW].contains(&name)
+}
 
 /// Whether an option of the socket's level is one of those that we know, with a value that shared memory can
 /// give: stamps of what is *sent* come through the kernel's queue of errors, and only the kernel has them.
 pub(crate) fn is_known(fd: c_int, name: c_int) -> bool {
     let flags = || raw::option::<u32>(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING);
-    match name {
-        libc::SO_TIMESTAMPING => flags().is_ok_and(|flags| flags & !RECEIVING == 0),
-        _ => OPTIONS.contains(&name),
+    match is_of_kinds(name) {
+        true => flags().is_ok_and(|flags| flags & !RECEIVING == 0),
+        false => is_one(name),
     }
 }
 
@@ -44,10 +59,14 @@ pub(crate) fn wanted(fd: c_int) -> u32 {
     let is_on = |name| raw::option::<c_int>(fd, libc::SOL_SOCKET, name).is_ok_and(|on| on != 0);
     let flags = raw::option::<u32>(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING).unwrap_or(0);
     let mut wanted = 0;
+    let [micro, nano, _] = OLD_OPTIONS.map(is_on);
+    // The kernel knows one set of numbers at a time.
+    let [new_micro, new_nano, new_kinds] = NEW_OPTIONS.map(is_on);
     for (is_wanted, bit) in [
-        (is_on(libc::SO_TIMESTAMP), MICROSECONDS),
-        (is_on(libc::SO_TIMESTAMPNS), NANOSECONDS),
+        (micro || new_micro, MICROSECONDS),
+        (nano || new_nano, NANOSECONDS),
         (flags & SOFTWARE_FLAGS == SOFTWARE_FLAGS, SOFTWARE),
+        (new_micro || new_nano || new_kinds, NEW),
     ] {
         if is_wanted {
             wanted |= bit;
@@ -116,16 +135,18 @@ impl Control {
             bytes.iter_mut().zip(words).for_each(|(to, from)| *to = from);
             bytes
         };
+        let [of_micro, of_nano, of_kinds] =
+            if wanted & NEW != 0 { NEW_OPTIONS } else { OLD_OPTIONS };
         if wanted & NANOSECONDS != 0 {
-            self.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &pair(nanoseconds));
+            self.put(libc::SOL_SOCKET, of_nano, &pair(nanoseconds));
         } else if wanted & MICROSECONDS != 0 {
-            self.put(libc::SOL_SOCKET, libc::SO_TIMESTAMP, &pair(nanoseconds / 1000));
+            self.put(libc::SOL_SOCKET, of_micro, &pair(nanoseconds / 1000));
         }
         if wanted & SOFTWARE != 0 {
             // Software, then two that hardware would fill in.
             let mut three = [0; 48];
             three.iter_mut().zip(pair(nanoseconds)).for_each(|(to, from)| *to = from);
-            self.put(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &three);
+            self.put(libc::SOL_SOCKET, of_kinds, &three);
         }
     }
 

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use adverb_switchover::{End, Route, Waiters};
 
+use crate::base::config;
 use crate::base::lock::Lock;
 use crate::socket::counters::Counters;
 use crate::socket::ownership::{Allocation, Ownership, Place};
@@ -393,6 +394,11 @@ impl Socket {
         }
     }
 
+    /// Whether several do.
+    pub(crate) fn has_copies_here(&self) -> bool {
+        self.local().is_some_and(|local| local.names.load(Ordering::Acquire) > 1)
+    }
+
     /// Others see that this process has descriptors for it, if it has any.
     pub(crate) fn note_name(&self) {
         if self.is_named_here() {
@@ -515,6 +521,20 @@ impl Socket {
         }
     }
 
+    /// A call has found no room for all that was to be sent: where the program polls rings, it is told of some.
+    #[cold]
+    pub(crate) fn want_room(&self) {
+        if config::get().socketxtreme {
+            self.completions.wants_room.store(true, Ordering::Relaxed);
+            WANTS.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// A call has got the error that the kernel had for it.
+    pub(crate) fn note_error_taken(&self) {
+        self.completions.has_told_error.store(false, Ordering::Relaxed);
+    }
+
     /// An error that the next call reports, once.
     pub(crate) fn take_error(&self) -> Option<c_int> {
         if self.flags.pending_error.load(Ordering::Relaxed) == 0 {
@@ -525,6 +545,14 @@ impl Socket {
             error => Some(c_int::from(error)),
         }
     }
+}
+
+/// How often calls of this process have found no room.
+static WANTS: AtomicU32 = AtomicU32::new(0);
+
+/// Changes when one more has.
+pub(crate) fn wants_of_room() -> u32 {
+    WANTS.load(Ordering::Acquire)
 }
 
 fn number(small: u32) -> u8 {

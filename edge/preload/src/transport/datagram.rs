@@ -234,6 +234,7 @@ pub(crate) fn adopted(socket: &Socket, fd: c_int) {
 
 /// In a child just forked.
 pub(crate) fn after_fork(socket: &Socket) {
+    forget_threads(socket);
     if let Some(mailbox) = mapped(socket) {
         mailbox.own();
     }

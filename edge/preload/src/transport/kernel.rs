@@ -7,6 +7,7 @@ use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::base::{config, ppoll, signal};
 use crate::socket::counters::add;
+use crate::socket::policy;
 use crate::socket::spin::{Spin, SpinBudget};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::table;
@@ -27,11 +28,24 @@ pub(crate) fn receive(
             streak::note_run(socket);
             add(&socket.counters.rx_os_packets, 1);
             add(&socket.counters.rx_os_bytes, got);
+            acknowledge(socket, fd);
         }
         Err(Errno::AGAIN) => add(&socket.counters.rx_eagain, 1),
-        Err(_) => add(&socket.counters.rx_errors, 1),
+        Err(_) => {
+            add(&socket.counters.rx_errors, 1);
+            socket.note_error_taken();
+        }
     }
     answer
+}
+
+/// Bytes of a connection have come through the kernel, which is to acknowledge the next at once if settings say so: it
+/// forgets that by itself.
+#[inline]
+pub(crate) fn acknowledge(socket: &Socket, fd: c_int) {
+    if config::get().quickack && socket.kind() == Kind::Stream {
+        let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1);
+    }
 }
 
 fn receive_inner(
@@ -51,7 +65,7 @@ fn receive_inner(
         0 => (None, Interrupts::Hard),
         limit => (Some(limit), Interrupts::All),
     };
-    let most_ns = config::get().receive_spin_ns;
+    let most_ns = policy::receive_spin_ns(socket);
     let mut budget = SpinBudget::start(most_ns, limit, kind).since(seen);
     loop {
         match budget.goes_on(false) {

@@ -24,7 +24,7 @@ use crate::socket::policy;
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::transport::ring::{Ring, Segment, Trouble};
 use crate::transport::xdp::streams::{self, Written};
-use crate::transport::{bell, fallback, offer, park, rendezvous, streak};
+use crate::transport::{bell, fallback, kernel, offer, park, rendezvous, streak};
 
 /// What an attempt has come to.
 #[derive(Clone, Copy, Debug)]
@@ -161,6 +161,7 @@ fn receive_unsettled(
                 }
                 add(&socket.counters.rx_os_packets, 1);
                 add(&socket.counters.rx_os_bytes, got);
+                kernel::acknowledge(socket, fd);
             }
             Step::Moved(got)
         }

@@ -314,11 +314,19 @@ pub(crate) fn send(socket: &Socket, fd: c_int, parts: &[libc::iovec], how: Send)
                 }
             }
             Step::Ended | Step::Nothing => return Ok(done),
-            Step::Failed(_) if done > 0 => return Ok(done),
+            Step::Failed(error) if done > 0 => {
+                if error == Errno::AGAIN {
+                    socket.want_room();
+                }
+                return Ok(done);
+            }
             Step::Failed(error) => {
                 match error {
                     Errno::PIPE if !how.quiet => raw::raise(libc::SIGPIPE),
-                    Errno::AGAIN => add(&socket.counters.tx_eagain, 1),
+                    Errno::AGAIN => {
+                        add(&socket.counters.tx_eagain, 1);
+                        socket.want_room();
+                    }
                     _ => {}
                 }
                 return Err(error);

@@ -20,13 +20,14 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::base::address;
 use crate::base::iovec::{IoCursor, PARTS_MAX};
 use crate::base::lock::{Guarded, Lock};
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::Interrupts;
-use crate::base::{address, config};
 use crate::socket::counters::add;
 use crate::socket::loans::{self, Keep, Lent, Loan, NO_PIECE, PIECES_MAX, Spare};
+use crate::socket::policy;
 use crate::socket::spin::SpinBudget;
 use crate::socket::state::Kind;
 use crate::socket::table::{self, SocketRef};
@@ -362,7 +363,7 @@ pub(crate) fn admit(socket: &SocketRef, fd: c_int, now: bool) -> Result<Admitted
     };
     let now = now || socket.flags.is_nonblocking.load(Ordering::Relaxed);
     let errno = raw::errno();
-    let budget = SpinBudget::start(config::get().receive_spin_ns, limit, kind);
+    let budget = SpinBudget::start(policy::receive_spin_ns(socket), limit, kind);
     loop {
         match look(socket, fd) {
             Seen::Admitted(len) => {

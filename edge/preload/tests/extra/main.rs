@@ -5,6 +5,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -95,6 +97,26 @@ fn what_happens_to_the_sockets_of_a_ring_is_said_by_one_call() {
     succeeds("xtreme", &modes, &[""]);
 }
 
+/// Goal: room, errors, copies, children and threads: what there is to be told is told once, to each.
+#[test]
+fn what_else_happens_is_said_by_the_same_call() {
+    let xtreme = ("VMA_SOCKETXTREME", "1");
+    let [shared, wants_rings] = SHARED;
+    let [spinning] = SPINNING;
+    succeeds("told", &[&[shared, wants_rings, xtreme], &[spinning, xtreme], &[xtreme]], &[""]);
+}
+
+/// Goal: what is lent is received as anything else is. Method: the same program with the ordinary call, too.
+#[test]
+fn what_is_lent_is_received_as_by_the_kernels_calls() {
+    succeeds("lent", &[&SHARED, &SPINNING], &["recv", "zcopy", "force"]);
+}
+
+#[test]
+fn callbacks_dummies_and_options_hold_in_all_calls() {
+    succeeds("corners", &[&SHARED, &SPINNING], &[""]);
+}
+
 #[test]
 fn sockets_share_rings_by_the_logic_that_was_asked_for() {
     let by = |logic| [("VMA_RING_ALLOCATION_LOGIC_RX", logic), ("LOGIC", logic)];
@@ -113,4 +135,138 @@ fn mistakes_are_errors() {
     let xtreme = ("VMA_SOCKETXTREME", "1");
     let [shared, wants_rings] = SHARED;
     succeeds("wrongs", &[&SHARED, &SPINNING, &[shared, wants_rings, xtreme]], &[""]);
+}
+
+/// What one parameter changes: what is looked at, the settings, and what is seen.
+type Effect = (&'static str, &'static [(&'static str, &'static str)], &'static str);
+
+/// Goal: parameters that say that they do something do it, and nothing without being set. Each thing is looked at
+/// without them first, then with each of them.
+#[test]
+fn parameters_do_what_their_table_says() {
+    const ADAPTIVE: (&str, &str) = ("ADVERB_SOCKETS_ADAPTIVE", "0");
+    let effects: &[Effect] = &[
+        ("nodelay", &[], "0 0 0"),
+        ("nodelay", &[("VMA_TCP_NODELAY", "1")], "1 1 1"),
+        ("quick", &[("ADVERB_SOCKETS_TRANSPORT", "spin")], "0"),
+        ("quick", &[("ADVERB_SOCKETS_TRANSPORT", "spin"), ("VMA_TCP_QUICKACK", "1")], "1"),
+        ("algorithm", &[("VMA_TCP_CC_ALGO", "0")], "reno"),
+        ("algorithm", &[("VMA_TCP_CC_ALGO", "1")], "cubic"),
+        ("segment", &[], "0 0"),
+        ("segment", &[("VMA_MSS", "1000")], "1 1"),
+        ("segment", &[("VMA_MTU", "1040")], "1 1"),
+        ("segment", &[("VMA_MTU", "1040"), ("VMA_MSS", "9000")], "0 0"),
+        ("loop", &[], "1 1"),
+        ("loop", &[("VMA_TX_MC_LOOPBACK", "0")], "0 0"),
+        ("buffer", &[], "8192"),
+        ("buffer", &[("VMA_RX_BYTES_MIN", "50000")], "100000"),
+        ("receive", &[("VMA_RX_POLL", "-1")], "spins"),
+        ("receive", &[("VMA_RX_POLL", "0")], "sleeps"),
+        ("receive", &[("ADVERB_SOCKETS_SPIN_USEC", "50000"), ADAPTIVE], "spins"),
+        ("receive", &[("ADVERB_SOCKETS_SPIN_USEC", "50000")], "sleeps"),
+        ("receive", &[("ADVERB_SOCKETS_SPIN_USEC", "10"), ADAPTIVE], "sleeps"),
+        ("poll", &[("VMA_SELECT_POLL", "-1")], "spins"),
+        ("poll", &[("VMA_SELECT_POLL", "0")], "sleeps"),
+        ("group", &[("VMA_RX_POLL", "-1")], "spins spins"),
+        ("group", &[("VMA_RX_POLL", "-1"), ("VMA_RX_POLL_INIT", "0")], "sleeps spins"),
+        ("group", &[("VMA_RX_POLL", "0"), ("VMA_RX_POLL_INIT", "-1")], "spins sleeps"),
+        ("yields", &[("VMA_RX_POLL", "-1")], "takes"),
+        ("yields", &[("VMA_RX_POLL", "-1"), ("VMA_RX_POLL_YIELD", "1")], "yields"),
+        ("rings", &[("VMA_RING_ALLOCATION_LOGIC_RX", "10")], "5"),
+        (
+            "rings",
+            &[("VMA_RING_ALLOCATION_LOGIC_RX", "10"), ("VMA_RING_LIMIT_PER_INTERFACE", "2")],
+            "2",
+        ),
+        ("skips", &[], "soon"),
+        ("skips", &[("VMA_SELECT_SKIP_OS", "1")], "at once"),
+        ("skips", &[("VMA_SELECT_SKIP_OS", "1000")], "late"),
+        ("full", &[], "silent"),
+        ("full", &[("VMA_TX_NONBLOCKED_EAGAINS", "1")], "said"),
+        ("colours", &[], "coloured"),
+        ("colours", &[("VMA_LOG_COLORS", "0")], "plain"),
+    ];
+    let place = Place::new("effects");
+    let Some(program) = built(&place, "effects") else { return };
+    for (what, settings, expected) in effects {
+        if *what == "algorithm" && !is_allowed(expected) {
+            eprintln!("skipped: the kernel does not let this user have {expected}");
+            continue;
+        }
+        assert_eq!(said(&place, &program, what, settings), *expected, "{what} {settings:?}");
+    }
+}
+
+/// Whether the kernel lets a program choose that algorithm of congestion control.
+fn is_allowed(name: &str) -> bool {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+    let list = if is_root { "available" } else { "allowed" };
+    let list = std::fs::read_to_string(format!("/proc/sys/net/ipv4/tcp_{list}_congestion_control"));
+    list.is_ok_and(|list| list.split_whitespace().any(|known| known == name))
+}
+
+/// What the program says on its standard output.
+fn said(place: &Place, program: &Path, what: &str, settings: &[(&str, &str)]) -> String {
+    let mut command = place.command(program);
+    let output = command.arg(what).envs(settings.iter().copied()).output().expect("a program");
+    assert!(output.status.success(), "{what} {settings:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Goal: looks at a mailbox are more or fewer for each look at the kernel, which so has less or more of the time; 0 is
+/// the default.
+#[test]
+fn the_kernel_is_looked_at_as_often_as_its_ratio_says() {
+    let place = Place::new("ratios");
+    let Some(program) = built(&place, "effects") else { return };
+    let share = |value| -> u64 {
+        let settings = [("VMA_RX_POLL", "-1"), ("VMA_RX_UDP_POLL_OS_RATIO", value)];
+        said(&place, &program, "share", &settings).parse().expect("a number")
+    };
+    let (often, by_default, seldom) = (share("1"), share("0"), share("10000"));
+    let is_so = often > 2 * by_default && often > 2 * seldom.max(10);
+    assert!(is_so, "{often} {by_default} {seldom}");
+}
+
+/// Goal: a segmentation fault that ends the program is traced where that was asked for, and ends it as ever.
+#[test]
+fn a_fault_is_traced_if_that_was_asked_for() {
+    let place = Place::new("faults");
+    let Some(program) = built(&place, "effects") else { return };
+    for (value, is_traced) in [("1", true), ("0", false)] {
+        let mut command = place.command(&program);
+        let output =
+            command.arg("crash").env("VMA_HANDLE_SIGSEGV", value).output().expect("a program");
+        assert_eq!(output.status.signal(), Some(libc::SIGSEGV));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            said.contains("effects(") && said.contains("segmentation fault"),
+            is_traced,
+            "{said}"
+        );
+    }
+}
+
+/// Goal: dummies are counted, those that a question for a socket's name sends as well, and only where that was asked
+/// for; a report of each socket goes to the file that is named, and its counters lie in the directory that is named.
+#[test]
+fn dummies_and_reports_are_where_they_are_asked_for() {
+    let place = Place::new("reports");
+    let Some(program) = built(&place, "effects") else { return };
+    for (value, dummies) in [("1", 7), ("0", 0)] {
+        let report = place.0.join(format!("report-{value}"));
+        let shown = place.0.join(format!("shown-{value}"));
+        std::fs::create_dir(&shown).expect("a directory");
+        let report_path = report.to_str().expect("a path in Unicode");
+        let settings = [
+            ("VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME", value),
+            ("VMA_STATS_FILE", report_path),
+            ("VMA_STATS_SHMEM_DIR", shown.to_str().expect("a path in Unicode")),
+        ];
+        let said = said(&place, &program, "name", &settings);
+        assert!(said.contains("adverb-sockets."), "{said}");
+        let report = std::fs::read_to_string(report).expect("a report");
+        let expected = format!("Tx Dummy messages: {dummies}\n");
+        assert!(report.contains(&expected), "{report}");
+    }
 }

@@ -1,6 +1,6 @@
 /* SocketXtreme: everything that happens to sockets, said by one call.
-   xtreme; or xtreme bench ROUNDS, which compares with epoll and recv in time; or xtreme tcp|udp ring|epoll ROUNDS, for
-   callgrind to count what `counted` executes. */
+   xtreme; or xtreme bench MESSAGES ROUNDS, which compares with epoll and recv in time, in turn; or
+   xtreme tcp|udp ring|epoll MESSAGES, for callgrind to count what `counted` executes. */
 #include "ends.h"
 #include <mellanox/vma_extra.h>
 
@@ -391,6 +391,27 @@ static void execute(int kind, int is_xtreme, int rounds) {
 	counted(ends, rings, instances, rounds);
 }
 
+/* Rounds of both ways in turn, and the medians of their ratios. */
+static void bench(int messages, int rounds) {
+	static const char *const NAMES[] = { "TCP", "UDP" };
+	double *ratios[2] = { calloc(rounds, sizeof(double)), calloc(rounds, sizeof(double)) };
+	for (int round = 0; round < rounds; round++)
+		for (int which = 0; which < 2; which++) {
+			int kind = which ? SOCK_DGRAM : SOCK_STREAM;
+			struct half by_epoll = half(kind, 0, messages), by_xtreme = half(kind, 1, messages);
+			ratios[which][round] = by_xtreme.median / by_epoll.median;
+			printf("%s: epoll and recv %.0f ns, SocketXtreme %.0f ns: %.2f; in the best tenth %.0f and %.0f: %.2f\n",
+				NAMES[which], by_epoll.median, by_xtreme.median, ratios[which][round], by_epoll.low, by_xtreme.low,
+				by_xtreme.low / by_epoll.low);
+		}
+	for (int which = 0; which < 2; which++) {
+		qsort(ratios[which], rounds, sizeof(double), compare);
+		printf("%s: SocketXtreme takes %.2f of the time (%.2f to %.2f)\n", NAMES[which], ratios[which][rounds / 2],
+			ratios[which][0], ratios[which][rounds - 1]);
+		free(ratios[which]);
+	}
+}
+
 int main(int count, char **arguments) {
 	CHECK((api = vma_get_api()));
 	for (size_t at = 0; at < sizeof bytes; at++) bytes[at] = at;
@@ -405,18 +426,12 @@ int main(int count, char **arguments) {
 		return 0;
 	}
 	CHECK((api->vma_extra_supported_mask & mask) == mask);
-	if (count > 3) {
+	if (count > 3 && strcmp(arguments[1], "bench")) {
 		execute(strcmp(arguments[1], "tcp") ? SOCK_DGRAM : SOCK_STREAM, !strcmp(arguments[2], "ring"), atoi(arguments[3]));
 		return 0;
 	}
-	if (count > 2) {
-		for (int round = 0; round < 5; round++)
-			for (int kind = SOCK_STREAM; kind <= SOCK_DGRAM; kind++) {
-				struct half by_epoll = half(kind, 0, atoi(arguments[2])), by_xtreme = half(kind, 1, atoi(arguments[2]));
-				printf("%s: epoll and recv %.0f ns, SocketXtreme %.0f ns: %.2f; in the best tenth %.0f and %.0f: %.2f\n",
-					kind == SOCK_STREAM ? "TCP" : "UDP", by_epoll.median, by_xtreme.median, by_xtreme.median / by_epoll.median,
-					by_epoll.low, by_xtreme.low, by_xtreme.low / by_epoll.low);
-			}
+	if (count > 3) {
+		bench(atoi(arguments[2]), atoi(arguments[3]));
 		return 0;
 	}
 	for (int six = 0; six < 2; six++) {

@@ -510,6 +510,9 @@ fn whole(source: &Source, at: u64, row: &Row, per: &str) {
     let (miss, hit) = (n("rx_poll_miss"), n("rx_poll_hit"));
     let percent = percent(hit, miss);
     println!("Rx poll: {miss} / {hit} ({percent}%) [miss/hit]");
+    if n("tx_dummies") > 0 {
+        println!("Tx Dummy messages{per}: {}", n("tx_dummies"));
+    }
 }
 
 /// The rings of a program, as the manual has those of interfaces: one for each socket.

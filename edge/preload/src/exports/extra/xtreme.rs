@@ -27,7 +27,7 @@ use crate::exports::extra::buffers::{Blank, Buffer, Pool, SHORT};
 use crate::exports::extra::rings;
 use crate::share::sockets;
 use crate::socket::loans::{Loan, PIECES_MAX, Spare};
-use crate::socket::state::{Kind, Socket};
+use crate::socket::state::{self, Kind, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Request, Store};
 use crate::transport::stream::{self, Receive, Step};
@@ -157,6 +157,8 @@ struct Desk {
     most_calls: u32,
     /// Calls in a row that have found nothing.
     idle: u32,
+    /// Calls that had found no room when it was last looked which seats want some of the kernel's.
+    wants_seen: u32,
     paper: Paper,
 }
 
@@ -202,6 +204,7 @@ fn seat(socket: &SocketRef, fd: c_int) {
                     calls: 0,
                     most_calls: 0,
                     idle: 0,
+                    wants_seen: 0,
                     paper: Paper { blank: None, spare: Spare::take() },
                 });
                 desks.last_mut()
@@ -209,6 +212,23 @@ fn seat(socket: &SocketRef, fd: c_int) {
         };
         if let Some(desk) = desk {
             desk.sit(socket.clone(), fd);
+        }
+    });
+}
+
+/// A descriptor is about to be closed: a copy of it takes its seat, if this process has one.
+pub(crate) fn leaves(fd: c_int) {
+    if !config::get().socketxtreme {
+        return;
+    }
+    let Some(socket) = table::socket(fd) else { return };
+    let copy = socket
+        .has_copies_here()
+        .then(|| table::find(|other| other != fd && table::is_socket(other, &socket)))
+        .flatten();
+    HALL.with(|Hall { desks, .. }| {
+        for desk in desks {
+            desk.leave(fd, &socket, copy);
         }
     });
 }
@@ -287,6 +307,27 @@ impl Desk {
                 raw::set_file_flags(fd, flags | libc::O_NONBLOCK);
             }
             seat.ask(ring, fd);
+        }
+    }
+
+    /// A descriptor leaves its seat, which is its copy's from now on, if there is one.
+    fn leave(&mut self, fd: c_int, socket: &Socket, copy: Option<c_int>) {
+        let ring = self.ring;
+        let Some(seat) = self.seat(fd) else { return };
+        if !std::ptr::eq(seat.socket.socket(), socket) {
+            return;
+        }
+        // The kernel would keep what it knows by this number for as long as there is a copy.
+        if seat.asked != 0 {
+            let _ = raw::epoll_control(ring, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            seat.asked = 0;
+        }
+        match copy {
+            Some(copy) => {
+                seat.fd = copy;
+                seat.ask(ring, copy);
+            }
+            None => self.keep(|seat| seat.fd != fd),
         }
     }
 
@@ -396,6 +437,16 @@ impl Desk {
 
     /// What the kernel has for the seats: connections, bytes, ends, and bells.
     fn look_at_kernel(&mut self, room: &mut Room, pool: &mut Pool) {
+        let wants = state::wants_of_room();
+        // What had rings may be the kernel's by now: it is looked again after a while, less and less often.
+        if wants != self.wants_seen || self.idle.is_power_of_two() {
+            self.wants_seen = wants;
+            let ring = self.ring;
+            for seat in self.seats.iter_mut().filter(|seat| seat.wants_room()) {
+                let fd = seat.fd;
+                seat.ask(ring, fd);
+            }
+        }
         let mut events = [NO_EVENT; KERNEL_EVENTS];
         let most = (room.room - room.count).min(KERNEL_EVENTS);
         let count = raw::epoll_now(self.ring, events.get_mut(..most).unwrap_or(&mut []));
@@ -454,10 +505,40 @@ impl Seat {
         }
     }
 
+    /// Whether a call has found no room to send, of which the program has not been told since.
+    #[inline]
+    fn wants_room(&self) -> bool {
+        self.socket.completions.wants_room.load(Ordering::Relaxed)
+    }
+
+    /// Whether only the kernel can say when there is some.
+    fn wants_kernels_room(&self) -> bool {
+        self.wants_room()
+            && self
+                .socket
+                .segment()
+                .is_none_or(|segment| park::kernel_speaks(&self.socket, segment).1)
+    }
+
+    /// Whether there is some, of a ring.
+    fn has_ring_room(&self) -> bool {
+        self.socket.segment().is_some_and(|segment| {
+            !park::kernel_speaks(&self.socket, segment).1
+                && park::readiness(&self.socket, segment) & libc::POLLOUT != 0
+        })
+    }
+
+    /// Says so.
+    fn tell_of_room(&self, fd: c_int) -> Completion {
+        self.socket.completions.wants_room.store(false, Ordering::Relaxed);
+        Completion { events: OUT, user_data: self.socket.user_data_or(fd), ..NOTHING }
+    }
+
     /// Whether memory alone says that there is something.
     #[inline]
     fn has_memory_news(&self) -> bool {
         match self.socket.kind() {
+            Kind::Stream if self.wants_room() && self.has_ring_room() => true,
             Kind::Stream if !self.has_ended => {
                 self.socket.segment().is_some_and(|segment| park::has_news(&self.socket, segment))
             }
@@ -469,6 +550,9 @@ impl Seat {
     /// Receives a packet, or finds the end of a stream.
     fn serve(&mut self, fd: c_int, paper: &mut Paper, pool: &mut Pool) -> Option<Completion> {
         let _errno = raw::KeptErrno::new();
+        if self.wants_room() && self.has_ring_room() {
+            return Some(self.tell_of_room(fd));
+        }
         if let Some((len, from)) = self.take_short(fd, paper, pool) {
             let list = paper.list(pool, &self.socket, fd, len);
             return Some(self.packet(fd, len, list, from));
@@ -574,9 +658,21 @@ impl Seat {
         paper: &mut Paper,
         pool: &mut Pool,
     ) -> Option<Completion> {
+        // At its end, any event says that sending does not wait.
+        if self.wants_kernels_room() && (self.has_ended || events & (OUT | ERR | HUP) == OUT) {
+            let said = self.tell_of_room(fd);
+            self.ask(ring, fd);
+            return Some(said);
+        }
         if self.has_ended {
             self.ask(ring, fd);
             return None;
+        }
+        let is_error = events & ERR != 0 && self.socket.kind() == Kind::Datagram;
+        if is_error && !self.socket.completions.has_told_error.swap(true, Ordering::Relaxed) {
+            // The error is the program's to take. If it does not, it is taken the next time, and what comes goes on.
+            let user_data = self.socket.user_data_or(fd);
+            return Some(Completion { events: ERR, user_data, ..NOTHING });
         }
         if let Some(segment) = self.socket.segment() {
             let (reading, _) = park::kernel_speaks(&self.socket, segment);
@@ -606,12 +702,14 @@ impl Seat {
 
     /// Has the kernel say what it has to say of it, and no more.
     fn ask(&mut self, ring: c_int, fd: c_int) {
+        let room = if self.wants_kernels_room() { OUT } else { 0 };
         let wanted = match self.socket.kind() {
-            _ if self.has_ended => 0,
+            _ if self.has_ended => room,
             Kind::Fresh => 0,
-            Kind::Listener | Kind::Datagram => IN,
+            Kind::Listener => IN,
+            Kind::Datagram => IN | room,
             Kind::Connecting => OUT,
-            Kind::Stream => IN | RDHUP,
+            Kind::Stream => IN | RDHUP | room,
         };
         let op = match (self.asked, wanted) {
             (asked, wanted) if asked == wanted => return,

@@ -10,8 +10,9 @@
 use std::cell::UnsafeCell;
 use std::ffi::{CString, c_int};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, compiler_fence};
 
+use adverb_shm::alive;
 use adverb_sockconf::{Level, Role, Transport};
 
 use super::across;
@@ -44,6 +45,8 @@ pub(crate) struct UdpAttachment {
     outbox: UnsafeCell<Outbox>,
     /// A thread touches the outbox.
     is_busy: AtomicBool,
+    /// The process that mailboxes know to have the ways in there: after a fork it is the parent.
+    counted: AtomicU32,
     /// `None`: this socket is not to have a mailbox, nor to use others'.
     pub(super) directory: Option<&'static Directory>,
 }
@@ -82,6 +85,7 @@ impl UdpAttachment {
             inbox: AtomicPtr::new(ptr::null_mut()),
             outbox: UnsafeCell::new(Outbox::new(fd)),
             is_busy: AtomicBool::new(false),
+            counted: AtomicU32::new(alive::me()),
             directory,
         }
     }
@@ -124,6 +128,10 @@ impl UdpAttachment {
             let cookie = unsafe { (*at).cookie };
             // SAFETY: there is no other thread; what was in there is left as it is.
             unsafe { at.write(Outbox::again(cookie)) };
+        }
+        if self.counted.swap(alive::me(), Ordering::Relaxed) != alive::me() {
+            // SAFETY: there is no other thread, and this one has not been in the middle of it.
+            unsafe { &mut *self.outbox.get() }.enter_again();
         }
     }
 }

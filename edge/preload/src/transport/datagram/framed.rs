@@ -9,8 +9,9 @@ use super::inbox::{Arrival, Outcome, Request, from_kernel};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Errno};
 use crate::base::thread::Interrupts;
-use crate::base::{address, config, ppoll};
+use crate::base::{address, ppoll};
 use crate::socket::counters::add;
+use crate::socket::policy;
 use crate::socket::spin::{Spin, SpinBudget};
 use crate::socket::stamps::Control;
 use crate::socket::table::{self, SocketRef};
@@ -33,7 +34,7 @@ pub(super) fn wait(
         0 => (None, Interrupts::Hard),
         limit => (Some(limit), Interrupts::All),
     };
-    let most_ns = config::get().receive_spin_ns;
+    let most_ns = policy::receive_spin_ns(socket);
     let mut budget = SpinBudget::start(most_ns, limit, kind);
     loop {
         if let Some(outcome) = spin(socket, fd, frames, request, &mut budget, most_ns) {

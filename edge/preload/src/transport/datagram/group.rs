@@ -20,7 +20,7 @@ use adverb_sockconf::Level;
 use super::directory::{self, Directory};
 use super::listing::Listing;
 use super::mailbox::{Expects, LOOPBACK, Pushed, Reserved, Sender, Shows, Sleep};
-use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, Plan, VERIFY, Way, source_of};
+use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, NOWHERE, Plan, VERIFY, Way, source_of};
 use crate::base::iovec::IoCursor;
 use crate::base::{config, raw};
 use crate::socket::state::Socket;
@@ -185,6 +185,17 @@ impl Groups {
         self.groups.clear();
     }
 
+    /// In a child just forked; see [`super::outbox::Outbox::enter_again`].
+    pub(super) fn enter_again(&mut self, me: u64) {
+        for member in self.groups.iter_mut().flat_map(|group| &mut group.members) {
+            member.guessed = 0;
+            member.way.enter_again(me);
+            if !member.way.mailbox.enter_again(member.entry, me) {
+                member.entry = NOWHERE;
+            }
+        }
+    }
+
     /// Finds out for which sockets what was sent to groups on a port has been. Returns false if that is not known yet:
     /// mailboxes would wait for it that do not get it.
     pub(super) fn settle(&mut self, port: u16) -> bool {
@@ -238,7 +249,8 @@ impl Groups {
         {
             group.explain(source.fd);
             match group.transmit(parts) {
-                Pushed::At(_) | Pushed::Full => return Plan::Done,
+                Pushed::At(_) => return Plan::Done,
+                Pushed::Full => return Plan::Dropped,
                 Pushed::Asleep => {}
                 Pushed::Gone => group.generation = 0,
             }

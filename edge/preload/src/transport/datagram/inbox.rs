@@ -23,6 +23,7 @@ use crate::base::thread::Interrupts;
 use crate::base::{address, config};
 use crate::socket::counters::{add, rise};
 use crate::socket::loans::{Loan, NO_PIECE, PIECES_MAX};
+use crate::socket::policy;
 use crate::socket::spin::{Spin, SpinBudget};
 use crate::socket::stamps::Control;
 use crate::socket::state::Socket;
@@ -132,7 +133,10 @@ fn counted(socket: &Socket, outcome: Outcome) -> Outcome {
             add(&socket.counters.rx_os_bytes, arrival.len);
         }
         Err(Errno::AGAIN) => add(&socket.counters.rx_eagain, 1),
-        Err(_) => add(&socket.counters.rx_errors, 1),
+        Err(_) => {
+            add(&socket.counters.rx_errors, 1);
+            socket.note_error_taken();
+        }
     }
     outcome
 }
@@ -158,7 +162,7 @@ fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
         0 => (None, Interrupts::Hard),
         limit => (Some(limit), Interrupts::All),
     };
-    let most_ns = config::get().receive_spin_ns;
+    let most_ns = policy::receive_spin_ns(socket);
     let mut budget = SpinBudget::start(most_ns, limit, kind);
     loop {
         if let Some(outcome) = spin(socket, fd, request, &mut budget, most_ns) {
@@ -199,7 +203,7 @@ fn spin(
     budget: &mut SpinBudget,
     most_ns: u64,
 ) -> Option<Outcome> {
-    let mut rounds = 0_u32;
+    let (mut rounds, every) = (0_u32, config::get().mailbox_looks);
     let mut mailbox = attachment::inbox(socket, fd).map(Inbox::mailbox);
     loop {
         match budget.goes_on(mailbox.is_some()) {
@@ -210,7 +214,7 @@ fn spin(
         }
         rounds = rounds.wrapping_add(1);
         let is_worth_a_look =
-            mailbox.is_none_or(Mailbox::has_record) || rounds.is_multiple_of(KERNEL_LOOK_ROUNDS);
+            mailbox.is_none_or(Mailbox::has_record) || rounds.is_multiple_of(every);
         if is_worth_a_look {
             if let Err(error) = table::still(fd, socket) {
                 return Some(Err(error));
@@ -755,8 +759,6 @@ pub(crate) fn content(store: Store<'_>, fd: c_int) -> Content {
     if goes { Content::Datagram } else { Content::Blocked }
 }
 
-/// Spinning waits look at the kernel once in so many rounds.
-const KERNEL_LOOK_ROUNDS: u32 = 64;
 /// Reads that find nothing and do not wait look after receivers no more often than this.
 const LOOK_NS: u64 = 2_000_000;
 /// How long a reader sleeps that waits for what the kernel has not brought yet.

@@ -14,7 +14,7 @@ use super::directory::{self, Directory, Found};
 use super::group::{self, Groups};
 use super::mailbox::{Mailbox, Pushed, Sleep};
 use crate::base::iovec::IoCursor;
-use crate::base::raw::{self, Answer};
+use crate::base::raw::{self, Answer, Errno};
 use crate::base::{address, config, thread};
 use crate::socket::counters::add;
 use crate::socket::state::Socket;
@@ -25,6 +25,8 @@ use crate::transport::xdp;
 const CANDIDATES_MAX: usize = 4;
 /// Destinations that one socket knows mailboxes of, at a time.
 const ROUTES: usize = 64;
+/// No place of a sender.
+pub(super) const NOWHERE: usize = usize::MAX;
 /// Places where one destination may be.
 const PROBES: usize = 4;
 /// The most that a datagram of IPv4 carries.
@@ -103,6 +105,8 @@ pub(super) struct Outbox {
 pub(super) enum Plan {
     /// Nothing more: it has been taken care of.
     Done,
+    /// Nothing more: there was no room for it, and it is dropped.
+    Dropped,
     /// Through the kernel; there are candidates which have been told of it, or none. It ends that sleep.
     Kernel { is_counted: bool, to: Option<SocketAddr>, wakes: Option<Sleep> },
 }
@@ -327,6 +331,16 @@ impl Outbox {
         }
     }
 
+    /// In a child just forked: mailboxes know that one process more has the socket. Otherwise the end of one would be
+    /// the end of all.
+    pub(super) fn enter_again(&mut self) {
+        let me = self.cookie;
+        for way in self.routes.iter_mut().flatten().flat_map(|route| &mut route.ways) {
+            way.enter_again(me);
+        }
+        self.groups.enter_again(me);
+    }
+
     /// Where the socket is connected to.
     #[inline]
     fn peer(&mut self, socket: &Socket, fd: c_int) -> Option<SocketAddr> {
@@ -436,7 +450,8 @@ impl Outbox {
         }
         if !is_special && let Some(way) = route.confirmed(me) {
             match way.send(parts) {
-                Pushed::At(_) | Pushed::Full => return Plan::Done,
+                Pushed::At(_) => return Plan::Done,
+                Pushed::Full => return Plan::Dropped,
                 Pushed::Asleep => {}
                 Pushed::Gone => {
                     if way.is_dead() {
@@ -447,6 +462,10 @@ impl Outbox {
                 }
             }
         }
+        if route.ways.iter().any(|way| way.is_lost(me)) {
+            route.forget();
+            return kernel;
+        }
         route.count(me);
         let wakes = route.confirmed(me).and_then(|way| way.mailbox.sleep());
         Plan::Kernel { is_counted: true, to: Some(to), wakes }
@@ -454,6 +473,21 @@ impl Outbox {
 }
 
 impl Way {
+    /// In a child: this process has the sender, too. Returns whether it is entered there.
+    pub(super) fn enter_again(&mut self, me: u64) -> bool {
+        self.guessed = 0;
+        let is_entered = self.mailbox.enter_again(self.sender, me);
+        if !is_entered {
+            self.sender = NOWHERE;
+        }
+        is_entered
+    }
+
+    /// Whether another sender may have its place there by now.
+    fn is_lost(&self, me: u64) -> bool {
+        !self.mailbox.sender(self.sender).is_some_and(|sender| sender.is(me))
+    }
+
     /// Enters a socket as a sender, from `source`, that has sent so many datagrams through the kernel.
     pub(super) fn new(mailbox: Mailbox, me: u64, source: SocketAddr, sent: u64) -> Option<Self> {
         let sender = mailbox.enter(me, source, None, sent)?;
@@ -590,7 +624,12 @@ pub(crate) fn send(
         ours.outbox(&held, |outbox| outbox.plan(socket, fd, parts, to, is_special, directory));
     drop(held);
     let (is_counted, to, wakes) = match plan {
-        Plan::Done => {
+        Plan::Dropped if config::get().says_full && !blocks(socket, waits) => {
+            add(&socket.counters.tx_eagain, 1);
+            socket.want_room();
+            return Err(Errno::AGAIN);
+        }
+        Plan::Done | Plan::Dropped => {
             let len = IoCursor::new(parts).remaining();
             add(&socket.counters.tx_packets, 1);
             add(&socket.counters.tx_bytes, len);
@@ -639,6 +678,11 @@ pub(crate) fn send(
     answer
 }
 
+/// Whether a call waits that may.
+fn blocks(socket: &Socket, waits: bool) -> bool {
+    waits && !socket.flags.is_nonblocking.load(Ordering::Relaxed)
+}
+
 /// Goes the way of a send as far as the mailbox that it would write to. Returns whether there is one.
 pub(crate) fn warm(socket: &SocketRef, fd: c_int, to: Option<SocketAddr>) -> bool {
     let Some(ours) = socket.udp_attachment() else { return false };
@@ -656,10 +700,14 @@ pub(crate) fn warm(socket: &SocketRef, fd: c_int, to: Option<SocketAddr>) -> boo
 
 fn through_kernel(socket: &Socket, kernel: impl FnOnce() -> Answer) -> Answer {
     let answer = kernel();
-    if let Ok(len) = answer {
-        thread::note_woken();
-        add(&socket.counters.tx_os_packets, 1);
-        add(&socket.counters.tx_os_bytes, len);
+    match answer {
+        Ok(len) => {
+            thread::note_woken();
+            add(&socket.counters.tx_os_packets, 1);
+            add(&socket.counters.tx_os_bytes, len);
+        }
+        Err(Errno::AGAIN) => socket.want_room(),
+        Err(_) => socket.note_error_taken(),
     }
     answer
 }

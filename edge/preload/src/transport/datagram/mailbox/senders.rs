@@ -223,6 +223,16 @@ impl Mailbox {
         Some(index)
     }
 
+    /// One process more has a sender's socket. Returns whether that is entered there.
+    pub(crate) fn enter_again(&self, index: usize, cookie: u64) -> bool {
+        let Some(_held) = self.hold_senders() else { return false };
+        let entered = self.sender(index).filter(|sender| sender.is(cookie));
+        let Some(Sender { users, .. }) = entered else { return false };
+        let known = users.load(Ordering::Relaxed);
+        users.store(known.saturating_add(u32::from(known > 0)), Ordering::Relaxed);
+        known > 0
+    }
+
     /// A sender has closed its socket. Its address is needed for as long as records are here.
     pub(crate) fn leave(&self, index: usize) {
         let Some(_held) = self.hold_senders() else { return };
