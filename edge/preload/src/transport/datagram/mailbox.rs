@@ -424,7 +424,12 @@ impl Mailbox {
     /// Whether there is a record, blocked or not.
     #[inline]
     pub(crate) fn has_record(&self) -> bool {
-        self.head() != self.header().consumer.tail.load(Ordering::Relaxed)
+        let tail = self.header().consumer.tail.load(Ordering::Relaxed);
+        let is_there = self.head() != tail;
+        if is_there {
+            self.fetch_ahead(tail);
+        }
+        is_there
     }
 
     /// How far senders have got: changes with every datagram.

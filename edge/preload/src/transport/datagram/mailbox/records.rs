@@ -168,6 +168,13 @@ impl Mailbox {
         line::prefetch_for_writing((&raw const self.header().word).cast());
     }
 
+    /// The first record is about to be read: it was written by another processor, from which it takes as long to come as
+    /// what there is to do before.
+    #[inline]
+    pub(super) fn fetch_ahead(&self, cursor: u64) {
+        line::prefetch_bytes(self.at(cursor).0, SHORT_BYTES);
+    }
+
     /// Puts a datagram of `len` bytes there. `is_eager`: the readers are awake, most likely, so it is
     /// written before it is looked whether that is so. `woken`: this sender has ended that sleep.
     pub(crate) fn push(
@@ -589,6 +596,9 @@ impl Mailbox {
 
 /// Cursors count units of so many bytes.
 const UNIT: usize = 16;
+
+/// So much of a record is asked for ahead of its use: the head, and what most short ones have.
+const SHORT_BYTES: usize = 2 * line::LINE_BYTES;
 
 /// Where an empty ring begins again rather than go on, in units from its start.
 const RESTART_UNITS: u64 = 512;
