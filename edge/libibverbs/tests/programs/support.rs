@@ -52,14 +52,16 @@ pub(crate) struct Hosts([String; 2]);
 impl Hosts {
     /// `None`, after it has said why, if this cannot be had here.
     pub(crate) fn new() -> Option<Self> {
+        Self::made().map_err(|reason| println!("skipped: no network namespaces: {reason}")).ok()
+    }
+
+    /// The same for a test that goes on without.
+    pub(crate) fn made() -> Result<Self, String> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let id = format!("{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let names = [0, 1].map(|host| format!("adverb-ibv-{id}-{host}"));
         let [one, two] = &names;
-        if let Err(reason) = ip(&format!("netns add {one}")) {
-            println!("skipped: no network namespaces: {reason}");
-            return None;
-        }
+        ip(&format!("netns add {one}"))?;
         let hosts = Self(names.clone());
         let must = |line: String| ip(&line).expect("it worked a moment ago");
         must(format!("netns add {two}"));
@@ -69,7 +71,7 @@ impl Hosts {
             must(format!("-n {name} link set eth0 mtu 9000 up"));
             must(format!("-n {name} addr add 10.9.8.{}/24 dev eth0", host + 1));
         }
-        Some(hosts)
+        Ok(hosts)
     }
 
     /// Has `localhost` be the address of each host's interface.

@@ -6,8 +6,7 @@
 //! where each user sees its own programs, and root all of them. Interfaces that it owns for programs are in
 //! `interfaces.rs`.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,6 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
 use adverb_sys::process;
 use adverb_sys::unix::{Listener, Stream};
@@ -450,26 +450,46 @@ impl Daemon {
 
     /// What a caller is answered.
     fn answer(&self, may_see: impl Fn(u32) -> bool + Copy) -> VecDeque<String> {
-        let helpers = self.helpers.iter().filter(|one| may_see(one.user));
-        let left_out = helpers.map(|helper| helper.left_out).sum();
-        with_room(self.visible(may_see), left_out)
+        let seen = || self.helpers.iter().filter(|one| may_see(one.user));
+        let left_out = seen().map(|helper| helper.left_out).sum();
+        let users = self.totals.keys().copied().filter(|user| may_see(*user));
+        let users: BTreeSet<u32> = users.chain(seen().map(|helper| helper.user)).collect();
+        let interfaces = self.interfaces.describe(may_see).into_iter().map(Shown::Interface);
+        let each = users.into_iter().map(|user| self.programs_of(user).collect());
+        with_room([interfaces.collect()].into_iter().chain(each).collect(), left_out)
     }
 
-    /// All that a caller may see: its own programs, or root all of them.
-    fn visible(&self, may_see: impl Fn(u32) -> bool + Copy) -> impl Iterator<Item = Value> {
-        let helpers = self.helpers.iter().filter(move |one| may_see(one.user) && !one.is_asked);
-        let running = helpers.flat_map(|Helper { user, running, .. }| {
-            running.iter().map(move |Ended { pid, command, counters }| {
-                json!({ "uid": user, "pid": pid, "command": command, "counters": counters })
-            })
-        });
-        let users = self.totals.iter().filter(move |(user, _)| may_see(**user));
-        let ended = users.flat_map(|(user, commands)| {
-            commands.iter().map(move |(command, Total { processes, counters })| {
+    /// A user's programs: those that run, and those that have ended.
+    fn programs_of(&self, user: u32) -> impl Iterator<Item = Shown<'_>> {
+        let helpers = self.helpers.iter().filter(move |one| one.user == user && !one.is_asked);
+        let running = helpers.flat_map(|helper| &helper.running);
+        let ended = self.totals.get(&user).into_iter().flatten();
+        let running = running.map(move |program| Shown::Running(user, program));
+        running.chain(ended.map(move |(command, total)| Shown::Ended(user, command, total)))
+    }
+}
+
+/// One thing that a caller is told.
+#[derive(Debug)]
+enum Shown<'a> {
+    Interface(Value),
+    Running(u32, &'a Ended),
+    Ended(u32, &'a str, &'a Total),
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Interface(said) => said.fmt(f),
+            Self::Running(user, Ended { pid, command, counters }) => {
+                json!({ "uid": user, "pid": pid, "command": command, "counters": counters }).fmt(f)
+            }
+            Self::Ended(user, command, Total { processes, counters }) => {
+                let command = *command;
                 json!({ "uid": user, "ended": processes, "command": command, "counters": counters })
-            })
-        });
-        self.interfaces.describe(may_see).into_iter().chain(running).chain(ended)
+                    .fmt(f)
+            }
+        }
     }
 }
 
@@ -482,18 +502,21 @@ fn bounded(said: Ended) -> Ended {
     Ended { pid, command, counters: counters.take(COUNTERS_MAX).collect() }
 }
 
-/// As much as one caller is answered, and how much more there is, `left_out` of which is known already.
-fn with_room(all: impl Iterator<Item = Value>, mut left_out: usize) -> VecDeque<String> {
+/// As much as one caller is answered, and how much more there is, `left_out` of which is known already. Each user has a
+/// share of the room, and what those before it have left of theirs: none hides another.
+fn with_room(users: Vec<Vec<impl ToString>>, mut left_out: usize) -> VecDeque<String> {
     let mut room = ANSWER_BYTES_MAX;
     let mut answer = VecDeque::new();
-    for what in all.map(|what| what.to_string()) {
-        match room.checked_sub(what.len()) {
-            Some(rest) => {
-                room = rest;
-                answer.push_back(what);
-            }
-            None => left_out = left_out.saturating_add(1),
+    for (others, all) in (0..users.len()).rev().zip(users) {
+        let share = room / (others + 1);
+        let (mut left, mut more) = (share, all.len());
+        for what in all.iter().map(ToString::to_string) {
+            let Some(rest) = left.checked_sub(what.len()) else { break };
+            (left, more) = (rest, more - 1);
+            answer.push_back(what);
         }
+        room -= share - left;
+        left_out = left_out.saturating_add(more);
     }
     if left_out > 0 {
         answer.push_back(json!({ "left_out": left_out }).to_string());
@@ -613,13 +636,24 @@ mod tests {
 
     #[test]
     fn an_answer_has_a_bound_and_says_what_it_lacks() {
-        let all = || (0..10).map(|number| json!({ "uid": number }));
-        assert_eq!(with_room(all(), 0).len(), 10);
+        let all: Vec<_> = (0..10).map(|number| json!({ "uid": number })).collect();
+        assert_eq!(with_room(vec![all], 0).len(), 10);
         let long = json!({ "command": "x".repeat(ANSWER_BYTES_MAX / 4) });
-        let answer = with_room((0..10).map(|_| long.clone()), 5);
+        let answer = with_room(vec![vec![long; 10]], 5);
         assert!(answer.iter().map(String::len).sum::<usize>() <= ANSWER_BYTES_MAX + LINE);
         assert_eq!(answer.len(), 4);
         assert_eq!(answer.back().map(String::as_str), Some("{\"left_out\":12}"));
+    }
+
+    #[test]
+    fn a_user_of_many_programs_hides_no_other_from_root() {
+        let long = json!({ "command": "x".repeat(LINE) });
+        let short = || vec![json!({ "uid": 7 })];
+        let answer = with_room(vec![short(), vec![long.clone(); 10_000], short(), vec![long]], 0);
+        let count = |len| answer.iter().filter(|what| what.len() == len).count();
+        assert_eq!(count(json!({ "uid": 7 }).to_string().len()), 2);
+        assert!(answer.get(answer.len() - 2).is_some_and(|last| last.len() > LINE));
+        assert!(count(json!({ "command": "x".repeat(LINE) }).to_string().len()) > 100);
     }
 
     #[test]

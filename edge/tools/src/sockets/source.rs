@@ -5,6 +5,7 @@
 //! is shown (`stat.rs`).
 
 use std::cell::RefCell;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::net::{IpAddr, Ipv6Addr};
@@ -237,7 +238,11 @@ impl Source {
             if tables.len() >= TABLES_MAX && !tables.contains_key(&place) {
                 return None;
             }
-            let table = tables.entry(place).or_insert_with(|| table_of(pid, name));
+            let table = match tables.entry(place) {
+                Entry::Occupied(known) => known.into_mut(),
+                // A process that has ended says nothing of its namespace, but others there may.
+                Entry::Vacant(unknown) => unknown.insert(table_of(pid, name)?),
+            };
             table.get(inode).cloned()
         })
     }
@@ -519,10 +524,10 @@ fn mailboxes_in(directory: &Path) -> BTreeMap<String, PathBuf> {
 type Table = BTreeMap<String, KernelLine>;
 
 /// The table that a process sees, which is that of its network namespace.
-fn table_of(pid: u64, table: &'static str) -> Table {
-    let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+fn table_of(pid: u64, table: &'static str) -> Option<Table> {
+    let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok()?;
     let lines = text.lines().filter_map(|line| KernelLine::parse(table, line));
-    lines.map(|line| (line.inode.clone(), line)).collect()
+    Some(lines.map(|line| (line.inode.clone(), line)).collect())
 }
 
 pub(super) fn state_name(state: &str) -> &'static str {
@@ -567,6 +572,15 @@ mod tests {
         assert_eq!(all.get(4), Some(&("select", "hit", 96)));
         assert_eq!(all.len(), 8);
         assert!(Waits::parse("64:32:x:select:hit").is_none());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_says_nothing_of_its_namespace() {
+        let mut ended = std::process::Command::new("true").spawn().expect("true(1)");
+        let pid = u64::from(ended.id());
+        ended.wait().expect("it ends");
+        assert!(table_of(pid, "udp").is_none());
+        assert!(table_of(std::process::id().into(), "udp").is_some());
     }
 
     /// Goal: a pipe that lies where a ring or a mailbox should is not waited for, and a link is not followed.
