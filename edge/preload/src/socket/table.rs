@@ -80,7 +80,7 @@ fn disown_those(is_it: impl Fn(usize) -> bool) {
     });
 }
 
-/// One more than the highest page that exists.
+/// One more than the highest descriptor that has stood for something: what is looked at by a child of each fork.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 static TABLE: [AtomicPtr<AtomicUsize>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
 
@@ -95,10 +95,14 @@ fn entry(fd: c_int) -> Option<&'static AtomicUsize> {
 
 /// The entry of a descriptor; its page comes into being if need be.
 fn entry_or_new(fd: c_int) -> Option<&'static AtomicUsize> {
+    let number = usize::try_from(fd).ok()?;
+    if HIGH.load(Ordering::Relaxed) <= number {
+        HIGH.fetch_max(number + 1, Ordering::AcqRel);
+    }
     if let Some(entry) = entry(fd) {
         return Some(entry);
     }
-    let place = TABLE.get(usize::try_from(fd).ok()? / PAGE_ENTRIES)?;
+    let place = TABLE.get(number / PAGE_ENTRIES)?;
     let len = PAGE_ENTRIES * size_of::<AtomicUsize>();
     let page = raw::map_zeros(len, false).ok()?;
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
@@ -106,7 +110,6 @@ fn entry_or_new(fd: c_int) -> Option<&'static AtomicUsize> {
         // SAFETY: another thread was faster, and this page has not been published.
         unsafe { raw::unmap(page, len) };
     }
-    HIGH.fetch_max(usize::try_from(fd).ok()? / PAGE_ENTRIES + 1, Ordering::AcqRel);
     entry(fd)
 }
 
@@ -262,12 +265,13 @@ pub(crate) fn each(first: usize, last: usize, f: impl FnMut(c_int)) {
 
 /// Those descriptors.
 fn entries(first: usize, last: usize) -> impl Iterator<Item = c_int> {
-    let high = HIGH.load(Ordering::Acquire).min((last / PAGE_ENTRIES).saturating_add(1));
-    let pages = TABLE.iter().enumerate().take(high).skip(first / PAGE_ENTRIES);
+    let end = last.saturating_add(1).min(HIGH.load(Ordering::Acquire));
+    let pages =
+        TABLE.iter().enumerate().take(end.div_ceil(PAGE_ENTRIES)).skip(first / PAGE_ENTRIES);
     let pages = pages.filter(|(_, page)| !page.load(Ordering::Acquire).is_null());
     pages
-        .flat_map(|(number, _)| number * PAGE_ENTRIES..(number + 1) * PAGE_ENTRIES)
-        .filter(move |fd| (first..=last).contains(fd))
+        .map(|(number, _)| number * PAGE_ENTRIES)
+        .flat_map(move |start| start.max(first)..(start + PAGE_ENTRIES).min(end))
         .filter_map(|fd| c_int::try_from(fd).ok())
         .filter(|fd| entry(*fd).is_some_and(|entry| entry.load(Ordering::Acquire) != 0))
 }
