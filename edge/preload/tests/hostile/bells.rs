@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::child;
-use crate::nonsense::{is_served, rings};
+use crate::nonsense::{in_use, is_served, rings};
 use crate::running::{Running, until};
 use crate::support::{Place, free_port};
 
@@ -31,8 +31,8 @@ fn bells_of_strangers_hold_up_no_other() {
     let sent = std::thread::scope(|threads| {
         let ringing = threads.spawn(|| ring(server.id(), &is_over));
         for _ in 0..3 {
-            let mut clients: Vec<_> = (0..3).map(|_| Running::start(&mut role("call"))).collect();
-            until("there are rings", || rings(&place).len() >= 2);
+            let start = || Running::start(&mut role("call"));
+            let (mut clients, _rings) = in_use(start, || rings(&place), 2);
             is_served(port);
             for client in &mut clients {
                 assert!(client.end().success(), "a call of a client's hung");
