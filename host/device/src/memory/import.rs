@@ -333,6 +333,25 @@ mod tests {
         assert!(imports.file(1).is_none());
         assert_ne!(imports.version(), version);
     }
+
+    /// Goal: a neighbour that hands over files without end takes no address space without end.
+    #[test]
+    fn no_more_files_are_mapped_than_the_bound() {
+        let imports = Imports::default();
+        let (_here, sealed) = Mapping::memfd("x", 4096).unwrap();
+        let bound = u64::try_from(FILES_MAX).unwrap();
+        let hand_over = |number| {
+            let file = sealed.try_clone().unwrap();
+            imports.on_message(Message::File(number), Some(file), |_| None);
+            imports.file(number).is_some()
+        };
+        assert!((1..=bound).all(hand_over));
+        assert!(!hand_over(bound + 1), "one too many");
+        assert!(hand_over(1), "another one of the same number takes its place");
+        imports.on_message(Message::Gone(2), None, |_| None);
+        assert!(hand_over(bound + 1));
+    }
+
     /// Goal: a neighbour gets the files of regions that its queue pairs may reach, and no others, by whatever number
     /// it asks for them. Method: the other end of the stream is the test itself.
     #[test]

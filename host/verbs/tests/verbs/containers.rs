@@ -107,6 +107,10 @@ fn a_container_with_any_dev_shm_shares_memory() {
             println!("{script}");
             let mut there = start(contained(MOUNTS, &script));
             share_memory(&mut here, &mut there);
+            // No file is there that a namespace could leave behind when it ends.
+            let files = std::fs::read_dir(format!("/proc/{}/root/dev/shm", there.pid()));
+            let files = files.into_iter().flatten().flatten().map(|file| file.file_name());
+            assert_eq!(files.filter(|name| name != "all").count(), 0, "{script}");
             // And by itself, as the first that opens a device.
             drop(start(contained(
                 &[MOUNTS, &["-n"]].concat(),
