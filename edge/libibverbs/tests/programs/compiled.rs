@@ -130,6 +130,19 @@ fn a_mistake_of_a_program_is_the_error_that_the_manual_names() {
     }
 }
 
+/// Goal: what few programs do is as the manual pages have it: messages without bytes, all pieces that there can be, events of
+/// each kind, changes to what is in use.
+#[test]
+fn what_few_programs_ask_for_is_as_the_manual_has_it() {
+    let Some(program) = Compiled::new("asks", &["-libverbs"]) else {
+        return;
+    };
+    for path in PATHS {
+        let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+        support::alone(program.path(), &[], &set);
+    }
+}
+
 /// Goal: a signal ends a wait for an event as it ends `read`, also if it comes while the library looks for something to do. One
 /// that comes before the call has begun does not: that has to be rare.
 #[test]
