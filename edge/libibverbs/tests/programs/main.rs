@@ -161,12 +161,14 @@ fn perftest(command: &str, place: Place<'_>) -> String {
 
 /// Runs a line of perftest. It sends inline only on parts that it knows, and else says so and goes on.
 fn run_perftest(command: &str, place: Place<'_>) -> Result<String, String> {
-    let inline = command.contains(" -I ");
-    let part = [("ADVERB_PART_ID", "25408")];
-    let said = pair(&perftest(command, place), place, if inline { &part } else { &[] })?;
-    match inline && !said.contains("Max inline data : 128[B]") {
-        true => Err(format!("{command}: not inline:\n{said}")),
-        false => Ok(said),
+    let inline = command.split_once(" -I ").and_then(|(_, rest)| rest.split(' ').next());
+    let part: &[_] = if inline.is_some() { &[("ADVERB_PART_ID", "25408")] } else { &[] };
+    let said = pair(&perftest(command, place), place, part)?;
+    match inline {
+        Some(bytes) if !said.contains(&format!("Max inline data : {bytes}[B]")) => {
+            Err(format!("{command}: not inline:\n{said}"))
+        }
+        Some(_) | None => Ok(said),
     }
 }
 
