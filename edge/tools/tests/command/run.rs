@@ -1,5 +1,8 @@
 //! `adverb run`, `adverb env` and `adverb doctor`.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
 use serde_json::Value;
 
 use super::{adverb, stderr, stdout};
@@ -17,6 +20,38 @@ fn the_program_gets_what_was_asked_for_and_its_status_is_the_answer() {
     assert!(said.contains("libadverb_ibverbs.so"), "{said}");
     assert_eq!(adverb(&["run"]).status.code(), Some(2));
     assert_eq!(adverb(&["run", "--", "/nowhere/program"]).status.code(), Some(1));
+}
+
+/// Goal: the program has this process's place: the signal that ends it is what the caller sees.
+#[test]
+fn a_signal_that_ends_the_program_ends_the_command() {
+    let output = adverb(&["run", "--", "sh", "-c", "kill -TERM $$"]);
+    assert_eq!(output.status.signal(), Some(15), "{}", stderr(&output));
+}
+
+/// Goal: what cannot work is said before the program runs, and what is set if that is asked for. Method: one that is linked
+/// statically, which runs all the same.
+#[test]
+fn what_is_set_and_what_cannot_work_is_said_beforehand() {
+    let base = std::env::temp_dir().join(format!("adverb-run-{}", std::process::id()));
+    std::fs::create_dir(&base).expect("a place for files");
+    let [source, program] = ["p.c", "p"].map(|name| base.join(name));
+    std::fs::write(&source, "int main(void) { return 3; }").expect("it is written");
+    let mut compiler = Command::new("cc");
+    let compiled = compiler.arg("-static").arg(&source).arg("-o").arg(&program).status();
+    let program = program.to_str().expect("a path of letters");
+    let [said, quiet, explained] = [&[][..], &["--quiet"], &["--explain", "--path", "udp"]]
+        .map(|options| adverb(&[&["run"], options, &["--", program]].concat()));
+    std::fs::remove_dir_all(&base).expect("it was made");
+    assert!(compiled.is_ok_and(|status| status.success()), "a C compiler");
+    for output in [&said, &quiet, &explained] {
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(output));
+    }
+    assert!(stderr(&said).contains("linked statically"), "{}", stderr(&said));
+    assert_eq!(stderr(&quiet), "");
+    let explained = stderr(&explained);
+    assert!(explained.contains("adverb: ADVERB_PATH=udp"), "{explained}");
+    assert!(explained.contains("soft_lo has the GIDs"), "{explained}");
 }
 
 #[test]
