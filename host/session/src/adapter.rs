@@ -43,7 +43,7 @@ struct Inner {
     keeper: Mutex<Option<Keeper>>,
     /// The wait set of all channels that share one completion channel.
     bed: Mutex<Option<Arc<Bed>>>,
-    /// Those of completion queues with a completion channel of their own, or of a few; who gets one next is in front.
+    /// Those of completion queues with a completion channel of their own, or of a few; the next to get one is in front.
     beds: Mutex<VecDeque<Weak<Bed>>>,
     /// Shared completion queues by key.
     sources: Mutex<HashMap<String, Weak<Source>>>,

@@ -210,6 +210,8 @@ extern "C" fn prepare() {
         locks().for_each(|lock| std::mem::forget(lock.hold()));
         thread::with(|thread| thread.is_prepared.set(true));
         xdp::about_to_fork();
+    } else {
+        xdp::defer_hand_over();
     }
     if let Some(reserved) = processes::reserve() {
         thread::with(|thread| thread.reserved.set(Some(reserved.pack())));

@@ -39,7 +39,7 @@ use adverb_xdp::Key;
 use adverb_xdp::steering::Protocol;
 
 use crate::base::lock::Guarded;
-use crate::base::{address, raw};
+use crate::base::{address, raw, thread};
 use crate::socket::state::{Attached, Kind, Reason, Socket};
 use crate::socket::{memberships, policy, table};
 
@@ -98,6 +98,9 @@ const DECIDING: u8 = 3;
 /// Forks that are about to happen: no socket gets frames meanwhile.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
+/// A handler has forked in the midst of something: the sockets that frames come for are still to be handed over.
+static IS_HAND_OVER_DUE: AtomicBool = AtomicBool::new(false);
+
 /// The frames of a socket, if this process has got them.
 #[inline]
 pub(crate) fn of(socket: &Socket) -> Option<&Frames> {
@@ -110,6 +113,7 @@ pub(crate) fn of(socket: &Socket) -> Option<&Frames> {
 /// The same; they are got now if rules want that, and nothing waits for the socket yet.
 #[inline]
 pub(crate) fn get(socket: &Socket, fd: c_int) -> Option<&Frames> {
+    hand_over_if_due();
     let is_due = socket.datagrams.frames.load(Ordering::Acquire) == UNDECIDED
         && policy::wants_frames(socket)
         && socket.kind() == Kind::Datagram
@@ -194,6 +198,28 @@ pub(crate) fn connected(socket: &Socket, fd: c_int) {
 /// Just before a fork: sockets that two processes have are the kernel's.
 pub(crate) fn before_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
+    hand_over();
+}
+
+/// Just before the fork of a handler that has interrupted a thread which holds locks: the sockets are handed over once
+/// that thread waits or calls again. What comes until then is the parent's.
+pub(crate) fn defer_hand_over() {
+    IS_HAND_OVER_DUE.store(true, Ordering::Release);
+}
+
+#[inline]
+fn hand_over_if_due() {
+    if IS_HAND_OVER_DUE.load(Ordering::Relaxed)
+        && !thread::holds_locks()
+        && IS_HAND_OVER_DUE.swap(false, Ordering::AcqRel)
+    {
+        let errno = raw::errno();
+        hand_over();
+        raw::set_errno(errno);
+    }
+}
+
+fn hand_over() {
     table::each(0, usize::MAX, |fd| {
         if let Some(socket) = table::socket(fd)
             && !refuse(&socket)
@@ -214,7 +240,10 @@ pub(crate) fn about_to_fork() {
 pub(crate) fn after_fork(is_child: bool) {
     // Forks by the parent's other threads are not the child's.
     match is_child {
-        true => FORKS.store(0, Ordering::SeqCst),
+        true => {
+            FORKS.store(0, Ordering::SeqCst);
+            IS_HAND_OVER_DUE.store(false, Ordering::Relaxed);
+        }
         false => _ = FORKS.fetch_sub(1, Ordering::SeqCst),
     }
 }
@@ -412,6 +441,7 @@ impl Frames {
         if self.generation.is_inherited() {
             return true;
         }
+        hand_over_if_due();
         self.parts.queue.shut();
         for _ in 0..LAST_LOOKS {
             if self.has_any() {
@@ -440,6 +470,7 @@ impl Frames {
     pub(crate) fn awake(&self) {
         if !self.generation.is_inherited() {
             self.settle();
+            hand_over_if_due();
             self.parts.queue.open();
         }
     }

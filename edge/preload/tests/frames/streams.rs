@@ -850,7 +850,7 @@ fn what_a_stream_has_taken_needs_no_call() {
     });
 }
 
-/// Goal: who shuts down a connection reads no more at once, and all that was sent before arrives, though the kernel cannot
+/// Goal: a program that shuts down a connection reads no more at once, and all that was sent before arrives, though the kernel cannot
 /// hold it; and an urgent byte does not overtake it.
 #[test]
 fn what_the_kernel_does_not_take_yet_is_neither_lost_nor_overtaken() {
