@@ -60,6 +60,8 @@ pub(crate) struct Own {
     pub(crate) receives: Receives,
     pub(crate) send_cq: Arc<CqShared>,
     pub(crate) recv_cq: Arc<CqShared>,
+    /// Completions of requests that the program has not polled yet, or more: polls are not counted.
+    pub(crate) unpolled: u32,
     /// A completion found its queue full: the queue pair cannot go on.
     pub(crate) overrun: bool,
     /// Where its asynchronous events go.
@@ -423,7 +425,12 @@ impl Surroundings<'_, '_, '_> {
             poll_buffer.put(completion());
             return;
         }
-        if !queue.publish(completion(), solicited) {
+        let stored = queue.publish(completion(), solicited);
+        match cq {
+            Cq::Send => self.own.unpolled = self.own.unpolled.saturating_add(1),
+            Cq::Receive => {}
+        }
+        if !stored {
             self.own.overrun = true;
         }
     }

@@ -122,6 +122,14 @@ impl<T: Copy> Queue<T> {
         self.len.store(state.items.len(), Ordering::Release);
     }
 
+    /// How many items pass.
+    pub(crate) fn count(&self, passes: impl Fn(&T) -> bool) -> usize {
+        match self.is_empty() {
+            true => 0,
+            false => self.state.lock().items.iter().filter(|item| passes(item)).count(),
+        }
+    }
+
     /// Asks to be woken for the next item; says whether nothing had been asked before. Asking for
     /// less than before changes nothing. IBTA Vol. 1 §11.4.2.2.
     pub(crate) fn arm(&self, arm: Arm) -> bool {

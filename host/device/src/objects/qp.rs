@@ -20,6 +20,7 @@ use crate::memory::local::total_len;
 use crate::memory::peer_page::QpWord;
 use crate::memory::region::{Grips, Serial};
 use crate::objects::ah::SendTo;
+use crate::objects::completion::Completion;
 use crate::objects::cq::CompletionQueue;
 use crate::objects::events::{Affiliation, Element, EventQueue, Listener};
 use crate::objects::host::{Came, Errand, Origin, Own, Receives, Surroundings};
@@ -29,7 +30,7 @@ use crate::objects::xrc::{Role, Targets, Xrcd};
 use crate::registry::stats_page::QpRow;
 use adverb_engine::{
     Acks, Aftermath, Datagram, Gid, Pacing, QpCounters, QpOptions, QpState, QpType, Request, Time,
-    To, allowed,
+    To, WcOpcode, allowed,
 };
 use adverb_wire::{Marks, Packet, PathMtu, Qpn};
 use std::sync::Arc;
@@ -144,6 +145,7 @@ impl QpInner {
                 },
                 send_cq: Arc::clone(&config.send_cq.shared),
                 recv_cq: Arc::clone(&config.recv_cq.shared),
+                unpolled: 0,
                 overrun: false,
                 affiliation: Affiliation::new(
                     config.events.clone(),
@@ -594,6 +596,27 @@ impl QpInner {
         }
     }
 
+    /// The send queue has room for so many requests. One that asked for a completion takes its slot until that is
+    /// polled (IBTA Vol. 1 §10.8.5.1): a program that posts until the queue is full does not overrun its completion queue.
+    #[inline]
+    fn has_slots(&mut self, count: u64) -> bool {
+        let (outstanding, capacity) = (self.engine.outstanding(), self.own.sends.capacity());
+        let free = capacity.saturating_sub(outstanding + count);
+        u64::from(self.own.unpolled) <= free || self.count_unpolled() <= free
+    }
+
+    /// Counts the completions of requests that have not been polled.
+    #[cold]
+    fn count_unpolled(&mut self) -> u64 {
+        let number = self.own.number;
+        let is_of_receive = |one: &Completion| {
+            matches!(one.opcode, WcOpcode::Receive | WcOpcode::ReceiveRdmaWithImm)
+        };
+        let is_own = |one: &Completion| one.qp == number && !is_of_receive(one);
+        self.own.unpolled = u32::try_from(self.own.send_cq.queue.count(is_own)).unwrap_or(u32::MAX);
+        self.own.unpolled.into()
+    }
+
     pub(crate) fn post_send(
         &mut self,
         work: &SendWork<'_>,
@@ -602,6 +625,9 @@ impl QpInner {
         let state = self.engine.state();
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::NotReady { state });
+        }
+        if !self.has_slots(1) {
+            return Err(PostError::QueueFull { capacity: self.own.sends.capacity() });
         }
         let request = self.check_send(work, links)?;
         let index = self.engine.post(request).map_err(|error| self.refusal(error))?;

@@ -16,6 +16,7 @@ on_every_path! {
     a_batch_is_posted_in_order_and_what_is_refused_comes_back,
     a_fenced_write_sends_what_the_read_before_it_brought,
     a_full_queue_says_so_and_gives_the_memory_back,
+    a_slot_is_taken_until_its_completion_is_polled,
     a_vector_can_be_given_away_as_a_region,
     a_wait_has_an_end,
     an_atomic_write_is_seen_whole_or_not_at_all,
@@ -593,6 +594,33 @@ fn a_full_queue_says_so_and_gives_the_memory_back(path: Path) {
     b.qp.post(Work::recv(b.buffer(b"room"))).expect("room again");
     a.qp.post(Work::send(memory)).expect("room again");
     assert_eq!((a.status(), b.status()), (WcStatus::Success, WcStatus::Success));
+}
+
+/// Goal: a program that posts until the queue is full never overruns a completion queue that is as long.
+fn a_slot_is_taken_until_its_completion_is_polled(path: Path) {
+    let pair = Setup { wr: 4, cqe: 4, ..path.setup() }.pair();
+    let (a, b) = (&pair.a, &pair.b);
+    let target = b.pd.allocate(8, Access::ALL).expect("memory");
+    let post = || a.qp.post(Work::write(a.buffer(b"new word"), remote(&target)));
+    let full = PostError::QueueFull { capacity: 4 };
+    for _ in 0..4 {
+        post().expect("room");
+    }
+    for _ in 0..3 {
+        // All have ended; none has been polled.
+        for _ in 0..1000 {
+            pair.context.drive();
+            pair.far.drive();
+        }
+        assert_eq!(post().expect_err("full").error, full);
+        assert_eq!(a.status(), WcStatus::Success);
+        post().expect("room for one");
+        assert_eq!(post().expect_err("full again").error, full);
+    }
+    for _ in 0..4 {
+        assert_eq!(a.status(), WcStatus::Success);
+    }
+    assert!(a.is_quiet() && a.qp.state() == QpState::Rts);
 }
 
 #[test]

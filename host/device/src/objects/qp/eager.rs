@@ -33,6 +33,10 @@ impl QpInner {
         if self.pacing.late.is_some() && !self.has_room_for(batch) {
             posted.published += self.settle(None, links);
         }
+        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        if !self.has_slots(count) {
+            return posted; // The general way looks at each.
+        }
         let Some(shm_link) = self.link.as_ref().and_then(Link::shm_link) else {
             return posted;
         };

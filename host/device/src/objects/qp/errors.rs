@@ -60,7 +60,8 @@ pub enum PostError {
         /// What was asked.
         operation: RequestOp,
     },
-    /// All slots of the queue are taken.
+    /// All slots of the queue are taken: by requests that have not ended, and by those whose completions have not been
+    /// polled (IBTA Vol. 1 §10.8.5.1).
     QueueFull {
         /// How many there are.
         capacity: u64,
