@@ -36,6 +36,16 @@ pub(crate) fn name(fd: c_int, of_peer: bool) -> Option<SocketAddr> {
     read(&raw::name(fd, of_peer)?)
 }
 
+/// Whether an address is that of a group by itself: those of one link or host are only together with it.
+pub(crate) fn is_group(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_multicast(),
+        IpAddr::V6(ip) => ip.is_multicast() && ip.octets()[1] & 0xf > LINK_SCOPE,
+    }
+}
+
+const LINK_SCOPE: u8 = 2;
+
 /// Writes an address as a socket of that domain has it, and returns its length.
 pub(crate) fn write(addr: SocketAddr, domain: c_int) -> (libc::sockaddr_storage, libc::socklen_t) {
     // SAFETY: all zeros is a legal value of this structure of integers.

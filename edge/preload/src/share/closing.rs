@@ -21,7 +21,7 @@ pub(crate) fn forget(fd: c_int) {
     let Some(socket) = table::clear(fd) else { return };
     let is_last = !processes::is_named(socket);
     if socket.waiters.watchers.load(Ordering::Relaxed) > 0 {
-        if is_last { epoll::forget(socket) } else { epoll::lay(fd, socket) }
+        if is_last { epoll::forget(Some(fd), socket) } else { epoll::lay(fd, socket) }
     }
     if is_last {
         if let Some(segment) = socket.segment() {

@@ -298,7 +298,7 @@ fn count_users() {
     for socket in orphans {
         // This process was not counted for it, and must not give it back.
         socket.count_user();
-        epoll::forget(socket);
+        epoll::forget(None, socket);
         socket.forget_user();
     }
     state::forget_unused();

@@ -384,9 +384,9 @@ pub(crate) fn after_fork_in_parent() {
     ALL.lock.let_go();
 }
 
-/// A socket's last descriptor is being closed: no instance knows it any longer.
-pub(crate) fn forget(socket: &Socket) {
-    with_all(|all| all.iter().for_each(|epoll| epoll.forget(socket)));
+/// A socket's last descriptor, `fd` if there still is one, is being closed: no instance knows it any longer.
+pub(crate) fn forget(fd: Option<c_int>, socket: &Socket) {
+    with_all(|all| all.iter().for_each(|epoll| epoll.forget(fd, socket)));
 }
 
 /// A descriptor of a socket is being closed, and others stand for it still.

@@ -633,6 +633,53 @@ fn a_socket_that_is_closed_while_the_owner_is_stopped_is_gone() {
     });
 }
 
+/// Goal: the end of a socket takes nothing from a file that has the number by now by which the socket was watched.
+#[test]
+fn a_file_with_the_number_of_a_socket_stays_watched() {
+    with_namespaces("a_file_with_the_number_of_a_socket_stays_watched", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let mut server = pair.framed("renumbered", at(NEAR), None);
+        assert!(server.has_frames(), "{}", server.explained());
+        assert_eq!(server.ask("close"), "said 1 2");
+    });
+}
+
+/// Goal: what is sent to a group as a frame is what the kernel would have sent: from the address that the program has said,
+/// and if it may make no hop or is for one link, by the kernel. Method: the interface has a second address.
+#[test]
+fn datagrams_to_groups_leave_as_the_kernel_sends_them() {
+    with_namespaces("datagrams_to_groups_leave_as_the_kernel_sends_them", || {
+        let pair = Pair::new();
+        let second = "10.95.0.17";
+        run(Command::new("ip").args(format!("address add {second}/24 dev near").split(' ')));
+        let _owner = pair.owner();
+        let mut witness = Running::start(&mut pair.role(true, "witness far", at(NEAR)));
+        let mut sends = |how: &str| {
+            let mut sender = pair.framed(&format!("groups {how}"), at(NEAR), None);
+            let before = by_kernel();
+            assert_eq!(sender.ask("50"), "said sent");
+            let kernels = by_kernel() - before;
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(sender.has_frames(), "{how}: {}", sender.explained());
+            (witness.ask("look"), kernels)
+        };
+        for ip in [NEAR, second] {
+            let (seen, kernels) = sends(ip);
+            assert_eq!(seen, format!("said 50 {ip}"));
+            assert!(kernels < 25, "{kernels} of 50 by the kernel");
+        }
+        // Whether they leave depends on who has joined the group on this host.
+        let (_, kernels) = sends("hopless");
+        assert_eq!(kernels, 50, "what may make no hop");
+        let mut sender = pair.framed("groups link", at(NEAR_6), None);
+        let before = by_kernel();
+        assert_eq!(sender.ask("50"), "said sent");
+        assert_eq!(by_kernel() - before, 50, "a group of the link");
+        assert!(sender.has_frames(), "{}", sender.explained());
+    });
+}
+
 /// Goal: a program that closes all descriptors, whose numbers it does not know, closes none of the library's.
 #[test]
 fn a_program_that_closes_what_it_does_not_know_goes_on() {

@@ -29,6 +29,9 @@ fn a_role() {
         ("group", device) => answer_groups(at, device),
         ("asker", device) => ask_groups(at, device),
         ("gone", _) => gone(at),
+        ("renumbered", _) => renumbered(at),
+        ("groups", word) => send_to_groups(at, word),
+        ("witness", _) => witness(at),
         ("rebind", _) => rebind(at),
         ("glance", _) => glance(at),
         ("late", _) => late(at),
@@ -337,6 +340,89 @@ fn gone(at: SocketAddr) {
         // SAFETY: an event, which is ours.
         let told = unsafe { libc::epoll_wait(instance, &raw mut event, 1, 300) };
         println!("\nsaid {told}");
+    }
+}
+
+/// Has a pipe get the number by which a socket is watched, and watches it too, before the last descriptor of the socket is
+/// closed; says what the instance tells of the pipe.
+fn renumbered(at: SocketAddr) {
+    let socket = UdpSocket::bind(at).expect("a port");
+    socket.set_nonblocking(true).expect("an option");
+    assert!(socket.recv(&mut [0; 64]).is_err());
+    println!("\nready");
+    std::io::stdin().lock().lines().next();
+    let instance = watch(&socket, 0);
+    let copy = socket.try_clone().expect("a copy");
+    let fd = socket.as_raw_fd();
+    let mut pipe = [0; 2];
+    // SAFETY: room for two numbers.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    // The socket is closed by that: its number is the pipe's from now on.
+    // SAFETY: numbers alone.
+    assert_eq!(unsafe { libc::dup2(pipe[0], fd) }, fd);
+    let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 2 };
+    // SAFETY: an event, which is ours.
+    let added = unsafe { libc::epoll_ctl(instance, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    assert_eq!(added, 0);
+    drop(copy);
+    // SAFETY: bytes of ours.
+    assert_eq!(unsafe { libc::write(pipe[1], b"x".as_ptr().cast(), 1) }, 1);
+    // SAFETY: an event, which is ours.
+    let told = unsafe { libc::epoll_wait(instance, &raw mut event, 1, 10_000) };
+    let mark = event.u64;
+    println!("\nsaid {told} {mark}");
+    // It is the pipe's by now.
+    std::mem::forget(socket);
+}
+
+/// Sends a datagram to a group of the far end each time it is told to, by the near end, as it is told: from that address, with
+/// that many hops, or to a group of the link.
+fn send_to_groups(at: SocketAddr, how: &str) {
+    let any = if at.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).expect("a port");
+    let all = adverb_sys::netdev::interfaces().expect("interfaces");
+    let index = all.iter().find(|interface| interface.name == "near").expect("the cable").index;
+    let mut to = groups(at)[1];
+    let set = |level, name, value: u32| {
+        let len = libc::socklen_t::try_from(size_of_val(&value)).expect("a length");
+        let (fd, at) = (socket.as_raw_fd(), (&raw const value).cast());
+        // SAFETY: a number, which is ours, and its length.
+        assert_eq!(unsafe { libc::setsockopt(fd, level, name, at, len) }, 0);
+    };
+    let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
+    if at.is_ipv4() {
+        set(v4, libc::IP_MULTICAST_LOOP, 0);
+        let ip: std::net::Ipv4Addr = how.parse().unwrap_or([10, 95, 0, 1].into());
+        set(v4, libc::IP_MULTICAST_IF, u32::from_ne_bytes(ip.octets()));
+        set(v4, libc::IP_MULTICAST_TTL, u32::from(how != "hopless"));
+    } else {
+        set(v6, libc::IPV6_MULTICAST_LOOP, 0);
+        set(v6, libc::IPV6_MULTICAST_IF, index);
+        if how == "link" {
+            let group = std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0x95, 2);
+            to = SocketAddr::V6(std::net::SocketAddrV6::new(group, to.port(), 0, index));
+        }
+    }
+    println!("\nready");
+    for line in std::io::stdin().lock().lines() {
+        let number: u64 = line.expect("a line").parse().expect("a number");
+        for number in 0..number {
+            socket.send_to(&number.to_be_bytes(), to).expect("it is sent");
+        }
+        println!("\nsaid sent");
+    }
+}
+
+/// Says where the last datagram has come from that came to the group of the far end, and how many have.
+fn witness(at: SocketAddr) {
+    let socket = member_of(groups(at)[1], "far");
+    socket.set_nonblocking(true).expect("an option");
+    println!("\nready");
+    for _line in std::io::stdin().lock().lines() {
+        let mut buffer = [0; 64];
+        let all: Vec<_> = std::iter::from_fn(|| socket.recv_from(&mut buffer).ok()).collect();
+        let from = all.last().map_or("nowhere".to_owned(), |(_, from)| from.ip().to_string());
+        println!("\nsaid {} {from}", all.len());
     }
 }
 

@@ -157,12 +157,12 @@ fn find_by(
     let asker = uplinks.iter().find(|uplink| !uplink.has_ended()).ok_or(Unknown::Elsewhere)?;
     let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
     let is_foreign = to.is_ipv4() && option(v6, libc::IPV6_V6ONLY) != 0;
-    if to.port() == 0 || is_foreign || !is_one_host(to.ip()) && !to.ip().is_multicast() {
+    if to.port() == 0 || is_foreign || !is_one_host(to.ip()) && !address::is_group(to.ip()) {
         return Err(Unknown::Elsewhere);
     }
     let group = if to.ip().is_multicast() { Mac::of_group(to.ip()) } else { None };
-    let chosen = match (group, to) {
-        (None, _) => None,
+    let (chosen, by) = match (group, to) {
+        (None, _) => (None, None),
         // What comes back to this host as well is the kernel's.
         (Some(_), SocketAddr::V4(_)) if option(v4, libc::IP_MULTICAST_LOOP) != 0 => {
             return Err(Unknown::Elsewhere);
@@ -172,7 +172,8 @@ fn find_by(
         }
         (Some(_), SocketAddr::V4(_)) => by_interface(uplinks, multicast_by)?,
         (Some(_), SocketAddr::V6(_)) => {
-            Some(option(v6, libc::IPV6_MULTICAST_IF).cast_unsigned()).filter(|index| *index != 0)
+            let index = option(v6, libc::IPV6_MULTICAST_IF).cast_unsigned();
+            (Some(index).filter(|index| *index != 0), None)
         }
     };
     let route = asker.route(to.ip(), chosen).filter(|route| route.unicast || group.is_some());
@@ -181,7 +182,7 @@ fn find_by(
     let uplink = all.find(|uplink| uplink.index == route.interface).ok_or(Unknown::Elsewhere)?;
     let facts = uplink.facts();
     let is_host = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_multicast();
-    let from = Some(own.ip()).filter(is_host).or(route.source);
+    let from = Some(own.ip()).filter(is_host).or(by).or(route.source);
     // An address that was taken from the interface is no source any more.
     let from = from.filter(|from| facts.has(*from)).ok_or(Unknown::Elsewhere)?;
     let next = route.gateway.unwrap_or(to.ip());
@@ -217,8 +218,9 @@ fn find_by(
             return Err(Unknown::Elsewhere);
         }
     };
-    let (Ok(hop_limit), true) = (u8::try_from(hops), FINDS_MTU.contains(&discovers)) else {
-        return Err(Unknown::Elsewhere); // A socket that lets routers cut its packets.
+    // What may make no hop stays on this host; and there are sockets that let routers cut their packets.
+    let (Ok(hop_limit @ 1..), true) = (u8::try_from(hops), FINDS_MTU.contains(&discovers)) else {
+        return Err(Unknown::Elsewhere);
     };
     let mut mtu = usize::try_from(facts.mtu).unwrap_or(0);
     if route.gateway.is_some() {
@@ -239,20 +241,24 @@ fn find_by(
     Ok((By { uplink, from, flow, marks, macs, payload_max }, fresh))
 }
 
-/// The interface by which a program has said that it sends to groups, if it has.
-fn by_interface(uplinks: &[Arc<Uplink>], by: u64) -> Result<Option<u32>, Unknown> {
+/// The interface by which a program has said that it sends to groups, and from which of its addresses, if it has.
+fn by_interface(
+    uplinks: &[Arc<Uplink>],
+    by: u64,
+) -> Result<(Option<u32>, Option<IpAddr>), Unknown> {
     let [i0, i1, i2, i3, a0, a1, a2, a3] = by.to_be_bytes();
     // The address is as the kernel reads it.
-    let address = u32::from_be_bytes([a0, a1, a2, a3]).to_ne_bytes();
-    match (u32::from_be_bytes([i0, i1, i2, i3]), IpAddr::from(address)) {
-        (0, address) if address.is_unspecified() => Ok(None),
-        (0, address) => {
-            let found = uplinks.iter().find(|uplink| uplink.facts().has(address));
-            found.map(|uplink| Some(uplink.index)).ok_or(Unknown::Elsewhere)
+    let address = IpAddr::from(u32::from_be_bytes([a0, a1, a2, a3]).to_ne_bytes());
+    let address = Some(address).filter(|address| !address.is_unspecified());
+    match (u32::from_be_bytes([i0, i1, i2, i3]), address) {
+        (0, None) => Ok((None, None)),
+        (0, Some(one)) => {
+            let found = uplinks.iter().find(|uplink| uplink.facts().has(one));
+            found.map(|uplink| (Some(uplink.index), address)).ok_or(Unknown::Elsewhere)
         }
         // Of another program's socket it is not known.
         (u32::MAX, _) => Err(Unknown::Elsewhere),
-        (index, _) => Ok(Some(index)),
+        (index, _) => Ok((Some(index), address)),
     }
 }
 

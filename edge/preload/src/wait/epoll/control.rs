@@ -248,14 +248,15 @@ impl Epoll {
         }
     }
 
-    /// Forgets a socket whose last descriptor is being closed.
-    pub(super) fn forget(&self, socket: &Socket) {
+    /// Forgets a socket whose last descriptor is being closed; `last` as long as it is open.
+    pub(super) fn forget(&self, last: Option<c_int>, socket: &Socket) {
         // The owner of an interface may have a copy for longer, of which the kernel would tell.
         let is_copied = xdp::of(socket).is_some();
         while let Some(at) = self.with(|state| state.items_of(socket.index()).next()) {
             let of = |state: &mut State| state.items.get(at)?.as_ref().map(|item| item.fd);
+            // What was registered by another descriptor cannot be removed any more: its number may be another file's.
             if is_copied
-                && let Some(fd) = self.with(of)
+                && let Some(fd) = self.with(of).filter(|fd| last == Some(*fd))
                 && let Some(epfd) = table::find(|fd| epoll::is_of(fd, self))
             {
                 let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
