@@ -403,7 +403,12 @@ pub(crate) fn withdraw_of_dead(socket: &Socket, key: u64) {
         }
         return;
     };
-    if segment.name() == name && segment.header().cookie.load(Ordering::Relaxed) == key {
+    // An end that lives may have bytes to send again, which it finds by these files.
+    let is_needed = segment.is_leaving() && segment.has_living();
+    if segment.name() == name
+        && segment.header().cookie.load(Ordering::Relaxed) == key
+        && !is_needed
+    {
         withdraw_segment(socket, &segment);
         raw::unlink(&path);
         resend_path(socket).iter().for_each(|path| raw::unlink(path));
@@ -443,8 +448,8 @@ pub(crate) fn tidy_up(name: &str, tells: bool) {
     }
     segment.iter().filter(|_| tells).for_each(tell_of_deaths);
     let maker = segment.as_ref().map(|segment| segment.header().maker.load(Ordering::Relaxed));
-    // An end that lives may have bytes to send again.
-    let is_needed = segment.is_some_and(|segment| segment.is_leaving() && segment.has_living());
+    // An end that lives may have bytes to send again, or be about to leave some that are.
+    let is_needed = segment.is_some_and(|segment| segment.has_living());
     if !is_needed && maker.map_or_else(|| rendezvous::is_stillborn(&path), alive::has_ended) {
         raw::unlink(&path);
         rendezvous::path(&format!("{name}{RESEND}")).iter().for_each(|path| raw::unlink(path));

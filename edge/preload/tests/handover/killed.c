@@ -3,6 +3,7 @@
  * again and again: what they had is there for others, and what others have goes on.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -227,6 +228,58 @@ static void in_another_namespace(void) {
 	CHECK(!close(server) && known() < before + 300);
 }
 
+/* How many files of rings there are. */
+static int files(void) {
+	int found = 0;
+	DIR *place = opendir(getenv("ADVERB_SOCKETS_SHM_DIR"));
+	for (struct dirent *entry; place && (entry = readdir(place));)
+		found += strlen(entry->d_name) == 32 && strspn(entry->d_name, "0123456789abcdef") == 32;
+	if (place) closedir(place);
+	return found;
+}
+
+/* Rings are found for as long as a process at either end lives, also when the one that made them does not, and others start. */
+static void rings_outlast_their_maker(const char *itself) {
+	int is_made[2], status;
+	pid_t child;
+	char byte = 'x';
+	CHECK(!pipe(is_made));
+	pid_t maker = fork();
+	CHECK(maker >= 0);
+	if (!maker) {
+		int client = socket(AF_INET, SOCK_STREAM, 0);
+		alarm(60);
+		joins(client, listener);
+		for (int i = 0; i < 20; i++) CHECK(send(client, &byte, 1, 0) == 1 && recv(client, &byte, 1, 0) == 1);
+		CHECK((child = fork()) >= 0);
+		if (!child) {
+			alarm(60);
+			child = getpid();
+			CHECK(write(is_made[1], &child, sizeof child) == sizeof child);
+			while (recv(client, &byte, 1, 0) == 1) CHECK(send(client, &byte, 1, 0) == 1);
+			_exit(0);
+		}
+		for (;;) pause();
+	}
+	int server = accept(listener, NULL, NULL);
+	CHECK(server >= 0 && !fcntl(server, F_SETFD, FD_CLOEXEC) && !fcntl(listener, F_SETFD, FD_CLOEXEC));
+	for (int i = 0; i < 20; i++) CHECK(recv(server, &byte, 1, 0) == 1 && send(server, &byte, 1, 0) == 1);
+	CHECK(read(is_made[0], &child, sizeof child) == sizeof child);
+	int made = files();
+	CHECK(made == 1);
+	end(maker);
+	pid_t visitor = fork();
+	CHECK(visitor >= 0);
+	if (!visitor) {
+		execl(itself, itself, "visits", NULL);
+		_exit(1);
+	}
+	CHECK(waitpid(visitor, &status, 0) == visitor && !status);
+	CHECK(files() == made);
+	CHECK(send(server, &byte, 1, 0) == 1 && recv(server, &byte, 1, 0) == 1);
+	CHECK(!close(server) && files() == 0);
+}
+
 int main(int count, char **arguments) {
 	const char *what = arguments[1];
 	if (!strcmp(what, "waits")) {
@@ -243,6 +296,7 @@ int main(int count, char **arguments) {
 	if (!strcmp(what, "last")) the_last_living_one_says_good_bye(0);
 	if (!strcmp(what, "written")) the_last_living_one_says_good_bye(1);
 	if (!strcmp(what, "namespace")) in_another_namespace();
+	if (!strcmp(what, "maker")) rings_outlast_their_maker(arguments[0]);
 	if (!strcmp(what, "program")) another_program_has_nothing(arguments[0]);
 	_exit(0);
 }

@@ -181,6 +181,12 @@ fn children_that_are_killed_leave_nothing_behind() {
     succeeds("killed", &[&SHARED, &SPINNING], &parts);
 }
 
+/// Goal: files by which two ends meet are there for as long as one of them lives, whichever made them.
+#[test]
+fn rings_are_found_when_their_maker_has_been_killed() {
+    succeeds("killed", &[&SHARED], &["maker"]);
+}
+
 /// Goal: one datagram through the kernel wakes a receiver that sleeps, and those that follow wait in its mailbox, until that
 /// is too long; none is left there that another one reads first, or a handler, or that its sleeper does not see, and none when
 /// a handler has left the sleep for good.
