@@ -23,6 +23,7 @@ use crate::wait::epoll;
 /// Before a descriptor is closed, however that comes.
 fn closes(fd: c_int) {
     doorbell::closes(fd..=fd);
+    xtreme::closes(&(fd..=fd));
     if (table::socket(fd).is_some() || epoll::of(fd).is_some()) && !signal::is_vfork_child() {
         let errno = raw::errno();
         xtreme::leaves(fd);
@@ -130,6 +131,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
     let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
     if closes_all {
         doorbell::closes(number(first)..=number(last));
+        xtreme::closes(&(number(first)..=number(last)));
     }
     if closes_all && !signal::is_vfork_child() {
         let others_keep_theirs = flags & unshare != 0 && raw::has_threads();

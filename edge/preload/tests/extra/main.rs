@@ -120,7 +120,9 @@ fn callbacks_dummies_and_options_hold_in_all_calls() {
 #[test]
 fn sockets_share_rings_by_the_logic_that_was_asked_for() {
     let by = |logic| [("VMA_RING_ALLOCATION_LOGIC_RX", logic), ("LOGIC", logic)];
-    succeeds("rings", &[&by("0"), &by("10"), &by("20")], &[""]);
+    let [logic, said] = by("0");
+    let polled = [logic, said, ("VMA_SOCKETXTREME", "1")];
+    succeeds("rings", &[&by("0"), &by("10"), &by("20"), &polled], &[""]);
 }
 
 /// Goal: no more is sent than a rate allows, whether calls wait or not.

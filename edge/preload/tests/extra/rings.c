@@ -59,6 +59,21 @@ static void try_kind(int domain, int kind) {
 	close(fresh), close(bound_fd), close(connected), close(other);
 }
 
+/* A ring that is closed is gone: another file may have its number, in children, too, and its sockets get another ring. */
+static void closed(void) {
+	struct sockaddr_storage at;
+	int fd = bound(AF_INET, SOCK_DGRAM, &at), first = ring(fd), pipes[2], status;
+	char byte;
+	CHECK(first >= 0 && !pipe(pipes) && !close(first) && dup2(pipes[0], first) == first);
+	int second = ring(fd);
+	CHECK(second >= 0 && second != first && ring(fd) == second);
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) _exit(write(pipes[1], "x", 1) != 1 || read(first, &byte, 1) != 1);
+	CHECK(waitpid(pid, &status, 0) == pid && !status);
+	close(fd), close(pipes[0]), close(pipes[1]), close(first);
+}
+
 int main(void) {
 	CHECK((api = vma_get_api()));
 	uint64_t mask = VMA_EXTRA_API_GET_SOCKET_RINGS_NUM | VMA_EXTRA_API_GET_SOCKET_RINGS_FDS |
@@ -72,5 +87,6 @@ int main(void) {
 		try_kind(six ? AF_INET6 : AF_INET, SOCK_DGRAM);
 		try_kind(six ? AF_INET6 : AF_INET, SOCK_STREAM);
 	}
+	closed();
 	return 0;
 }

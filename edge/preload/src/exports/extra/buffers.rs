@@ -158,6 +158,11 @@ impl Pool {
         Some(Blank { place, own })
     }
 
+    /// A blank that is not wanted any more.
+    pub(crate) fn put_back(&mut self, Blank { place, .. }: Blank) {
+        self.free.push(place);
+    }
+
     /// The packet of the first `len` bytes of a blank.
     #[inline]
     pub(crate) fn fill(&mut self, Blank { place, own }: Blank, len: usize) -> *mut Buffer {

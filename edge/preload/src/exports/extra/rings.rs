@@ -3,7 +3,7 @@
 //! Bytes travel through shared memory that each connection has for itself, whatever ring its socket is said to
 //! have: a ring is what sockets are polled together by (`xtreme.rs`). Its descriptor is that of an epoll
 //! instance of the kernel's, which the program neither fills nor reads. A socket gets its ring when it has an
-//! address, and keeps it. Rings stay for as long as the process.
+//! address, and keeps it. Rings stay for as long as the process, unless the program closes their descriptors.
 //!
 //! # Safety
 //!
@@ -11,7 +11,8 @@
 
 use std::ffi::c_int;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::base::forks::{self, Rank};
 use crate::base::lock::Guarded;
@@ -34,11 +35,14 @@ enum Key {
 
 /// The rings of this process: what they are for, and their descriptors.
 static RINGS: Guarded<Vec<(Key, c_int)>> = Guarded::new(Vec::new());
+/// There has been one: closing descriptors means something.
+static HAS_ANY: AtomicBool = AtomicBool::new(false);
 
 /// The ring of a socket; `None` if it has none yet, for want of an address, or is the kernel's alone.
 pub(crate) fn of(socket: &SocketRef, fd: c_int) -> Option<c_int> {
-    if let known @ 1.. = socket.completions.ring.load(Ordering::Acquire) {
-        return c_int::try_from(known - 1).ok();
+    let known = socket.completions.ring.load(Ordering::Acquire);
+    if let Some(ring) = number(known).filter(|ring| is_ring(*ring)) {
+        return Some(ring);
     }
     if is_plain(socket) {
         return None;
@@ -56,10 +60,15 @@ pub(crate) fn of(socket: &SocketRef, fd: c_int) -> Option<c_int> {
     let ring = of_key(key)?;
     let word = u32::try_from(ring).ok()?.checked_add(1)?;
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-    match socket.completions.ring.compare_exchange(0, word, o, r) {
+    match socket.completions.ring.compare_exchange(known, word, o, r) {
         Ok(_) => Some(ring),
-        Err(known) => c_int::try_from(known - 1).ok(),
+        Err(first) => number(first),
     }
+}
+
+/// The descriptor that a socket's word for its ring stands for; 0 for none.
+fn number(word: u32) -> Option<c_int> {
+    c_int::try_from(word.checked_sub(1)?).ok()
 }
 
 /// The ring for that; a new one, unless there are as many as there may be.
@@ -83,6 +92,7 @@ fn of_key(key: Key) -> Option<c_int> {
         }
         let fd = raw::new_epoll().ok()?;
         rings.push((key, fd));
+        HAS_ANY.store(true, Ordering::Release);
         Some(fd)
     })
 }
@@ -97,6 +107,17 @@ pub(crate) fn after_fork() {
             }
         }
     });
+}
+
+/// Descriptors are about to be closed: the rings among them are gone, and other files may have their numbers. Returns
+/// whether there are any.
+pub(crate) fn closes(fds: &RangeInclusive<c_int>) -> bool {
+    HAS_ANY.load(Ordering::Acquire)
+        && RINGS.with(|rings| {
+            let before = rings.len();
+            rings.retain(|(_, fd)| !fds.contains(fd));
+            rings.len() < before
+        })
 }
 
 /// Whether a descriptor is that of a ring.
