@@ -108,6 +108,7 @@ impl Prepared {
             self.passed_on.push(socket);
         }
         if !self.unnamed.iter().any(|(known, _)| std::ptr::eq(*known, socket)) {
+            datagram::forget_ways(socket);
             socket.hide_name();
             self.unnamed.push((socket, processes::suspend(socket)));
         }

@@ -245,6 +245,7 @@ fn release() -> bool {
 /// In every child of a fork, by whatever function.
 extern "C" fn in_child() {
     thread::forget_id();
+    crate::transport::datagram::forget_sleeps();
     alive::after_fork(thread::with(|thread| thread.forking.take()));
     thread::with(|thread| thread.is_forking.set(false));
     let is_confined = confined::is_confined();

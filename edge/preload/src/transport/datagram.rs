@@ -5,13 +5,15 @@
 //! ```text
 //! mailbox     the memory                      directory   which sockets have one
 //! inbox       out of it, or the kernel        outbox      into others', or the kernel
-//! framed      out of frames, or the kernel
+//! framed      out of frames, or the kernel    asleep      threads that wait for one
 //! attachment  what this process has of both   group       into those of a multicast group
 //! listing     what the kernel says of sockets   evacuation   out of it, into the kernel's queue
+//! store       a mailbox, or frames, of one socket
 //! across      from one network namespace into another
 //! ```
 
 mod across;
+mod asleep;
 mod attachment;
 mod directory;
 mod evacuation;
@@ -21,6 +23,7 @@ mod inbox;
 mod listing;
 mod mailbox;
 mod outbox;
+mod store;
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -28,18 +31,20 @@ use std::sync::atomic::Ordering;
 use crate::base::{address, raw};
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::{policy, stamps};
-use crate::transport::xdp::{self, Frames};
+use crate::transport::xdp;
 
+pub(crate) use asleep::{Sleeper, after_fork as forget_sleeps, end_left as end_left_sleeps};
 pub(crate) use attachment::forget_threads;
 pub(crate) use directory::{tidy_up, withdraw_of_dead};
 use group::BY_UNKNOWN;
 pub(crate) use inbox::{
-    Arrival, Content, Request, Sleeper, content, dropped, next_len, receive as receive_one,
-    receive_now, receive_short,
+    Arrival, Content, Request, content, dropped, next_len, receive as receive_one, receive_now,
+    receive_short,
 };
 use inbox::{IPV6_MULTICAST_ALL, MCAST_MSFILTER};
 pub(crate) use mailbox::{Mailbox, counts};
-pub(crate) use outbox::{mind, send, warm};
+pub(crate) use outbox::{forget as forget_ways, mind, send, warm};
+pub(crate) use store::{Store, store, stored};
 
 /// Whether a socket is one whose datagrams may go into, or come out of, a mailbox.
 #[inline]
@@ -49,99 +54,6 @@ pub(crate) fn may_use_mailbox(socket: &Socket) -> bool {
             || xdp::of(socket).is_some()
             || !socket.datagrams.is_kernel_only.load(Ordering::Relaxed)
                 && (policy::may_share(socket) || policy::wants_frames(socket)))
-}
-
-/// Where datagrams of a socket wait, besides the kernel's queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Store<'a> {
-    Frames(&'a Frames),
-    Mailbox(&'a Mailbox),
-}
-
-/// That of a socket, if it has one.
-#[inline]
-pub(crate) fn store(socket: &Socket, fd: c_int) -> Option<Store<'_>> {
-    match xdp::get(socket, fd) {
-        Some(frames) => Some(Store::Frames(frames)),
-        None => mailbox(socket, fd).map(Store::Mailbox),
-    }
-}
-
-/// That of a socket, if this process has got it.
-#[inline]
-pub(crate) fn stored(socket: &Socket) -> Option<Store<'_>> {
-    xdp::of(socket).map(Store::Frames).or_else(|| mapped(socket).map(Store::Mailbox))
-}
-
-impl Store<'_> {
-    /// Whether there is something, which may have to wait for what the kernel is about to bring.
-    #[inline]
-    pub(crate) fn has_record(self) -> bool {
-        match self {
-            Self::Frames(frames) => {
-                frames.watched();
-                frames.has_any()
-            }
-            Self::Mailbox(mailbox) => mailbox.has_record(),
-        }
-    }
-
-    /// Changes with every datagram.
-    #[inline]
-    pub(crate) fn head(self) -> u64 {
-        match self {
-            Self::Frames(frames) => frames.head(),
-            Self::Mailbox(mailbox) => mailbox.head(),
-        }
-    }
-
-    /// The caller is about to sleep: from now on the kernel brings what comes. Refused if something is here.
-    pub(crate) fn doze(self) -> bool {
-        match self {
-            Self::Frames(frames) => frames.doze(),
-            Self::Mailbox(mailbox) => mailbox.doze(),
-        }
-    }
-
-    /// The same, for a thread that reads what is here when the kernel has woken it. Returns whether senders know that.
-    pub(crate) fn doze_to_read(self) -> Option<bool> {
-        match self {
-            Self::Frames(frames) => frames.doze().then_some(false),
-            Self::Mailbox(mailbox) => mailbox.doze_to_read(),
-        }
-    }
-
-    /// It has woken up.
-    pub(crate) fn awake_to_read(self, is_known: bool) {
-        match self {
-            Self::Frames(frames) => frames.awake(),
-            Self::Mailbox(mailbox) => mailbox.awake_to_read(is_known),
-        }
-    }
-
-    /// From now on the kernel brings what comes, whatever is here.
-    pub(crate) fn hold(self) {
-        match self {
-            Self::Frames(frames) => frames.hold(),
-            Self::Mailbox(mailbox) => mailbox.hold(),
-        }
-    }
-
-    /// A sleeper has woken up, or a hold has ended.
-    pub(crate) fn awake(self) {
-        match self {
-            Self::Frames(frames) => frames.awake(),
-            Self::Mailbox(mailbox) => mailbox.awake(),
-        }
-    }
-
-    /// An epoll instance has got to know of it, or knows of it no longer.
-    pub(crate) fn seen(self, is_new: bool) {
-        match self {
-            Self::Frames(frames) => frames.watched(),
-            Self::Mailbox(mailbox) => mailbox.seen(is_new),
-        }
-    }
 }
 
 /// Its mailbox, if it has one.

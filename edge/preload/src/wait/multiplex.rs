@@ -226,11 +226,13 @@ fn is_due(known: &[Known], now_ns: u64) -> bool {
 /// something already.
 fn park<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Option<Few<datagram::Sleeper<'a>>> {
     let mut parked = Few::new();
+    let stack = (&raw const parked).addr();
+    datagram::end_left_sleeps(stack);
     for (fd, known) in fds.iter().zip(known) {
         let Known::Datagram(socket) = known else { continue };
         datagram::mind(socket, fd.fd);
         if fd.events & READING != 0 {
-            parked.push(datagram::Sleeper::new(socket, fd.fd)?);
+            parked.push(datagram::Sleeper::new(socket, fd.fd, stack)?);
         }
     }
     Some(parked)

@@ -143,9 +143,36 @@ static void options(void) {
 	}
 }
 
+/* Sockets come, are given to children that end without a word, and go: there is a place for the next. */
+static void places(void) {
+	struct sockaddr_storage at, from;
+	int reader = bound(AF_INET, SOCK_DGRAM, &at), status;
+	CHECK(!fcntl(reader, F_SETFD, FD_CLOEXEC));
+	for (int turn = 0; turn < 70; turn++) {
+		int sender = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+		char byte = 'p';
+		CHECK(sender >= 0 && !connect(sender, (struct sockaddr *)&at, length(&at)));
+		for (int round = 0; round < 32; round++) {
+			socklen_t len = sizeof from;
+			CHECK(send(sender, &byte, 1, 0) == 1);
+			CHECK(recvfrom(reader, &byte, 1, 0, (struct sockaddr *)&from, &len) == 1);
+			CHECK(sendto(reader, &byte, 1, 0, (struct sockaddr *)&from, len) == 1);
+			CHECK(recv(sender, &byte, 1, 0) == 1);
+		}
+		if (getenv("WANT_RINGS")) CHECK(send(sender, "x", 1, VMA_SND_FLAGS_DUMMY) == 1);
+		pid_t pid = fork();
+		if (!pid && turn & 1) execl("/bin/true", "true", NULL);
+		if (!pid) kill(getpid(), SIGKILL);
+		CHECK(waitpid(pid, &status, 0) == pid);
+		if (getenv("WANT_RINGS")) CHECK(send(sender, "x", 1, VMA_SND_FLAGS_DUMMY) == 1);
+		close(sender);
+	}
+	close(reader);
+}
+
 int main(void) {
 	CHECK((api = vma_get_api()) && vma_get_api() == api);
 	for (int six = 0; six < 2; six++) try(six ? AF_INET6 : AF_INET, 0), try(six ? AF_INET6 : AF_INET, 1);
-	options();
+	options(), places();
 	return 0;
 }

@@ -223,8 +223,15 @@ int main(int count, char **words) {
 	if (strcmp(how, "many")) {
 		while (all->got < FEW) usleep(1000);
 		/* It sleeps in the same call if the other one has taken all. */
-		sleeps(child);
-		sends(from, &number, FEW);
+		if (strcmp(how, "jump")) {
+			sleeps(child);
+			sends(from, &number, FEW);
+		} else {
+			/* It sleeps as any other does: the sleep that it has left is over. */
+			stopped(child);
+			sends(from, &number, FEW);
+			CHECK(queued() < BYTES && !kill(child, SIGCONT));
+		}
 	}
 	CHECK(waitpid(child, &status, 0) == child && !status);
 	CHECK(strcmp(how, "handler") || !all->other);

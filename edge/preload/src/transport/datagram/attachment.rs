@@ -45,8 +45,8 @@ pub(crate) struct UdpAttachment {
     outbox: UnsafeCell<Outbox>,
     /// A thread touches the outbox.
     is_busy: AtomicBool,
-    /// The process that mailboxes know to have the ways in there: after a fork it is the parent.
-    counted: AtomicU32,
+    /// The process that has made the ways in there: after a fork it is the parent.
+    maker: AtomicU32,
     /// `None`: this socket is not to have a mailbox, nor to use others'.
     pub(super) directory: Option<&'static Directory>,
 }
@@ -85,7 +85,7 @@ impl UdpAttachment {
             inbox: AtomicPtr::new(ptr::null_mut()),
             outbox: UnsafeCell::new(Outbox::new(fd)),
             is_busy: AtomicBool::new(false),
-            counted: AtomicU32::new(alive::me()),
+            maker: AtomicU32::new(alive::me()),
             directory,
         }
     }
@@ -129,9 +129,9 @@ impl UdpAttachment {
             // SAFETY: there is no other thread; what was in there is left as it is.
             unsafe { at.write(Outbox::again(cookie)) };
         }
-        if self.counted.swap(alive::me(), Ordering::Relaxed) != alive::me() {
+        if self.maker.swap(alive::me(), Ordering::Relaxed) != alive::me() {
             // SAFETY: there is no other thread, and this one has not been in the middle of it.
-            unsafe { &mut *self.outbox.get() }.enter_again();
+            unsafe { &mut *self.outbox.get() }.after_fork();
         }
     }
 }

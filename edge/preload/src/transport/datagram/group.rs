@@ -19,8 +19,8 @@ use adverb_sockconf::Level;
 
 use super::directory::{self, Directory};
 use super::listing::Listing;
-use super::mailbox::{Expects, LOOPBACK, Pushed, Reserved, Sender, Shows, Sleep};
-use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, NOWHERE, Plan, VERIFY, Way, source_of};
+use super::mailbox::{Expects, LOOPBACK, Place, Pushed, Reserved, Sender, Shows, Sleep};
+use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, Plan, VERIFY, Way, source_of};
 use crate::base::iovec::IoCursor;
 use crate::base::{config, raw};
 use crate::socket::state::Socket;
@@ -65,8 +65,8 @@ enum Audience {
 #[derive(Debug)]
 struct Member {
     way: Way,
-    /// Our entry there about this group.
-    entry: usize,
+    /// Our place there about this group.
+    place: Place,
     /// It could get the group's datagrams, as far as the kernel's list says.
     is_listed: bool,
     /// And it expects them.
@@ -77,7 +77,12 @@ struct Member {
 
 impl Member {
     fn entry(&self) -> Option<&Sender> {
-        self.way.mailbox.sender(self.entry)
+        self.way.mailbox.entered(self.place)
+    }
+
+    /// Whether other senders may have its places by now.
+    fn is_lost(&self) -> bool {
+        self.way.sender().is_none() || self.entry().is_none()
     }
 
     fn expects(&self) -> Expects {
@@ -85,8 +90,8 @@ impl Member {
     }
 
     /// Whether it has been seen to get the group's datagrams by loopback.
-    fn is_reached(&self, me: u64) -> bool {
-        self.way.mailbox.is_confirmed(self.entry, me)
+    fn is_reached(&self) -> bool {
+        self.way.mailbox.is_confirmed(self.place)
             && self.entry().is_some_and(|entry| entry.interface() == LOOPBACK)
     }
 
@@ -100,7 +105,7 @@ impl Member {
         if self.guessed == 0 {
             return true;
         }
-        let Some(sender) = self.way.mailbox.sender(self.way.sender) else { return true };
+        let Some(sender) = self.way.sender() else { return true };
         match self.expects() {
             Expects::Unknown if !self.is_by_network() => return false,
             Expects::Unknown | Expects::Nothing => sender.gave_not(self.guessed),
@@ -114,7 +119,7 @@ impl Member {
     /// One datagram more is about to go through the kernel.
     fn count(&mut self) {
         self.settle();
-        let Some(sender) = self.way.mailbox.sender(self.way.sender) else { return };
+        let Some(sender) = self.way.sender() else { return };
         let expects = self.expects();
         if expects == Expects::Nothing || self.is_by_network() {
             return;
@@ -125,7 +130,7 @@ impl Member {
 
     /// It has not.
     fn uncount(&mut self) {
-        let Some(sender) = self.way.mailbox.sender(self.way.sender) else { return };
+        let Some(sender) = self.way.sender() else { return };
         match self.expects() {
             Expects::Nothing => {}
             Expects::All => sender.gave_not(1),
@@ -140,7 +145,9 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.settle();
-        self.way.mailbox.leave(self.entry);
+        if !self.way.is_copied {
+            self.way.mailbox.leave(self.place);
+        }
     }
 }
 
@@ -185,14 +192,11 @@ impl Groups {
         self.groups.clear();
     }
 
-    /// In a child just forked; see [`super::outbox::Outbox::enter_again`].
-    pub(super) fn enter_again(&mut self, me: u64) {
+    /// In a child just forked; see [`super::outbox::Outbox::after_fork`].
+    pub(super) fn after_fork(&mut self) {
         for member in self.groups.iter_mut().flat_map(|group| &mut group.members) {
             member.guessed = 0;
-            member.way.enter_again(me);
-            if !member.way.mailbox.enter_again(member.entry, me) {
-                member.entry = NOWHERE;
-            }
+            member.way.after_fork();
         }
     }
 
@@ -237,16 +241,14 @@ impl Groups {
         let Self { groups, listing } = self;
         let Some(group) = groups.get_mut(at) else { return kernel(false, None) };
         let generation = directory.generation(to.port());
-        if group.generation != generation {
+        // Who has lost its place is told nothing there any more, so it is not known what that one expects.
+        if group.generation != generation || group.members.iter().any(Member::is_lost) {
             group.search(directory, generation, source);
         }
         if group.members.is_empty() {
             return kernel(false, None);
         }
-        if !is_special
-            && IoCursor::new(parts).remaining() <= LEN_MAX
-            && group.is_ready(source.me, listing)
-        {
+        if !is_special && IoCursor::new(parts).remaining() <= LEN_MAX && group.is_ready(listing) {
             group.explain(source.fd);
             match group.transmit(parts) {
                 Pushed::At(_) => return Plan::Done,
@@ -309,10 +311,7 @@ impl Group {
         };
         let all = all.get(..count).unwrap_or(&[]);
         let is_there = |cookie| all.iter().any(|found| found.cookie == cookie);
-        self.members.retain(|Member { way, .. }| {
-            let sender = way.mailbox.sender(way.sender);
-            is_there(way.mailbox.cookie()) && sender.is_some_and(|sender| sender.is(me))
-        });
+        self.members.retain(|member| is_there(member.way.mailbox.cookie()) && !member.is_lost());
         for found in all {
             if self.members.iter().any(|member| member.way.mailbox.cookie() == found.cookie) {
                 continue;
@@ -328,32 +327,35 @@ impl Group {
             let sent = socket.counters.tx_os_packets.load(Ordering::Relaxed);
             let Some(way) = Way::new(mailbox, me, source, sent) else { continue };
             let group = Some(self.to.ip());
-            let Some(entry) = way.mailbox.enter(me, source, group, sent) else { continue };
+            let Some(place) = way.mailbox.enter(me, source, group, sent) else { continue };
             for from in [Shows::Nothing, Shows::Groups] {
                 way.mailbox.set_shows(from, Shows::Wanted);
             }
-            self.members.push(Member { way, entry, is_listed: false, is_open: false, guessed: 0 });
+            self.members.push(Member { way, place, is_listed: false, is_open: false, guessed: 0 });
         }
         self.members.sort_by_key(|member| member.way.mailbox.cookie());
     }
 
     /// Whether every socket that could get a datagram has a mailbox that may be used.
-    fn is_ready(&mut self, me: u64, listing: &mut Listing) -> bool {
+    fn is_ready(&mut self, listing: &mut Listing) -> bool {
         let now = raw::now_ns();
         if now >= self.until_ns {
-            if now < self.next_ns || !self.members.iter().any(|member| member.is_reached(me)) {
+            if now < self.next_ns || !self.members.iter().any(Member::is_reached) {
                 return false;
             }
             self.ask_kernel(listing);
         }
         let mut count = 0;
         for member in &mut self.members {
+            if member.is_lost() {
+                return false;
+            }
             let expects = member.expects();
             member.is_open = member.is_listed && expects == Expects::All;
             let is_right = match expects {
                 Expects::Nothing => true,
                 Expects::Unknown => !member.is_listed,
-                Expects::All => !member.is_listed || member.is_reached(me),
+                Expects::All => !member.is_listed || member.is_reached(),
             };
             if !is_right {
                 return false;
@@ -461,14 +463,14 @@ impl Group {
                 }
             }
             for (Member { way, .. }, here) in open.clone().zip(&reserved) {
-                let (Some(here), Some(sender)) = (here, way.mailbox.sender(way.sender)) else {
+                let (Some(here), Some(sender)) = (here, way.sender()) else {
                     return Pushed::Gone;
                 };
                 if here.is_full() {
                     way.mailbox.stalls(len);
                 }
                 // The kernel says what there is to say about a buffer that is none.
-                if !here.fill(way.sender, sender.given(), from.clone()) {
+                if !here.fill(way.place, sender.given(), from.clone()) {
                     return Pushed::Asleep;
                 }
             }

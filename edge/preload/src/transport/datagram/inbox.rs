@@ -11,11 +11,13 @@
 use std::convert::Infallible;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
+use super::asleep::{self, Sleeper};
 use super::attachment::Inbox;
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
-use super::{Store, across, attachment, framed, outbox};
+use super::store::Store;
+use super::{across, attachment, framed, outbox};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
@@ -173,7 +175,9 @@ fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
         if let Some(frames) = xdp::of(socket) {
             return framed::wait(socket, fd, frames, request); // Another thread has got them meanwhile.
         }
-        let Some(sleeper) = Sleeper::new(socket, fd) else {
+        let stack = (&raw const budget).addr();
+        asleep::end_left(stack);
+        let Some(sleeper) = Sleeper::new(socket, fd, stack) else {
             let outcome = attempt(socket, fd, request);
             if !matches!(outcome, Err(Errno::AGAIN)) {
                 return outcome;
@@ -242,46 +246,6 @@ fn last_look(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     socket.waiting.looked_ns.store(now, Ordering::Relaxed);
     outbox::mind(socket, fd);
     attempt(socket, fd, request)
-}
-
-/// A thread that sleeps, or is about to.
-#[derive(Debug)]
-pub(crate) struct Sleeper<'a> {
-    socket: &'a Socket,
-    store: Option<Store<'a>>,
-    /// Senders know that it reads when it wakes up.
-    is_known: bool,
-}
-
-impl<'a> Sleeper<'a> {
-    /// Refused if there is something in the mailbox.
-    pub(crate) fn new(socket: &'a Socket, fd: c_int) -> Option<Self> {
-        if let Some(store) = super::store(socket, fd) {
-            let is_known = store.doze_to_read()?;
-            return Some(Self { socket, store: Some(store), is_known });
-        }
-        socket.waiters.sleepers.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let sleeper = Self { socket, store: None, is_known: false };
-        // A thread that makes a mailbox now, or gets frames, has seen that we sleep, or is seen here.
-        let has_store =
-            socket.datagrams.has_inbox.load(Ordering::SeqCst) || xdp::of(socket).is_some();
-        (!has_store).then_some(sleeper)
-    }
-
-    /// Whether it waits for frames.
-    pub(crate) fn has_frames(&self) -> bool {
-        matches!(self.store, Some(Store::Frames(_)))
-    }
-}
-
-impl Drop for Sleeper<'_> {
-    fn drop(&mut self) {
-        match self.store {
-            Some(store) => store.awake_to_read(self.is_known),
-            None => _ = self.socket.waiters.sleepers.fetch_sub(1, Ordering::SeqCst),
-        }
-    }
 }
 
 /// Receives what is there.

@@ -36,11 +36,11 @@ use crate::transport::rendezvous;
 
 use proofs::Proofs;
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
-pub(super) use senders::{Expects, Origin, Sender, Sent};
+pub(super) use senders::{Expects, Origin, Place, Sender, Sent};
 pub(super) use word::Sleep;
 use word::{GONE, SLEEPERS_SHIFT};
 
-const MAGIC: u64 = 0x0009_7872_626d_6b73;
+const MAGIC: u64 = 0x000a_7872_626d_6b73;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
 /// Processes of one family that own a mailbox; if there are more, it is not asked whether they live.

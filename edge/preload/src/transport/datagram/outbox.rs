@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::across::{self, Stranger};
 use super::directory::{self, Directory, Found};
 use super::group::{self, Groups};
-use super::mailbox::{Mailbox, Pushed, Sleep};
+use super::mailbox::{Mailbox, Place, Pushed, Sender, Sleep};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::{address, config, thread};
@@ -25,8 +25,6 @@ use crate::transport::xdp;
 const CANDIDATES_MAX: usize = 4;
 /// Destinations that one socket knows mailboxes of, at a time.
 const ROUTES: usize = 64;
-/// No place of a sender.
-pub(super) const NOWHERE: usize = usize::MAX;
 /// Places where one destination may be.
 const PROBES: usize = 4;
 /// The most that a datagram of IPv4 carries.
@@ -49,8 +47,10 @@ pub(super) const FULL_ROUNDS: u32 = 512;
 #[derive(Debug)]
 pub(super) struct Way {
     pub(super) mailbox: Mailbox,
-    /// Our entry there.
-    pub(super) sender: usize,
+    /// Our place there.
+    pub(super) place: Place,
+    /// It was copied by a fork: the parent has entered it, and leaves.
+    pub(super) is_copied: bool,
     /// Datagrams since one went through the kernel.
     unverified: u32,
     /// Datagrams that were given to the kernel while it was not known to which socket it brings them.
@@ -70,7 +70,9 @@ pub(super) struct Way {
 
 impl Drop for Way {
     fn drop(&mut self) {
-        self.mailbox.leave(self.sender);
+        if !self.is_copied {
+            self.mailbox.leave(self.place);
+        }
     }
 }
 
@@ -146,9 +148,7 @@ impl Route {
         self.ways.retain(|way| is_there(way.mailbox.cookie()));
         self.strangers.retain(|stranger| is_there(stranger.cookie()));
         for way in &self.ways {
-            if let Some(sender) = way.mailbox.sender(way.sender) {
-                sender.doubt();
-            }
+            way.sender().into_iter().for_each(Sender::doubt);
         }
         self.source = None;
         for Found { cookie, network } in all.iter().copied() {
@@ -200,18 +200,14 @@ impl Route {
     }
 
     /// The way that the kernel has been seen to take, if it is one.
-    fn confirmed(&mut self, me: u64) -> Option<&mut Way> {
-        let mut confirmed = self.ways.iter_mut().filter(|w| w.mailbox.is_confirmed(w.sender, me));
+    fn confirmed(&mut self) -> Option<&mut Way> {
+        let mut confirmed = self.ways.iter_mut().filter(|way| way.is_confirmed());
         let first = confirmed.next()?;
         match confirmed.next() {
             None => Some(first),
             Some(second) => {
                 // The kernel has changed its mind: which of them is it now?
-                for way in [first, second] {
-                    if let Some(sender) = way.mailbox.sender(way.sender) {
-                        sender.doubt();
-                    }
-                }
+                [first, second].iter().filter_map(|way| way.sender()).for_each(Sender::doubt);
                 None
             }
         }
@@ -219,15 +215,13 @@ impl Route {
 
     /// What was given to the kernel while its receiver was not known was for the one that it has been seen
     /// to bring it to. Returns false if there is none.
-    fn settle(&mut self, me: u64) -> bool {
-        if self.confirmed(me).is_none() {
+    fn settle(&mut self) -> bool {
+        if self.confirmed().is_none() {
             return false;
         }
         for way in self.ways.iter_mut().filter(|way| way.guessed > 0) {
             let guessed = std::mem::take(&mut way.guessed);
-            if let Some(sender) = way.mailbox.sender(way.sender)
-                && !way.mailbox.is_confirmed(way.sender, me)
-            {
+            if let Some(sender) = way.sender().filter(|_| !way.is_confirmed()) {
                 sender.gave_not(guessed);
             }
         }
@@ -236,26 +230,23 @@ impl Route {
 
     /// One datagram more is about to go through the kernel: to the one that it was last seen to bring
     /// them to, or to whichever.
-    fn count(&mut self, me: u64) {
-        let is_known = self.settle(me);
-        for way in &mut self.ways {
-            if let Some(sender) = way.mailbox.sender(way.sender)
-                && (!is_known || way.mailbox.is_confirmed(way.sender, me))
-            {
-                way.guessed += u32::from(!is_known);
+    fn count(&mut self) {
+        let is_known = self.settle();
+        for way in self.ways.iter_mut().filter(|way| !is_known || way.is_confirmed()) {
+            if let Some(sender) = way.sender() {
                 sender.gives();
+                way.guessed += u32::from(!is_known);
             }
         }
     }
 
     /// It has not.
-    fn uncount(&mut self, me: u64) {
-        let is_known = self.confirmed(me).is_some();
-        for way in &mut self.ways {
-            let Some(sender) = way.mailbox.sender(way.sender) else { continue };
-            if !is_known || way.mailbox.is_confirmed(way.sender, me) {
-                way.guessed = way.guessed.saturating_sub(1);
+    fn uncount(&mut self) {
+        let is_known = self.confirmed().is_some();
+        for way in self.ways.iter_mut().filter(|way| !is_known || way.is_confirmed()) {
+            if let Some(sender) = way.sender() {
                 sender.gave_not(1);
+                way.guessed = way.guessed.saturating_sub(1);
             }
         }
     }
@@ -293,17 +284,10 @@ fn facing_by(to: SocketAddr, prepare: impl FnOnce(c_int)) -> Option<SocketAddr> 
     source
 }
 
-/// Whether datagrams to an address may go into the mailboxes of a group. Groups of one link are
-/// addresses only together with the link.
+/// Whether datagrams to an address may go into the mailboxes of a group.
 fn is_group(to: SocketAddr) -> bool {
-    let is_one = match to.ip() {
-        IpAddr::V4(ip) => ip.is_multicast(),
-        IpAddr::V6(ip) => ip.is_multicast() && ip.octets()[1] & 0xf > LINK_SCOPE,
-    };
-    is_one && to.port() != 0
+    address::is_group(to.ip()) && to.port() != 0
 }
-
-const LINK_SCOPE: u8 = 2;
 
 /// Whether datagrams to an address may ever go into a mailbox.
 fn is_unicast(to: SocketAddr) -> bool {
@@ -331,14 +315,13 @@ impl Outbox {
         }
     }
 
-    /// In a child just forked: mailboxes know that one process more has the socket. Otherwise the end of one would be
-    /// the end of all.
-    pub(super) fn enter_again(&mut self) {
-        let me = self.cookie;
+    /// In a child just forked: it uses the ways of its parent for as long as that has them. Its end, of which mailboxes may
+    /// never hear, is not the end of them; where they have ended, it enters by itself.
+    pub(super) fn after_fork(&mut self) {
         for way in self.routes.iter_mut().flatten().flat_map(|route| &mut route.ways) {
-            way.enter_again(me);
+            way.after_fork();
         }
-        self.groups.enter_again(me);
+        self.groups.after_fork();
     }
 
     /// Where the socket is connected to.
@@ -375,7 +358,7 @@ impl Outbox {
 
     /// Finds out for which socket what was sent to single sockets on a port has been. Returns false if that is
     /// not known yet: mailboxes would wait for it that do not get it.
-    fn settle(&mut self, port: u16, me: u64) -> bool {
+    fn settle(&mut self, port: u16) -> bool {
         let places = Self::places(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
         let mut is_settled = true;
         for index in places {
@@ -384,7 +367,7 @@ impl Outbox {
                 && route.ways.len() > 1
                 && route.ways.iter().any(|way| way.guessed > 0)
             {
-                is_settled &= route.settle(me);
+                is_settled &= route.settle();
             }
         }
         is_settled
@@ -430,7 +413,7 @@ impl Outbox {
             if here == 0 {
                 return kernel;
             }
-            let is_settled = self.settle(to.port(), me) && self.groups.settle(to.port());
+            let is_settled = self.settle(to.port()) && self.groups.settle(to.port());
             let is_special = is_special || !is_settled;
             let source = group::Source { socket, fd, me };
             return self.groups.plan(&source, parts, to, is_special, directory);
@@ -448,7 +431,7 @@ impl Outbox {
         if !route.strangers.is_empty() {
             route.introduce(socket, fd, me);
         }
-        if !is_special && let Some(way) = route.confirmed(me) {
+        if !is_special && let Some(way) = route.confirmed() {
             match way.send(parts) {
                 Pushed::At(_) => return Plan::Done,
                 Pushed::Full => return Plan::Dropped,
@@ -462,41 +445,45 @@ impl Outbox {
                 }
             }
         }
-        if route.ways.iter().any(|way| way.is_lost(me)) {
+        // Another sender may have our place by now.
+        if route.ways.iter().any(|way| way.sender().is_none()) {
             route.forget();
             return kernel;
         }
-        route.count(me);
-        let wakes = route.confirmed(me).and_then(|way| way.mailbox.sleep());
+        route.count();
+        let wakes = route.confirmed().and_then(|way| way.mailbox.sleep());
         Plan::Kernel { is_counted: true, to: Some(to), wakes }
     }
 }
 
 impl Way {
-    /// In a child: this process has the sender, too. Returns whether it is entered there.
-    pub(super) fn enter_again(&mut self, me: u64) -> bool {
-        self.guessed = 0;
-        let is_entered = self.mailbox.enter_again(self.sender, me);
-        if !is_entered {
-            self.sender = NOWHERE;
-        }
-        is_entered
+    /// In a child just forked; see [`Outbox::after_fork`].
+    pub(super) fn after_fork(&mut self) {
+        (self.guessed, self.is_copied) = (0, true);
     }
 
-    /// Whether another sender may have its place there by now.
-    fn is_lost(&self, me: u64) -> bool {
-        !self.mailbox.sender(self.sender).is_some_and(|sender| sender.is(me))
+    /// Our entry there, unless another sender has its place by now.
+    #[inline]
+    pub(super) fn sender(&self) -> Option<&Sender> {
+        self.mailbox.entered(self.place)
+    }
+
+    /// Whether the kernel has been seen to bring our datagrams there.
+    #[inline]
+    fn is_confirmed(&self) -> bool {
+        self.mailbox.is_confirmed(self.place)
     }
 
     /// Enters a socket as a sender, from `source`, that has sent so many datagrams through the kernel.
     pub(super) fn new(mailbox: Mailbox, me: u64, source: SocketAddr, sent: u64) -> Option<Self> {
-        let sender = mailbox.enter(me, source, None, sent)?;
+        let place = mailbox.enter(me, source, None, sent)?;
         let pushed_to = mailbox.head();
         let (unverified, guessed, looks) = (0, 0, 0);
         let (is_awake, woken, woken_ns, unheard) = (false, None, 0, 0);
         Some(Self {
             mailbox,
-            sender,
+            place,
+            is_copied: false,
             unverified,
             guessed,
             pushed_to,
@@ -554,12 +541,12 @@ impl Way {
             }
         }
         let woken = if self.is_awake { None } else { self.woken() };
-        let Some(sender) = self.mailbox.sender(self.sender) else { return Pushed::Gone };
+        let Some(sender) = self.mailbox.entered(self.place) else { return Pushed::Gone };
         let mut rounds = 0;
         loop {
             let is_eager = self.is_awake && len <= EAGER_LEN;
             let given = sender.given();
-            let pushed = self.mailbox.push(self.sender, given, &mut cursor, len, is_eager, woken);
+            let pushed = self.mailbox.push(self.place, given, &mut cursor, len, is_eager, woken);
             self.is_awake = matches!(pushed, Pushed::At(_)) && woken.is_none();
             match pushed {
                 Pushed::At(end) => {
@@ -587,7 +574,7 @@ impl Way {
     fn resend(&self, fd: c_int, to: SocketAddr) {
         let domain = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(0);
         let (storage, len) = address::write(to, domain);
-        self.mailbox.take_back(self.sender, |bytes| {
+        self.mailbox.take_back(self.place, |bytes| {
             let _ = raw::send_to(fd, bytes, &storage, len);
         });
     }
@@ -642,22 +629,19 @@ pub(crate) fn send(
     if answer.is_err() && is_counted {
         let held = socket.sending.hold();
         ours.outbox(&held, |outbox| {
-            let (me, Some(to)) = (outbox.cookie, to) else { return };
+            let Some(to) = to else { return };
             match outbox.find(to) {
-                Some(route) => route.uncount(me),
+                Some(route) => route.uncount(),
                 None => outbox.groups.uncount(to),
             }
         });
     }
     if let (Ok(_), Some(sleep), Some(to)) = (&answer, wakes, to) {
         let held = socket.sending.hold();
-        ours.outbox(&held, |outbox| {
-            let me = outbox.cookie;
-            match outbox.find(to).map(|route| route.confirmed(me)) {
-                Some(Some(way)) => way.wakes(sleep),
-                Some(None) => {}
-                None => outbox.groups.wakes(to, sleep),
-            }
+        ours.outbox(&held, |outbox| match outbox.find(to).map(Route::confirmed) {
+            Some(Some(way)) => way.wakes(sleep),
+            Some(None) => {}
+            None => outbox.groups.wakes(to, sleep),
         });
     }
     if answer.is_ok() {
@@ -688,8 +672,8 @@ pub(crate) fn warm(socket: &SocketRef, fd: c_int, to: Option<SocketAddr>) -> boo
     let Some(ours) = socket.udp_attachment() else { return false };
     let held = socket.sending.hold();
     ours.outbox(&held, |outbox| {
-        let (me, peer) = (outbox.cookie, outbox.peer(socket, fd));
-        let way = to.or(peer).and_then(|to| outbox.find(to)?.confirmed(me));
+        let peer = outbox.peer(socket, fd);
+        let way = to.or(peer).and_then(|to| outbox.find(to)?.confirmed());
         way.is_some_and(|way| {
             way.mailbox.prepare(way.pushed_to);
             std::hint::black_box(way.mailbox.head());
@@ -740,8 +724,8 @@ pub(crate) fn mind(socket: &Socket, fd: c_int) {
     });
 }
 
-/// The socket will not send through mailboxes any more: they are told so.
-pub(super) fn forget(socket: &Socket) {
+/// The socket does not send through mailboxes for the time being: they are told so.
+pub(crate) fn forget(socket: &Socket) {
     let Some(ours) = socket.udp_attachment() else { return };
     let held = socket.sending.hold();
     ours.outbox(&held, |outbox| {

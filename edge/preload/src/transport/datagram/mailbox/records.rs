@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use super::word::{COMING, CURSOR_MASK, GONE, KNOCKABLE, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Sleep};
-use super::{HEADER_BYTES, Header, Mailbox, Origin, Producer, SENDERS_NS, Sender};
+use super::{HEADER_BYTES, Header, Mailbox, Origin, Place, Producer, SENDERS_NS, Sender};
 use adverb_shm::line;
 
 use crate::base::iovec::{Fault, IoCursor};
@@ -99,7 +99,7 @@ impl Reserved<'_> {
 
     /// Writes the datagram, if there is room for it. Returns false if it is not where the program
     /// has said.
-    pub(crate) fn fill(&self, sender: usize, before: u32, mut from: IoCursor<'_>) -> bool {
+    pub(crate) fn fill(&self, sender: Place, before: u32, mut from: IoCursor<'_>) -> bool {
         let space = self.space.as_ref();
         space.is_none_or(|space| self.mailbox.fill(space, sender, before, &mut from))
     }
@@ -179,7 +179,7 @@ impl Mailbox {
     /// written before it is looked whether that is so. `woken`: this sender has ended that sleep.
     pub(crate) fn push(
         &self,
-        sender: usize,
+        sender: Place,
         before: u32,
         from: &mut IoCursor<'_>,
         len: usize,
@@ -191,6 +191,9 @@ impl Mailbox {
             return refused;
         }
         let Some(_held) = self.hold_senders() else { return Pushed::Gone };
+        if self.entered(sender).is_none() {
+            return Pushed::Gone;
+        }
         let start = match is_eager {
             true => producer.head.load(Ordering::Relaxed),
             false => word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT,
@@ -270,9 +273,9 @@ impl Mailbox {
 
     /// Writes a record. Returns false if the datagram is not where the program has said. The senders'
     /// lock is held.
-    fn fill(&self, space: &Space, sender: usize, before: u32, from: &mut IoCursor<'_>) -> bool {
+    fn fill(&self, space: &Space, sender: Place, before: u32, from: &mut IoCursor<'_>) -> bool {
         let Space { head, len, charge, .. } = *space;
-        let index = u32::try_from(sender).unwrap_or(0);
+        let index = u32::try_from(sender.index).unwrap_or(0);
         self.write_head(head, [u32::try_from(len).unwrap_or(0), index, before, charge]);
         let (mut at, mut left) = (head.wrapping_add(1), len);
         while left > 0 {
@@ -578,11 +581,11 @@ impl Mailbox {
 
     /// Takes out what a sender has put here, for a mailbox whose owners are dead: calls `f` with
     /// each datagram of its.
-    pub(crate) fn take_back(&self, sender: usize, mut f: impl FnMut(&[u8])) {
+    pub(crate) fn take_back(&self, sender: Place, mut f: impl FnMut(&[u8])) {
         let Some(_held) = self.hold_readers_for(SENDERS_NS) else { return };
         for _ in 0..self.total() {
             let Some(front) = self.front() else { return };
-            if front.sender == sender {
+            if front.sender == sender.index && self.entered(sender).is_some() {
                 let mut bytes = vec![0_u8; front.len];
                 let part =
                     libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

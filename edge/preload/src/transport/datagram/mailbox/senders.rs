@@ -26,14 +26,26 @@ pub(crate) struct Sender {
     confirmed: AtomicU32,
     /// Datagrams that have come beyond those; below 0 as long as they may have been sent before it was entered.
     excess: AtomicI32,
+    /// Changes whenever the entry is used anew.
+    turn: AtomicU32,
     /// The multicast group that this entry is about; zeros if it is about the socket's own address.
     group: [AtomicU64; 2],
     /// The interface by which the group's datagrams were last seen to come.
     interface: AtomicU32,
     /// Whether the group's datagrams that come by loopback are for this socket: [`Expects`].
     expects: AtomicU32,
-    /// How many of the sender's ways lead here.
+    /// How many ways have been entered here that have not been left. Copies that a fork has made are not counted: they may
+    /// end in ways of which nothing is heard.
     users: AtomicU32,
+}
+
+/// Where a sender was entered: it is its place until the entry is used anew.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Place {
+    pub(super) index: usize,
+    /// The kernel's number for its socket.
+    cookie: u64,
+    turn: u32,
 }
 
 impl Sender {
@@ -48,11 +60,6 @@ impl Sender {
     fn is_about(&self, group: Option<IpAddr>) -> bool {
         let [a, b] = group.map_or([0, 0], |group| split(SocketAddr::new(group, 0)).1);
         self.group[0].load(Ordering::Relaxed) == a && self.group[1].load(Ordering::Relaxed) == b
-    }
-
-    /// Whether this entry is that socket's.
-    pub(crate) fn is(&self, cookie: u64) -> bool {
-        self.cookie.load(Ordering::Relaxed) == cookie
     }
 
     /// The interface by which the group's datagrams were last seen to come.
@@ -162,8 +169,19 @@ fn expects_number(expects: Expects) -> u32 {
 }
 
 impl Mailbox {
-    pub(crate) fn sender(&self, index: usize) -> Option<&Sender> {
+    /// The sender of a record.
+    pub(super) fn sender(&self, index: usize) -> Option<&Sender> {
         self.header().senders.get(index)
+    }
+
+    /// The sender at a place, unless the place is used otherwise by now.
+    #[inline]
+    pub(crate) fn entered(&self, place: Place) -> Option<&Sender> {
+        let Place { index, cookie, turn } = place;
+        self.sender(index).filter(|sender| {
+            sender.cookie.load(Ordering::Relaxed) == cookie
+                && sender.turn.load(Ordering::Relaxed) == turn
+        })
     }
 
     /// Enters a sender; finds it if it is there already. Refused if another one uses the same
@@ -175,7 +193,7 @@ impl Mailbox {
         from: SocketAddr,
         group: Option<IpAddr>,
         backlog: u64,
-    ) -> Option<usize> {
+    ) -> Option<Place> {
         let header = self.header();
         let _held = self.hold_senders()?;
         let is_empty = !self.has_record();
@@ -186,7 +204,8 @@ impl Mailbox {
             if known == cookie && is_same {
                 sender.process.store(alive::me(), Ordering::Relaxed);
                 sender.users.fetch_add(1, Ordering::Relaxed);
-                return Some(index);
+                let turn = sender.turn.load(Ordering::Relaxed);
+                return Some(Place { index, cookie, turn });
             }
             let process = sender.process.load(Ordering::Relaxed);
             let is_free = known == 0 || is_empty && (process == 0 || alive::has_ended(process));
@@ -219,24 +238,16 @@ impl Mailbox {
         sender.users.store(1, Ordering::Relaxed);
         sender.process.store(alive::me(), Ordering::Relaxed);
         header.used.fetch_max(u32::try_from(index + 1).unwrap_or(0), Ordering::AcqRel);
+        let turn = sender.turn.load(Ordering::Relaxed).wrapping_add(1);
+        sender.turn.store(turn, Ordering::Relaxed);
         sender.cookie.store(cookie, Ordering::Release);
-        Some(index)
-    }
-
-    /// One process more has a sender's socket. Returns whether that is entered there.
-    pub(crate) fn enter_again(&self, index: usize, cookie: u64) -> bool {
-        let Some(_held) = self.hold_senders() else { return false };
-        let entered = self.sender(index).filter(|sender| sender.is(cookie));
-        let Some(Sender { users, .. }) = entered else { return false };
-        let known = users.load(Ordering::Relaxed);
-        users.store(known.saturating_add(u32::from(known > 0)), Ordering::Relaxed);
-        known > 0
+        Some(Place { index, cookie, turn })
     }
 
     /// A sender has closed its socket. Its address is needed for as long as records are here.
-    pub(crate) fn leave(&self, index: usize) {
+    pub(crate) fn leave(&self, place: Place) {
         let Some(_held) = self.hold_senders() else { return };
-        if let Some(sender) = self.sender(index) {
+        if let Some(sender) = self.entered(place) {
             let users = sender.users.load(Ordering::Relaxed).saturating_sub(1);
             sender.users.store(users, Ordering::Relaxed);
             if users > 0 {
@@ -251,11 +262,10 @@ impl Mailbox {
 
     /// Whether the kernel has been seen to bring this sender's datagrams to this socket.
     #[inline]
-    pub(crate) fn is_confirmed(&self, index: usize, cookie: u64) -> bool {
-        let Some(sender) = self.sender(index) else { return false };
-        sender.confirmed.load(Ordering::Acquire)
-            == self.header().epoch.load(Ordering::Relaxed).wrapping_add(1)
-            && sender.cookie.load(Ordering::Relaxed) == cookie
+    pub(crate) fn is_confirmed(&self, place: Place) -> bool {
+        let now = self.header().epoch.load(Ordering::Relaxed).wrapping_add(1);
+        let is_now = |sender: &Sender| sender.confirmed.load(Ordering::Acquire) == now;
+        self.entered(place).is_some_and(is_now)
     }
 
     /// The kernel has brought a datagram. Returns whether it came from a sender that is known here.
@@ -335,3 +345,65 @@ const AMBIGUOUS: u32 = u32::MAX;
 const EXCESS_MAX: i32 = 16;
 /// More datagrams do not wait in the kernel's queue when a sender is entered.
 const BACKLOG_MAX: i32 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+
+    use adverb_shm::file::{Expect, SharedFile};
+
+    use super::super::{About, Pushed};
+    use super::*;
+    use crate::base::iovec::IoCursor;
+
+    fn mailbox(of: &str) -> Mailbox {
+        let name = format!("adverb-senders-{of}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let text = CString::new(path.to_str().expect("a path")).expect("a path");
+        let file = SharedFile::open_own(&text, Expect::Nothing, 1).expect("a file");
+        let about =
+            About { cookie: 7, inode: 8, port: 9, domain: libc::AF_INET, is_v6_only: false };
+        let made = Mailbox::make(&file, &about, 1 << 17);
+        std::fs::remove_file(path).expect("it is there");
+        made.expect("a mailbox")
+    }
+
+    fn enter(mailbox: &Mailbox, cookie: u64) -> Place {
+        let port = u16::try_from(cookie).expect("a number");
+        let from = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
+        mailbox.enter(cookie, from, None, 0).expect("a place")
+    }
+
+    /// Goal: what has lost its place takes nothing from the sender that has it now, and sends nothing in its name.
+    #[test]
+    fn a_place_that_was_lost_stays_its_new_owners() {
+        let mailbox = mailbox("lost");
+        let first = enter(&mailbox, 1);
+        mailbox.leave(first);
+        let second = enter(&mailbox, 2);
+        assert_eq!(first.index, second.index);
+        mailbox.leave(first);
+        assert!(mailbox.entered(second).is_some());
+        assert!(mailbox.entered(first).is_none());
+        assert_ne!(enter(&mailbox, 3).index, second.index);
+        // The same socket, about another group than its child still believes.
+        mailbox.leave(second);
+        let again = enter(&mailbox, 2);
+        assert!(again.index == second.index && mailbox.entered(second).is_none());
+        let mut none = IoCursor::new(&[]);
+        assert_eq!(mailbox.push(first, 0, &mut none, 0, true, None), Pushed::Gone);
+        assert_eq!(mailbox.push(again, 0, &mut none, 0, true, None), Pushed::Asleep);
+    }
+
+    /// Goal: a sender has its place until all its ways have been left.
+    #[test]
+    fn a_place_is_free_when_its_last_way_is_left() {
+        let mailbox = mailbox("last");
+        let ways = [enter(&mailbox, 1), enter(&mailbox, 1)];
+        assert_eq!(ways[0], ways[1]);
+        mailbox.leave(ways[0]);
+        assert!(mailbox.entered(ways[1]).is_some());
+        mailbox.leave(ways[1]);
+        assert!(mailbox.entered(ways[1]).is_none());
+    }
+}
