@@ -37,6 +37,44 @@ pub struct Key {
 }
 
 impl Key {
+    /// The key of both ends, as the program makes it from a frame, whether or not that is intact; `None` if it leaves the frame
+    /// to the kernel.
+    #[must_use]
+    pub fn of_frame(frame: &[u8]) -> Option<Self> {
+        let (ethernet, packet) = frame.split_first_chunk::<14>()?;
+        let [.., kind_0, kind_1] = *ethernet;
+        let (protocol, src, dst, rest): (_, IpAddr, IpAddr, _) = match [kind_0, kind_1] {
+            [0x08, 0x00] => {
+                let (header, rest) = packet.split_first_chunk::<20>()?;
+                let [0x45, _, _, _, _, _, f0, f1, _, protocol, _, _, ends @ ..] = *header else {
+                    return None; // Options.
+                };
+                let [s0, s1, s2, s3, d0, d1, d2, d3] = ends;
+                // A fragment is the kernel's.
+                let is_whole = u16::from_be_bytes([f0, f1]) & 0x3fff == 0;
+                let found = (protocol, [s0, s1, s2, s3].into(), [d0, d1, d2, d3].into(), rest);
+                is_whole.then_some(found)?
+            }
+            [0x86, 0xdd] => {
+                let (header, rest) = packet.split_first_chunk::<40>()?;
+                let ([_, _, _, _, _, _, protocol, _], ends) = header.split_first_chunk::<8>()?;
+                let (src, dst) = ends.split_first_chunk::<16>()?;
+                let dst: [u8; 16] = dst.try_into().ok()?;
+                (*protocol, (*src).into(), dst.into(), rest)
+            }
+            _ => return None,
+        };
+        let protocol = match protocol {
+            6 => Protocol::Tcp,
+            17 => Protocol::Udp,
+            _ => return None,
+        };
+        let [s0, s1, d0, d1] = *rest.first_chunk::<4>()?;
+        let local = SocketAddr::new(dst, u16::from_be_bytes([d0, d1]));
+        let remote = SocketAddr::new(src, u16::from_be_bytes([s0, s1]));
+        Some(Self { protocol, local, remote: Some(remote) })
+    }
+
     /// As the program makes it from a packet; `None` if the addresses are of different families.
     pub(crate) fn bytes(&self) -> Option<[u8; KEY_BYTES]> {
         let version = if self.local.is_ipv4() { 4 } else { 6 };
@@ -388,6 +426,35 @@ mod tests {
         assert_eq!(bytes[20..], [[10, 0, 0, 2].as_slice(), &[0; 12], &[0, 1, 0, 0]].concat());
         let remote = Some("[::1]:1".parse().unwrap());
         assert_eq!(Key { remote, ..key }.bytes(), None);
+    }
+
+    /// A frame with an IPv4 header, or an IPv6 one, and ports 7 and 4791.
+    fn frame(kind: u16, header: &[u8]) -> Vec<u8> {
+        [&[0; 12], &kind.to_be_bytes()[..], header, &[0, 7, 0x12, 0xb7]].concat()
+    }
+
+    #[test]
+    fn a_frame_has_the_key_that_the_program_makes_of_it() {
+        let mut v4 = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0xff, 0xff];
+        v4.extend([10, 0, 0, 2, 10, 0, 0, 1]);
+        let remote = Some("10.0.0.2:7".parse().unwrap());
+        let local = "10.0.0.1:4791".parse().unwrap();
+        let key = Key { protocol: Protocol::Udp, local, remote };
+        assert_eq!(Key::of_frame(&frame(0x800, &v4)), Some(key));
+        let whole = frame(0x800, &v4);
+        assert_eq!(Key::of_frame(&whole[..whole.len() - 1]), None);
+        for (at, value) in [(0, 0x46), (6, 0x20), (7, 1), (9, 1)] {
+            let mut v4 = v4.clone();
+            v4[at] = value;
+            assert_eq!(Key::of_frame(&frame(0x800, &v4)), None, "{at}");
+        }
+        assert_eq!(Key::of_frame(&frame(0x806, &v4)), None);
+        let mut v6 = vec![0x60, 0, 0, 0, 0, 0, 6, 64];
+        v6.extend([[0xfd; 16], [0xfe; 16]].concat());
+        let of = |octets: [u8; 16], port| SocketAddr::new(octets.into(), port);
+        let (local, remote) = (of([0xfe; 16], 4791), Some(of([0xfd; 16], 7)));
+        let key = Key { protocol: Protocol::Tcp, local, remote };
+        assert_eq!(Key::of_frame(&frame(0x86dd, &v6)), Some(key));
     }
 
     #[test]

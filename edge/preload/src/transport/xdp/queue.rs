@@ -26,6 +26,8 @@ pub(crate) struct Queue {
     /// Datagrams so far, and those for which there was no room.
     count: AtomicU64,
     dropped: AtomicU64,
+    /// Frames so far, with those that brought none, modulo two to the power of 32.
+    arrived: AtomicU32,
     door: Guarded<Door>,
     /// The kernel may have earlier ones than those that have come since the gate was opened.
     is_kernel_first: AtomicBool,
@@ -73,6 +75,7 @@ impl Queue {
             len: AtomicUsize::new(0),
             count: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            arrived: AtomicU32::new(0),
             door: Guarded::new(Door { uplinks: Vec::new(), holds: 1, kernels: 0 }),
             is_kernel_first: AtomicBool::new(true),
             earlier: AtomicUsize::new(0),
@@ -128,10 +131,14 @@ impl Queue {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Datagrams that have come, with those for which there was no room, modulo two to the power of 32.
+    /// A frame has come, and what it brought is here.
+    pub(super) fn note_arrival(&self) {
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Frames that have come, whatever they brought, modulo two to the power of 32.
     pub(super) fn arrived(&self) -> u32 {
-        let all = self.count().wrapping_add(self.dropped());
-        u32::try_from(all & u64::from(u32::MAX)).unwrap_or(0)
+        self.arrived.load(Ordering::Acquire)
     }
 
     /// Datagrams for which there was no room.

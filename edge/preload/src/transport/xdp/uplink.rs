@@ -165,14 +165,16 @@ impl Process {
         self.own.iter().any(|own| own.compare_exchange(from, to, o, r).is_ok())
     }
 
-    /// Puts a datagram into the queue of its socket.
-    fn deliver(&self, local: SocketAddr, remote: SocketAddr, bytes: &[u8]) {
-        let protocol = adverb_xdp::steering::Protocol::Udp;
-        let exact = Key { protocol, local, remote: Some(remote) };
+    /// Puts the datagram of a frame into the queue of its socket, which counts the frame in any case, as its gate has.
+    fn deliver(&self, frame: &[u8], datagram: Option<(SocketAddr, &[u8])>) {
+        let Some(exact) = Key::of_frame(frame) else { return };
         let any = Key { remote: None, ..exact };
         self.queues.with(|queues| {
             if let Some(queue) = queues.get(&exact).or_else(|| queues.get(&any)) {
-                queue.push(remote, bytes);
+                if let Some((from, bytes)) = datagram {
+                    queue.push(from, bytes);
+                }
+                queue.note_arrival();
             }
         });
     }
@@ -388,7 +390,7 @@ impl Uplink {
         let mut count = 0;
         for incoming in all {
             count += incoming.receive(BUDGET, |frame| {
-                self.take(frame);
+                process().deliver(frame, self.datagram(frame));
                 ControlFlow::Continue(())
             });
         }
@@ -434,30 +436,25 @@ impl Uplink {
         }
     }
 
-    /// Takes one frame, unless it is damaged or not for this host.
-    fn take(&self, frame: &[u8]) {
-        let Some((to, _)) = frame.split_first_chunk::<6>() else { return };
+    /// The datagram of a frame, and where it comes from, unless it is damaged or not for this host.
+    fn datagram<'a>(&self, frame: &'a [u8]) -> Option<(SocketAddr, &'a [u8])> {
+        let (to, _) = frame.split_first_chunk::<6>()?;
         let is_group = Mac(*to).is_group();
         if !is_group && *to != self.facts.with(|facts| facts.mac) && *to != self.facts().mac {
-            return;
+            return None;
         }
         let Ok(Frame::Udp { tuple, payload }) = Frame::parse(frame, Checksums::Trusted) else {
-            return;
+            return None;
         };
         if is_group && Mac::of_group(tuple.local) != Some(Mac(*to)) {
-            return;
+            return None;
         }
         let header = payload.start.saturating_sub(UDP_BYTES);
-        let (Some(datagram), Some(bytes)) =
-            (frame.get(header..payload.end), frame.get(payload.clone()))
-        else {
-            return;
-        };
+        let (datagram, bytes) = (frame.get(header..payload.end)?, frame.get(payload)?);
         let is_strange = self.facts.with(|facts| facts.is_strange(tuple.remote));
-        if !is_strange && is_intact(tuple.remote, tuple.local, datagram) {
-            let local = SocketAddr::new(tuple.local, tuple.local_port);
-            process().deliver(local, SocketAddr::new(tuple.remote, tuple.remote_port), bytes);
-        }
+        let is_good = !is_strange && is_intact(tuple.remote, tuple.local, datagram);
+        let from = SocketAddr::new(tuple.remote, tuple.remote_port);
+        is_good.then_some((from, bytes))
     }
 }
 
@@ -501,3 +498,26 @@ const ASK_SHARE: u64 = 30;
 const LEAVE_NS: u64 = 10_000_000;
 const LEAVE_NAP_NS: i64 = 50_000;
 const FACTS_NS: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: each frame that a gate has let through has arrived, whatever its datagram is worth: a thread that wakes waits for
+    /// none of those.
+    #[test]
+    fn a_damaged_datagram_has_arrived() {
+        let process = Process::default();
+        let queue = Arc::new(Queue::new(0, 1 << 20));
+        let local: SocketAddr = "10.0.0.1:4791".parse().expect("an address");
+        let protocol = adverb_xdp::steering::Protocol::Udp;
+        assert!(process.enter(Key { protocol, local, remote: None }, &queue));
+        let header = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
+        let frame = [&[0; 12], &[8, 0][..], &header, &[0, 7, 0x12, 0xb7]].concat();
+        process.deliver(&frame, None);
+        assert_eq!((queue.arrived(), queue.has_any()), (1, false));
+        let from = "10.0.0.2:7".parse().expect("an address");
+        process.deliver(&frame, Some((from, b"1")));
+        assert_eq!((queue.arrived(), queue.has_any()), (2, true));
+    }
+}
