@@ -125,11 +125,16 @@ fn send_parts(
         quiet: flags & libc::MSG_NOSIGNAL != 0,
     };
     if flags & libc::MSG_OOB != 0 {
-        fallback::leave_now(socket, fd);
-        // The kernel gets first what was sent before.
-        let is_behind = park::has_to_resend(socket);
-        let refused = is_behind.then(|| blocking::send(socket, fd, &[], how).err()).flatten();
-        return refused.map(Err);
+        let is_left = fallback::leave_now(socket, fd);
+        if is_left && !park::has_to_resend(socket) {
+            return None;
+        }
+        // The kernel gets first what was sent before, and nothing while frames carry the connection.
+        return match blocking::send(socket, fd, &[], how) {
+            Ok(_) if is_left => None,
+            Ok(_) => Some(Err(Errno::AGAIN)),
+            Err(refused) => Some(Err(refused)),
+        };
     }
     Some(blocking::send(socket, fd, parts, how))
 }

@@ -36,7 +36,7 @@ pub(crate) fn forget(fd: c_int) {
         arena::describe_wanted();
         stats::close(fd, socket);
         datagram::closing(socket);
-        if socket.flags.is_copied.load(Ordering::Relaxed) {
+        if streams::is_copied(socket, fd) {
             end_in_spite_of_a_copy(socket, fd);
         }
     }

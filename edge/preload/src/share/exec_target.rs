@@ -101,8 +101,10 @@ impl Prepared {
     /// process.
     fn unname(&mut self, fd: c_int) {
         let Some(socket) = table::socket(fd).map(|socket| socket.socket()) else { return };
+        forget_copy(socket, fd);
         // A program that takes the rings over keeps the connection open.
-        let stays = socket.segment().is_some() && !raw::ends_with_program(fd);
+        let has_rings = socket.segment().is_some() && !xdp::streams::is_lost(socket);
+        let stays = has_rings && !raw::ends_with_program(fd);
         if stays && !self.passed_on.iter().any(|known| std::ptr::eq(*known, socket)) {
             socket.identity.strangers.fetch_add(1, Ordering::AcqRel);
             self.passed_on.push(socket);
@@ -153,6 +155,11 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
 ///
 /// `environment` is null or an environment.
 unsafe fn leave_to(program: Option<&Path>, environment: *const *const c_char, is_another: bool) {
+    table::each(0, usize::MAX, |fd| {
+        if let Some(socket) = table::socket(fd) {
+            forget_copy(&socket, fd);
+        }
+    });
     if !has_rings() {
         return;
     }
@@ -174,9 +181,20 @@ unsafe fn leave_to(program: Option<&Path>, environment: *const *const c_char, is
     }
 }
 
+/// If another program is about to have a connection, or may be, to close it here does not end it.
+fn forget_copy(socket: &Socket, fd: c_int) {
+    let is_copied = &socket.flags.is_copied;
+    if is_copied.load(Ordering::Relaxed) && !raw::ends_with_program(fd) {
+        is_copied.store(false, Ordering::Relaxed);
+    }
+}
+
 /// A connection is put where programs expect their terminal: it may be used by the C library's own
 /// streams, and by whatever program comes next.
 pub(crate) fn prepare_standard(fd: c_int) {
+    if let Some(socket) = table::socket(fd) {
+        socket.flags.is_copied.store(false, Ordering::Relaxed);
+    }
     if let Some(socket) = in_shared_memory(fd) {
         let errno = raw::errno();
         give_up(&socket, fd);
@@ -213,6 +231,7 @@ fn give_up(socket: &Socket, fd: c_int) {
 /// more; if not, the connection goes back to the kernel.
 pub(crate) fn hand_over(over: c_int, fd: c_int) {
     let Some(socket) = table::socket(fd) else { return };
+    socket.flags.is_copied.store(false, Ordering::Relaxed);
     datagram::give_up(&socket, fd);
     if takes_over(over) {
         pass_on(&socket, fd);

@@ -65,7 +65,7 @@ parts! {
         has_least: AtomicBool,
         /// It came with its descriptor from another program, which may have it still.
         is_adopted: AtomicBool,
-        /// The owner of an interface, which does not answer, has or will have a copy of its descriptor.
+        /// The owner of an interface did not answer, and has or will have a copy of its descriptor; no other program has.
         is_copied: AtomicBool,
         /// What the program thinks `TCP_NODELAY` is.
         nodelay: AtomicBool,

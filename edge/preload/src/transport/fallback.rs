@@ -32,25 +32,29 @@ use crate::transport::ring::Segment;
 use crate::transport::xdp::streams::{self, GivenBack};
 use crate::transport::{bell, offer, rendezvous};
 
-/// Gives a connection back to the kernel for good. `fd` stands for it in this process.
+/// Gives a connection back to the kernel for good, as what comes next knows of the kernel alone. `fd` stands for it in
+/// this process. One that frames carry on all the same is reset: its socket would take what is sent for received.
 pub(crate) fn leave(socket: &Socket, fd: c_int) {
-    if !begin_to_go(socket, fd) {
-        follow_to_the_end(&[(socket, fd)]);
+    match begin_to_go(socket, fd) {
+        Departure::Gone => {}
+        Departure::OtherFirst => follow_to_the_end(&[(socket, fd)]),
+        Departure::Stays => streams::reset(socket, fd),
     }
 }
 
-/// The same of several, which are waited for together.
+/// The same of several, before a fork: they are waited for together, and what frames carry on parent and child have by
+/// rings.
 pub(crate) fn leave_all<'a>(all: &[(&'a Socket, c_int)]) {
-    let is_left = |(socket, fd): &(&'a Socket, c_int)| !begin_to_go(socket, *fd);
+    let is_left =
+        |(socket, fd): &(&'a Socket, c_int)| begin_to_go(socket, *fd) == Departure::OtherFirst;
     let left: Vec<_> = all.iter().copied().filter(is_left).collect();
     follow_to_the_end(&left);
 }
 
-/// Returns whether the connection is the kernel's already.
-fn begin_to_go(socket: &Socket, fd: c_int) -> bool {
+fn begin_to_go(socket: &Socket, fd: c_int) -> Departure {
     advance(socket, fd);
     socket.leave_to_kernel(Reason::HandedOver);
-    leave_as(socket, fd, Reason::Left) != Departure::OtherFirst
+    leave_as(socket, fd, Reason::Left)
 }
 
 /// Frames carry a stream that the kernel carries better.
@@ -75,12 +79,12 @@ pub(crate) fn leave_for_feature(socket: &Socket, fd: c_int) {
     }
 }
 
-/// The same at once, whatever has not been read.
+/// The same at once, whatever has not been read. Returns false if frames carry it on.
 #[cold]
-pub(crate) fn leave_now(socket: &Socket, fd: c_int) {
+pub(crate) fn leave_now(socket: &Socket, fd: c_int) -> bool {
     advance(socket, fd);
     socket.leave_to_kernel(Reason::Feature);
-    leave_as(socket, fd, Reason::Feature);
+    leave_as(socket, fd, Reason::Feature) != Departure::Stays
 }
 
 /// A connection that was on its way may have arrived: then it is time to offer rings. One whose other
@@ -116,7 +120,7 @@ enum Departure {
     Gone,
     /// The other end has begun to leave before.
     OtherFirst,
-    /// Frames carry it as long as it lasts.
+    /// Frames carry it on: this process's, or those of the one that has forked it.
     Stays,
 }
 

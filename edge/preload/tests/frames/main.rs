@@ -122,9 +122,19 @@ impl Running {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Sends it a signal, by name.
+    /// Sends it a signal, by name. One that stops it has done so.
     fn signal(&self, name: &str) {
         run(Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]));
+        soon(name, || name != "STOP" || self.is_stopped());
+    }
+
+    /// Whether all its threads are.
+    fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("a process");
+        threads.flatten().all(|thread| {
+            let stat = fs::read_to_string(thread.path().join("stat"));
+            stat.is_ok_and(|stat| stat.contains(") T "))
+        })
     }
 
     fn has_frames(&self) -> bool {

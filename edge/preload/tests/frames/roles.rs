@@ -23,7 +23,7 @@ fn a_role() {
     let at = std::env::var("ADVERB_TEST_AT").expect("an address");
     let at = at.parse::<SocketAddr>().expect("an address");
     match role.split_once(' ').unwrap_or((&role, "")) {
-        ("owner", _) => owner(),
+        ("owner", how) => owner(how == "stops"),
         ("echo", mode) => echo(at, mode),
         ("client", how) => client(at, how == "connected"),
         ("group", device) => answer_groups(at, device),
@@ -42,14 +42,16 @@ fn a_role() {
         ("connects", _) => connects(at),
         ("options", _) => options(at),
         ("serve", mode) => crate::streams::serve(at, mode),
+        ("heir", fd) => crate::streams::inherit(fd.parse().expect("a number")),
         ("talk", _) => crate::streams::talk(at),
         ("loss", percent) => lose(percent.parse().expect("a number")),
         other => panic!("{other:?} is no role"),
     }
 }
 
-/// Owns the near end; queues of one that was before it stay busy for a moment.
-fn owner() {
+/// Owns the near end; queues of one that was before it stay busy for a moment. If it `stops`, it does so once, as soon as a
+/// member has claimed something.
+fn owner(mut stops: bool) {
     let all = adverb_sys::netdev::interfaces().expect("interfaces");
     let index = all.iter().find(|interface| interface.name == "near").expect("the cable").index;
     let open = || Interface::open(index, &Config::default());
@@ -66,6 +68,11 @@ fn owner() {
     println!("\nready");
     loop {
         owner.step(Some(Duration::from_millis(100)), |_| true).expect("a step");
+        if stops && owner.by_user().values().any(|count| count.keys > 0) {
+            stops = false;
+            // SAFETY: no pointer.
+            unsafe { libc::raise(libc::SIGSTOP) };
+        }
     }
 }
 

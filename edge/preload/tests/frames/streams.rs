@@ -8,7 +8,8 @@ use std::ffi::c_int;
 use std::fs;
 use std::io::{BufRead, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -47,7 +48,9 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
                 narrow(&stream);
                 pour(stream, bytes.parse().expect("a number"));
             }
+            Some(("hand", how)) => hand_on(stream, how),
             Some(("hold", option)) => impatient(stream, option),
+            _ if mode == "urgent" => urge(stream),
             _ if mode == "hold" => hold(stream),
             _ if ["more", "cork"].contains(&mode.as_str()) => in_two(stream, &mode),
             _ => echo(stream, &mode),
@@ -295,6 +298,70 @@ fn give_up_administration() {
     // SAFETY: the header and what it announces.
     let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
     assert_eq!((got, set), (0, 0));
+}
+
+/// Sends 50 messages back.
+fn begin(stream: &mut TcpStream) {
+    let mut room = [0; 100];
+    for _ in 0..50 {
+        let len = stream.read(&mut room).expect("a request");
+        send_all(stream, &room[..len]);
+    }
+}
+
+/// At each line sends an urgent byte, says whether it may, and sends one message back, for which it sleeps.
+fn urge(mut stream: TcpStream) {
+    begin(&mut stream);
+    for _line in std::io::stdin().lock().lines() {
+        let byte = pattern(1);
+        // SAFETY: a byte that is ours.
+        let sent = unsafe {
+            libc::send(stream.as_raw_fd(), byte.as_ptr().cast(), byte.len(), libc::MSG_OOB)
+        };
+        let error = std::io::Error::last_os_error().kind();
+        println!("said {}", if sent == 1 { "sent".to_owned() } else { error.to_string() });
+        let mut polled = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: a structure, which is ours.
+        assert_eq!(unsafe { libc::poll(&raw mut polled, 1, -1) }, 1);
+        let mut room = [0; 100];
+        let len = stream.read(&mut room).expect("a request");
+        send_all(&mut stream, &room[..len]);
+    }
+}
+
+/// Another program, which knows nothing of the library, goes on with the connection at a line.
+fn hand_on(mut stream: TcpStream, how: &str) {
+    begin(&mut stream);
+    std::io::stdin().read_line(&mut String::new()).expect("a line");
+    let fd = stream.as_raw_fd();
+    let mut heir = Command::new(super::myself());
+    heir.args(["--exact", "roles::a_role", "--nocapture", "--test-threads=1"]);
+    heir.env_remove("LD_PRELOAD").env("ADVERB_TEST_ROLE", format!("heir {fd}"));
+    if how == "given" {
+        let copy = stream.try_clone().expect("a copy");
+        heir.env("ADVERB_TEST_ROLE", "heir 0").stdin(OwnedFd::from(copy));
+    } else {
+        // SAFETY: no pointer.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }, 0);
+    }
+    if how == "forked" {
+        // SAFETY: the child does nothing there.
+        unsafe { heir.pre_exec(|| Ok(())) };
+    }
+    let mut heir = heir.spawn().expect("a program");
+    drop(stream);
+    println!("\nsaid handed");
+    heir.wait().expect("it has ended");
+}
+
+/// Goes on with a connection of the program that has started this one.
+pub(crate) fn inherit(fd: c_int) {
+    // SAFETY: a descriptor that was left to this program alone.
+    let mut stream = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let mut room = [0; 100];
+    while let Ok(len @ 1..) = stream.read(&mut room) {
+        send_all(&mut stream, &room[..len]);
+    }
 }
 
 fn set(stream: &TcpStream, level: c_int, name: c_int, value: c_int) {
@@ -937,6 +1004,107 @@ fn connections_survive_an_owner_that_is_stopped() {
             through(&mut next);
             framed() > 2
         });
+    });
+}
+
+/// Goal: an owner that is stopped in the midst of taking a connection over leaves it to the kernel, which ends it as its
+/// program says. Method: the owner stops once it has the key.
+#[test]
+fn an_owner_that_stops_midway_leaves_a_connection_to_the_kernel() {
+    with_namespaces(
+        "streams::an_owner_that_stops_midway_leaves_a_connection_to_the_kernel",
+        || {
+            let pair = Pair::new();
+            let owner = Running::start(&mut pair.role(false, "owner stops", at(NEAR)));
+            let server = pair.framed("serve part 6695", at(NEAR), None);
+            let through = || {
+                let mut client = talker(&pair, NEAR);
+                assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+                assert_eq!(client.ask("drink"), "said 1000 Ok(())");
+            };
+            through();
+            assert!(owner.is_stopped());
+            assert!(!server.has_frames(), "{}", server.explained());
+            owner.signal("CONT");
+            soon("frames", || {
+                through();
+                server.has_frames()
+            });
+        },
+    );
+}
+
+/// Goal: while its owner does not answer, a connection that frames carry takes no urgent byte, rather than lose it, and
+/// wakes its program as before; it takes one when the owner goes on.
+#[test]
+fn an_urgent_byte_waits_for_an_owner_that_is_stopped() {
+    with_namespaces("streams::an_urgent_byte_waits_for_an_owner_that_is_stopped", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        let mut server = pair.framed("serve urgent", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("inline"), "said inline");
+        assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        assert!(server.has_frames(), "{}", server.explained());
+        owner.signal("STOP");
+        for _ in 0..2 {
+            assert_eq!(server.ask("urge"), "said operation would block");
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(client.ask("exchange 1 64 0"), "said 1");
+        }
+        owner.signal("CONT");
+        soon("it is sent", || {
+            let sent = server.ask("urge") == "said sent";
+            assert!(!sent || client.ask("sip 1") == "said 1");
+            assert_eq!(client.ask("exchange 1 64 0"), "said 1");
+            sent
+        });
+    });
+}
+
+/// How another program gets a connection: as what it reads, or with all that it inherits, of a child of ours or at once.
+const WAYS: [&str; 3] = ["given", "kept", "forked"];
+
+/// Goal: a connection that frames carry, and that another program gets while its owner does not answer, is reset: no byte is
+/// lost in silence.
+#[test]
+fn a_connection_that_cannot_go_to_another_program_is_reset() {
+    with_namespaces("streams::a_connection_that_cannot_go_to_another_program_is_reset", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        for how in WAYS {
+            let mut server = pair.framed(&format!("serve hand {how}"), at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+            assert!(server.has_frames(), "{how}: {}", server.explained());
+            owner.signal("STOP");
+            server.tell("go");
+            assert_eq!(client.ask("drink"), "said 0 Err(ConnectionReset)", "{how}");
+            owner.signal("CONT");
+        }
+    });
+}
+
+/// Goal: another program goes on with a connection that this one closes, though the owner, which has not answered, may have a
+/// copy of the socket.
+#[test]
+fn another_program_goes_on_while_the_owner_is_stopped() {
+    with_namespaces("streams::another_program_goes_on_while_the_owner_is_stopped", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        for how in WAYS {
+            let mut server = pair.framed(&format!("serve hand {how}"), at(NEAR), None);
+            let mut first = talker(&pair, NEAR);
+            assert_eq!(first.ask("exchange 40 64 0"), "said 40");
+            assert!(server.has_frames(), "{how}: {}", server.explained());
+            owner.signal("STOP");
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50", "{how}");
+            server.tell("go");
+            assert_eq!(server.await_line("said "), "said handed", "{how}");
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50", "{how}");
+            owner.signal("CONT");
+        }
     });
 }
 

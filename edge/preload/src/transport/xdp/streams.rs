@@ -26,7 +26,7 @@ mod habits;
 mod helper;
 
 use std::ffi::c_int;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -35,7 +35,7 @@ use adverb_tcpip::stack::ConnectionId;
 use adverb_tcpip::tcp::State;
 
 use crate::base::lock::Guarded;
-use crate::base::{confined, raw};
+use crate::base::{address, confined, raw};
 use crate::socket::state::{Attached, Reason, Socket};
 use crate::socket::{arena, policy};
 use crate::transport::ring::Segment;
@@ -80,6 +80,8 @@ static IS_ANY: AtomicBool = AtomicBool::new(false);
 struct Shared {
     /// It is carried by frames no longer.
     is_over: AtomicBool,
+    /// It has been reset, by another process than the one that carries it.
+    is_lost: AtomicBool,
     /// More has come than there is room for in its ring.
     is_full: AtomicBool,
     /// Calls that have sent something whole since something was received.
@@ -274,7 +276,7 @@ pub(crate) enum GivenBack {
     Back,
     /// Frames do not carry it.
     NotFramed,
-    /// It cannot: both streams have ended.
+    /// It cannot: its owner does not answer, or both streams have ended; or it is for the parent of this process to do.
     Stays,
 }
 
@@ -283,7 +285,7 @@ pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
     let Some(framed) = of(socket) else {
         let is_left = || socket.segment().is_none_or(Segment::is_leaving);
         return match socket.attached::<Framed>() {
-            Some(framed) if !framed.generation.is_inherited() && !is_left() => GivenBack::Stays,
+            Some(_) if !is_left() => GivenBack::Stays,
             Some(_) | None => GivenBack::NotFramed,
         };
     };
@@ -291,6 +293,42 @@ pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
     let is_back = with(framed, |carrier| adoption::give_back(carrier, framed.id, socket, fd));
     raw::set_errno(errno);
     if is_back == Some(true) { GivenBack::Back } else { GivenBack::Stays }
+}
+
+/// A connection that cannot go back to the kernel is reset.
+#[cold]
+pub(crate) fn reset(socket: &Socket, fd: c_int) {
+    let now = raw::now_ns();
+    match of(socket) {
+        Some(framed) => _ = with(framed, |carrier| carrier.reset(framed.id, now)),
+        // The parent of this process tells the peer when it closes the connection.
+        None => {
+            socket.flags.is_abortive.store(true, Ordering::Relaxed);
+            let framed = socket.attached::<Framed>();
+            framed
+                .into_iter()
+                .for_each(|framed| framed.shared.is_lost.store(true, Ordering::Relaxed));
+        }
+    }
+    raw::disconnect(fd);
+}
+
+/// Whether that has happened to a connection that the parent of this process carries: this one passes it on no more.
+pub(crate) fn is_lost(socket: &Socket) -> bool {
+    let framed = socket.attached::<Framed>();
+    framed.is_some_and(|framed| framed.shared.is_lost.load(Ordering::Relaxed))
+}
+
+/// Whether an owner that does not answer has, or will have, a copy of a connection's socket: one that this process has
+/// asked, or its parent.
+pub(crate) fn is_copied(socket: &Socket, fd: c_int) -> bool {
+    let is_late = |own: SocketAddr| {
+        PROCESS.get().carriers.with(|carriers| {
+            let its = carriers.iter().find(|carrier| carrier.has(own.ip()));
+            its.is_none_or(|carrier| carrier.membership.is_stuck())
+        })
+    };
+    socket.flags.is_copied.load(Ordering::Relaxed) && address::name(fd, false).is_some_and(is_late)
 }
 
 /// What is to be done about a connection that its program closes, or whose stream it ends.

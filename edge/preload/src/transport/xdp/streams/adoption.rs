@@ -28,7 +28,7 @@ use adverb_xdp::owner::name_of;
 use adverb_xdp::steering::Protocol;
 use adverb_xdp::{Key, Membership};
 
-use super::super::uplink::FD_MIN;
+use super::super::uplink::{self, FD_MIN};
 use super::carrier::{Carried, Carrier, Twin, time};
 use super::habits::{self, Habits};
 use super::{Framed, Process, Shared};
@@ -50,30 +50,49 @@ pub(super) fn adopt(
     }
     let carrier = carrier_of(process, carriers, own.ip())?;
     carrier.net.source_for(peer.ip())?;
+    // One that is late gets no copy of the socket.
+    if carrier.membership.is_stuck() {
+        return None;
+    }
+    let gate = uplink::process().take_gate()?;
     let key = Key { protocol: Protocol::Tcp, local: own, remote: Some(peer) };
     let reuse = raw::option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0);
     // SAFETY: the program's descriptor, which is open for the length of this call.
     let lent = unsafe { BorrowedFd::borrow_raw(fd) };
-    if let Err(error) = carrier.membership.claim(key, lent) {
-        let is_late = error.kind() == io::ErrorKind::TimedOut;
-        socket.flags.is_copied.store(is_late, Ordering::Relaxed);
+    if let Err(error) = carrier.membership.claim_by(key, gate, lent) {
+        carrier.shut(gate);
+        socket.flags.is_copied.store(is_late(&error), Ordering::Relaxed);
         return None;
     }
     let framed = match carrier.membership.repair(key, true) {
-        Ok(()) => take(carrier, socket, fd, key, reuse),
+        Ok(()) => {
+            carrier.membership.gates().set(gate, true);
+            take(carrier, socket, fd, (key, gate), reuse)
+        }
         Err(error) => {
             log::print(Level::Debug, || format!("fd {fd}: the owner does not help: {error}"));
             None
         }
     };
     if framed.is_none() {
+        carrier.shut(gate);
         if carrier.membership.repair(key, false).is_err() {
             // As soon as it answers again.
-            let _ = carrier.membership.release(key);
+            let released = carrier.membership.release(key);
+            let is_copied = released.is_err_and(|error| is_late(&error));
+            socket.flags.is_copied.store(is_copied, Ordering::Relaxed);
+            if raw::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR) != Ok(0) {
+                log::print(Level::Warning, || format!("fd {fd}: it stays in repair: reset"));
+                raw::disconnect(fd);
+            }
         }
         let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
     }
     framed
+}
+
+fn is_late(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut
 }
 
 /// The carrier of the interface with an address; its owner is asked if there is none yet.
@@ -82,8 +101,7 @@ fn carrier_of<'a>(
     carriers: &'a mut Vec<Carrier>,
     own: IpAddr,
 ) -> Option<&'a mut Carrier> {
-    let has = |carrier: &Carrier| carrier.net.addresses().iter().any(|address| address.ip == own);
-    if let Some(at) = carriers.iter().position(has) {
+    if let Some(at) = carriers.iter().position(|carrier| carrier.has(own)) {
         return carriers.get_mut(at);
     }
     let found = process.sought.take(own, || interface_of(own)).flatten()?;
@@ -106,7 +124,7 @@ fn ask(index: u32) -> Option<Carrier> {
     let limits = Limits::default();
     let mut net = Netstack::new_above(index, sockets, limits, FD_MIN).ok()?;
     net.leave_strangers();
-    let ours = super::super::uplink::process();
+    let ours = uplink::process();
     let all = net.all_fds().chain(membership.all_fds());
     all.for_each(|fd| ours.note_own(std::os::fd::AsRawFd::as_raw_fd(&fd)));
     Some(Carrier::new(index, membership, net))
@@ -117,7 +135,7 @@ fn take(
     carrier: &mut Carrier,
     socket: &'static Socket,
     fd: c_int,
-    key: Key,
+    (key, gate): (Key, u32),
     reuse: c_int,
 ) -> Option<Framed> {
     // SAFETY: the program's descriptor, which is open for the length of this call.
@@ -148,7 +166,8 @@ fn take(
     let id = carrier.net.tcp().take_over(tuple, &config, &handover, time(raw::now_ns())).ok()?;
     carrier.net.tcp().with(id, |connection| connection.set_corked(habits.corked));
     let shared = Arc::new(Shared::default());
-    let mut carried = Carried::new(socket, (far, me), Arc::clone(&shared), (twin, key), habits);
+    let mut carried =
+        Carried::new(socket, (far, me), Arc::clone(&shared), (twin, key, gate), habits);
     let connection = carried.connection();
     connection.outgoing().switch();
     connection.page.outgoing(socket.end()).switch();
@@ -230,12 +249,17 @@ pub(super) fn give_back(
     let found = carrier.net.tcp().get(id).and_then(|connection| connection.hand_over(time(now)));
     let Some((handover, unsent)) = found else { return false };
     let has_ended = carrier.state(id) != Some(State::Established);
+    // Bytes in the socket's queue would be sent again while an owner is waited for, with time stamps that those of frames
+    // are behind: it has to answer first. This changes nothing.
+    let asked = carrier.carried.get(&id).map(|one| carrier.membership.repair(one.key, true));
+    if asked.is_some_and(|answer| answer.is_err_and(|error| is_late(&error))) {
+        return false;
+    }
     let Some(mut one) = carrier.carried.remove(&id) else { return false };
     let received = take_received(carrier, id, &mut one);
     let low_water = raw::lift_low_water(fd);
     let is_put = received.as_ref().map(|received| put_back(&one, &handover, &unsent, received));
     let answer = is_put.flatten().map(|()| carrier.membership.repair(one.key, false));
-    let is_late = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
     let stays = matches!(&answer, Some(Err(error)) if is_late(error));
     let is_back =
         matches!(answer, Some(Ok(()))) && send_waiting(&one, socket, fd, &unsent.waiting).is_some();
@@ -243,6 +267,8 @@ pub(super) fn give_back(
     if stays {
         // The owner has done nothing, and will not: the kernel's queues are emptied again.
         let _ = repair::set_up(&one.twin, &snapshot_of(&handover, 0));
+        // Bells are put there.
+        let _ = repair::receive_by_hand(&one.twin);
         habits::silence(fd);
         one.put(&received.unwrap_or_default());
         one.shared.is_full.store(!one.rest.is_empty(), Ordering::Release);
@@ -250,6 +276,7 @@ pub(super) fn give_back(
         return false;
     }
     carrier.net.tcp().let_go(id);
+    carrier.shut(one.gate);
     one.shared.is_over.store(true, Ordering::Release);
     if !is_back {
         log::print(Level::Warning, || format!("fd {fd}: the kernel does not take it back: reset"));

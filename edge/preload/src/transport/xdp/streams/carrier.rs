@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,6 +50,8 @@ pub(super) struct Carried {
     pub(super) shared: Arc<Shared>,
     pub(super) twin: Twin,
     pub(super) key: Key,
+    /// By which its packets come, while it is open.
+    pub(super) gate: u32,
     /// What has come and found no room in the ring.
     pub(super) rest: Vec<u8>,
     has_told_fin: bool,
@@ -92,6 +95,18 @@ impl Carrier {
     pub(super) fn new(index: u32, membership: Membership, net: Netstack) -> Self {
         let carried = HashMap::new();
         Self { index, membership, net, carried, look_at_ns: 0, flushed_ns: 0, is_over: false }
+    }
+
+    /// Whether the interface has an address.
+    pub(super) fn has(&self, own: IpAddr) -> bool {
+        self.net.addresses().iter().any(|address| address.ip == own)
+    }
+
+    /// Packets that come by a gate are the kernel's at once, whenever the owner does what it is asked. Another connection may
+    /// get the gate: the owner has answered by then.
+    pub(super) fn shut(&self, gate: u32) {
+        self.membership.gates().set(gate, false);
+        super::super::uplink::process().free_gate(gate);
     }
 
     /// The owner has ended, and with it all connections.
@@ -248,6 +263,7 @@ impl Carrier {
         let end = self.net.tcp().get(id).and_then(tcp::Connection::end);
         let Some(one) = self.carried.remove(&id) else { return };
         self.net.tcp().let_go(id);
+        self.shut(one.gate);
         // The owner has closed its copy of the socket after that.
         let _ = self.membership.release(one.key);
         one.shared.is_over.store(true, Ordering::Release);
@@ -271,8 +287,9 @@ impl Carrier {
                 raw::nap(FAREWELL_NAP_NS);
             }
         }
-        for (id, one) in self.carried.drain() {
+        for (id, one) in std::mem::take(&mut self.carried) {
             self.net.tcp().let_go(id);
+            self.shut(one.gate);
             one.shared.is_over.store(true, Ordering::Release);
             one.vanish(libc::ECONNRESET);
         }
@@ -280,11 +297,16 @@ impl Carrier {
 
     /// Resets a connection that its program is done with.
     pub(super) fn abort(&mut self, id: ConnectionId, now_ns: u64) {
-        self.net.tcp().with(id, tcp::Connection::abort);
-        self.net.step(time(now_ns));
         if let Some(one) = self.carried.get_mut(&id) {
             one.socket = None;
         }
+        self.reset(id, now_ns);
+    }
+
+    /// Resets a connection, and tells its program.
+    pub(super) fn reset(&mut self, id: ConnectionId, now_ns: u64) {
+        self.net.tcp().with(id, tcp::Connection::abort);
+        self.net.step(time(now_ns));
         self.finish(id);
     }
 
@@ -336,7 +358,7 @@ impl Carried {
         socket: &'static Socket,
         (segment, me): (Segment, End),
         shared: Arc<Shared>,
-        (twin, key): (Twin, Key),
+        (twin, key, gate): (Twin, Key, u32),
         habits: Habits,
     ) -> Self {
         Self {
@@ -347,6 +369,7 @@ impl Carried {
             shared,
             twin,
             key,
+            gate,
             rest: Vec::new(),
             has_told_fin: false,
             habits,
