@@ -601,7 +601,9 @@ impl QpInner {
     #[inline]
     fn has_slots(&mut self, count: u64) -> bool {
         let (outstanding, capacity) = (self.engine.outstanding(), self.own.sends.capacity());
-        let free = capacity.saturating_sub(outstanding + count);
+        let Some(free) = capacity.checked_sub(outstanding.saturating_add(count)) else {
+            return false;
+        };
         u64::from(self.own.unpolled) <= free || self.count_unpolled() <= free
     }
 

@@ -620,6 +620,14 @@ fn a_slot_is_taken_until_its_completion_is_polled(path: Path) {
     for _ in 0..4 {
         assert_eq!(a.status(), WcStatus::Success);
     }
+    // A batch that is longer than the queue is posted as far as it fits, if its requests end at once.
+    let kind = SendKind::Write { va: target.addr(), rkey: target.rkey(), imm: None };
+    let batch: Vec<_> = (0..8).map(|wr_id| raw(wr_id, kind, SendData::Inline(b"word"))).collect();
+    assert_eq!(a.post_send(&batch), Err((4, full)));
+    for wr_id in 0..4 {
+        let done = a.wait().wc;
+        assert_eq!((done.wr_id, done.status), (wr_id, WcStatus::Success));
+    }
     assert!(a.is_quiet() && a.qp.state() == QpState::Rts);
 }
 
