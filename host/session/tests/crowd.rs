@@ -20,9 +20,12 @@ use support::process::{self, Process};
 
 /// More than the kernel lets sleep on the descriptors of one device.
 const COUNT: usize = 1_200;
-/// What a process has besides: among others, of the completion channels of an adapter, of which there are so many at
-/// most, each with a bell, a set and a runtime's copies of both.
-const SPARE: usize = 200 + 1024 * 5;
+/// Descriptors that a process has besides.
+const SPARE: usize = 200;
+/// Completion channels that an adapter has at most, where endpoints do not share one, and descriptors of each: the
+/// channel, and in a runtime the bell, the set and the runtime's copies of that.
+const CHANNELS: usize = 1024;
+const OF_CHANNEL: usize = 5;
 /// One crowd at a time has the machine.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -38,11 +41,23 @@ const WAYS: [(WorkMode, ThreadMode); 6] = [
 /// What the parent tells its child: the place in the table, and the number of endpoints.
 const WAY: &str = "ADVERB_TEST_CROWD";
 
+/// Descriptors that each of the first endpoints takes besides its connection's.
+fn of_channel(work: WorkMode) -> usize {
+    if work == WorkMode::CompletionChannel { OF_CHANNEL } else { 0 }
+}
+
+/// Descriptors for so many endpoints.
+fn descriptors(work: WorkMode, count: usize) -> usize {
+    SPARE + count + count.min(CHANNELS) * of_channel(work)
+}
+
 /// As many endpoints as there are descriptors for.
-fn count() -> usize {
+fn count(work: WorkMode) -> usize {
     let asked = std::env::var("ADVERB_TEST_ENDPOINTS").ok().and_then(|count| count.parse().ok());
     let asked: usize = asked.unwrap_or(COUNT);
-    let room = make_room(asked + SPARE).saturating_sub(SPARE);
+    let room = make_room(descriptors(work, asked)).saturating_sub(SPARE);
+    let few = room / (1 + of_channel(work));
+    let room = if few <= CHANNELS { few } else { room - CHANNELS * of_channel(work) };
     if room < asked {
         println!("{room} endpoints instead of {asked}: there are no more descriptors");
     }
@@ -100,7 +115,7 @@ fn accept() -> Option<(usize, Vec<Endpoint>)> {
     let (way, count) = told.split_once(' ').unwrap();
     let (way, count): (usize, usize) = (way.parse().unwrap(), count.parse().unwrap());
     let (work, threads) = *WAYS.get(way).unwrap();
-    make_room(count + SPARE);
+    make_room(descriptors(work, count));
     let mut server = ServerSession::bind_on(address, adapter(work, threads)).unwrap();
     let endpoints: Vec<_> = (0..count).map(|_| server.accept(LONG).unwrap()).collect();
     let far = endpoints.first().unwrap().adapter().buffer(count, 8).unwrap();
@@ -120,7 +135,7 @@ fn ends_well(mut child: Process) {
 fn a_crowd_of_endpoints_exchanges_messages_in_every_mode() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     for (way, (work, threads)) in WAYS.into_iter().enumerate() {
-        let count = count();
+        let count = count(work);
         let start = Instant::now();
         let (child, address) = servers("receives_in_a_crowd", way, count);
         let adapter = adapter(work, threads);
@@ -153,7 +168,7 @@ fn a_crowd_of_endpoints_exchanges_messages_in_a_runtime() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     for way in [0, 2] {
         let (work, threads) = WAYS[way];
-        let count = count();
+        let count = count(work);
         let start = Instant::now();
         let (child, address) = servers("receives_in_a_runtime", way, count);
         let adapter = adapter(work, threads);

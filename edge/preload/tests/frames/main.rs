@@ -665,22 +665,22 @@ fn datagrams_to_groups_leave_as_the_kernel_sends_them() {
         run(Command::new("ip").args(format!("address add {second}/24 dev near").split(' ')));
         let _owner = pair.owner();
         let mut witness = Running::start(&mut pair.role(true, "witness far", at(NEAR)));
-        let mut sends = |how: &str| {
+        let mut sends = |how: &str, leave: &str| {
             let mut sender = pair.framed(&format!("groups {how}"), at(NEAR), None);
             let before = by_kernel();
             assert_eq!(sender.ask("50"), "said sent");
             let kernels = by_kernel() - before;
-            std::thread::sleep(Duration::from_millis(100));
+            let seen = witness.ask(leave);
             assert!(sender.has_frames(), "{how}: {}", sender.explained());
-            (witness.ask("look"), kernels)
+            (seen, kernels)
         };
         for ip in [NEAR, second] {
-            let (seen, kernels) = sends(ip);
+            let (seen, kernels) = sends(ip, "50");
             assert_eq!(seen, format!("said 50 {ip}"));
             assert!(kernels < 25, "{kernels} of 50 by the kernel");
         }
         // Whether they leave depends on who has joined the group on this host.
-        let (_, kernels) = sends("hopless");
+        let (_, kernels) = sends("hopless", "0");
         assert_eq!(kernels, 50, "what may make no hop");
         let mut sender = pair.framed("groups link", at(NEAR_6), None);
         let before = by_kernel();

@@ -420,14 +420,20 @@ fn send_to_groups(at: SocketAddr, how: &str) {
     }
 }
 
-/// Says where the last datagram has come from that came to the group of the far end, and how many have.
+/// Says where the last datagram has come from that came to the group of the far end, and how many have, once there are as
+/// many as asked for.
 fn witness(at: SocketAddr) {
     let socket = member_of(groups(at)[1], "far");
-    socket.set_nonblocking(true).expect("an option");
+    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("an option");
     println!("\nready");
-    for _line in std::io::stdin().lock().lines() {
+    for line in std::io::stdin().lock().lines() {
+        let count: usize = line.expect("a line").parse().expect("a number");
         let mut buffer = [0; 64];
-        let all: Vec<_> = std::iter::from_fn(|| socket.recv_from(&mut buffer).ok()).collect();
+        let mut receive = || socket.recv_from(&mut buffer).ok();
+        let mut all: Vec<_> = std::iter::from_fn(&mut receive).take(count).collect();
+        socket.set_nonblocking(true).expect("an option");
+        all.extend(std::iter::from_fn(receive));
+        socket.set_nonblocking(false).expect("an option");
         let from = all.last().map_or("nowhere".to_owned(), |(_, from)| from.ip().to_string());
         println!("\nsaid {} {from}", all.len());
     }
