@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -225,7 +225,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Keeps the range out of children: after `fork`, they do not have it.
+    /// Keeps the range out of children: after `fork`, they do not have it ([`put_zeros_for_kept`]).
     ///
     /// # Errors
     ///
@@ -234,6 +234,16 @@ impl Mapping {
         let base = self.base.as_ptr().cast();
         // SAFETY: the range is ours (rule 1), and what the bytes are does not change.
         unsafe { rustix::mm::madvise(base, self.len, Advice::LinuxDontFork) }?;
+        let base = self.base.as_ptr().expose_provenance();
+        let claims = |kept: &&Kept| {
+            kept.base
+                .compare_exchange(0, Kept::CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        };
+        if let Some(kept) = KEPT.iter().find(claims) {
+            kept.len.store(self.len, Ordering::Relaxed);
+            kept.base.store(base, Ordering::Release);
+        }
         Ok(())
     }
 
@@ -243,8 +253,48 @@ impl Mapping {
     }
 }
 
+/// A range that children do not have.
+struct Kept {
+    /// 0: none.
+    base: AtomicUsize,
+    len: AtomicUsize,
+}
+
+impl Kept {
+    const NONE: Self = Self { base: AtomicUsize::new(0), len: AtomicUsize::new(0) };
+    /// No address: being filled in.
+    const CLAIMED: usize = 1;
+}
+
+/// The first so many of a process.
+static KEPT: [Kept; 256] = [const { Kept::NONE }; 256];
+
+/// In a child just forked: puts zeros where the parent has ranges that it keeps from its children. A child that goes on in
+/// the midst of code that uses them, as that of a signal handler does, would fault there. Safe in a signal handler.
+pub fn put_zeros_for_kept() {
+    for Kept { base, len } in &KEPT {
+        let (base, len) = (base.load(Ordering::Acquire), len.load(Ordering::Relaxed));
+        if base > Kept::CLAIMED {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: it is mapped where nothing is, or not at all.
+            let _ = unsafe {
+                rustix::mm::mmap_anonymous(
+                    ptr::with_exposed_provenance_mut(base),
+                    len,
+                    access,
+                    flags,
+                )
+            };
+        }
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
+        let base = self.base.as_ptr().addr();
+        let own = KEPT.iter().find(|kept| kept.base.load(Ordering::Relaxed) == base);
+        own.into_iter().for_each(|kept| kept.base.store(0, Ordering::Release));
         // SAFETY: the range came from `mmap` with this length and is ours (rule 1); no code uses
         // pointers into it any more (rule 2).
         let result = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
@@ -521,6 +571,29 @@ mod tests {
         assert_eq!(is_advised(&mapping, "hg"), huge);
         assert!(is_advised(&mapping, "dc"), "children would have it");
         assert_eq!(get(&mapping, 0), 9);
+    }
+
+    /// Goal: a child that goes on in the midst of what uses a range that it does not have finds zeros there, and its parent's
+    /// bytes stay.
+    #[test]
+    fn a_child_can_have_zeros_where_it_has_nothing() {
+        let mapping = Mapping::anonymous(9000).unwrap();
+        put(&mapping, 0, 9);
+        mapping.keep_from_children().unwrap();
+        // SAFETY: the child calls what a handler may call, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            put_zeros_for_kept();
+            let seen = get(&mapping, 0);
+            // SAFETY: no pointer.
+            unsafe { libc::_exit(seen.into()) };
+        }
+        let mut status = 0;
+        // SAFETY: a child of ours, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+        put_zeros_for_kept();
+        assert_eq!(get(&mapping, 0), 9, "nothing in use is replaced");
     }
 
     /// The kernel has this flag (proc_pid_smaps(5)) for the mapping.

@@ -261,6 +261,10 @@ extern "C" fn in_child() {
         signal::settle_in();
         arena::add_process(alive::me());
     }
+    if thread::is_in_handler() {
+        // What it has interrupted may be looking for frames.
+        adverb_sys::memory::put_zeros_for_kept();
+    }
     xdp::after_fork(true);
     doorbell::after_fork();
     rendezvous::after_fork();
