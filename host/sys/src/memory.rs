@@ -261,13 +261,16 @@ struct Kept {
 }
 
 impl Kept {
-    const NONE: Self = Self { base: AtomicUsize::new(0), len: AtomicUsize::new(0) };
+    const fn none() -> Self {
+        Self { base: AtomicUsize::new(0), len: AtomicUsize::new(0) }
+    }
+
     /// No address: being filled in.
     const CLAIMED: usize = 1;
 }
 
 /// The first so many of a process.
-static KEPT: [Kept; 256] = [const { Kept::NONE }; 256];
+static KEPT: [Kept; 256] = [const { Kept::none() }; 256];
 
 /// In a child just forked: puts zeros where the parent has ranges that it keeps from its children. A child that goes on in
 /// the midst of code that uses them, as that of a signal handler does, would fault there. Safe in a signal handler.
