@@ -679,7 +679,7 @@ fn datagrams_to_groups_leave_as_the_kernel_sends_them() {
             assert_eq!(seen, format!("said 50 {ip}"));
             assert!(kernels < 25, "{kernels} of 50 by the kernel");
         }
-        // Whether they leave depends on who has joined the group on this host.
+        // Whether they leave depends on the members of the group on this host.
         let (_, kernels) = sends("hopless", "0");
         assert_eq!(kernels, 50, "what may make no hop");
         let mut sender = pair.framed("groups link", at(NEAR_6), None);

@@ -241,7 +241,7 @@ impl Groups {
         let Self { groups, listing } = self;
         let Some(group) = groups.get_mut(at) else { return kernel(false, None) };
         let generation = directory.generation(to.port());
-        // Who has lost its place is told nothing there any more, so it is not known what that one expects.
+        // A sender that has lost its place is told nothing there any more, so what the receiver expects is not known.
         if group.generation != generation || group.members.iter().any(Member::is_lost) {
             group.search(directory, generation, source);
         }
