@@ -628,10 +628,10 @@ impl QpInner {
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::NotReady { state });
         }
+        let request = self.check_send(work, links)?;
         if !self.has_slots(1) {
             return Err(PostError::QueueFull { capacity: self.own.sends.capacity() });
         }
-        let request = self.check_send(work, links)?;
         let index = self.engine.post(request).map_err(|error| self.refusal(error))?;
         let (shm_link, fan_out) =
             (self.shm_link_for(work, links).cloned(), self.fan_out_for(work).cloned());
