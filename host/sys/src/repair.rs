@@ -243,7 +243,12 @@ pub fn set_up(socket: impl AsFd, snapshot: &Snapshot) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::InvalidInput => return Err(error),
         Ok(()) | Err(_) => {}
     }
+    // The kernel computes the length of segments here, of 536 bytes if it knows none. The option below says what the peer
+    // takes, and computes nothing.
+    let segment = snapshot.segment.min(USER_SEGMENT_MAX);
+    let _ = set(fd, libc::TCP_MAXSEG, segment.into());
     peer.connect(fd)?;
+    let _ = set(fd, libc::TCP_MAXSEG, 0);
     let mut options = vec![[OPTION_MSS, u32::from(snapshot.segment)]];
     if let Some((peers, ours)) = snapshot.scales {
         options.push([OPTION_SCALE, u32::from(peers) | u32::from(ours) << 16]);
@@ -320,6 +325,8 @@ const FLAG_SYN: u8 = 2;
 const NO_QUEUE: c_int = 0;
 const RECEIVE_QUEUE: c_int = 1;
 const SEND_QUEUE: c_int = 2;
+/// The most that `TCP_MAXSEG` takes.
+const USER_SEGMENT_MAX: u16 = 32_767;
 /// One of `tcpi_state`.
 const ESTABLISHED: u8 = 1;
 /// Bits of `tcpi_options`.
@@ -355,6 +362,9 @@ mod tests {
             let found = look(&near).unwrap();
             assert_eq!(expected(&near).unwrap(), found.expected);
             assert!(found.window > 0 && found.peer_window > 0 && found.segment > 500, "{found:?}");
+            let segment = |socket: &TcpStream| {
+                sockopt::get(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG).unwrap()
+            };
             // What has been sent and not arrived, and what has come and not been read.
             let put = Snapshot { expected: found.expected.wrapping_sub(3), ..found };
             set_up(&near, &put).unwrap();
@@ -364,6 +374,9 @@ mod tests {
             near.write_all(b"two").unwrap();
             set_windows(&near, &found).unwrap();
             end(&near).unwrap();
+            // Without time stamps, and as far as the kernel lets one say it.
+            let whole = i32::from(found.segment.min(USER_SEGMENT_MAX));
+            assert!((whole - 12..=whole).contains(&segment(&near)), "{} {whole}", segment(&near));
             near.read_exact(&mut room).unwrap();
             assert_eq!(&room, b"one");
             far.read_exact(&mut room).unwrap();
