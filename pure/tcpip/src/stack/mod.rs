@@ -218,10 +218,15 @@ impl<B: AsRef<[u8]>> Stack<B> {
         Ok(self.slots.id(slot))
     }
 
-    /// Forgets a connection, of which the peer is told nothing: another implementation carries it on.
+    /// Forgets a connection, of which the peer is told nothing: another implementation carries it on. A reset that is due,
+    /// and for which there has been no room, leaves nevertheless.
     pub fn let_go(&mut self, id: ConnectionId) {
-        if self.slots.find(id).is_some() {
+        if let Some(entry) = self.slots.find(id) {
+            let (tuple, reset) = (entry.tuple, entry.connection.due_reset());
             self.remove(id.slot);
+            if let Some(reset) = reset {
+                self.refuse(tuple, reset);
+            }
         }
     }
 

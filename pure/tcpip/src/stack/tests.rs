@@ -293,6 +293,25 @@ fn an_identifier_does_not_outlive_its_connection() {
     assert!(world.stacks[1].get(client).is_none());
 }
 
+/// Goal: a peer learns that a connection was aborted, also where there was no room for the reset before it was forgotten.
+#[test]
+fn a_reset_leaves_although_its_connection_is_forgotten() {
+    for is_aborted in [true, false] {
+        let mut world = World::new(1, listen());
+        let client = world.connect(1, 1000);
+        world.carry();
+        let server = world.accept().unwrap();
+        if is_aborted {
+            world.stacks[1].with(client, Connection::abort);
+        }
+        world.stacks[1].let_go(client);
+        assert!(world.stacks[1].is_empty());
+        assert_eq!(world.carry(), usize::from(is_aborted));
+        let end = world.stacks[0].get(server).unwrap().end();
+        assert_eq!(end, is_aborted.then_some(End::Reset));
+    }
+}
+
 #[test]
 fn a_listener_that_goes_resets_what_was_not_accepted() {
     let mut world = World::new(10, listen());

@@ -56,6 +56,20 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
+    /// The reset that the peer has not been sent yet, if one is due. It needs no time stamps: RFC 7323 §3.2.
+    pub fn due_reset(&self) -> Option<Tcp> {
+        self.reset_due.then(|| Tcp {
+            src_port: self.names.local_port,
+            dst_port: self.names.remote_port,
+            seq: Origin(self.names.first).seq(self.sender.next()),
+            ack: self.receiver.origin.seq(self.receiver.acked()),
+            flags: Flags::RST | Flags::ACK,
+            window: 0,
+            urgent: 0,
+            options: Options::default(),
+        })
+    }
+
     /// The payload of a segment, in pieces.
     pub fn payload(&self, departure: &Departure) -> impl Iterator<Item = &[u8]> + Clone {
         self.sender.outbox.slices(departure.payload.0, departure.payload.1)

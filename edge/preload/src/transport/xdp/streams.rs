@@ -300,7 +300,14 @@ pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
 pub(crate) fn reset(socket: &Socket, fd: c_int) {
     let now = raw::now_ns();
     match of(socket) {
-        Some(framed) => _ = with(framed, |carrier| carrier.reset(framed.id, now)),
+        Some(framed) => {
+            let deadline = with(framed, |carrier| {
+                carrier.reset(framed.id, now);
+                carrier.deadline_ns(now)
+            });
+            // Where there is no room for it now, the reset leaves later.
+            helper::expect(PROCESS.get(), deadline.flatten());
+        }
         // The parent of this process tells the peer when it closes the connection.
         None => {
             socket.flags.is_abortive.store(true, Ordering::Relaxed);
@@ -371,15 +378,17 @@ fn end(
     let ends = with(framed, |carrier| {
         carrier.send_from_ring(framed.id, now);
         carrier.step(now);
-        by_frames(carrier, framed, now, false)
+        let ends = by_frames(carrier, framed, now, false)
             || !adoption::give_back(carrier, framed.id, socket, fd) && {
                 // The owner does not answer, or both streams have ended.
                 let is_closed = carrier.state(framed.id).is_none_or(|state| state == State::Closed);
                 is_closed || by_frames(carrier, framed, now, true)
-            }
+            };
+        (ends, carrier.deadline_ns(now))
     });
+    helper::expect(PROCESS.get(), ends.and_then(|(_, deadline)| deadline));
     raw::set_errno(errno);
-    if ends == Some(true) { Ending::Frames } else { Ending::Kernel }
+    if ends.is_some_and(|(ends, _)| ends) { Ending::Frames } else { Ending::Kernel }
 }
 
 /// The program ends: connections whose last words are on their way are given a moment.
