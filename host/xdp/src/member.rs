@@ -45,7 +45,8 @@ struct Talk {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     number: u32,
-    request: Request,
+    /// What it asks for is so already, or is wanted however late it comes.
+    is_harmless: bool,
     /// It has been given up.
     is_late: bool,
 }
@@ -158,6 +159,16 @@ impl Membership {
         self.request(Request::Repair(key, on), &[])
     }
 
+    /// Whether the owner answers. It is asked to take a socket out of the kernel's hands that it has taken already: nothing
+    /// changes, and a late answer ends nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Membership::repair`].
+    pub fn confirm(&self, key: Key) -> io::Result<()> {
+        self.ask_for(Request::Repair(key, true), true, &[])
+    }
+
     /// The owner has ended, or the membership: no packets come any more. Answers that are late are taken note of. While a
     /// thread asks, it is that one's to find out.
     #[must_use]
@@ -178,6 +189,15 @@ impl Membership {
     }
 
     fn request(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.ask_for(request, matches!(request, Request::Release(_)), fds)
+    }
+
+    fn ask_for(
+        &self,
+        request: Request,
+        is_harmless: bool,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
         self.catch_up(&mut talk)?;
         if talk.is_stuck() {
@@ -186,7 +206,7 @@ impl Membership {
             }
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let number = self.send(&mut talk, request, fds)?;
+        let number = self.send(&mut talk, (request, is_harmless), fds)?;
         let until = clock::now_ns().saturating_add(nanoseconds(PATIENCE + GRACE));
         loop {
             let left = Duration::from_nanos(until.saturating_sub(clock::now_ns()));
@@ -202,12 +222,17 @@ impl Membership {
     }
 
     /// Sends a question; its number.
-    fn send(&self, talk: &mut Talk, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<u32> {
+    fn send(
+        &self,
+        talk: &mut Talk,
+        (request, is_harmless): (Request, bool),
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<u32> {
         let number = talk.next;
         let until_ns = clock::now_ns().saturating_add(nanoseconds(PATIENCE));
         self.stream.send(&Question { number, until_ns, request }.emit()?, fds)?;
         talk.next = number.wrapping_add(1);
-        talk.open.push_back(Open { number, request, is_late: false });
+        talk.open.push_back(Open { number, is_harmless, is_late: false });
         Ok(number)
     }
 
@@ -216,7 +241,7 @@ impl Membership {
         while self.hear(talk)?.is_some() {}
         while !talk.is_stuck()
             && let Some(key) = talk.owed.last().copied()
-            && self.send(talk, Request::Release(key), &[]).is_ok()
+            && self.send(talk, (Request::Release(key), true), &[]).is_ok()
         {
             talk.owed.pop();
         }
@@ -235,9 +260,8 @@ impl Membership {
         };
         let known = heard.and_then(|(number, result)| {
             let open = talk.open.pop_front().filter(|open| open.number == number);
-            let Open { request, is_late, .. } = open.ok_or_else(nonsense)?;
-            let is_release = matches!(request, Request::Release(_));
-            if is_late && result.is_ok() && !is_release {
+            let Open { is_harmless, is_late, .. } = open.ok_or_else(nonsense)?;
+            if is_late && result.is_ok() && !is_harmless {
                 Err(nonsense())
             } else {
                 Ok((number, result))

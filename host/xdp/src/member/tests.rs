@@ -73,6 +73,10 @@ fn an_answer_that_makes_no_sense_ends_the_membership() {
     assert!(member.claim(key(1), &owner).is_err());
     grant::answer(&owner, heard(&owner).number, &Ok(())).unwrap();
     assert!(member.has_ended() && member.release(key(1)).is_err());
+    let (member, owner) = pair("asked");
+    assert!(member.confirm(key(1)).is_err());
+    grant::answer(&owner, heard(&owner).number, &Ok(())).unwrap();
+    assert!(!member.has_ended(), "nothing has changed");
     let (member, owner) = pair("none");
     grant::answer(&owner, 7, &Ok(())).unwrap();
     assert!(member.has_ended());

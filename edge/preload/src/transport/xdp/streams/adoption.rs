@@ -250,8 +250,8 @@ pub(super) fn give_back(
     let Some((handover, unsent)) = found else { return false };
     let has_ended = carrier.state(id) != Some(State::Established);
     // Bytes in the socket's queue would be sent again while an owner is waited for, with time stamps that those of frames
-    // are behind: it has to answer first. This changes nothing.
-    let asked = carrier.carried.get(&id).map(|one| carrier.membership.repair(one.key, true));
+    // are behind: it has to answer first.
+    let asked = carrier.carried.get(&id).map(|one| carrier.membership.confirm(one.key));
     if asked.is_some_and(|answer| answer.is_err_and(|error| is_late(&error))) {
         return false;
     }
