@@ -37,6 +37,8 @@ pub(crate) struct Counters {
     pub(crate) rx_limit_bytes: AtomicU64,
     /// Connections that were reset because the peer had written nonsense to shared memory.
     pub(crate) rings_broken: AtomicU64,
+    /// Sockets that are the kernel's because their process had as many by frames as it may.
+    pub(crate) frames_refused: AtomicU64,
 }
 
 /// Whether a counter's value is a mark that it has left, or a limit, rather than a number of things.
@@ -65,7 +67,7 @@ pub(crate) fn add(counter: &AtomicU64, count: usize) {
 
 impl Counters {
     /// Where each lies, for the text in front of the file.
-    pub(crate) const FIELDS: [(&'static str, usize); 22] = [
+    pub(crate) const FIELDS: [(&'static str, usize); 23] = [
         ("rx_bytes", offset_of!(Self, rx_bytes)),
         ("rx_packets", offset_of!(Self, rx_packets)),
         ("rx_os_bytes", offset_of!(Self, rx_os_bytes)),
@@ -88,9 +90,10 @@ impl Counters {
         ("rx_dropped_packets", offset_of!(Self, rx_dropped_packets)),
         ("rx_limit_bytes", offset_of!(Self, rx_limit_bytes)),
         ("rings_broken", offset_of!(Self, rings_broken)),
+        ("frames_refused", offset_of!(Self, frames_refused)),
     ];
 
-    fn all(&self) -> [&AtomicU64; 22] {
+    fn all(&self) -> [&AtomicU64; 23] {
         [
             &self.rx_bytes,
             &self.rx_packets,
@@ -114,6 +117,7 @@ impl Counters {
             &self.rx_dropped_packets,
             &self.rx_limit_bytes,
             &self.rings_broken,
+            &self.frames_refused,
         ]
     }
 

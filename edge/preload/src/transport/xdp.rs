@@ -290,7 +290,7 @@ impl Frames {
             return None;
         }
         let limit = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
-        let gate = process().take_gate()?;
+        let gate = process().take_gate(&socket.counters)?;
         let queue = Arc::new(Queue::new(gate, usize::try_from(limit).unwrap_or(0)));
         let through = uplinks.iter().map(|uplink| uplink.let_through(gate));
         let through = through.fold(0, u32::wrapping_add);

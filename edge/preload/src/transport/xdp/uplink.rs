@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
+use adverb_sockconf::Level;
 use adverb_sys::fork::PerProcess;
 use adverb_sys::netdev::{self, Interface};
 use adverb_sys::routes::{Neighbour, Route, Routes};
@@ -28,7 +29,8 @@ use adverb_xdp::{Key, Membership};
 
 use super::queue::Queue;
 use crate::base::lock::Guarded;
-use crate::base::{raw, thread};
+use crate::base::{log, raw, thread};
+use crate::socket::counters::{Counters, add};
 
 /// What this process has of interfaces.
 #[derive(Debug)]
@@ -40,6 +42,8 @@ pub(super) struct Process {
     /// Whose a datagram is: by both ends, or by the local one.
     queues: Guarded<HashMap<Key, Arc<Queue>>>,
     gates: Guarded<Gates>,
+    /// There was none for some socket, and it has been said.
+    has_refused: AtomicBool,
     /// When a frame last came.
     came_ns: AtomicU64,
     /// Descriptors of this library's own; 0: none.
@@ -53,6 +57,16 @@ struct Gates {
     next: u32,
 }
 
+impl Gates {
+    fn take(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let new = Some(self.next).filter(|new| *new < GATES)?;
+            self.next += 1;
+            Some(new)
+        })
+    }
+}
+
 impl Default for Process {
     fn default() -> Self {
         Self {
@@ -61,6 +75,7 @@ impl Default for Process {
             asked: Turns::default(),
             queues: Guarded::new(HashMap::new()),
             gates: Guarded::new(Gates::default()),
+            has_refused: AtomicBool::new(false),
             came_ns: AtomicU64::new(0),
             own: [const { AtomicI32::new(0) }; OWN_MAX],
         }
@@ -121,14 +136,18 @@ impl Process {
         drop(self.queues.with(|queues| queues.remove(key)));
     }
 
-    pub(super) fn take_gate(&self) -> Option<u32> {
-        self.gates.with(|Gates { free, next }| {
-            free.pop().or_else(|| {
-                let new = Some(*next).filter(|new| *new < GATES)?;
-                *next += 1;
-                Some(new)
-            })
-        })
+    /// A gate for a socket; `None`, which is counted, if others have all of them.
+    pub(super) fn take_gate(&self, counters: &Counters) -> Option<u32> {
+        let gate = self.gates.with(Gates::take);
+        if gate.is_none() {
+            add(&counters.frames_refused, 1);
+            if !self.has_refused.swap(true, Ordering::Relaxed) {
+                log::print(Level::Warning, || {
+                    format!("{GATES} sockets have frames: others of this process are the kernel's")
+                });
+            }
+        }
+        gate
     }
 
     pub(super) fn free_gate(&self, gate: u32) {
@@ -502,6 +521,18 @@ const FACTS_NS: u64 = 1_000_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a socket for which there is no gate is counted as such, and gets one that another has given back.
+    #[test]
+    fn a_socket_without_a_gate_is_counted() {
+        let counters = Counters::default();
+        let process = Process::default();
+        let refused = || counters.frames_refused.load(Ordering::Relaxed);
+        assert!((0..GATES).all(|number| process.take_gate(&counters) == Some(number)));
+        assert_eq!((process.take_gate(&counters), refused()), (None, 1));
+        process.free_gate(7);
+        assert_eq!((process.take_gate(&counters), refused()), (Some(7), 1));
+    }
 
     /// Goal: each frame that a gate has let through has arrived, whatever its datagram is worth: a thread that wakes waits for
     /// none of those.

@@ -50,11 +50,11 @@ pub(super) fn adopt(
     }
     let carrier = carrier_of(process, carriers, own.ip())?;
     carrier.net.source_for(peer.ip())?;
-    // One that is late gets no copy of the socket.
-    if carrier.membership.is_stuck() {
+    // One that is late gets no copy of the socket; and of bytes on their way the kernel is to see the acknowledgement.
+    if carrier.membership.is_stuck() || raw::unsent(fd) != Ok(0) {
         return None;
     }
-    let gate = uplink::process().take_gate()?;
+    let gate = uplink::process().take_gate(&socket.counters)?;
     let key = Key { protocol: Protocol::Tcp, local: own, remote: Some(peer) };
     let reuse = raw::option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0);
     // SAFETY: the program's descriptor, which is open for the length of this call.
@@ -64,11 +64,11 @@ pub(super) fn adopt(
         socket.flags.is_copied.store(is_late(&error), Ordering::Relaxed);
         return None;
     }
+    // What comes from now on waits among the frames until the connection is known here, and nothing of it is lost between
+    // the kernel's socket and them.
+    carrier.membership.gates().set(gate, true);
     let framed = match carrier.membership.repair(key, true) {
-        Ok(()) => {
-            carrier.membership.gates().set(gate, true);
-            take(carrier, socket, fd, (key, gate), reuse)
-        }
+        Ok(()) => take(carrier, socket, fd, (key, gate), reuse),
         Err(error) => {
             log::print(Level::Debug, || format!("fd {fd}: the owner does not help: {error}"));
             None
