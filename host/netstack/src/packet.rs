@@ -39,9 +39,11 @@ impl Headers {
         payload: impl Iterator<Item = &'a [u8]>,
         payload_bytes: usize,
     ) -> Option<Self> {
-        let len = header.emit(0).as_slice().len() + payload_bytes;
+        let mut transport = header.emit(0);
+        let len = transport.as_slice().len() + payload_bytes;
         let (kind, ip, pseudo) = ip(from, to, TCP, u16::try_from(len).ok()?)?;
-        Some(Self { kind, ip, transport: header.emit_sum(pseudo, payload) })
+        Tcp::put_sum(&mut transport, pseudo, payload);
+        Some(Self { kind, ip, transport })
     }
 
     /// The bytes, in pieces.

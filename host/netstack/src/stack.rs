@@ -253,11 +253,13 @@ impl Netstack {
         self.link.flush();
     }
 
-    /// There is something to do at once: frames have come, or were written and not flushed.
+    /// There is something to do at once: frames have come, were written and not flushed, or may be to be written.
     #[inline]
     #[must_use]
     pub fn is_due(&self) -> bool {
-        self.link.written() > 0 || self.incoming.iter().any(Incoming::has_any)
+        self.link.written() > 0
+            || self.incoming.iter().any(Incoming::has_any)
+            || self.tcp.is_ready()
     }
 
     /// Frames that were written, and leave with the next flush.
@@ -276,6 +278,13 @@ impl Netstack {
 
     /// The same, but what it writes leaves with a later flush: one call for several steps.
     pub fn step_unflushed(&mut self, now: Time) -> bool {
+        let has_received = self.take_in(now);
+        self.send_out(now) || has_received
+    }
+
+    /// The first half of such a step: takes frames that have come, and does what is due; says whether any have. What a
+    /// program does about that before the second half leaves with it.
+    pub fn take_in(&mut self, now: Time) -> bool {
         if now >= self.look_at {
             self.look(now);
         }
@@ -284,8 +293,18 @@ impl Netstack {
         self.link.release(now);
         let lost = self.link.take_lost();
         self.counters.lost += u64::try_from(lost).unwrap_or(0);
-        let sent = self.transmit(now);
-        received + sent > 0
+        received > 0
+    }
+
+    /// The second half: sends what there is to send, up to a bound, with a later flush; says whether there was anything.
+    pub fn send_out(&mut self, now: Time) -> bool {
+        self.transmit(now, Stack::is_ready) > 0
+    }
+
+    /// The same, but what need not be done at once is left to the next [`Netstack::send_out`], until which
+    /// [`Netstack::is_due`] says that there is something to do.
+    pub fn send_urgent(&mut self, now: Time) -> bool {
+        self.transmit(now, |tcp| tcp.is_urgent(now)) > 0
     }
 
     /// When [`Netstack::step`] is to be called, if no frames come before.
@@ -311,10 +330,10 @@ impl Netstack {
         received
     }
 
-    fn transmit(&mut self, now: Time) -> usize {
+    fn transmit(&mut self, now: Time, has_more: impl Fn(&Stack<Vec<u8>>) -> bool) -> usize {
         let Self { link, tcp, counters, limits, .. } = self;
         let mut sent = 0;
-        while sent < limits.segments && tcp.is_ready() && link.has_room() {
+        while sent < limits.segments && has_more(tcp) && link.has_room() {
             let Some(transmit) = tcp.poll_transmit(now) else { break };
             sent += 1;
             let tuple = &transmit.tuple;

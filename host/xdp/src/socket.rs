@@ -84,6 +84,7 @@ impl Socket {
             read: Vec::with_capacity(BATCH),
             room: Vec::new(),
             idle: 0,
+            coming: 0,
         };
         let written = tx.next_produced();
         let spare = Vec::with_capacity(2 * BATCH);
@@ -107,6 +108,8 @@ pub struct Incoming {
     room: Vec<u8>,
     /// Calls in a row that have found nothing.
     idle: u32,
+    /// Position in the fill ring of the frame that comes next, unless another member gets it.
+    coming: u32,
 }
 
 impl Incoming {
@@ -126,7 +129,18 @@ impl Incoming {
     #[inline]
     #[must_use]
     pub fn has_any(&self) -> bool {
-        self.rx.filled() > 0
+        let has_any = self.rx.filled() > 0;
+        if !has_any {
+            self.expect();
+        }
+        has_any
+    }
+
+    /// Asks for the lines that the kernel writes next, most likely: they are near before its position says that it has.
+    #[inline]
+    fn expect(&self) {
+        self.rx.prefetch(self.rx.next_consumed());
+        self.umem.prefetch(self.fill.address(self.coming));
     }
 
     /// Gives at most `budget` frames that have arrived to `take`, from their Ethernet headers on, until it breaks off;
@@ -140,6 +154,7 @@ impl Incoming {
         let filled = self.rx.filled();
         if filled == 0 {
             self.idle = self.idle.wrapping_add(1);
+            self.expect();
             // Another member may have all frames of the fill ring in its own.
             if self.idle.is_multiple_of(IDLE_CALLS) && is_low(&self.fill) {
                 self.refill();
@@ -170,7 +185,9 @@ impl Incoming {
             }
         }
         self.rx.consumed(position);
-        if self.read.len() >= REFILL_MIN || is_low(&self.fill) {
+        self.coming = self.coming.wrapping_add(position.wrapping_sub(first));
+        // How full the fill ring is, is in another processor's cache.
+        if self.read.len() >= REFILL_MIN {
             self.refill();
         }
         to_usize(position.wrapping_sub(first))
@@ -178,6 +195,7 @@ impl Incoming {
 
     /// Gives the frames that were read to the kernel, and free ones if it has few.
     fn refill(&mut self) {
+        self.coming = self.fill.next_consumed();
         let Self { umem, fill, read, .. } = self;
         let Some(mut locked) = umem.lock() else { return };
         give_to(fill, umem, &mut locked, read);

@@ -20,7 +20,7 @@
 //!    in a frame that is this member's, which the kernel does not write until it is given back.
 //! 3. A frame is written only by the member that has it.
 
-use adverb_shm::alive;
+use adverb_shm::{alive, line};
 use adverb_sys::fork::{KeptFd, PerProcess};
 use adverb_sys::memory::{self, Mapping};
 use std::collections::HashMap;
@@ -251,6 +251,13 @@ impl Umem {
         // SAFETY: within the mapping (rule 1), and copied (rule 2) to as many bytes of this process.
         unsafe { std::ptr::copy_nonoverlapping(start, room.as_mut_ptr(), len) };
         Some(take(room))
+    }
+
+    /// Asks for the lines of a short packet that the kernel is about to put into the frame at `addr`, whatever that is.
+    #[inline]
+    pub(crate) fn prefetch(&self, addr: u64) {
+        let at = usize::try_from(addr).unwrap_or(0) + to_usize(HEADROOM_BYTES);
+        line::prefetch_bytes(self.frames.as_ptr().as_ptr().wrapping_add(at), SHORT_BYTES);
     }
 
     /// A frame that is this member's, to write to.
@@ -518,6 +525,8 @@ pub(crate) fn to_usize(number: u32) -> usize {
 
 /// What the kernel keeps at the front of each frame that it fills.
 const HEADROOM_BYTES: u32 = 256;
+/// A short packet, as far as it is asked for ahead of its use: 64 bytes by TCP.
+const SHORT_BYTES: usize = 192;
 /// Frames of a UMEM unless its maker says otherwise.
 const FRAMES: u32 = 8192;
 /// Frames that one may have.

@@ -32,6 +32,17 @@ impl<const MAX: usize> Room<MAX> {
             self.len += N;
         }
     }
+
+    /// Writes over bytes in use, from `at` on, which must all be there.
+    #[inline]
+    pub fn patch<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
+        let used = self.bytes.get_mut(..self.len).and_then(|used| used.get_mut(at..));
+        let place = used.and_then(|rest| rest.first_chunk_mut::<N>());
+        debug_assert!(place.is_some(), "no {N} bytes at {at}");
+        if let Some(place) = place {
+            *place = bytes;
+        }
+    }
 }
 
 impl<const MAX: usize> Default for Room<MAX> {
@@ -64,6 +75,8 @@ mod tests {
         used.push([1, 2, 3]);
         used.push([4]);
         assert_eq!(used.as_slice(), [1, 2, 3, 4]);
+        used.patch(2, [7, 8]);
+        assert_eq!(used.as_slice(), [1, 2, 7, 8]);
 
         let mut once = used;
         once.push([5]);

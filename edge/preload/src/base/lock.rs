@@ -47,8 +47,7 @@ impl Lock {
     /// Waits for the lock.
     #[inline]
     pub(crate) fn hold(&self) -> Held<'_> {
-        thread::enter();
-        let me = thread::id();
+        let me = thread::enter();
         if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait(me);
         }
@@ -59,8 +58,7 @@ impl Lock {
     /// written nonsense.
     #[inline]
     pub(crate) fn hold_within(&self, most_ns: u64) -> Option<Held<'_>> {
-        thread::enter();
-        let me = thread::id();
+        let me = thread::enter();
         if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err()
             && !self.wait_until(me, raw::now_ns().saturating_add(most_ns))
         {
@@ -73,8 +71,8 @@ impl Lock {
     /// The lock, if it is not held.
     #[inline]
     pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
-        thread::enter();
-        let taken = self.0.compare_exchange(0, thread::id(), Ordering::Acquire, Ordering::Relaxed);
+        let me = thread::enter();
+        let taken = self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
         if taken.is_err() {
             thread::leave();
         }

@@ -84,13 +84,23 @@ pub(crate) fn with<T>(f: impl FnOnce(&Thread) -> T) -> T {
 /// The calling thread, as others know it; see [`alive`].
 #[inline]
 pub(crate) fn id() -> u32 {
-    with(|thread| match thread.id.get() {
-        0 => {
-            thread.id.set(alive::thread(raw::thread_id()));
-            thread.id.get()
+    with(Thread::id)
+}
+
+impl Thread {
+    #[inline]
+    fn id(&self) -> u32 {
+        match self.id.get() {
+            0 => self.find_id(),
+            id => id,
         }
-        id => id,
-    })
+    }
+
+    #[cold]
+    fn find_id(&self) -> u32 {
+        self.id.set(alive::thread(raw::thread_id()));
+        self.id.get()
+    }
 }
 
 /// In a child just forked: its only thread has another number than the one it was copied from.
@@ -104,10 +114,13 @@ pub(crate) fn note_woken() {
     with(|thread| thread.has_woken.set(true));
 }
 
-/// The calling thread is about to take a lock: from here on handlers wait.
+/// The calling thread is about to take a lock: from here on handlers wait. Returns its number.
 #[inline]
-pub(crate) fn enter() {
-    with(|thread| thread.depth.set(thread.depth.get().wrapping_add(1)));
+pub(crate) fn enter() -> u32 {
+    with(|thread| {
+        thread.depth.set(thread.depth.get().wrapping_add(1));
+        thread.id()
+    })
 }
 
 /// The calling thread has released a lock; handlers that have waited run now.

@@ -93,6 +93,7 @@ fn receive(socket: &SocketRef, fd: c_int, parts: &[libc::iovec], flags: c_int) -
         discard: flags & libc::MSG_TRUNC != 0,
         now: flags & libc::MSG_DONTWAIT != 0,
         loan: None,
+        looked: false,
     };
     Some(match is_filtered {
         false => blocking::receive(socket, fd, parts, how),

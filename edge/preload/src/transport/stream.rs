@@ -52,6 +52,8 @@ pub(crate) struct Receive<'a> {
     pub(crate) now: bool,
     /// What comes out of a ring may be lent where it lies, rather than copied.
     pub(crate) loan: Option<&'a Loan<'a>>,
+    /// What frames have brought has just been looked for.
+    pub(crate) looked: bool,
 }
 
 impl Receive<'_> {
@@ -103,7 +105,9 @@ pub(crate) fn try_receive(
     into: &mut IoCursor<'_>,
     how: Receive<'_>,
 ) -> Step {
-    streams::look();
+    if !how.looked {
+        streams::look();
+    }
     if let Some(error) = socket.take_error() {
         return Step::Failed(Errno(error));
     }
@@ -325,7 +329,7 @@ pub(crate) unsafe fn try_receive_short(
     into: *mut u8,
     most: usize,
 ) -> Option<usize> {
-    let segment = plain_segment(socket)?;
+    let segment = plain_segment(socket).filter(|_| !streams::is_framed(socket))?;
     let _held = socket.receiving.hold();
     let is_source = segment.connection(socket).source() == Source::Ring;
     if !is_source || is_left_behind(socket, segment) {
@@ -342,8 +346,7 @@ pub(crate) unsafe fn try_receive_short(
 fn plain_segment(socket: &Socket) -> Option<&Segment> {
     let is_plain = socket.kind() == Kind::Stream
         && socket.route() == Route::Rings
-        && socket.flags.pending_error.load(Ordering::Relaxed) == 0
-        && !streams::is_framed(socket);
+        && socket.flags.pending_error.load(Ordering::Relaxed) == 0;
     is_plain.then(|| socket.mapped()).flatten()
 }
 
@@ -459,7 +462,8 @@ pub(crate) fn try_send_short(socket: &Socket, fd: c_int, from: *const u8, len: u
     if !is_plain || !ring.write_short(from, len) {
         return false;
     }
-    note_sent(socket, segment, fd, streamed, len, Sent::default());
+    let how = Sent { is_whole: true, more: false };
+    note_sent(socket, segment, fd, streamed, len, how);
     drop(held);
     if is_left_behind(socket, segment) {
         fallback::follow(socket, fd);

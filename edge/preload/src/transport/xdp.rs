@@ -62,6 +62,8 @@ struct Parts {
     uplinks: Vec<Arc<Uplink>>,
     queue: Arc<Queue>,
     keys: Guarded<Vec<Claim>>,
+    /// There are some, for looks without the lock.
+    has_keys: AtomicBool,
     domain: c_int,
     ways: Guarded<Ways>,
     /// The kernel is to be asked at each call that finds nothing: the program has been told what it has, or may be.
@@ -250,9 +252,12 @@ pub(crate) fn after_fork(is_child: bool) {
 
 /// How long a thread may sleep that waits for a socket with frames: one may have been on its way when the gate was shut.
 pub(crate) fn slice_ns() -> Option<u64> {
-    uplink::is_any().then(|| match raw::now_ns().saturating_sub(process().came_ns()) {
-        ..ACTIVE_NS => ACTIVE_SLICE_NS,
-        ACTIVE_NS.. => crate::socket::spin::SLICE_NS,
+    uplink::is_any().then(|| {
+        let now = raw::now_ns();
+        match now.saturating_sub(process().came_ns(now)) {
+            ..ACTIVE_NS => ACTIVE_SLICE_NS,
+            ACTIVE_NS.. => crate::socket::spin::SLICE_NS,
+        }
     })
 }
 
@@ -298,6 +303,7 @@ impl Frames {
             uplinks,
             queue,
             keys: Guarded::new(Vec::new()),
+            has_keys: AtomicBool::new(false),
             domain: raw::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET),
             ways: Guarded::new(Ways::default()),
             is_watched: AtomicBool::new(false),
@@ -312,13 +318,13 @@ impl Frames {
     fn claim(&self, socket: &Socket, fd: c_int) -> bool {
         // SAFETY: the program's descriptor, which is open for the length of this call.
         let twin = unsafe { BorrowedFd::borrow_raw(fd) };
-        let Parts { uplinks, queue, keys, .. } = &*self.parts;
+        let Parts { uplinks, queue, .. } = &*self.parts;
         for (uplink, key) in self.wanted(socket, fd) {
             if !process().enter(key, queue) {
                 continue; // Another socket of this process has the same name.
             }
             match uplink.claim(key, queue.gate(), twin) {
-                true => keys.with(|keys| keys.push((uplink, key))),
+                true => self.change_keys(|keys| keys.push((uplink, key))),
                 false => process().leave(&key),
             }
         }
@@ -344,7 +350,7 @@ impl Frames {
         }
         self.claim(socket, fd);
         let stale: Vec<_> = before.into_iter().filter(|claim| !is_in(&wanted, claim)).collect();
-        keys.with(|keys| keys.retain(|claim| !is_in(&stale, claim)));
+        self.change_keys(|keys| keys.retain(|claim| !is_in(&stale, claim)));
         self.let_go_of(&stale);
         if !is_covered {
             queue.open();
@@ -384,7 +390,7 @@ impl Frames {
     }
 
     fn let_go_of_keys(&self) {
-        self.let_go_of(&self.parts.keys.with(std::mem::take));
+        self.let_go_of(&self.change_keys(std::mem::take));
     }
 
     /// Lets go of keys that are the socket's no more.
@@ -397,8 +403,17 @@ impl Frames {
         keys.iter().for_each(|(_, key)| process().leave(key));
     }
 
+    fn change_keys<A>(&self, change: impl FnOnce(&mut Vec<Claim>) -> A) -> A {
+        let Parts { keys, has_keys, .. } = &*self.parts;
+        keys.with(|keys| {
+            let answer = change(keys);
+            has_keys.store(!keys.is_empty(), Ordering::Release);
+            answer
+        })
+    }
+
     fn has_keys(&self) -> bool {
-        self.parts.keys.with(|keys| !keys.is_empty())
+        self.parts.has_keys.load(Ordering::Acquire)
     }
 
     /// The family of the socket's addresses.

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use adverb_sockconf::Load;
-use adverb_switchover::{Route, Want};
+use adverb_switchover::{Route, Source, Want};
 
 use crate::base::config;
 use crate::base::iovec::IoCursor;
@@ -15,8 +15,9 @@ use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::socket::counters::add;
 use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
-use crate::socket::state::Socket;
+use crate::socket::state::{Kind, Socket};
 use crate::socket::{pacing, table};
+use crate::transport::ring::Segment;
 use crate::transport::stream::{NO_PARTS, Receive, Step, try_receive, try_send};
 use crate::transport::xdp::streams;
 use crate::transport::{bell, fallback, park, streak};
@@ -90,8 +91,15 @@ fn wait(
 ) -> Step {
     let errno = raw::errno();
     let seen = Seen::now();
-    if want == Want::Read && !now && socket.segment().is_some() {
-        streak::gather(socket);
+    if want == Want::Read {
+        streams::look();
+        if now {
+            if is_quiet(socket) {
+                return last_look(socket, fd, attempt);
+            }
+        } else if socket.segment().is_some() {
+            streak::gather(socket);
+        }
     }
     match attempt() {
         Step::Nothing => {}
@@ -149,6 +157,9 @@ fn wait(
         add(&socket.counters.rx_poll_miss, 1);
         let since = raw::now_ns();
         let slept = sleep(socket, fd, want, budget.slice_ns());
+        if want == Want::Read {
+            streams::look();
+        }
         budget.slept(since, most_ns);
         match attempt() {
             Step::Nothing => {}
@@ -170,18 +181,35 @@ fn wait(
     }
 }
 
+/// Whether a connection has its rings for good, and nothing in them to read or to be told of.
+#[inline]
+fn is_quiet(socket: &Socket) -> bool {
+    let is_plain = socket.kind() == Kind::Stream
+        && socket.route() == Route::Rings
+        && socket.flags.pending_error.load(Ordering::Relaxed) == 0
+        && !socket.flags.is_read_shut.load(Ordering::Relaxed)
+        && !socket.flags.wants_kernel.load(Ordering::Relaxed);
+    let is_empty = |segment: &Segment| {
+        segment.connection(socket).source() == Source::Ring && !park::has_news(socket, segment)
+    };
+    is_plain && socket.mapped().is_some_and(is_empty)
+}
+
 /// Nothing was there, and the program does not wait: before it is told so, now and then the kernel
 /// is asked whether the peer still lives.
 fn last_look(socket: &Socket, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step {
-    let now = raw::now_ns();
-    if socket.mapped().is_some() && park::is_look_due(socket, now) {
-        socket.waiting.looked_ns.store(now, Ordering::Relaxed);
-        park::look_at_kernel(socket, fd);
-        if socket.flags.is_peer_gone.load(Ordering::Relaxed) {
-            return match attempt() {
-                Step::Nothing => Step::Failed(Errno::AGAIN),
-                step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => step,
-            };
+    // Of one that frames carry the kernel knows nothing.
+    if socket.mapped().is_some() && !streams::is_framed(socket) {
+        let now = raw::now_ns();
+        if park::is_look_due(socket, now) {
+            socket.waiting.looked_ns.store(now, Ordering::Relaxed);
+            park::look_at_kernel(socket, fd);
+            if socket.flags.is_peer_gone.load(Ordering::Relaxed) {
+                return match attempt() {
+                    Step::Nothing => Step::Failed(Errno::AGAIN),
+                    step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => step,
+                };
+            }
         }
     }
     add(&socket.counters.rx_eagain, 1);
@@ -197,6 +225,7 @@ pub(crate) fn receive(
 ) -> Answer {
     raw::cancellation_point();
     let now = how.now || socket.flags.is_nonblocking.load(Ordering::Relaxed);
+    let how = Receive { looked: true, ..how };
     let mut cursor = IoCursor::new(parts);
     let wanted = cursor.remaining();
     let mut done = 0;

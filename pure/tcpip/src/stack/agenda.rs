@@ -49,6 +49,11 @@ impl Agenda {
         self.ready.front().copied()
     }
 
+    /// That slot, if it is the only one.
+    pub(super) fn only_ready(&self) -> Option<u32> {
+        self.first_ready().filter(|_| self.ready.len() == 1)
+    }
+
     /// The first ready slot has had its turn.
     pub(super) fn rotate(&mut self) {
         self.ready.rotate_left(self.ready.len().min(1));

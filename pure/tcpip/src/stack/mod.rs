@@ -380,6 +380,14 @@ impl<B: AsRef<[u8]>> Stack<B> {
         !self.resets.is_empty() || self.agenda.first_ready().is_some()
     }
 
+    /// The same, unless that can wait: there is but one connection to ask, which has nothing to send, and is only to be asked
+    /// for its deadline.
+    pub fn is_urgent(&self, now: Time) -> bool {
+        let is_calm = |slot| self.slots.get(slot).is_some_and(|one| one.connection.is_calm(now));
+        self.is_ready()
+            && !(self.resets.is_empty() && self.agenda.only_ready().is_some_and(is_calm))
+    }
+
     /// The next segment to send, if there is one. It must be sent.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<'_, B>> {
         if let Some((tuple, header)) = self.resets.pop_front() {

@@ -8,7 +8,7 @@ use crate::tcp::Connection;
 use crate::tuple::Tuple;
 
 /// Names a connection for as long as there is one.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ConnectionId {
     pub(super) slot: u32,
     generation: u32,

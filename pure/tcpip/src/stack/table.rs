@@ -15,6 +15,8 @@ pub(super) struct Table {
     /// By slot: its tuple, and the next slot of its chain.
     links: Vec<Option<Link>>,
     key: Key,
+    /// The slot that was found last.
+    last: u32,
     /// Tuples that were compared, since the begin.
     compared: u64,
 }
@@ -28,7 +30,7 @@ struct Link {
 impl Table {
     pub(super) fn new(slots: usize, key: Key) -> Self {
         let heads = vec![None; slots.next_power_of_two()];
-        Self { heads, links: vec![None; slots], key, compared: 0 }
+        Self { heads, links: vec![None; slots], key, last: 0, compared: 0 }
     }
 
     /// Tuples that were compared, since the begin.
@@ -37,11 +39,17 @@ impl Table {
     }
 
     pub(super) fn find(&mut self, tuple: &Tuple) -> Option<u32> {
+        // A hash costs more than what most segments need.
+        if self.link(self.last).is_some_and(|link| link.tuple == *tuple) {
+            self.compared += 1;
+            return Some(self.last);
+        }
         let mut at = self.heads.get(self.chain(tuple)).copied().flatten();
         while let Some(slot) = at {
             self.compared += 1;
             let link = self.link(slot)?;
             if link.tuple == *tuple {
+                self.last = slot;
                 return Some(slot);
             }
             at = link.next;

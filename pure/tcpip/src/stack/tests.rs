@@ -100,6 +100,50 @@ fn only_one_host_is_connected_to() {
     assert_eq!((connect("10.0.0.2", 80), connect("fd00::2", 80)), (Ok(()), Ok(())));
 }
 
+/// Goal: an answer that comes at once waits for nothing, and what can wait has its time; several ask for their turns.
+#[test]
+fn what_has_nothing_to_send_can_wait_and_what_has_does_not() {
+    let mut world = World::new(10, listen());
+    let client = world.connect(1, 1000);
+    world.carry();
+    let server = world.accept().unwrap();
+    let send = |stack: &mut Stack<Bytes>, id, now| {
+        stack.with(id, |end| end.send(vec![7; 64], now).unwrap());
+    };
+    for turn in 0..100 {
+        let now = world.now;
+        send(&mut world.stacks[1], client, now);
+        assert!(world.stacks[1].is_urgent(now));
+        world.carry();
+        world.stacks[0].with(server, |server| assert!(server.receive().is_some()));
+        // The first segments are acknowledged at once, by what `carry` carries.
+        let stack = &mut world.stacks[0];
+        assert!(turn < 20 || stack.is_ready() && !stack.is_urgent(now), "{turn}");
+        send(stack, server, now);
+        assert!(stack.is_urgent(now));
+        world.carry();
+        world.stacks[1].with(client, |client| assert!(client.receive().is_some()));
+        world.now = now.plus(Duration::from_micros(10));
+    }
+    // What is not answered is acknowledged in time, and a reset does not wait for that.
+    let now = world.now;
+    send(&mut world.stacks[1], client, now);
+    world.carry();
+    let stack = &mut world.stacks[0];
+    assert!(stack.next_deadline().is_some_and(|at| at <= now.plus(Config::default().ack_delay)));
+    stack.with(server, |server| assert!(server.receive().is_some()));
+    assert!(!stack.is_urgent(now) && stack.is_urgent(now.plus(Config::default().ack_delay)));
+    let other = tuple(9, 9);
+    stack.refuse_unknown(other, &syn_of(other), 0);
+    assert!(stack.is_urgent(now));
+}
+
+fn syn_of(tuple: Tuple) -> Tcp {
+    let mut stranger: Stack<Bytes> = Stack::new(1, [1, 1]);
+    stranger.connect(tuple.reversed(), &Config::default(), Time::ZERO).unwrap();
+    stranger.poll_transmit(Time::ZERO).unwrap().header
+}
+
 #[test]
 fn connections_come_up_carry_bytes_and_go_without_a_trace() {
     let mut world = World::new(10, listen());

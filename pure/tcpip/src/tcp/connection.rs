@@ -197,6 +197,15 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.orphaned
     }
 
+    /// [`Connection::poll_transmit`] would have nothing now, and change nothing.
+    pub fn is_calm(&self, now: Time) -> bool {
+        self.state != State::Closed
+            && !self.reset_due
+            && !self.clocks.ask
+            && !self.receiver.owes(now)
+            && self.sender.is_calm()
+    }
+
     /// What has happened since the last call.
     pub fn take_events(&mut self) -> Events {
         core::mem::take(&mut self.events)

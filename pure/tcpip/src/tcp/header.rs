@@ -131,13 +131,27 @@ impl Tcp {
         room
     }
 
+    /// Puts the checksum over `pseudo`, a header that has none yet, and the pieces of the payload into the header.
+    pub fn put_sum<'a>(
+        header: &mut Room<{ Self::LEN_MAX }>,
+        pseudo: Sum,
+        payload: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let sum = payload.fold(pseudo.with(header.as_slice()), Sum::with);
+        header.patch(SUM_AT, sum.finish().to_be_bytes());
+    }
+
     /// The header with the checksum over `pseudo`, itself and the pieces of the payload.
     pub fn emit_sum<'a>(
         &self,
         pseudo: Sum,
         payload: impl Iterator<Item = &'a [u8]>,
     ) -> Room<{ Self::LEN_MAX }> {
-        let sum = pseudo.with(self.emit(0).as_slice());
-        self.emit(payload.fold(sum, Sum::with).finish())
+        let mut header = self.emit(0);
+        Self::put_sum(&mut header, pseudo, payload);
+        header
     }
 }
+
+/// Where in a header its checksum is.
+const SUM_AT: usize = 16;

@@ -279,6 +279,15 @@ impl<B: AsRef<[u8]>> Sender<B> {
         self.next = self.next.max(self.unacked);
     }
 
+    /// There is nothing that could leave: all has been sent, nothing is lost, and no probe is due.
+    pub(super) fn is_calm(&self) -> bool {
+        self.next > 0
+            && self.next >= self.outbox.end_with_fin()
+            && !self.board.has_lost()
+            && !self.probe.window_due
+            && !self.probe.tail_due
+    }
+
     /// What leaves next; it must leave.
     pub(super) fn choose(&mut self, now: Time) -> Option<Choice> {
         if self.pacer.waits(now) {

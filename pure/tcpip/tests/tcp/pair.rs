@@ -258,7 +258,10 @@ impl Pair {
     fn transmit(&mut self, at: usize) {
         for round in 0.. {
             assert!(round < 100_000, "no end of segments: {}", self.describe());
-            let Some(departure) = self.sides[at].connection.poll_transmit(self.now) else {
+            let is_calm = self.sides[at].connection.is_calm(self.now);
+            let departure = self.sides[at].connection.poll_transmit(self.now);
+            assert!(!is_calm || departure.is_none(), "a calm connection has something to send");
+            let Some(departure) = departure else {
                 break;
             };
             let pseudo = |len| Sum::pseudo_v4(ADDRESS, ADDRESS, 6, len);

@@ -119,9 +119,10 @@ fn attempt(
     asks: bool,
 ) -> Outcome {
     let queue = frames.queue();
+    let has_any = frames.has_any();
     let first = queue.first();
     if first == Side::Frames
-        && frames.has_any()
+        && has_any
         && let Some(outcome) = take(socket, frames, request)
     {
         return outcome;
@@ -141,7 +142,7 @@ fn attempt(
             }
         }
     }
-    let taken = if frames.has_any() { take(socket, frames, request) } else { None };
+    let taken = if has_any { take(socket, frames, request) } else { None };
     taken.unwrap_or(Err(Errno::AGAIN))
 }
 

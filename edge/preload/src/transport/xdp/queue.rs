@@ -29,6 +29,8 @@ pub(crate) struct Queue {
     /// Frames so far, with those that brought none, modulo two to the power of 32.
     arrived: AtomicU32,
     door: Guarded<Door>,
+    /// Whether it is open, for looks without the lock.
+    is_open: AtomicBool,
     /// The kernel may have earlier ones than those that have come since the gate was opened.
     is_kernel_first: AtomicBool,
     /// Of those that wait, the first so many came before it was shut. Changed under the lock of those.
@@ -77,6 +79,7 @@ impl Queue {
             dropped: AtomicU64::new(0),
             arrived: AtomicU32::new(0),
             door: Guarded::new(Door { uplinks: Vec::new(), holds: 1, kernels: 0 }),
+            is_open: AtomicBool::new(false),
             is_kernel_first: AtomicBool::new(true),
             earlier: AtomicUsize::new(0),
             openings: AtomicU64::new(0),
@@ -116,7 +119,9 @@ impl Queue {
                 waiting.bytes -= charge(&taken.bytes);
                 self.len.store(waiting.datagrams.len(), Ordering::Release);
                 let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-                let _ = self.earlier.fetch_update(o, r, |earlier| earlier.checked_sub(1));
+                if self.earlier.load(r) > 0 {
+                    let _ = self.earlier.fetch_update(o, r, |earlier| earlier.checked_sub(1));
+                }
             }
             Some(answer)
         })
@@ -274,7 +279,7 @@ impl Queue {
 
     /// The kernel brings what comes.
     pub(super) fn is_shut(&self) -> bool {
-        self.door.with(|door| door.holds > 0)
+        !self.is_open.load(Ordering::Acquire)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -289,6 +294,7 @@ impl Queue {
     }
 
     fn move_gate(&self, door: &Door) {
+        self.is_open.store(door.holds == 0, Ordering::Release);
         door.uplinks.iter().for_each(|uplink| uplink.set_gate(self.gate, door.holds == 0));
     }
 }

@@ -169,18 +169,23 @@ pub(crate) fn look() {
             if looks.is_multiple_of(STEP_LOOKS) || carriers.iter().any(Carrier::is_due) {
                 let now = raw::now_ns();
                 process.program_ns.store(now, Ordering::Relaxed);
-                step_all(carriers, now);
+                each(carriers, |carrier| carrier.step_for_news(now));
             }
         });
     }
 }
 
-fn step_all(carriers: &mut Vec<Carrier>, now_ns: u64) -> bool {
-    let mut is_busy = false;
+/// Calls `step` with each carrier. Those that are over are gone after that.
+fn each(carriers: &mut Vec<Carrier>, mut step: impl FnMut(&mut Carrier)) {
     carriers.retain_mut(|carrier| {
-        is_busy |= carrier.step(now_ns);
+        step(carrier);
         !carrier.is_over()
     });
+}
+
+fn step_all(carriers: &mut Vec<Carrier>, now_ns: u64) -> bool {
+    let mut is_busy = false;
+    each(carriers, |carrier| is_busy |= carrier.step(now_ns));
     is_busy
 }
 
@@ -209,7 +214,7 @@ pub(crate) fn written(socket: &Socket, what: Written) {
         carrier.send_from_ring(framed.id, now);
         match what.streamed >= STREAM_BYTES {
             true => carrier.step_stream(now),
-            false => _ = carrier.step(now),
+            false => carrier.step_for_written(now),
         }
         carrier.deadline_ns(now)
     });
@@ -410,7 +415,7 @@ pub(crate) fn linger() {
 }
 
 /// Looks in which nothing is due until the next step.
-const STEP_LOOKS: u32 = 8;
+const STEP_LOOKS: u32 = 64;
 /// What is sent without anything received in between is a stream, from so many bytes on.
 const STREAM_BYTES: u64 = 256 << 10;
 /// The kernel carries a stream of so many bytes, if calls send as many as this at a time.

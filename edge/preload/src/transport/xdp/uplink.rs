@@ -20,10 +20,12 @@ use adverb_sys::netdev::{self, Interface};
 use adverb_sys::routes::{Neighbour, Route, Routes};
 use adverb_tcpip::ethernet::Mac;
 use adverb_tcpip::frame::{Checksums, Frame};
+use adverb_tcpip::tuple::Tuple;
 use adverb_wire::ip::Sum;
 use adverb_xdp::gate::GATES;
 use adverb_xdp::owner::name_of;
 use adverb_xdp::socket::{Incoming, Outgoing};
+use adverb_xdp::steering::Protocol;
 use adverb_xdp::umem::Writer;
 use adverb_xdp::{Key, Membership};
 
@@ -40,11 +42,13 @@ pub(super) struct Process {
     listed: Turns<()>,
     asked: Turns<u32>,
     /// Whose a datagram is: by both ends, or by the local one.
-    queues: Guarded<HashMap<Key, Arc<Queue>>>,
+    queues: Guarded<Queues>,
     gates: Guarded<Gates>,
     /// There was none for some socket, and it has been said.
     has_refused: AtomicBool,
-    /// When a frame last came.
+    /// Batches of frames that have come; how many had when that was last asked, and when the last of them were new then.
+    came: AtomicU64,
+    came_asked: AtomicU64,
     came_ns: AtomicU64,
     /// Descriptors of this library's own; 0: none.
     own: [AtomicI32; OWN_MAX],
@@ -67,15 +71,38 @@ impl Gates {
     }
 }
 
+/// Queues by the ends of what goes there.
+#[derive(Debug, Default)]
+struct Queues {
+    all: HashMap<Key, Arc<Queue>>,
+    /// Both ends of the last datagram, and its queue.
+    last: Option<(Key, Arc<Queue>)>,
+}
+
+impl Queues {
+    /// The queue of a datagram with these ends.
+    #[inline]
+    fn find(&mut self, exact: &Key) -> Option<&Arc<Queue>> {
+        if self.last.as_ref().is_none_or(|(last, _)| last != exact) {
+            let any = Key { remote: None, ..*exact };
+            let found = self.all.get(exact).or_else(|| self.all.get(&any))?;
+            self.last = Some((*exact, Arc::clone(found)));
+        }
+        self.last.as_ref().map(|(_, queue)| queue)
+    }
+}
+
 impl Default for Process {
     fn default() -> Self {
         Self {
             uplinks: Guarded::new(Vec::new()),
             listed: Turns::default(),
             asked: Turns::default(),
-            queues: Guarded::new(HashMap::new()),
+            queues: Guarded::new(Queues::default()),
             gates: Guarded::new(Gates::default()),
             has_refused: AtomicBool::new(false),
+            came: AtomicU64::new(0),
+            came_asked: AtomicU64::new(0),
             came_ns: AtomicU64::new(0),
             own: [const { AtomicI32::new(0) }; OWN_MAX],
         }
@@ -123,17 +150,20 @@ impl Process {
 
     /// Datagrams that match go to this queue; refused if they go to another.
     pub(super) fn enter(&self, key: Key, queue: &Arc<Queue>) -> bool {
-        self.queues.with(|queues| match queues.entry(key) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(place) => {
-                place.insert(Arc::clone(queue));
-                true
+        self.queues.with(|queues| {
+            queues.last = None;
+            match queues.all.entry(key) {
+                Entry::Occupied(_) => false,
+                Entry::Vacant(place) => {
+                    place.insert(Arc::clone(queue));
+                    true
+                }
             }
         })
     }
 
     pub(super) fn leave(&self, key: &Key) {
-        drop(self.queues.with(|queues| queues.remove(key)));
+        drop(self.queues.with(|queues| (queues.last.take(), queues.all.remove(key))));
     }
 
     /// A gate for a socket; `None`, which is counted, if others have all of them.
@@ -154,7 +184,12 @@ impl Process {
         self.gates.with(|gates| gates.free.push(gate));
     }
 
-    pub(super) fn came_ns(&self) -> u64 {
+    /// When frames last came, as far as that is asked for now and then: the clock costs as much as a look.
+    pub(super) fn came_ns(&self, now_ns: u64) -> u64 {
+        let came = self.came.load(Ordering::Relaxed);
+        if self.came_asked.swap(came, Ordering::Relaxed) != came {
+            self.came_ns.store(now_ns, Ordering::Relaxed);
+        }
         self.came_ns.load(Ordering::Relaxed)
     }
 
@@ -185,12 +220,20 @@ impl Process {
     }
 
     /// Puts the datagram of a frame into the queue of its socket, which counts the frame in any case, as its gate has.
-    fn deliver(&self, frame: &[u8], datagram: Option<(SocketAddr, &[u8])>) {
-        let Some(exact) = Key::of_frame(frame) else { return };
-        let any = Key { remote: None, ..exact };
+    #[inline]
+    fn deliver(&self, frame: &[u8], datagram: Option<(Tuple, &[u8])>) {
+        let ends = match datagram {
+            Some((tuple, _)) => Some(Key {
+                protocol: Protocol::Udp,
+                local: SocketAddr::new(tuple.local, tuple.local_port),
+                remote: Some(SocketAddr::new(tuple.remote, tuple.remote_port)),
+            }),
+            None => Key::of_frame(frame),
+        };
+        let Some(ends) = ends else { return };
         self.queues.with(|queues| {
-            if let Some(queue) = queues.get(&exact).or_else(|| queues.get(&any)) {
-                if let Some((from, bytes)) = datagram {
+            if let Some(queue) = queues.find(&ends) {
+                if let (Some((_, bytes)), Some(from)) = (datagram, ends.remote) {
                     queue.push(from, bytes);
                 }
                 queue.note_arrival();
@@ -414,7 +457,7 @@ impl Uplink {
             });
         }
         if count > 0 {
-            process().came_ns.store(raw::now_ns(), Ordering::Relaxed);
+            process().came.fetch_add(1, Ordering::Relaxed);
         }
         count
     }
@@ -455,25 +498,24 @@ impl Uplink {
         }
     }
 
-    /// The datagram of a frame, and where it comes from, unless it is damaged or not for this host.
-    fn datagram<'a>(&self, frame: &'a [u8]) -> Option<(SocketAddr, &'a [u8])> {
+    /// The datagram of a frame, and its ends, unless it is damaged or not for this host.
+    #[inline]
+    fn datagram<'a>(&self, frame: &'a [u8]) -> Option<(Tuple, &'a [u8])> {
         let (to, _) = frame.split_first_chunk::<6>()?;
-        let is_group = Mac(*to).is_group();
-        if !is_group && *to != self.facts.with(|facts| facts.mac) && *to != self.facts().mac {
-            return None;
-        }
         let Ok(Frame::Udp { tuple, payload }) = Frame::parse(frame, Checksums::Trusted) else {
             return None;
         };
-        if is_group && Mac::of_group(tuple.local) != Some(Mac(*to)) {
-            return None;
-        }
         let header = payload.start.saturating_sub(UDP_BYTES);
         let (datagram, bytes) = (frame.get(header..payload.end)?, frame.get(payload)?);
-        let is_strange = self.facts.with(|facts| facts.is_strange(tuple.remote));
-        let is_good = !is_strange && is_intact(tuple.remote, tuple.local, datagram);
-        let from = SocketAddr::new(tuple.remote, tuple.remote_port);
-        is_good.then_some((from, bytes))
+        let is_group = Mac(*to).is_group();
+        let (is_its, is_strange) =
+            self.facts.with(|facts| (*to == facts.mac, facts.is_strange(tuple.remote)));
+        let is_for_us = match is_group {
+            true => Mac::of_group(tuple.local) == Some(Mac(*to)),
+            false => is_its || *to == self.facts().mac,
+        };
+        let is_good = is_for_us && !is_strange && is_intact(tuple.remote, tuple.local, datagram);
+        is_good.then_some((tuple, bytes))
     }
 }
 
@@ -541,14 +583,14 @@ mod tests {
         let process = Process::default();
         let queue = Arc::new(Queue::new(0, 1 << 20));
         let local: SocketAddr = "10.0.0.1:4791".parse().expect("an address");
-        let protocol = adverb_xdp::steering::Protocol::Udp;
-        assert!(process.enter(Key { protocol, local, remote: None }, &queue));
+        assert!(process.enter(Key { protocol: Protocol::Udp, local, remote: None }, &queue));
         let header = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
         let frame = [&[0; 12], &[8, 0][..], &header, &[0, 7, 0x12, 0xb7]].concat();
         process.deliver(&frame, None);
         assert_eq!((queue.arrived(), queue.has_any()), (1, false));
-        let from = "10.0.0.2:7".parse().expect("an address");
-        process.deliver(&frame, Some((from, b"1")));
+        let (remote, remote_port) = ("10.0.0.2".parse().expect("an address"), 7);
+        let tuple = Tuple { local: local.ip(), local_port: 4791, remote, remote_port };
+        process.deliver(&frame, Some((tuple, b"1")));
         assert_eq!((queue.arrived(), queue.has_any()), (2, true));
     }
 }

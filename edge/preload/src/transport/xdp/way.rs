@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use adverb_sys::routes::Neighbour;
 use adverb_tcpip::ethernet::Mac;
-use adverb_wire::ip::emit_udp_headers;
-use adverb_wire::{Flow, Marks};
+use adverb_wire::ip::{Ipv4, Ipv6, emit_udp_headers};
+use adverb_wire::{Flow, Marks, Room};
 
 use super::uplink::{UDP_BYTES, Uplink, pseudo};
 use crate::base::iovec::IoCursor;
@@ -109,11 +109,17 @@ impl By {
         };
         let [s0, s1] = sum.to_be_bytes();
         let kind: u16 = if flow.is_ipv6() { IPV6 } else { IPV4 };
+        // Two pieces cost less than five.
+        let mut head = Room::<HEAD_BYTES_MAX>::new();
+        head.push(*macs);
+        head.push(kind.to_be_bytes());
+        match (ip.first_chunk::<{ Ipv6::LEN }>(), ip.first_chunk::<{ Ipv4::LEN }>()) {
+            (Some(ip), _) => head.push(*ip),
+            (None, ip) => head.push(*ip?),
+        }
+        head.push([a, b, c, d, e, f, s0, s1]);
         uplink.send(|writer| {
-            writer.push(macs);
-            writer.push(&kind.to_be_bytes());
-            writer.push(ip);
-            writer.push(&[a, b, c, d, e, f, s0, s1]);
+            writer.push(head.as_slice());
             writer.push(payload);
         })
     }
@@ -280,6 +286,8 @@ fn place(to: SocketAddr) -> usize {
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
+/// Headers of Ethernet, IPv6 and UDP.
+const HEAD_BYTES_MAX: usize = 14 + Ipv6::LEN + UDP_BYTES;
 /// Destinations of one socket that are known at a time.
 const WAYS: usize = 64;
 /// How long an answer of the kernel counts; how long it is not asked again about what it does not know; and about what is

@@ -2,7 +2,7 @@
 //!
 //! Each has the end of its rings that a peer in another process would have. Nothing here waits.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -31,7 +31,7 @@ pub(super) struct Carrier {
     pub(super) index: u32,
     pub(super) membership: Membership,
     pub(super) net: Netstack,
-    pub(super) carried: HashMap<ConnectionId, Carried>,
+    pub(super) carried: BTreeMap<ConnectionId, Carried>,
     /// When to look whether the owner has ended.
     look_at_ns: u64,
     /// When a stream's frames were last handed to the kernel.
@@ -93,7 +93,7 @@ pub(super) const fn time(now_ns: u64) -> Time {
 
 impl Carrier {
     pub(super) fn new(index: u32, membership: Membership, net: Netstack) -> Self {
-        let carried = HashMap::new();
+        let carried = BTreeMap::new();
         Self { index, membership, net, carried, look_at_ns: 0, flushed_ns: 0, is_over: false }
     }
 
@@ -146,6 +146,23 @@ impl Carrier {
         is_busy
     }
 
+    /// The same by a thread that waits: where something has come, what it does with that is more urgent than what can wait.
+    pub(super) fn step_for_news(&mut self, now_ns: u64) {
+        let has_news = self.take_in(now_ns);
+        match has_news {
+            true => self.net.send_urgent(time(now_ns)),
+            false => self.net.send_out(time(now_ns)),
+        };
+        self.net.flush();
+    }
+
+    /// The same after the program has written: that leaves before anything else is done.
+    pub(super) fn step_for_written(&mut self, now_ns: u64) {
+        self.net.send_urgent(time(now_ns));
+        self.net.flush();
+        self.step(now_ns);
+    }
+
     /// The same for a stream: what it writes leaves once there is some of it, or some time has passed since some has.
     pub(super) fn step_stream(&mut self, now_ns: u64) {
         self.step_unflushed(now_ns);
@@ -156,6 +173,12 @@ impl Carrier {
     }
 
     fn step_unflushed(&mut self, now_ns: u64) -> bool {
+        let is_busy = self.take_in(now_ns);
+        self.net.send_out(time(now_ns)) || is_busy
+    }
+
+    /// Takes what has come. Says whether there was anything.
+    fn take_in(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.look_at_ns {
             self.look_at_ns = now_ns + LOOK_NS;
             if self.membership.has_ended() {
@@ -163,41 +186,34 @@ impl Carrier {
                 return false;
             }
         }
-        let mut is_busy = self.net.step_unflushed(time(now_ns));
-        let mut has_more = false;
+        let mut is_busy = self.net.take_in(time(now_ns));
         while let Some(event) = self.net.tcp().poll_event() {
             is_busy = true;
             match event {
-                Event::Connection(id, _) => has_more |= self.serve(id, now_ns),
+                Event::Connection(id, _) => self.serve(id, now_ns),
                 Event::Acceptable(_) => {}
             }
-        }
-        if has_more {
-            self.net.step_unflushed(time(now_ns));
         }
         is_busy
     }
 
-    /// Something has happened to a connection. Says whether it has something to send.
-    pub(super) fn serve(&mut self, id: ConnectionId, now_ns: u64) -> bool {
-        let is_sending = self.send_from_ring(id, now_ns);
+    /// Something has happened to a connection.
+    pub(super) fn serve(&mut self, id: ConnectionId, now_ns: u64) {
         let Self { net, carried, .. } = self;
-        let Some(one) = carried.get_mut(&id) else {
-            net.tcp().let_go(id);
-            return false;
-        };
-        let before = net.tcp().get(id).map_or(0, tcp::Connection::readable_bytes);
-        let Some(is_at_end) = net.tcp().with(id, |connection| one.fill_ring(connection)) else {
-            return false;
-        };
+        let Some(one) = carried.get_mut(&id) else { return net.tcp().let_go(id) };
+        let served = net.tcp().with(id, |connection| {
+            // A ring that its program has spoilt has nothing to send.
+            let _ = one.empty_ring(connection, time(now_ns));
+            let is_at_end = one.fill_ring(connection);
+            (is_at_end, connection.state() == State::Closed)
+        });
+        let Some((is_at_end, is_over)) = served else { return };
         if is_at_end {
             one.tell_fin();
         }
-        let over = net.tcp().get(id).is_none_or(|connection| connection.state() == State::Closed);
-        if over {
+        if is_over {
             self.finish(id);
         }
-        is_sending || before > 0
     }
 
     /// Takes what the program has written. Says whether there was anything.
@@ -412,7 +428,7 @@ impl Carried {
 
     /// Moves what has come into the ring, as far as there is room. Says whether that was the last of it.
     pub(super) fn fill_ring(&mut self, connection: &mut tcp::Connection<Vec<u8>>) -> bool {
-        let mut has_moved = self.put(&[]);
+        let mut has_moved = !self.rest.is_empty() && self.put(&[]);
         while self.rest.is_empty() {
             let Some(received) = connection.receive() else { break };
             has_moved |= self.put(received.as_ref());
