@@ -129,12 +129,14 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
     // A wrong call closes nothing.
     let closes_all = flags & cloexec == 0 && flags & !unshare == 0 && first <= last;
     let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
+    let others_keep_theirs = flags & unshare != 0 && raw::has_threads();
     if closes_all {
         doorbell::closes(number(first)..=number(last));
-        xtreme::closes(&(number(first)..=number(last)));
+        if !others_keep_theirs {
+            xtreme::closes(&(number(first)..=number(last)));
+        }
     }
     if closes_all && !signal::is_vfork_child() {
-        let others_keep_theirs = flags & unshare != 0 && raw::has_threads();
         let each = if others_keep_theirs { exec_target::prepare_standard } else { closes };
         table::each(first as usize, last as usize, each);
     }

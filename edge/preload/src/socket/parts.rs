@@ -154,8 +154,8 @@ parts! {
 
     /// The queue of completions that a socket belongs to; see `rings.rs`.
     pub(crate) struct Completions {
-        /// The descriptor of its ring and one, once it has one; and by what logic it is to have one, or 0.
-        ring: AtomicU32,
+        /// Its ring, once it has one; and by what logic it is to have one, or 0.
+        ring: AtomicU64,
         ring_logic: AtomicU64,
         /// What the program has said of it for completions, if it has.
         user_data: AtomicU64,

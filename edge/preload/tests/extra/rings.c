@@ -74,6 +74,40 @@ static void closed(void) {
 	close(fd), close(pipes[0]), close(pipes[1]), close(first);
 }
 
+/* The number of a ring that is closed becomes that of another ring, for other sockets: the first one's get one anew. */
+static void reused(void) {
+	struct sockaddr_storage at;
+	struct vma_ring_alloc_logic_attr logic = { .comp_mask = VMA_RING_ALLOC_MASK_RING_INGRESS |
+		VMA_RING_ALLOC_MASK_RING_USER_ID, .ring_alloc_logic = RING_LOGIC_PER_USER_ID, .ingress = 1 };
+	int fds[2], rings[2];
+	for (int which = 0; which < 2; which++) {
+		fds[which] = socket(AF_INET, SOCK_DGRAM, 0);
+		logic.user_id = 900 + which;
+		CHECK(!setsockopt(fds[which], SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &logic, sizeof logic));
+	}
+	socklen_t len = loopback(AF_INET, &at);
+	CHECK(!bind(fds[0], (struct sockaddr *)&at, len) && (rings[0] = ring(fds[0])) >= 0 && !close(rings[0]));
+	len = loopback(AF_INET, &at);
+	CHECK(!bind(fds[1], (struct sockaddr *)&at, len) && (rings[1] = ring(fds[1])) == rings[0]);
+	CHECK(ring(fds[0]) >= 0 && ring(fds[0]) != rings[1]);
+	close(fds[0]), close(fds[1]);
+}
+
+static void *closes_its_own(void *fd) {
+	CHECK(!close_range(*(int *)fd, *(int *)fd, CLOSE_RANGE_UNSHARE));
+	return NULL;
+}
+
+/* A thread that closes descriptors for itself alone leaves others their rings. */
+static void unshared(void) {
+	struct sockaddr_storage at;
+	int fd = bound(AF_INET, SOCK_DGRAM, &at), first = ring(fd), copy = first;
+	pthread_t thread;
+	CHECK(first >= 0 && !pthread_create(&thread, NULL, closes_its_own, &copy) && !pthread_join(thread, NULL));
+	CHECK(fcntl(first, F_GETFD) >= 0 && ring(fd) == first);
+	close(fd);
+}
+
 int main(void) {
 	CHECK((api = vma_get_api()));
 	uint64_t mask = VMA_EXTRA_API_GET_SOCKET_RINGS_NUM | VMA_EXTRA_API_GET_SOCKET_RINGS_FDS |
@@ -88,5 +122,7 @@ int main(void) {
 		try_kind(six ? AF_INET6 : AF_INET, SOCK_STREAM);
 	}
 	closed();
+	reused();
+	unshared();
 	return 0;
 }

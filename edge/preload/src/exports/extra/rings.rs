@@ -33,15 +33,37 @@ enum Key {
     Core(u32),
 }
 
-/// The rings of this process: what they are for, and their descriptors.
-static RINGS: Guarded<Vec<(Key, c_int)>> = Guarded::new(Vec::new());
+/// A ring: what it is for, its descriptor, and which one it is, as another may get its descriptor after it.
+#[derive(Clone, Copy, Debug)]
+struct Ring {
+    key: Key,
+    fd: c_int,
+    turn: u32,
+}
+
+impl Ring {
+    /// As its sockets know it: never 0.
+    fn word(self) -> u64 {
+        (u64::from(self.turn) << u32::BITS) + u64::from(self.fd.cast_unsigned()) + 1
+    }
+}
+
+/// The rings of this process.
+#[derive(Debug)]
+struct Rings {
+    all: Vec<Ring>,
+    /// How many there have been.
+    turns: u32,
+}
+
+static RINGS: Guarded<Rings> = Guarded::new(Rings { all: Vec::new(), turns: 0 });
 /// There has been one: closing descriptors means something.
 static HAS_ANY: AtomicBool = AtomicBool::new(false);
 
 /// The ring of a socket; `None` if it has none yet, for want of an address, or is the kernel's alone.
 pub(crate) fn of(socket: &SocketRef, fd: c_int) -> Option<c_int> {
     let known = socket.completions.ring.load(Ordering::Acquire);
-    if let Some(ring) = number(known).filter(|ring| is_ring(*ring)) {
+    if let Some(ring) = number(known) {
         return Some(ring);
     }
     if is_plain(socket) {
@@ -58,26 +80,26 @@ pub(crate) fn of(socket: &SocketRef, fd: c_int) -> Option<c_int> {
         Logic::Core => Key::Core(raw::processor()),
     };
     let ring = of_key(key)?;
-    let word = u32::try_from(ring).ok()?.checked_add(1)?;
     let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-    match socket.completions.ring.compare_exchange(known, word, o, r) {
-        Ok(_) => Some(ring),
+    match socket.completions.ring.compare_exchange(known, ring.word(), o, r) {
+        Ok(_) => Some(ring.fd),
         Err(first) => number(first),
     }
 }
 
-/// The descriptor that a socket's word for its ring stands for; 0 for none.
-fn number(word: u32) -> Option<c_int> {
-    c_int::try_from(word.checked_sub(1)?).ok()
+/// The descriptor of the ring that a socket's word stands for; `None` if that one is gone, or there has been none.
+fn number(word: u64) -> Option<c_int> {
+    let is_it = |ring: &&Ring| ring.word() == word;
+    (word != 0).then(|| RINGS.with(|rings| rings.all.iter().find(is_it).map(|ring| ring.fd)))?
 }
 
 /// The ring for that; a new one, unless there are as many as there may be.
-fn of_key(key: Key) -> Option<c_int> {
+fn of_key(key: Key) -> Option<Ring> {
     forks::join(Rank::Rings, RINGS.lock());
     let most = config::get().rings_max;
-    RINGS.with(|rings| {
-        if let Some((_, fd)) = rings.iter().find(|(known, _)| *known == key) {
-            return Some(*fd);
+    RINGS.with(|Rings { all: rings, turns }| {
+        if let Some(ring) = rings.iter().find(|ring| ring.key == key) {
+            return Some(*ring);
         }
         if most > 0 && rings.len() >= most {
             // Sockets beyond the limit share those that there are, in turn.
@@ -88,21 +110,22 @@ fn of_key(key: Key) -> Option<c_int> {
                     usize::try_from(number).unwrap_or(0)
                 }
             };
-            return rings.get(turn % rings.len()).map(|(_, fd)| *fd);
+            return rings.get(turn % rings.len()).copied();
         }
-        let fd = raw::new_epoll().ok()?;
-        rings.push((key, fd));
+        let ring = Ring { key, fd: raw::new_epoll().ok()?, turn: *turns };
+        *turns = turns.wrapping_add(1);
+        rings.push(ring);
         HAS_ANY.store(true, Ordering::Release);
-        Some(fd)
+        Some(ring)
     })
 }
 
 /// In a child just forked: its rings are its own, under the numbers that the program knows.
 pub(crate) fn after_fork() {
     RINGS.with(|rings| {
-        for (_, fd) in rings {
+        for ring in &rings.all {
             if let Ok(new) = raw::new_epoll() {
-                let _ = raw::replace(new, *fd);
+                let _ = raw::replace(new, ring.fd);
                 raw::close(new);
             }
         }
@@ -113,16 +136,16 @@ pub(crate) fn after_fork() {
 /// whether there are any.
 pub(crate) fn closes(fds: &RangeInclusive<c_int>) -> bool {
     HAS_ANY.load(Ordering::Acquire)
-        && RINGS.with(|rings| {
+        && RINGS.with(|Rings { all: rings, .. }| {
             let before = rings.len();
-            rings.retain(|(_, fd)| !fds.contains(fd));
+            rings.retain(|ring| !fds.contains(&ring.fd));
             rings.len() < before
         })
 }
 
 /// Whether a descriptor is that of a ring.
 pub(crate) fn is_ring(fd: c_int) -> bool {
-    RINGS.with(|rings| rings.iter().any(|(_, known)| *known == fd))
+    RINGS.with(|rings| rings.all.iter().any(|ring| ring.fd == fd))
 }
 
 /// Addresses of sockets differ by at least so much.
