@@ -83,9 +83,10 @@ fn part(socket: &Socket, segment: &Segment, fd: c_int) {
         fallback::send_the_rest(socket, fd);
         return offer::withdraw(socket);
     }
-    let until = raw::now_ns() + NOTIFYING_NS;
+    let (until, mut round) = (raw::now_ns() + NOTIFYING_NS, 0);
     while connection.is_being_notified() && raw::now_ns() < until {
-        raw::give_way();
+        // What sends it may wait for this very processor, which to give way alone may not give it.
+        fallback::pause(&mut round);
     }
     if closing.is_unread {
         let now = libc::linger { l_onoff: 1, l_linger: 0 };
@@ -211,5 +212,5 @@ fn shut_leaving(socket: &Socket, segment: &Segment, fd: c_int, how: c_int) -> bo
     is_all_sent
 }
 
-/// How long to wait for a bell that is being sent: to give way takes long where processors are busy.
+/// How long to wait for a bell that is being sent: that takes long where processors are busy.
 const NOTIFYING_NS: u64 = 100_000_000;

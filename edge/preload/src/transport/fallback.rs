@@ -202,7 +202,7 @@ impl Patience {
 }
 
 /// Waits for what the other end is about to have done: naps are long where processors are busy.
-fn pause(round: &mut u32) {
+pub(crate) fn pause(round: &mut u32) {
     *round += 1;
     if *round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
 }

@@ -47,6 +47,7 @@ fn the_child() {
         ["ask", port] => nonsense::ask_by_datagrams(number(port)),
         ["unmappable", port] => nonsense::talk_without_mappings(number(port)),
         ["leave", port] => nonsense::leave(number(port)),
+        ["close", port] => nonsense::close(number(port)),
         _ => panic!("no such role: {role}"),
     }
 }

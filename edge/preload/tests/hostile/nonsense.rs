@@ -463,6 +463,29 @@ fn a_neighbour_that_stops_in_the_midst_does_not_keep_an_end_from_leaving() {
     }
 }
 
+/// Goal: an end that closes leaves the processor to a neighbour that is about to ring: that one may have been taken from it by
+/// the very end that waits. Method: the word says so for ever, and the end that waits sleeps again and again, rather than be
+/// ready to run all the time.
+#[test]
+fn an_end_that_closes_sleeps_until_the_last_bell_is_there() {
+    let (place, port) = (Place::new("nonsense-close"), free_port());
+    let mut server = role(&place, &format!("threads {port}"));
+    let _server = Running::serve(server.stdout(Stdio::null()), port);
+    let mut client = role(&place, &format!("close {port}"));
+    client.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut client = client.spawn().expect("a client");
+    let mut said = BufReader::new(client.stdout.take().expect("a pipe")).lines();
+    assert!(said.any(|line| line.is_ok_and(|line| line.contains("ready"))));
+    let mapped = rings(&place);
+    assert!(!mapped.is_empty(), "there are no rings");
+    mapped.iter().for_each(|rings| RINGING.iter().for_each(|word| rings.store(*word, 1 << 32)));
+    client.stdin.take().expect("a pipe").write_all(b"go\n").expect("the client");
+    let took = said.find_map(|line| Some(line.ok()?.strip_prefix("took ")?.to_owned()));
+    let sleeps = took.expect("a number").parse::<i64>().expect("a number");
+    assert!(client.wait().expect("the client").success());
+    assert!(sleeps >= 5, "{sleeps} sleeps");
+}
+
 /// Goal: memory of a ring that is missing resets the connection; it is neither a signal nor an `EFAULT`, which says
 /// that the program's buffer is none. Method: the file is cut, to nothing or to its header, while a program that uses
 /// it has so many mappings that a single page cannot be replaced.
@@ -541,6 +564,30 @@ pub(crate) fn leave(port: u16) {
     std::io::stdin().read_line(&mut String::new()).expect("a line");
     let error = Command::new("true").env_remove("LD_PRELOAD").exec();
     panic!("{error}");
+}
+
+/// Talks by rings, and closes the connection once it is told to: says how often it has slept for that.
+pub(crate) fn close(port: u16) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server");
+    let mut answer = [0; 5];
+    for _ in 0..100 {
+        stream.write_all(b"hello").expect("the server");
+        stream.read_exact(&mut answer).expect("the server");
+    }
+    println!("ready");
+    std::io::stdin().read_line(&mut String::new()).expect("a line");
+    let before = sleeps();
+    drop(stream);
+    println!("\ntook {}", sleeps() - before);
+}
+
+/// How often this thread has left the processor by itself.
+fn sleeps() -> i64 {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a structure on this stack (rule 2).
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) }, 0);
+    usage.ru_nvcsw
 }
 
 /// Echoes from one thread, by epoll, without ever waiting for a connection.
