@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering;
 use adverb_shm::file::Expect;
 use adverb_switchover::{Broken, Following, Leave, Leaving, Received, Route};
 
+use crate::base::lock::{Held, Lock};
 use crate::base::raw::{self, Errno};
 use crate::base::{address, log};
 use crate::socket::counters::add;
@@ -66,17 +67,15 @@ pub(crate) fn leave_as_bulk(socket: &Socket, fd: c_int) {
 }
 
 /// The program wants of a connection what only the kernel has: its rings go, as soon as it has read what it has been
-/// sent by them, since the other end would send that again with its next call only.
+/// sent by them, since the other end would send that again with its next call only; or as soon as an owner of frames answers.
 #[cold]
 pub(crate) fn leave_for_feature(socket: &Socket, fd: c_int) {
     advance(socket, fd);
     socket.leave_to_kernel(Reason::Feature);
     let has_unread = |segment: &Segment| segment.incoming(socket.end()).direction.has_bytes();
-    let has_to_wait = socket.segment().is_some_and(has_unread);
+    let has_to_wait = socket.segment().is_some_and(has_unread)
+        || leave_as(socket, fd, Reason::Feature) == Departure::Stays;
     socket.flags.wants_kernel.store(has_to_wait, Ordering::Relaxed);
-    if !has_to_wait {
-        leave_as(socket, fd, Reason::Feature);
-    }
 }
 
 /// The same at once, whatever has not been read. Returns false if frames carry it on.
@@ -125,8 +124,10 @@ enum Departure {
 }
 
 fn leave_as(socket: &Socket, fd: c_int, reason: Reason) -> Departure {
-    let _receiving = socket.receiving.hold();
-    let _sending = socket.sending.hold();
+    let Some(_held) = hold(socket) else {
+        poison(socket, fd);
+        return Departure::Gone;
+    };
     let Some(segment) = socket.segment() else { return Departure::Gone };
     match streams::give_back(socket, fd) {
         GivenBack::NotFramed => {}
@@ -146,6 +147,17 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason) -> Departure {
     leave_first(socket, segment, fd, leave);
     socket.set_reason(if socket.reason() == Reason::Broken { Reason::Broken } else { reason });
     Departure::Gone
+}
+
+/// Both locks of a connection; `None` if another process of the family has stopped while it has one of them. It may do so
+/// for ever.
+fn hold(socket: &Socket) -> Option<[Held<'_>; 2]> {
+    Some([hold_patiently(&socket.receiving)?, hold_patiently(&socket.sending)?])
+}
+
+/// In steps: while all processes are stopped, no holder goes on.
+fn hold_patiently(lock: &Lock) -> Option<Held<'_>> {
+    (0..HOLDER_NS / STEP_NS).find_map(|_| lock.hold_within(STEP_NS))
 }
 
 /// Leaves before the other end does, with both locks held.
@@ -282,8 +294,7 @@ fn note_left(socket: &Socket) {
 /// that nothing can be done yet.
 #[cold]
 pub(crate) fn follow(socket: &Socket, fd: c_int) -> bool {
-    let _receiving = socket.receiving.hold();
-    let _sending = socket.sending.hold();
+    let Some(_held) = hold(socket) else { return reset(socket, fd) };
     socket.segment().is_none_or(|segment| follow_held(socket, segment, fd))
 }
 
@@ -411,8 +422,10 @@ fn follow_to_the_end(left: &[(&Socket, c_int)]) {
 
 /// Does what can be done now. What is waited for, if that is not all; the connection is reset if `is_over`.
 fn is_behind(socket: &Socket, fd: c_int, is_over: bool) -> Option<i16> {
-    let _receiving = socket.receiving.hold();
-    let _sending = socket.sending.hold();
+    let Some(_held) = hold(socket) else {
+        poison(socket, fd);
+        return None;
+    };
     let segment = socket.segment()?;
     if follow_held(socket, segment, fd) && socket.route() == Route::Kernel {
         return None;
@@ -663,6 +676,8 @@ const NAP_NS: i64 = 50_000;
 const LEAVE_NS: u64 = 500_000_000;
 /// A single wait of it counts as so much at most; it is meant to last less.
 const STEP_NS: u64 = 20_000_000;
+/// How long for what another process of the family has begun: it takes no longer than [`LEAVE_NS`], unless it is stopped.
+const HOLDER_NS: u64 = 2_000_000_000;
 /// How long for an end that leaves, with each use of the connection.
 const LEAVING_NS: u64 = 20_000_000;
 /// How long for room for bytes that are to be sent again, and for an end that leaves.

@@ -52,6 +52,7 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             Some(("hold", option)) => impatient(stream, option),
             _ if mode == "urgent" => urge(stream),
             _ if mode == "hold" => hold(stream),
+            _ if mode == "wish" => wish(stream),
             _ if ["more", "cork"].contains(&mode.as_str()) => in_two(stream, &mode),
             _ => echo(stream, &mode),
         });
@@ -327,6 +328,15 @@ fn urge(mut stream: TcpStream) {
         let len = stream.read(&mut room).expect("a request");
         send_all(&mut stream, &room[..len]);
     }
+}
+
+/// Asks at a line for what only the kernel has, and goes on.
+fn wish(mut stream: TcpStream) {
+    begin(&mut stream);
+    std::io::stdin().read_line(&mut String::new()).expect("a line");
+    set(&stream, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1);
+    println!("said wished");
+    echo(stream, "poll");
 }
 
 /// Another program, which knows nothing of the library, goes on with the connection at a line.
@@ -1059,6 +1069,30 @@ fn an_urgent_byte_waits_for_an_owner_that_is_stopped() {
             assert_eq!(client.ask("exchange 1 64 0"), "said 1");
             sent
         });
+    });
+}
+
+/// Goal: a connection whose program wants what only the kernel has, while its owner does not answer, goes on, and is the
+/// kernel's once the owner goes on.
+#[test]
+fn what_only_the_kernel_has_waits_for_an_owner_that_is_stopped() {
+    with_namespaces("streams::what_only_the_kernel_has_waits_for_an_owner_that_is_stopped", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        let mut server = pair.framed("serve wish", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        assert!(server.has_frames(), "{}", server.explained());
+        owner.signal("STOP");
+        assert_eq!(server.ask("go"), "said wished");
+        let mut kernels = || {
+            let before = by_kernel();
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+            by_kernel() - before
+        };
+        assert!(kernels() < 50);
+        owner.signal("CONT");
+        soon("it is the kernel's", || kernels() >= 50);
     });
 }
 

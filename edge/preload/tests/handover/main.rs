@@ -127,6 +127,21 @@ fn a_child_for_one_connection_makes_nothing_ready_for_others() {
     succeeds("room", &[&SHARED, &SPINNING], &["1"]);
 }
 
+/// Goal: to become another program takes no longer than a bounded time, whatever a parent is in the midst of.
+#[test]
+fn a_parent_that_is_stuck_keeps_no_child_from_becoming_another_program() {
+    // SAFETY: no pointer; the descriptor goes with the process.
+    let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_FAULTS) };
+    if faults < 0 {
+        eprintln!("skipped: no userfaultfd: {}", io::Error::last_os_error());
+        return;
+    }
+    succeeds("stuck", &[&SHARED], &[""]);
+}
+
+/// `UFFD_USER_MODE_ONLY`.
+const USER_FAULTS: i32 = 1;
+
 /// Goal: a thread that wants what one of lower real-time priority has, on the same processor, lets it run.
 #[test]
 fn a_thread_of_high_priority_lets_a_lower_one_finish() {
