@@ -419,7 +419,7 @@ mod tests {
                 }
             });
             let mut worst = None;
-            while worst.is_none() && queue.openings() < 4_000_000 {
+            while worst.is_none() && queue.openings() < 400_000 {
                 push(&queue, 1);
                 take(&queue);
                 let mut looks = (0..8).map(|_| counts());
