@@ -9,10 +9,11 @@
 
 use crate::acknowledge::{acknowledge, wait_acknowledged};
 use crate::boxed::{Boxed, Plain, name_of, named};
+use crate::cancel::Attempt;
 use crate::context;
 use crate::descriptor::Descriptor;
 use crate::errno::{Answer, Errno, INVALID, UNSUPPORTED};
-use crate::export::{entry, export, guarded};
+use crate::export::{caught, entry, export, is_ours};
 use crate::memory::{Use, free};
 use adverb_device::{
     Arm, CompChannel, Completion, CompletionQueue, CqConfig, Port, Timestamps, WcOpcode, WcStatus,
@@ -22,6 +23,7 @@ use libc::{c_int, c_uint, c_void, pthread_mutex_t};
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// What is ours of a completion channel.
 pub(crate) struct ChannelInner {
@@ -294,18 +296,23 @@ export! {
 /// There is nothing now.
 pub(crate) const AGAIN: Errno = Errno(libc::EAGAIN);
 
+/// How long a thread that waits for an event drives the device. After that it waits for the descriptor alone, where it can be
+/// cancelled.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 export! {
-    minus "IBVERBS_1.1"
+    minus waits "IBVERBS_1.1"
     fn ibv_get_cq_event(
-        channel: *mut layout::CompChannel,
-        cq: Option<&mut *mut layout::Cq>,
-        cq_context: Option<&mut *mut c_void>,
-    ) -> c_int, of channel {
+        channel: *mut layout::CompChannel, cq: *mut *mut layout::Cq, cq_context: *mut *mut c_void,
+    ) -> c_int, of channel is is_ours, {
         // SAFETY: one of ours, or null.
         let inner = unsafe { channel_of(channel) }?;
-        let (cq, cq_context) = (cq.ok_or(INVALID)?, cq_context.ok_or(INVALID)?);
-        let ours = &inner.channel;
-        let notice = ours.get_unless_signal(|| !inner.fd.is_non_blocking())?.ok_or(AGAIN)?;
+        // SAFETY: the program's places, or null.
+        let (cq, cq_context) = unsafe { (cq.as_mut().ok_or(INVALID)?, cq_context.as_mut().ok_or(INVALID)?) };
+        let waits = || !inner.fd.is_non_blocking();
+        let Some(notice) = inner.channel.get_unless_signal(waits, PATIENCE)? else {
+            return if waits() { Ok(Attempt::Waits(inner.fd.number())) } else { Err(AGAIN) };
+        };
         notice.acknowledge(1);
         *cq = named(notice.context());
         // SAFETY: the queue lives: its events are forgotten when it ends (rule 2).
@@ -313,7 +320,7 @@ export! {
         queue.comp_events.fetch_add(1, Ordering::Release);
         // SAFETY: a field of a queue that lives.
         *cq_context = unsafe { (**cq).cq_context };
-        Ok(())
+        Ok(Attempt::Done)
     }
 }
 
@@ -465,7 +472,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
     count: c_int,
     places: *mut layout::Wc,
 ) -> c_int {
-    let taken = guarded(|| {
+    let taken = caught(|| {
         // SAFETY: one of ours, or null.
         let inner = unsafe { cq_of(cq) }?;
         let queue = inner.cq.as_ref().ok_or(INVALID)?;
@@ -538,7 +545,7 @@ fn advance(cq: *mut layout::CqEx) -> Answer<()> {
 const NOTHING: Errno = Errno(libc::ENOENT);
 
 entry! {
-    code
+    code quick
     fn start_poll(cq: *mut layout::CqEx, attr: *mut c_void) -> c_int {
         // SAFETY: the program's structure, whose only field is a mask of what it adds, or null.
         if unsafe { attr.cast::<u32>().as_ref() }.is_some_and(|mask| *mask != 0) {
@@ -547,7 +554,7 @@ entry! {
         // SAFETY: one of ours.
         let inner = unsafe { Cq::checked(cq) }?;
         inner.lock_polls();
-        let found = guarded(|| advance(cq));
+        let found = caught(|| advance(cq));
         match found {
             Ok(()) => inner.found_something(),
             Err(error) => {
@@ -562,7 +569,7 @@ entry! {
 }
 
 entry! {
-    code
+    code quick
     fn next_poll(cq: *mut layout::CqEx) -> c_int {
         advance(cq)
     }

@@ -6,7 +6,7 @@
 
 use crate::errno::Answer;
 use libc::c_int;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A descriptor that can be read while another one can, and whose flags are the program's: the device's own never
 /// waits.
@@ -41,11 +41,6 @@ impl Descriptor {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error().into()),
         }
-    }
-
-    /// Waits until it can be read. A signal whose handler asks for no restart ends that with `EINTR`.
-    pub(crate) fn wait(&self) -> Answer<()> {
-        Ok(adverb_device::wait_unless_signal(self.0.as_fd())?)
     }
 
     /// The program does not want to wait.

@@ -6,6 +6,7 @@
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "all other mistakes are one number")]
 
+use crate::cancel::uncancelled;
 use adverb_device::{
     BindError, ConnectError, GroupError, OpenError, PostError, RegionError, ResizeError, SrqError,
 };
@@ -40,7 +41,9 @@ pub(crate) fn set(Errno(number): Errno) {
 
 /// Tells the user; where there is no standard error, nothing.
 fn say(error: &dyn Display) {
-    let _ = writeln!(io::stderr(), "adverb: {error}");
+    uncancelled(|| {
+        let _ = writeln!(io::stderr(), "adverb: {error}");
+    });
 }
 
 /// Says why a call is refused, if `ADVERB_EXPLAIN` asks for it.

@@ -8,6 +8,7 @@
 
 use crate::acknowledge::acknowledge;
 use crate::boxed::named;
+use crate::cancel::Attempt;
 use crate::context;
 use crate::cq::{AGAIN, cq_of};
 use crate::errno::INVALID;
@@ -72,27 +73,24 @@ fn element_for_c(event: &AsyncEvent) -> *mut c_void {
 }
 
 export! {
-    minus "IBVERBS_1.1"
-    fn ibv_get_async_event(
-        context: *mut layout::Context, event: Option<&mut std::mem::MaybeUninit<layout::AsyncEvent>>,
-    ) -> c_int, of context is context::is_ours, {
+    minus waits "IBVERBS_1.1"
+    fn ibv_get_async_event(context: *mut layout::Context, place: *mut layout::AsyncEvent) -> c_int,
+    of context is context::is_ours, {
         // SAFETY: one of ours, or null.
         let inner = unsafe { context::of(context) }?;
-        let place = event.ok_or(INVALID)?;
-        let queue = &inner.events;
-        loop {
-            let Some(event) = queue.try_get() else {
-                if inner.async_fd.is_non_blocking() {
-                    return Err(AGAIN);
-                }
-                inner.async_fd.wait()?;
-                continue;
-            };
+        if place.is_null() {
+            return Err(INVALID);
+        }
+        while let Some(event) = inner.events.try_get() {
             if let Some(event_type) = event_for_c(event.kind) {
-                place.write(layout::AsyncEvent { element: element_for_c(&event), event_type });
-                return Ok(());
+                let element = element_for_c(&event);
+                // SAFETY: the program's place.
+                unsafe { place.write(layout::AsyncEvent { element, event_type }) };
+                return Ok(Attempt::Done);
             }
         }
+        let fd = &inner.async_fd;
+        if fd.is_non_blocking() { Err(AGAIN) } else { Ok(Attempt::Waits(fd.number())) }
     }
 }
 

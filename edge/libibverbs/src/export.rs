@@ -14,15 +14,24 @@
 //!    devices.
 //! 4. The function behind us has the type that the header gives it (`real.rs`).
 
+use crate::cancel::uncancelled;
 use crate::context;
 use adverb_ibv::layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::errno::{Answer, Errno};
 
-/// Calls, and turns a panic into `EIO`: a panic that crosses into C ends the program.
+/// Calls, turns a panic into `EIO` as [`caught`] does, and lets nothing cancel the thread meanwhile: the standard library
+/// opens, reads, writes and closes files by functions of the C library at which threads are cancelled.
 #[inline]
 pub(crate) fn guarded<T>(call: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    uncancelled(|| caught(call))
+}
+
+/// Calls, and turns a panic into `EIO`: a panic that crosses into C ends the program. For calls that are made for every
+/// message, which reach no function at which a thread is cancelled.
+#[inline]
+pub(crate) fn caught<T>(call: impl FnOnce() -> Answer<T>) -> Answer<T> {
     let call = || {
         provoked();
         call()
@@ -164,7 +173,7 @@ macro_rules! versioned {
 }
 
 /// A function of the interface. `of object`: whose it is, by its context; `of device is check`: by this check;
-/// without `of`, ours always.
+/// without `of`, ours always. One that `waits` says what for ([`crate::cancel::until`]).
 macro_rules! export {
     ($style:ident $node:literal
      fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
@@ -192,6 +201,25 @@ macro_rules! export {
             $crate::export::style!($style, $crate::export::guarded(move || $body))
         }
     };
+    ($style:ident waits $node:literal
+     fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty,
+     of $object:ident is $check:path, $body:block) => {
+        $crate::export::versioned!($node $name);
+        pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
+            // SAFETY: rule 1 of `export.rs`.
+            if !unsafe { $check($object) } {
+                type Real = unsafe extern "C-unwind" fn($($type),*) -> $result;
+                static REAL: $crate::real::Function<Real> =
+                    $crate::real::Function::new(stringify!($name), $node);
+                if let Some(real) = REAL.get() {
+                    // SAFETY: the function of this name (rule 4), with the program's arguments.
+                    return unsafe { real($($arg),*) };
+                }
+                return $crate::export::style!($style, Err($crate::errno::Errno(libc::ENOSYS)));
+            }
+            $crate::export::style!($style, $crate::cancel::until(&move || $body))
+        }
+    };
     ($style:ident $node:literal
      fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty,
      of $object:ident $body:block) => {
@@ -201,7 +229,13 @@ macro_rules! export {
 }
 
 /// A function without a name of its own in the interface: programs find it behind a pointer in one of our structures.
+/// One that is `quick` is called for every message ([`caught`]).
 macro_rules! entry {
+    ($style:ident quick fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
+        pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+            $crate::export::style!($style, $crate::export::caught(move || $body))
+        }
+    };
     ($style:ident fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
         pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> $result {
             $crate::export::style!($style, $crate::export::guarded(move || $body))

@@ -7,6 +7,7 @@
 //! 2. `dlsym(RTLD_NEXT, name)` gives the C library's function of that name. Its arguments are words here: as many as
 //!    registers pass.
 
+use crate::cancel::uncancelled;
 use crate::sysfs;
 use libc::{c_char, c_void};
 use std::ffi::{CStr, CString};
@@ -22,7 +23,8 @@ fn elsewhere(path: *const c_char) -> Option<CString> {
     if !sysfs::concerns(path.to_bytes()) {
         return None;
     }
-    let redirected = std::panic::catch_unwind(|| sysfs::redirected(path.to_str().ok()?));
+    let redirected =
+        uncancelled(|| std::panic::catch_unwind(|| sysfs::redirected(path.to_str().ok()?)));
     CString::new(redirected.ok()??).ok()
 }
 

@@ -11,6 +11,7 @@
 //!    same name behind us. It reads an [`Entry`], whose first field is where that is.
 //! 2. What [`find`] answers is a function: that of the real library, of this name, or [`missing`], [`missing_pointer`].
 
+use crate::cancel::uncancelled;
 use crate::{errno, real};
 use libc::c_void;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -95,8 +96,8 @@ unsafe extern "C" fn resolve() {
 
 /// Where an entry leads.
 extern "C" fn find(entry: &Entry) -> *mut c_void {
-    let mut found =
-        std::panic::catch_unwind(|| real::find(entry.name, NODE)).unwrap_or(std::ptr::null_mut());
+    let found = uncancelled(|| std::panic::catch_unwind(|| real::find(entry.name, NODE)));
+    let mut found = found.unwrap_or(std::ptr::null_mut());
     if found.is_null() {
         #[expect(clippy::as_conversions, reason = "a function has no other way to say where it is")]
         let otherwise = entry.otherwise as *const c_void;

@@ -10,6 +10,7 @@
 //! 2. `dlsym(RTLD_NEXT, name)` gives the C library's function of that name, whose type is that of its header; where the
 //!    C library comes before this one, as with a program that librdmacm alone leads here, `RTLD_DEFAULT` does.
 
+use crate::cancel::uncancelled;
 use crate::real;
 use libc::{c_char, c_int, c_void};
 use std::ffi::{CStr, CString};
@@ -81,7 +82,8 @@ unsafe extern "C" fn redirected(name: *const c_char) -> *mut c_void {
     let last = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
     match last {
         b"libibverbs.so" | b"libibverbs.so.1" => {
-            std::panic::catch_unwind(own_handle).unwrap_or(std::ptr::null_mut())
+            let handle = uncancelled(|| std::panic::catch_unwind(own_handle));
+            handle.unwrap_or(std::ptr::null_mut())
         }
         _ => std::ptr::null_mut(),
     }

@@ -10,7 +10,7 @@
 use crate::ah::ah_of;
 use crate::boxed::Boxed;
 use crate::errno::{Answer, Errno, INVALID};
-use crate::export::{entry, guarded, style};
+use crate::export::{caught, entry, style};
 use crate::memory::{Mw, mr_of};
 use crate::qp::{QpInner, qp_of};
 use crate::srq::srq_of;
@@ -329,7 +329,7 @@ pub(crate) unsafe extern "C" fn post_send(
     bad: *mut *mut SendWr,
 ) -> c_int {
     let mut stopped = wr;
-    let posted = guarded(|| {
+    let posted = caught(|| {
         // SAFETY: one of ours, or null.
         let pair = unsafe { qp_of(qp) }?.qp.as_ref().ok_or(INVALID)?;
         post_list(pair, qp, wr).map_err(|(at, error)| {
@@ -406,7 +406,7 @@ fn received(
     post: impl FnOnce() -> Result<Result<(), (*mut RecvWr, Errno)>, Errno>,
 ) -> c_int {
     let mut stopped = first;
-    let posted = guarded(|| {
+    let posted = caught(|| {
         post()?.map_err(|(at, error)| {
             stopped = at;
             error

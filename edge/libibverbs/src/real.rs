@@ -6,6 +6,7 @@
 //! 2. The library is never closed.
 //! 3. Loading it runs its constructors. It is the system's, or the one that `ADVERB_IBVERBS` names.
 
+use crate::cancel::uncancelled;
 use libc::{c_char, c_void};
 use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
@@ -44,11 +45,13 @@ pub(crate) fn find(name: &str, node: &str) -> *mut c_void {
     let (Ok(name), Ok(node)) = (CString::new(name), CString::new(node)) else {
         return std::ptr::null_mut();
     };
-    let next = symbol(libc::RTLD_NEXT, &name, &node);
-    if !next.is_null() {
-        return next;
-    }
-    library().map_or(std::ptr::null_mut(), |library| symbol(library.0, &name, &node))
+    uncancelled(|| {
+        let next = symbol(libc::RTLD_NEXT, &name, &node);
+        if !next.is_null() {
+            return next;
+        }
+        library().map_or(std::ptr::null_mut(), |library| symbol(library.0, &name, &node))
+    })
 }
 
 #[expect(

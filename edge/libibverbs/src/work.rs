@@ -11,7 +11,7 @@
 use crate::ah::ah_of;
 use crate::boxed::Boxed;
 use crate::errno::{Answer, Errno, INVALID};
-use crate::export::{guarded, style};
+use crate::export::{caught, style};
 use crate::post::binding;
 use crate::qp::QpInner;
 use adverb_device::{
@@ -145,7 +145,7 @@ unsafe extern "C" fn start(qp: *mut QpEx) {
 }
 
 fn cleared(builder: &mut Builder) -> Answer<()> {
-    guarded(|| {
+    caught(|| {
         builder.clear();
         Ok(())
     })
@@ -164,7 +164,7 @@ unsafe extern "C" fn abort(qp: *mut QpEx) {
 
 unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     let builder = builder(qp);
-    let posted = guarded(|| {
+    let posted = caught(|| {
         // SAFETY: one of ours.
         post(unsafe { Qp::checked(qp) }?, builder)
     });
@@ -229,7 +229,7 @@ impl Request {
 
 /// Takes one step of putting requests together. If it fails, the requests are not posted, and `complete` says why.
 fn step(qp: *mut QpEx, step: impl FnOnce() -> Answer<()>) {
-    if let Err(error) = guarded(step) {
+    if let Err(error) = caught(step) {
         let builder = builder(qp);
         builder.mistake = builder.mistake.or(Some(error));
     }

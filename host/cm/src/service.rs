@@ -208,9 +208,9 @@ impl Core {
         let inbox = Inbox::new().map_err(Error::system("make a descriptor"))?;
         let inbox = Arc::new(inbox);
         let manager = Manager::new(config, adverb_sys::random::number());
-        let thread = std::thread::Builder::new().name("adverb-cm".to_owned());
         let served = Arc::clone(&inbox);
-        thread.spawn(move || run(&served)).map_err(Error::system("start a thread"))?;
+        let run = move || run(&served);
+        adverb_sys::signals::spawn("adverb-cm", run).map_err(Error::system("start a thread"))?;
         self.served = Some(Served { manager, inbox, wakes: None });
         Ok(())
     }

@@ -85,13 +85,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Waits until `fd` can be read.
-///
-/// # Errors
-///
-/// `Interrupted` if a signal came whose handler asks for no restart; those of `ppoll(2)`.
-pub fn wait_unless_signal(fd: BorrowedFd<'_>) -> io::Result<()> {
-    adverb_sys::signals::readable(fd)
+/// No handler of this process ends a wait: all ask for a restart (`SA_RESTART`).
+pub fn all_handlers_restart() -> bool {
+    adverb_sys::signals::all_restart()
 }
 
 /// Waits until `fd` can be read, at most for `timeout` (`None`: for ever); says whether it can. A signal

@@ -2,7 +2,7 @@
 //!
 //! A wait of the C library such as `read` ends when a signal has had its handler run, unless that handler asks for a
 //! restart (`SA_RESTART`). For a wait that is made of several calls that is to be true of all of it: signals are held back
-//! meanwhile ([`Held`]) and let in where it sleeps, in the same call. That on one descriptor is [`readable`].
+//! meanwhile ([`Held`]) and let in where it sleeps, in the same call.
 //!
 //! # Safety
 //!
@@ -11,8 +11,9 @@
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::poll::FDS_MAX;
@@ -70,7 +71,7 @@ impl Held {
             place.fd = fd.as_raw_fd();
             used += 1;
         }
-        wait(&mut list, used, timeout, Some(&self.before))
+        wait(&mut list, used, timeout, &self.before)
     }
 }
 
@@ -83,16 +84,15 @@ impl Drop for Held {
     }
 }
 
-/// Waits until `fd` can be read or has failed.
+/// Starts a thread that takes no signals of its process: programs hold back in their own threads what they want to take by
+/// `sigwait` or a descriptor, and know of no others.
 ///
 /// # Errors
 ///
-/// `Interrupted` if a signal came whose handler asks for no restart; those of `ppoll(2)`.
-pub fn readable(fd: impl AsFd) -> io::Result<()> {
-    let fd = fd.as_fd().as_raw_fd();
-    let mut list = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-    while !wait(&mut list, 1, None, None)? {}
-    Ok(())
+/// Those of `pthread_create(3)`.
+pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let _held = Held::new(); // What is held back is inherited.
+    thread::Builder::new().name(name.to_owned()).spawn(run)
 }
 
 /// Waits for the first `used` of `list`, with the signals of `mask` held back.
@@ -103,7 +103,7 @@ fn wait(
     list: &mut [libc::pollfd],
     used: usize,
     timeout: Option<Duration>,
-    mask: Option<&libc::sigset_t>,
+    mask: &libc::sigset_t,
 ) -> io::Result<bool> {
     // A wait too long for the kernel's type is one without an end.
     let timeout = timeout.and_then(|timeout| {
@@ -111,9 +111,9 @@ fn wait(
         Some(libc::timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() })
     });
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    let mask = mask.map_or(ptr::null(), ptr::from_ref);
+    let mask = ptr::from_ref(mask);
     let (list, used) = (list.as_mut_ptr(), used.min(list.len()));
-    // SAFETY: an array of at least so many descriptors, a time or none, and a set or none, of the kernel's length.
+    // SAFETY: an array of at least so many descriptors, a time or none, and a set of the kernel's length.
     let found = unsafe { libc::syscall(libc::SYS_ppoll, list, used, timeout, mask, SET_BYTES) };
     if found >= 0 {
         return Ok(found > 0);
@@ -124,7 +124,7 @@ fn wait(
 }
 
 /// All handlers that this process has ask for a restart. The kernel does not say which one has run.
-fn all_restart() -> bool {
+pub fn all_restart() -> bool {
     (1..=SIGNAL_MAX).filter(|signal| !MISTAKES.contains(signal)).all(|signal| {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
         // SAFETY: a place for the answer; nothing is changed.

@@ -203,7 +203,7 @@ impl Inspector {
         let (tasks, queue) = channel();
         let pending = Arc::new(AtomicUsize::new(0));
         let done = Arc::clone(&pending);
-        thread::Builder::new().name("adverb-xdp-look".to_owned()).spawn(move || {
+        adverb_sys::signals::spawn("adverb-xdp-look", move || {
             let mut farewells = Farewells::default();
             while let Some(task) = farewells.next(&queue) {
                 office.attend(task, &mut farewells);

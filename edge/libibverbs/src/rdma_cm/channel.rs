@@ -1,7 +1,7 @@
 //! Descriptors of the device: which are ours, and what is behind each.
 
 use crate::descriptor::Descriptor;
-use crate::errno::{Answer, Errno};
+use crate::errno::Answer;
 use adverb_device::locks::Mutex;
 use adverb_rdmacm::EventQueue;
 use libc::c_int;
@@ -30,6 +30,11 @@ pub(super) fn open(flags: c_int) -> Answer<c_int> {
     Ok(number)
 }
 
+/// The descriptor is one of ours.
+pub(super) fn is_ours(fd: c_int) -> bool {
+    CHANNELS.lock().contains_key(&fd)
+}
+
 /// What is behind a descriptor, if it is one of ours.
 pub(super) fn find(fd: c_int) -> Option<Arc<Channel>> {
     CHANNELS.lock().get(&fd).cloned()
@@ -41,12 +46,9 @@ pub(super) fn remove(fd: c_int) -> Option<Arc<Channel>> {
 }
 
 impl Channel {
-    /// Waits until there may be an event.
-    pub(super) fn wait(&self) -> Answer<()> {
-        if self.descriptor.is_non_blocking() {
-            return Err(Errno(libc::EAGAIN));
-        }
-        self.descriptor.wait()
+    /// The program wants to wait for events.
+    pub(super) fn waits(&self) -> bool {
+        !self.descriptor.is_non_blocking()
     }
 }
 

@@ -7,6 +7,7 @@
 use super::channel::Channel;
 use super::table::{self, Known};
 use super::translate;
+use crate::cq::AGAIN;
 use crate::errno::{Answer, Errno, INVALID};
 use adverb_ibv::rdma_cm::{self, Command, Place, Query, id_answer, reported_answer};
 use adverb_rdmacm::{Error, Event, EventKind, Id};
@@ -102,18 +103,14 @@ pub(super) fn end_all(channel: &Arc<Channel>) {
     table::all_of(channel).iter().for_each(|known| end(known));
 }
 
-/// Takes the next event, and waits for it if the descriptor may.
+/// Takes the next event; `EAGAIN` if there is none now.
 fn next_event(channel: &Channel) -> Answer<Vec<u8>> {
-    loop {
-        match channel.queue.try_next() {
-            Some(event) => {
-                if let Some(report) = report(&event)? {
-                    return Ok(report.emit());
-                }
-            }
-            None => channel.wait()?,
+    while let Some(event) = channel.queue.try_next() {
+        if let Some(report) = report(&event)? {
+            return Ok(report.emit());
         }
     }
+    Err(AGAIN)
 }
 
 /// An event as the program gets it; `None` if it is about something that has ended meanwhile.

@@ -17,19 +17,19 @@ mod slots;
 mod table;
 mod translate;
 
+use crate::cancel::{self, Attempt};
+use crate::cq::AGAIN;
 use crate::device;
 use crate::errno::{self, Answer, Errno};
 use crate::export::guarded;
-use adverb_ibv::rdma_cm::Request;
-use channel::Channel;
+use adverb_ibv::rdma_cm::{Command, Request};
 use libc::{c_char, c_int, c_void};
 use slots::Slot;
 use std::ffi::CStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, libc::mode_t) -> c_int;
-type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
+type Write = unsafe extern "C-unwind" fn(c_int, *const c_void, usize) -> isize;
 type Close = unsafe extern "C" fn(c_int) -> c_int;
 type Fstat = unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int;
 
@@ -88,11 +88,10 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t)
     unsafe { next(path, flags, mode) }
 }
 
-unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, len: usize) -> isize {
-    if let Some(channel) = channel::find(fd) {
+unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, len: usize) -> isize {
+    if channel::is_ours(fd) {
         // SAFETY: the caller's contract.
-        let command = unsafe { command(bytes, len) };
-        return match guarded(|| carry_out(&channel, &command)) {
+        return match cancel::until(&move || unsafe { attempt(fd, bytes, len) }) {
             Ok(()) => isize::try_from(len).unwrap_or(isize::MAX),
             Err(error) => {
                 errno::set(error);
@@ -109,8 +108,9 @@ unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, len: usize) -> isize
 }
 
 unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if let Some(channel) = channel::remove(fd) {
+    if channel::is_ours(fd) {
         let ended = guarded(|| {
+            let channel = channel::remove(fd).ok_or(Errno(libc::EBADF))?;
             commands::end_all(&channel);
             Ok(())
         });
@@ -129,7 +129,7 @@ unsafe extern "C" fn fstat(fd: c_int, status: *mut libc::stat) -> c_int {
     };
     // SAFETY: the caller's contract.
     let answer = unsafe { next(fd, status) };
-    if answer == 0 && channel::find(fd).is_some() && !status.is_null() {
+    if answer == 0 && channel::is_ours(fd) && !status.is_null() {
         let device = channel::kernel_device();
         // SAFETY: the place that was just filled.
         let status = unsafe { &mut *status };
@@ -157,14 +157,27 @@ unsafe fn command(bytes: *const c_void, len: usize) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len.min(COMMAND_MAX)) }.to_vec()
 }
 
-fn carry_out(channel: &Arc<Channel>, bytes: &[u8]) -> Answer<()> {
-    let Request { command, place } = Request::parse(bytes).map_err(|error| Errno(error.errno()))?;
-    let answer = commands::carry_out(channel, command, place.len, &memory::read)?;
+/// Carries out what was written to a descriptor of ours, or says that it has to wait for an event.
+///
+/// # Safety
+///
+/// As for `write`.
+unsafe fn attempt(fd: c_int, bytes: *const c_void, len: usize) -> Answer<Attempt> {
+    let channel = channel::find(fd).ok_or(Errno(libc::EBADF))?;
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { command(bytes, len) };
+    let Request { command, place } =
+        Request::parse(&bytes).map_err(|error| Errno(error.errno()))?;
+    let waits = matches!(command, Command::GetEvent) && channel.waits();
+    let answer = match commands::carry_out(&channel, command, place.len, &memory::read) {
+        Err(AGAIN) if waits => return Ok(Attempt::Waits(fd)),
+        other => other?,
+    };
     let len = answer.len().min(place.len);
-    match answer.get(..len) {
-        Some(answer @ [_, ..]) => memory::write(place.address, answer),
-        Some([]) | None => Ok(()),
+    if let Some(answer @ [_, ..]) = answer.get(..len) {
+        memory::write(place.address, answer)?;
     }
+    Ok(Attempt::Done)
 }
 
 /// The kernel's device.

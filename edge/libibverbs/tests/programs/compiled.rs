@@ -156,6 +156,19 @@ fn signals_end_waits_for_events_unless_their_handlers_ask_for_a_restart() {
     assert!(missed.is_some_and(|missed| missed < 60), "{said}");
 }
 
+/// Goal: threads are cancelled where they wait, a program outlives that they are cancelled anywhere else, and signals that its
+/// own threads hold back do not end it.
+#[test]
+fn threads_are_cancelled_where_they_wait_and_take_signals_alone() {
+    let Some(program) = Compiled::new("cancelled", &["-lrdmacm", "-libverbs", "-lpthread"]) else {
+        return;
+    };
+    for path in PATHS {
+        let set = [("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0"), ("ADVERB_PATH", path)];
+        support::alone(program.path(), &[], &set);
+    }
+}
+
 /// Goal: functions of later releases that mean something on a software device do what they are for.
 #[test]
 fn buffers_and_registration_by_attributes_of_later_releases_work() {

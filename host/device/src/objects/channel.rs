@@ -71,8 +71,8 @@ impl CompChannel {
         self.get_while(timeout, None)
     }
 
-    /// As [`CompChannel::try_get`], and if there is none and the caller `waits`, until there is one or a signal comes whose
-    /// handler asks for no restart. A signal that comes while the device is driven ends the wait, too.
+    /// As [`CompChannel::try_get`], and if there is none and the caller `waits`, as [`CompChannel::get`], until a signal
+    /// comes whose handler asks for no restart. A signal that comes while the device is driven ends the wait, too.
     ///
     /// # Errors
     ///
@@ -80,13 +80,14 @@ impl CompChannel {
     pub fn get_unless_signal(
         &self,
         waits: impl FnOnce() -> bool,
+        timeout: Duration,
     ) -> io::Result<Option<Arc<Notice>>> {
         let held = Held::new();
         let notice = self.try_get();
         if notice.is_some() || !waits() {
             return Ok(notice);
         }
-        self.get_while(None, Some(&held))
+        self.get_while(Some(timeout), Some(&held))
     }
 
     fn get_while(

@@ -121,7 +121,7 @@ impl Helper {
         let shared = Arc::clone(&self.shared);
         let weak = Arc::downgrade(port);
         let run = move || shared.run(&weak);
-        let thread = thread::Builder::new().name("adverb-helper".to_owned()).spawn(run)?;
+        let thread = adverb_sys::signals::spawn("adverb-helper", run)?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }

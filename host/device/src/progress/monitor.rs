@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 /// The thread, seen from the port.
 #[derive(Debug)]
@@ -48,9 +48,8 @@ impl Monitor {
         });
         let (ours, index) = (Arc::clone(&shared), device.index);
         let seen = Seen::There { active: device.active, gids: device.gids.clone() };
-        let thread = thread::Builder::new()
-            .name("adverb-monitor".to_owned())
-            .spawn(move || ours.run(index, seen))?;
+        let run = move || ours.run(index, seen);
+        let thread = adverb_sys::signals::spawn("adverb-monitor", run)?;
         Ok(Self { shared, thread: Some(thread) })
     }
 }

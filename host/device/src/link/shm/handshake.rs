@@ -190,7 +190,7 @@ impl Handshake {
     pub(crate) fn start(&self, port: Weak<dyn Meeting>) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let run = move || shared.run(&port);
-        let thread = thread::Builder::new().name("adverb-meet".to_owned()).spawn(run)?;
+        let thread = adverb_sys::signals::spawn("adverb-meet", run)?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }

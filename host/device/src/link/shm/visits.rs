@@ -112,7 +112,7 @@ impl Visits {
         visits.epoll.add(&visits.wake, WAKE, Interest::Readable)?;
         let shared = Arc::clone(&visits);
         let run = move || shared.run();
-        let thread = thread::Builder::new().name("adverb-visits".to_owned()).spawn(run)?;
+        let thread = adverb_sys::signals::spawn("adverb-visits", run)?;
         *visits.thread.lock() = Some(thread);
         Ok(visits)
     }
