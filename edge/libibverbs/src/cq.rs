@@ -214,10 +214,13 @@ entry! {
             false => None,
         };
         let stamped = |flag| attr.wc_flags & flag != 0;
-        let timestamps = match stamped(value::WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
-            true => Timestamps::WallClock,
-            false if stamped(value::WC_EX_WITH_COMPLETION_TIMESTAMP) => Timestamps::Monotonic,
-            false => Timestamps::None,
+        let timestamps = match (
+            stamped(value::WC_EX_WITH_COMPLETION_TIMESTAMP),
+            stamped(value::WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK),
+        ) {
+            (true, _) => Timestamps::Monotonic,
+            (false, true) => Timestamps::WallClock,
+            (false, false) => Timestamps::None,
         };
         let made = create(
             context,
@@ -247,7 +250,10 @@ entry! {
         c.read_sl = Some(read_sl);
         c.read_dlid_path_bits = Some(read_no_path_bits);
         c.read_completion_ts = Some(read_timestamp);
-        c.read_completion_wallclock_ns = Some(read_timestamp);
+        c.read_completion_wallclock_ns = Some(match timestamps {
+            Timestamps::Monotonic => read_wall_clock,
+            Timestamps::WallClock | Timestamps::None => read_timestamp,
+        });
         c.read_cvlan = Some(read_no_vlan);
         c.read_flow_tag = Some(read_nothing);
         Ok(made)
@@ -580,11 +586,24 @@ unsafe extern "C" fn end_poll(cq: *mut layout::CqEx) {
     unsafe { Cq::of(cq) }.unlock_polls();
 }
 
+/// What to add to a time of the clock that begins with the system, for that of the day.
+fn wall_clock_ahead_ns() -> u64 {
+    let now_ns = |clock| {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a place for the answer.
+        unsafe { libc::clock_gettime(clock, &raw mut now) };
+        let part = |part: i64| part.cast_unsigned();
+        part(now.tv_sec).wrapping_mul(1_000_000_000).wrapping_add(part(now.tv_nsec))
+    };
+    let since_start = now_ns(libc::CLOCK_MONOTONIC);
+    now_ns(libc::CLOCK_REALTIME).wrapping_sub(since_start)
+}
+
 /// What an extended queue says of the completion that it is at.
 macro_rules! reads {
     ($(fn $name:ident($wc:pat) -> $result:ty { $value:expr })*) => {$(
         entry! {
-            value
+            value quick
             fn $name(cq: *mut layout::CqEx) -> $result {
                 // SAFETY: one of ours.
                 let inner = unsafe { Cq::of(cq) };
@@ -606,6 +625,7 @@ reads! {
     fn read_wc_flags(wc) -> c_uint { flags_for_c(wc) }
     fn read_sl(wc) -> u8 { sl_for_c(wc) }
     fn read_timestamp(wc) -> u64 { wc.timestamp_ns }
+    fn read_wall_clock(wc) -> u64 { wc.timestamp_ns.wrapping_add(wall_clock_ahead_ns()) }
     fn read_nothing(_) -> u32 { 0 }
     fn read_no_path_bits(_) -> u8 { 0 }
     fn read_no_vlan(_) -> u16 { 0 }

@@ -63,11 +63,6 @@ enum Opened {
 }
 
 impl QpInner {
-    /// Requests outstanding at once.
-    pub(crate) fn max_send_wr(&self) -> u64 {
-        self.cap.max_send_wr.max(1).into()
-    }
-
     /// Pieces of one request.
     pub(crate) fn max_send_sge(&self) -> usize {
         usize::try_from(self.cap.max_send_sge.max(1)).unwrap_or(usize::MAX)

@@ -173,7 +173,7 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     style!(code, posted.and(cleared))
 }
 
-/// Requests that go to the device together.
+/// Requests that need no memory to go to the device.
 const BATCH: usize = 16;
 
 fn post(inner: &QpInner, builder: &Builder) -> Answer<()> {
@@ -181,18 +181,20 @@ fn post(inner: &QpInner, builder: &Builder) -> Answer<()> {
         return Err(error);
     }
     let pair = inner.qp.as_ref().ok_or(INVALID)?;
-    let new = u64::try_from(builder.requests.len()).unwrap_or(u64::MAX);
-    if pair.outstanding().saturating_add(new) > inner.max_send_wr() {
-        return Err(Errno(libc::ENOMEM));
-    }
-    for part in builder.requests.chunks(BATCH) {
-        let mut batch = [SendWork::EMPTY; BATCH];
-        for (place, request) in batch.iter_mut().zip(part) {
-            *place = request.work(builder)?;
+    let requests = &builder.requests;
+    let mut few = [SendWork::EMPTY; BATCH];
+    let mut many = Vec::new();
+    let batch = match few.get_mut(..requests.len()) {
+        Some(batch) => batch,
+        None => {
+            many.resize(requests.len(), SendWork::EMPTY);
+            many.as_mut_slice()
         }
-        pair.post_send(batch.get(..part.len()).unwrap_or_default()).map_err(|(_, error)| error)?;
+    };
+    for (place, request) in batch.iter_mut().zip(requests) {
+        *place = request.work(builder)?;
     }
-    Ok(())
+    Ok(pair.post_send_all(batch).map_err(|(_, error)| error)?)
 }
 
 impl Request {

@@ -185,7 +185,11 @@ impl Qp {
     }
 
     /// Says whether a request makes sense, whatever the state is.
-    fn check(&self, request: &Request) -> Result<(), PostError> {
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`].
+    pub fn check(&self, request: &Request) -> Result<(), PostError> {
         let (kind, operation) = (self.kind(), request.kind.operation());
         if !allowed(kind, operation) {
             return Err(PostError::Operation { kind, operation });

@@ -395,6 +395,39 @@ static void null_region(void)
 	EQUAL(ibv_dereg_mr(null), 0);
 }
 
+static uint64_t now_ns(clockid_t clock)
+{
+	struct timespec now;
+	clock_gettime(clock, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* A queue that is asked for the times of two clocks says each of its own. */
+static void two_clocks(void)
+{
+	struct ibv_cq_init_attr_ex attr = { .cqe = 8,
+		.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &attr);
+	MUST(cq);
+	struct ibv_qp *qp = in_init(ibv_cq_ex_to_cq(cq), IBV_QPT_RC, NULL, ALL);
+	in_rts(in_rtr(qp, qp->qp_num));
+	clockid_t clocks[] = { CLOCK_MONOTONIC, CLOCK_REALTIME };
+	uint64_t before[] = { now_ns(clocks[0]), now_ns(clocks[1]) };
+	EQUAL(post(qp, IBV_WR_RDMA_WRITE, memory, 64, 0, memory + 4096, mr->rkey), 0);
+	struct ibv_poll_cq_attr poll = { 0 };
+	int64_t until = now_ms() + PATIENCE_MS;
+	int code;
+	while ((code = ibv_start_poll(cq, &poll)) == ENOENT && now_ms() < until)
+		;
+	EQUAL(code, 0);
+	uint64_t is[] = { ibv_wc_read_completion_ts(cq), ibv_wc_read_completion_wallclock_ns(cq) };
+	for (int i = 0; i < 2; i++)
+		EQUAL(before[i] <= is[i] && is[i] <= now_ns(clocks[i]), 1);
+	ibv_end_poll(cq);
+	EQUAL(ibv_destroy_qp(qp), 0);
+	EQUAL(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+}
+
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -409,6 +442,7 @@ int main(void)
 	completion_queues();
 	regions();
 	null_region();
+	two_clocks();
 	struct pollfd file = { .fd = context->async_fd, .events = POLLIN };
 	EQUAL(poll(&file, 1, 0), 0); /* No event is left. */
 	EQUAL(ibv_dereg_mr(mr), 0);

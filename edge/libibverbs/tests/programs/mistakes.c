@@ -561,6 +561,16 @@ static void extended_posting(void)
 	ibv_wr_rdma_write(ex, mr->rkey, (uintptr_t)buffer + 64);
 	ibv_wr_set_sge(ex, mr->lkey, (uintptr_t)buffer, 8);
 	ibv_wr_abort(ex);
+	/* An atomic of 4 bytes: what was put together before it is not posted either. */
+	ibv_wr_start(ex);
+	for (int i = 0; i < 3; i++) {
+		if (i < 2)
+			ibv_wr_rdma_write(ex, mr->rkey, (uintptr_t)buffer + 64);
+		else
+			ibv_wr_atomic_fetch_add(ex, mr->rkey, (uintptr_t)buffer + 64, 1);
+		ibv_wr_set_sge(ex, mr->lkey, (uintptr_t)buffer, i < 2 ? 8 : 4);
+	}
+	CODE(ibv_wr_complete(ex), EINVAL);
 	ibv_wr_start(ex);
 	CODE(ibv_wr_complete(ex), 0);
 	/* None of all these was posted. */

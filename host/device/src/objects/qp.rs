@@ -619,6 +619,26 @@ impl QpInner {
         self.own.unpolled.into()
     }
 
+    /// Says whether [`QpInner::post_send`] would take all of these; if not, which one it would not, and why.
+    pub(crate) fn check_all(
+        &mut self,
+        batch: &[SendWork<'_>],
+        links: &Links,
+    ) -> Result<(), (usize, PostError)> {
+        let state = self.engine.state();
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err((0, PostError::NotReady { state }));
+        }
+        for (at, work) in batch.iter().enumerate() {
+            let request = self.check_send(work, links).map_err(|error| (at, error))?;
+            self.engine.check(&request).map_err(|error| (at, self.refusal(error)))?;
+        }
+        match self.has_slots(u64::try_from(batch.len()).unwrap_or(u64::MAX)) {
+            true => Ok(()),
+            false => Err((0, PostError::QueueFull { capacity: self.own.sends.capacity() })),
+        }
+    }
+
     pub(crate) fn post_send(
         &mut self,
         work: &SendWork<'_>,

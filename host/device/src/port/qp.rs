@@ -219,6 +219,19 @@ impl Qp {
         }
     }
 
+    /// As [`Qp::post_send`], but all of them or none. (Where other threads post to it meanwhile, the queue can be full before
+    /// all are posted.)
+    ///
+    /// # Errors
+    ///
+    /// The first mistake and the request it is in; no request is posted then.
+    pub fn post_send_all(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)> {
+        if batch.len() > 1 {
+            self.briefly(|inner| inner.check_all(batch, &self.port.links))?;
+        }
+        self.post_send(batch)
+    }
+
     /// Posts receives, in order.
     ///
     /// # Errors
