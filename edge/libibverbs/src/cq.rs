@@ -9,12 +9,12 @@
 
 use crate::acknowledge::{acknowledge, wait_acknowledged};
 use crate::boxed::{Boxed, Plain, name_of, named};
-use crate::cancel::Attempt;
 use crate::context;
 use crate::descriptor::Descriptor;
 use crate::errno::{Answer, Errno, INVALID, UNSUPPORTED};
 use crate::export::{caught, entry, export, is_ours};
 use crate::memory::{Use, free};
+use crate::waiting::Attempt;
 use adverb_device::{
     Arm, CompChannel, Completion, CompletionQueue, CqConfig, Port, Timestamps, WcOpcode, WcStatus,
 };

@@ -8,13 +8,13 @@
 
 use crate::acknowledge::acknowledge;
 use crate::boxed::named;
-use crate::cancel::Attempt;
 use crate::context;
 use crate::cq::{AGAIN, cq_of};
 use crate::errno::INVALID;
 use crate::export::export;
 use crate::qp::qp_of;
 use crate::srq::srq_of;
+use crate::waiting::Attempt;
 use adverb_device::{AsyncEvent, Element, EventKind};
 use adverb_ibv::layout::{self, value};
 use libc::{c_int, c_void};

@@ -173,7 +173,7 @@ macro_rules! versioned {
 }
 
 /// A function of the interface. `of object`: whose it is, by its context; `of device is check`: by this check;
-/// without `of`, ours always. One that `waits` says what for ([`crate::cancel::until`]).
+/// without `of`, ours always. One that `waits` says what for ([`crate::waiting::until`]).
 macro_rules! export {
     ($style:ident $node:literal
      fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
@@ -217,7 +217,7 @@ macro_rules! export {
                 }
                 return $crate::export::style!($style, Err($crate::errno::Errno(libc::ENOSYS)));
             }
-            $crate::export::style!($style, $crate::cancel::until(&move || $body))
+            $crate::export::style!($style, $crate::waiting::until(&move || $body))
         }
     };
     ($style:ident $node:literal

@@ -21,7 +21,7 @@
 //! | what devices and ports are like | `query.rs` |
 //! | files that programs look at | `sysfs.rs`, `shared_tree.rs`, `files.rs` |
 //! | programs that load libibverbs themselves | `loader.rs` |
-//! | threads that are cancelled | `cancel.rs` |
+//! | threads that are cancelled | `cancel.rs`, `waiting.rs` |
 //! | librdmacm, and what the kernel would tell it | `rdma_cm/` |
 //! | all that does not depend on a device | `words.rs` |
 //!
@@ -62,6 +62,7 @@ mod shared_tree;
 mod srq;
 mod sysfs;
 mod table;
+mod waiting;
 mod way;
 mod words;
 mod work;

@@ -17,11 +17,11 @@ mod slots;
 mod table;
 mod translate;
 
-use crate::cancel::{self, Attempt};
 use crate::cq::AGAIN;
 use crate::device;
 use crate::errno::{self, Answer, Errno};
 use crate::export::guarded;
+use crate::waiting::{self, Attempt};
 use adverb_ibv::rdma_cm::{Command, Request};
 use libc::{c_char, c_int, c_void};
 use slots::Slot;
@@ -91,7 +91,7 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t)
 unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, len: usize) -> isize {
     if channel::is_ours(fd) {
         // SAFETY: the caller's contract.
-        return match cancel::until(&move || unsafe { attempt(fd, bytes, len) }) {
+        return match waiting::until(&move || unsafe { attempt(fd, bytes, len) }) {
             Ok(()) => isize::try_from(len).unwrap_or(isize::MAX),
             Err(error) => {
                 errno::set(error);
