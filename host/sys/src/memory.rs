@@ -225,7 +225,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Keeps the range out of children: after `fork`, they do not have it ([`put_zeros_for_kept`]).
+    /// Keeps the range out of children: after `fork`, they do not have it.
     ///
     /// # Errors
     ///
@@ -234,17 +234,28 @@ impl Mapping {
         let base = self.base.as_ptr().cast();
         // SAFETY: the range is ours (rule 1), and what the bytes are does not change.
         unsafe { rustix::mm::madvise(base, self.len, Advice::LinuxDontFork) }?;
-        let base = self.base.as_ptr().expose_provenance();
-        let claims = |kept: &&Kept| {
-            kept.base
-                .compare_exchange(0, Kept::CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        };
-        if let Some(kept) = KEPT.iter().find(claims) {
-            kept.len.store(self.len, Ordering::Relaxed);
-            kept.base.store(base, Ordering::Release);
-        }
         Ok(())
+    }
+
+    /// The same for a range that a handler may interrupt the use of: a child that goes on there finds zeros
+    /// ([`put_zeros_for_kept`]).
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if this process has as many such ranges as can be noted: children have this one.
+    pub fn leave_zeros_to_children(&self) -> io::Result<()> {
+        let base = self.base.as_ptr().expose_provenance();
+        let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+        let claims = |kept: &Kept| kept.base.compare_exchange(0, Kept::CLAIMED, o, r).is_ok();
+        let (at, kept) = KEPT
+            .iter()
+            .enumerate()
+            .find(|(_, kept)| claims(kept))
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        KEPT_USED.fetch_max(at + 1, o);
+        kept.len.store(self.len, r);
+        kept.base.store(base, Ordering::Release);
+        self.keep_from_children()
     }
 
     fn adopt(base: *mut u8, len: usize) -> io::Result<Self> {
@@ -253,7 +264,7 @@ impl Mapping {
     }
 }
 
-/// A range that children do not have.
+/// A range that children have zeros in place of.
 struct Kept {
     /// 0: none.
     base: AtomicUsize,
@@ -269,13 +280,20 @@ impl Kept {
     const CLAIMED: usize = 1;
 }
 
-/// The first so many of a process.
+/// Those of this process, and how many entries have ever been used.
 static KEPT: [Kept; 256] = [const { Kept::none() }; 256];
+static KEPT_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// In a child just forked: puts zeros where the parent has ranges that it keeps from its children. A child that goes on in
-/// the midst of code that uses them, as that of a signal handler does, would fault there. Safe in a signal handler.
+/// The entries that may say something.
+fn kept() -> impl Iterator<Item = &'static Kept> {
+    KEPT.iter().take(KEPT_USED.load(Ordering::Acquire))
+}
+
+/// In a child just forked: puts zeros where the parent has ranges that it leaves zeros for
+/// ([`Mapping::leave_zeros_to_children`]). A child that goes on in the midst of code that uses them, as that of a signal
+/// handler does, would fault there. Safe in a signal handler.
 pub fn put_zeros_for_kept() {
-    for Kept { base, len } in &KEPT {
+    for Kept { base, len } in kept() {
         let (base, len) = (base.load(Ordering::Acquire), len.load(Ordering::Relaxed));
         if base > Kept::CLAIMED {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
@@ -293,10 +311,16 @@ pub fn put_zeros_for_kept() {
     }
 }
 
+/// In a child just forked: the ranges of its parent are not its own, and its children have none of them. Safe in a signal
+/// handler.
+pub fn forget_kept() {
+    kept().for_each(|kept| kept.base.store(0, Ordering::Release));
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         let base = self.base.as_ptr().addr();
-        let own = KEPT.iter().find(|kept| kept.base.load(Ordering::Relaxed) == base);
+        let own = kept().find(|kept| kept.base.load(Ordering::Relaxed) == base);
         own.into_iter().for_each(|kept| kept.base.store(0, Ordering::Release));
         // SAFETY: the range came from `mmap` with this length and is ours (rule 1); no code uses
         // pointers into it any more (rule 2).
@@ -576,27 +600,56 @@ mod tests {
         assert_eq!(get(&mapping, 0), 9);
     }
 
-    /// Goal: a child that goes on in the midst of what uses a range that it does not have finds zeros there, and its parent's
-    /// bytes stay.
-    #[test]
-    fn a_child_can_have_zeros_where_it_has_nothing() {
-        let mapping = Mapping::anonymous(9000).unwrap();
-        put(&mapping, 0, 9);
-        mapping.keep_from_children().unwrap();
+    /// What a child says by its status.
+    fn said_by_child(child: impl FnOnce() -> u8) -> u8 {
         // SAFETY: the child calls what a handler may call, and ends.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            put_zeros_for_kept();
-            let seen = get(&mapping, 0);
+        let id = unsafe { libc::fork() };
+        if id == 0 {
+            let said = child();
             // SAFETY: no pointer.
-            unsafe { libc::_exit(seen.into()) };
+            unsafe { libc::_exit(said.into()) };
         }
         let mut status = 0;
         // SAFETY: a child of ours, and a place for its status.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+        assert_eq!(unsafe { libc::waitpid(id, &raw mut status, 0) }, id);
+        assert!(libc::WIFEXITED(status), "{status:#x}");
+        u8::try_from(libc::WEXITSTATUS(status)).unwrap()
+    }
+
+    /// Goal: a child that goes on in the midst of what uses a range that it does not have finds zeros there, however many
+    /// others are kept from it, and its parent's bytes stay; its own children have the range no more. A range that cannot be
+    /// noted is the child's, too.
+    #[test]
+    fn a_child_can_have_zeros_where_it_has_nothing() {
+        let others: Vec<_> = (0..2 * KEPT.len()).map(|_| Mapping::anonymous(1).unwrap()).collect();
+        others.iter().for_each(|other| other.keep_from_children().unwrap());
+        let mapping = Mapping::anonymous(9000).unwrap();
+        put(&mapping, 0, 9);
+        mapping.leave_zeros_to_children().unwrap();
+        let zeros = || {
+            put_zeros_for_kept();
+            get(&mapping, 0)
+        };
+        assert_eq!(said_by_child(zeros), 0);
+        let grandchild = || {
+            forget_kept();
+            said_by_child(|| {
+                put_zeros_for_kept();
+                is_mapped(mapping.as_ptr().as_ptr(), 1).into()
+            })
+        };
+        assert_eq!(said_by_child(grandchild), 0, "it is the parent's");
         put_zeros_for_kept();
         assert_eq!(get(&mapping, 0), 9, "nothing in use is replaced");
+        let (noted, refused): (Vec<_>, Vec<_>) =
+            others.iter().partition(|other| other.leave_zeros_to_children().is_ok());
+        assert_eq!((noted.len(), refused.len()), (KEPT.len() - 1, KEPT.len() + 1));
+        let late = Mapping::anonymous(1).unwrap();
+        put(&late, 0, 9);
+        assert_eq!(late.leave_zeros_to_children().unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+        assert_eq!(said_by_child(|| get(&late, 0)), 9);
+        drop(others);
+        late.leave_zeros_to_children().unwrap();
     }
 
     /// The kernel has this flag (proc_pid_smaps(5)) for the mapping.

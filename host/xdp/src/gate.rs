@@ -26,8 +26,8 @@ impl Gates {
     /// Those that an owner has made.
     pub(crate) fn open(map: &OwnedFd) -> io::Result<Self> {
         let mapping = Mapping::shared(map, usize::try_from(GATES).unwrap_or(0) * STRIDE)?;
-        // Best effort: a child that has the mapping does not use it.
-        let _ = mapping.keep_from_children();
+        // Best effort: a child that has the mapping does not use it. No lock keeps handlers away while it is looked at.
+        let _ = mapping.leave_zeros_to_children();
         Ok(Self(mapping))
     }
 

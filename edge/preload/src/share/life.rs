@@ -262,9 +262,10 @@ extern "C" fn in_child() {
         arena::add_process(alive::me());
     }
     if thread::is_in_handler() {
-        // What it has interrupted may be looking for frames.
+        // What it has interrupted may be looking whether frames have come.
         adverb_sys::memory::put_zeros_for_kept();
     }
+    adverb_sys::memory::forget_kept();
     xdp::after_fork(true);
     doorbell::after_fork();
     rendezvous::after_fork();
