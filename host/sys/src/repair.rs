@@ -220,6 +220,16 @@ pub fn wake_readers(socket: impl AsFd) -> io::Result<()> {
     sockopt::set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1_i32)
 }
 
+/// Whether the calling thread may bind this address, as [`set_up`] does: ports may be privileged
+/// (`ip_unprivileged_port_start`, ip(7)).
+#[must_use]
+pub fn may_bind(own: SocketAddr) -> bool {
+    let family = if own.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    // That it is in use is said after that.
+    socket.is_ok_and(|socket| rustix::net::bind(&socket, &own) != Err(rustix::io::Errno::ACCESS))
+}
+
 /// Sets up a connection as `snapshot` has it, on a socket in repair, whose connection there was is forgotten: the
 /// queues are empty, and begin there. It stays in repair.
 ///

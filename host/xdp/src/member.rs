@@ -19,8 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// A member's connection to its owner. It ends the membership when it is dropped. An owner that does not answer in time is
-/// asked nothing before it does: it does not do then what it was asked, and all that the member has stays with it. A
-/// descriptor that can be read says that the owner has ended, or answers at last: [`Membership::has_ended`] finds out.
+/// asked nothing before it does: what it was asked it does not do any more, unless it was about to have done it, and all that
+/// the member has stays with it. A descriptor that can be read says that the owner has ended, or answers at last:
+/// [`Membership::has_ended`] finds out.
 #[derive(Debug)]
 pub struct Membership {
     stream: Stream,
@@ -45,8 +46,7 @@ struct Talk {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     number: u32,
-    /// What it asks for is so already, or is wanted however late it comes.
-    is_harmless: bool,
+    request: Request,
     /// It has been given up.
     is_late: bool,
 }
@@ -125,7 +125,7 @@ impl Membership {
     ///
     /// `PermissionDenied` if the socket has it not; `AlreadyExists` if another member has these packets; `ResourceBusy`
     /// if this user has as many keys as it may; `TimedOut` if the owner does not answer, or has not yet to what it was asked
-    /// before: nothing is done then.
+    /// before: nothing is done then, and what the owner turns out to have done is undone.
     pub fn claim(&self, key: Key, twin: impl AsFd) -> io::Result<()> {
         self.request(Request::Claim(key, None), &[twin.as_fd()])
     }
@@ -153,20 +153,10 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// What the kernel says to the owner; `PermissionDenied` if this member does not have that key; `TimedOut` as in
-    /// [`Membership::claim`].
+    /// What the kernel says to the owner; `PermissionDenied` if this member does not have that key; `TimedOut` if the owner
+    /// does not answer: it may have done that all the same, also with the packets alone.
     pub fn repair(&self, key: Key, on: bool) -> io::Result<()> {
         self.request(Request::Repair(key, on), &[])
-    }
-
-    /// Whether the owner answers. It is asked to take a socket out of the kernel's hands that it has taken already: nothing
-    /// changes, and a late answer ends nothing.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Membership::repair`].
-    pub fn confirm(&self, key: Key) -> io::Result<()> {
-        self.ask_for(Request::Repair(key, true), true, &[])
     }
 
     /// The owner has ended, or the membership: no packets come any more. Answers that are late are taken note of. While a
@@ -189,15 +179,6 @@ impl Membership {
     }
 
     fn request(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.ask_for(request, matches!(request, Request::Release(_)), fds)
-    }
-
-    fn ask_for(
-        &self,
-        request: Request,
-        is_harmless: bool,
-        fds: &[BorrowedFd<'_>],
-    ) -> io::Result<()> {
         let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
         self.catch_up(&mut talk)?;
         if talk.is_stuck() {
@@ -206,7 +187,7 @@ impl Membership {
             }
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let number = self.send(&mut talk, (request, is_harmless), fds)?;
+        let number = self.send(&mut talk, request, fds)?;
         let until = clock::now_ns().saturating_add(nanoseconds(PATIENCE + GRACE));
         loop {
             let left = Duration::from_nanos(until.saturating_sub(clock::now_ns()));
@@ -222,17 +203,12 @@ impl Membership {
     }
 
     /// Sends a question; its number.
-    fn send(
-        &self,
-        talk: &mut Talk,
-        (request, is_harmless): (Request, bool),
-        fds: &[BorrowedFd<'_>],
-    ) -> io::Result<u32> {
+    fn send(&self, talk: &mut Talk, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<u32> {
         let number = talk.next;
         let until_ns = clock::now_ns().saturating_add(nanoseconds(PATIENCE));
         self.stream.send(&Question { number, until_ns, request }.emit()?, fds)?;
         talk.next = number.wrapping_add(1);
-        talk.open.push_back(Open { number, is_harmless, is_late: false });
+        talk.open.push_back(Open { number, request, is_late: false });
         Ok(number)
     }
 
@@ -241,15 +217,15 @@ impl Membership {
         while self.hear(talk)?.is_some() {}
         while !talk.is_stuck()
             && let Some(key) = talk.owed.last().copied()
-            && self.send(talk, (Request::Release(key), true), &[]).is_ok()
+            && self.send(talk, Request::Release(key), &[]).is_ok()
         {
             talk.owed.pop();
         }
         Ok(())
     }
 
-    /// Takes an answer, if there is one. What makes no sense ends the membership, and so does an owner that has done something
-    /// just in time and says so too late: what of that is wanted still is not known.
+    /// Takes an answer, if there is one. What makes no sense ends the membership. What an owner has done just in time, and says
+    /// too late, is undone if it is a claim; of the rest the one that has asked takes care.
     fn hear(&self, talk: &mut Talk) -> io::Result<Option<(u32, io::Result<()>)>> {
         let mut bytes = [0; 9];
         let heard = match self.stream.recv(&mut bytes, &mut Vec::new()) {
@@ -260,12 +236,14 @@ impl Membership {
         };
         let known = heard.and_then(|(number, result)| {
             let open = talk.open.pop_front().filter(|open| open.number == number);
-            let Open { is_harmless, is_late, .. } = open.ok_or_else(nonsense)?;
-            if is_late && result.is_ok() && !is_harmless {
-                Err(nonsense())
-            } else {
-                Ok((number, result))
+            let Open { request, is_late, .. } = open.ok_or_else(nonsense)?;
+            if let Request::Claim(key, _) = request
+                && is_late
+                && result.is_ok()
+            {
+                talk.owed.push(key);
             }
+            Ok((number, result))
         });
         if known.is_err() {
             let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);

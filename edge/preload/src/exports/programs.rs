@@ -213,8 +213,12 @@ unsafe extern "C-unwind" fn posix_spawn(
     // SAFETY: the program's promise.
     let program = path_of(unsafe { given(path) });
     // SAFETY: the program's promise.
-    unsafe { exec_target::prepare_child(program.as_deref(), environment) };
-    real!(posix_spawn(pid, path, actions, attributes, arguments, environment))
+    let forgotten = unsafe { exec_target::prepare_child(program.as_deref(), environment) };
+    let answer = real!(posix_spawn(pid, path, actions, attributes, arguments, environment));
+    if answer != 0 {
+        forgotten.undo();
+    }
+    answer
 }
 
 #[unsafe(no_mangle)]
@@ -229,8 +233,12 @@ unsafe extern "C-unwind" fn posix_spawnp(
     // SAFETY: the program's promise.
     let program = unsafe { given(file) }.and_then(exec_target::find);
     // SAFETY: the program's promise.
-    unsafe { exec_target::prepare_child(program.as_deref(), environment) };
-    real!(posix_spawnp(pid, file, actions, attributes, arguments, environment))
+    let forgotten = unsafe { exec_target::prepare_child(program.as_deref(), environment) };
+    let answer = real!(posix_spawnp(pid, file, actions, attributes, arguments, environment));
+    if answer != 0 {
+        forgotten.undo();
+    }
+    answer
 }
 
 /// A program that will be started is to have a descriptor under another number: it is not known yet

@@ -34,6 +34,30 @@ pub(crate) struct Prepared {
     unnamed: Vec<(&'static Socket, Option<u32>)>,
     /// Those among them that the next program will have.
     passed_on: Vec<&'static Socket>,
+    forgotten: Forgotten,
+}
+
+/// Sockets of which an owner has a copy, and which another program is to have besides; and their lives.
+#[derive(Debug, Default)]
+pub(crate) struct Forgotten(Vec<(&'static Socket, u32)>);
+
+impl Forgotten {
+    /// If another program is about to have a connection, or may be, to close it here does not end it.
+    fn forget(&mut self, socket: &SocketRef, fd: c_int) {
+        let is_copied = &socket.flags.is_copied;
+        if is_copied.load(Ordering::Relaxed) && !raw::ends_with_program(fd) {
+            is_copied.store(false, Ordering::Relaxed);
+            self.0.push((socket.socket(), socket.life.load(Ordering::Relaxed)));
+        }
+    }
+
+    /// There is no such program.
+    pub(crate) fn undo(self) {
+        let is_same =
+            |(socket, life): &(&Socket, u32)| socket.life.load(Ordering::Relaxed) == *life;
+        let same = self.0.into_iter().filter(is_same);
+        same.for_each(|(socket, _)| socket.flags.is_copied.store(true, Ordering::Relaxed));
+    }
 }
 
 /// Whether any socket of this process uses shared memory.
@@ -82,10 +106,10 @@ pub(crate) unsafe fn prepare(
     environment: *const *const c_char,
 ) -> Prepared {
     let errno = raw::errno();
-    let mut prepared = Prepared::default();
     // A parent has not counted a `vfork` child in its memory.
     // SAFETY: the caller's promise.
-    unsafe { leave_to(program, environment, signal::is_vfork_child()) };
+    let forgotten = unsafe { leave_to(program, environment, signal::is_vfork_child()) };
+    let mut prepared = Prepared { forgotten, ..Prepared::default() };
     if !signal::is_vfork_child() {
         table::each(0, usize::MAX, |fd| prepared.unname(fd));
         arena::remove_process();
@@ -101,7 +125,6 @@ impl Prepared {
     /// process.
     fn unname(&mut self, fd: c_int) {
         let Some(socket) = table::socket(fd).map(|socket| socket.socket()) else { return };
-        forget_copy(socket, fd);
         // A program that takes the rings over keeps the connection open.
         let has_rings = socket.segment().is_some() && !xdp::streams::is_lost(socket);
         let stays = has_rings && !raw::ends_with_program(fd);
@@ -118,6 +141,7 @@ impl Prepared {
 
     /// It has not come to that, and `errno` says why.
     pub(crate) fn undo(self) {
+        self.forgotten.undo();
         if signal::is_vfork_child() {
             return;
         }
@@ -136,16 +160,21 @@ impl Prepared {
     }
 }
 
-/// A program is about to be started that finds our descriptors, and this one goes on.
+/// A program is about to be started that finds our descriptors, and this one goes on. What is returned is to be undone if
+/// it cannot be started.
 ///
 /// # Safety
 ///
 /// `environment` is null or an environment.
-pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *const c_char) {
+pub(crate) unsafe fn prepare_child(
+    program: Option<&Path>,
+    environment: *const *const c_char,
+) -> Forgotten {
     let errno = raw::errno();
     // SAFETY: the caller's promise.
-    unsafe { leave_to(program, environment, true) };
+    let forgotten = unsafe { leave_to(program, environment, true) };
     raw::set_errno(errno);
+    forgotten
 }
 
 /// Leaves what is in shared memory to a program: where it finds it, or else to the kernel. `is_another`: this
@@ -154,14 +183,17 @@ pub(crate) unsafe fn prepare_child(program: Option<&Path>, environment: *const *
 /// # Safety
 ///
 /// `environment` is null or an environment.
-unsafe fn leave_to(program: Option<&Path>, environment: *const *const c_char, is_another: bool) {
+unsafe fn leave_to(
+    program: Option<&Path>,
+    environment: *const *const c_char,
+    is_another: bool,
+) -> Forgotten {
+    let mut forgotten = Forgotten::default();
     table::each(0, usize::MAX, |fd| {
-        if let Some(socket) = table::socket(fd) {
-            forget_copy(&socket, fd);
-        }
+        table::socket(fd).iter().for_each(|socket| forgotten.forget(socket, fd));
     });
     if !has_rings() {
-        return;
+        return forgotten;
     }
     // SAFETY: the caller's promise.
     let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
@@ -179,14 +211,7 @@ unsafe fn leave_to(program: Option<&Path>, environment: *const *const c_char, is
             pass_on(&socket, fd);
         }
     }
-}
-
-/// If another program is about to have a connection, or may be, to close it here does not end it.
-fn forget_copy(socket: &Socket, fd: c_int) {
-    let is_copied = &socket.flags.is_copied;
-    if is_copied.load(Ordering::Relaxed) && !raw::ends_with_program(fd) {
-        is_copied.store(false, Ordering::Relaxed);
-    }
+    forgotten
 }
 
 /// A connection is put where programs expect their terminal: it may be used by the C library's own

@@ -164,8 +164,9 @@ fn hold_patiently(lock: &Lock) -> Option<Held<'_>> {
 fn leave_first(socket: &Socket, segment: &Segment, fd: c_int, mut leave: Leave<'_>) {
     let mut given = Vec::new();
     let (mut round, mut patience) = (0, Patience::start());
+    let is_alone = || segment.is_abandoned(socket.end()) || streams::has_ended(socket);
     loop {
-        match leave.next(|| segment.is_abandoned(socket.end()), patience.spent_ns()) {
+        match leave.next(is_alone, patience.spent_ns()) {
             Leaving::Pause => pause(&mut round),
             Leaving::Receive { most, are_bells } => leave.on_received(receive(fd, most, |bytes| {
                 if !are_bells {
@@ -583,7 +584,8 @@ fn inherit(socket: &Socket, segment: &Segment, fd: c_int, given: Vec<u8>) {
     if is_whole.is_err() {
         return poison(socket, fd);
     }
-    if bytes.is_empty() {
+    // What frames have carried has no end in the kernel.
+    if bytes.is_empty() && !streams::has_ended(socket) {
         return;
     }
     let domain = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);

@@ -23,7 +23,7 @@ fn a_role() {
     let at = std::env::var("ADVERB_TEST_AT").expect("an address");
     let at = at.parse::<SocketAddr>().expect("an address");
     match role.split_once(' ').unwrap_or((&role, "")) {
-        ("owner", how) => owner(how == "stops"),
+        ("owner", how) => owner(how),
         ("echo", mode) => echo(at, mode),
         ("client", how) => client(at, how == "connected"),
         ("group", device) => answer_groups(at, device),
@@ -49,9 +49,10 @@ fn a_role() {
     }
 }
 
-/// Owns the near end; queues of one that was before it stay busy for a moment. If it `stops`, it does so once, as soon as a
-/// member has claimed something.
-fn owner(mut stops: bool) {
+/// Owns the near end; queues of one that was before it stay busy for a moment. If it stops, it does so once: as soon as a
+/// member has claimed something; when it has taken a socket out of the kernel's hands, or has put one back, and has not said
+/// so.
+fn owner(how: &str) {
     let all = adverb_sys::netdev::interfaces().expect("interfaces");
     let index = all.iter().find(|interface| interface.name == "near").expect("the cable").index;
     let open = || Interface::open(index, &Config::default());
@@ -66,13 +67,26 @@ fn owner(mut stops: bool) {
     let mut owner = Owner::new(interface, &name_of(index), u32::MAX).expect("a name");
     std::thread::sleep(Duration::from_millis(150)); // Queues of an owner before it are busy for that long.
     println!("\nready");
+    let (mut before, mut has_stopped) = (0, false);
     loop {
         owner.step(Some(Duration::from_millis(100)), |_| true).expect("a step");
-        if stops && owner.by_user().values().any(|count| count.keys > 0) {
-            stops = false;
+        let keys = owner.by_user().values().map(|count| count.keys).sum::<usize>();
+        let stops = match how {
+            "stops" => keys > 0,
+            "stops taking" => before > 0,
+            "stops giving" => keys < before,
+            _ => false,
+        };
+        if stops && !has_stopped {
+            has_stopped = true;
+            if how != "stops" {
+                // Another thread has something to do still.
+                std::thread::sleep(Duration::from_millis(50));
+            }
             // SAFETY: no pointer.
             unsafe { libc::raise(libc::SIGSTOP) };
         }
+        before = keys;
     }
 }
 

@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use super::{FAR, FAR_6, NEAR, NEAR_6, Pair, Running, at, run, soon, with_namespaces};
+use super::{FAR, FAR_6, NEAR, NEAR_6, PORT, Pair, Running, at, run, soon, with_namespaces};
 
 /// Serves connections: sends everything back, or what the mode says.
 pub(crate) fn serve(at: SocketAddr, mode: &str) {
@@ -29,6 +29,9 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
     let many = (mode == "many").then(|| Epoll::new(0));
     if let Some(all) = many {
         return serve_many(&listener, &all);
+    }
+    if mode == "unbound ever" {
+        give_up_ports();
     }
     for stream in listener.incoming() {
         let (stream, mode) = (stream.expect("a connection"), mode.to_owned());
@@ -49,6 +52,7 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
                 pour(stream, bytes.parse().expect("a number"));
             }
             Some(("hand", how)) => hand_on(stream, how),
+            Some(("unbound", _)) => close_unbound(stream),
             Some(("hold", option)) => impatient(stream, option),
             _ if mode == "urgent" => urge(stream),
             _ if mode == "hold" => hold(stream),
@@ -290,15 +294,32 @@ fn brim(mut stream: TcpStream, what: &str) {
 /// The kernel holds no more for this thread's sockets than for those of any program.
 fn give_up_administration() {
     const CAP_NET_ADMIN: u32 = 12;
+    give_up_capability(CAP_NET_ADMIN);
+}
+
+fn give_up_capability(which: u32) {
     // Its version, and the calling thread.
     let header = [0x2008_0522_u32, 0];
     let mut sets = [0_u32; 6];
     // SAFETY: the header and room for what it asks for.
     let got = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) };
-    sets[0] &= !(1 << CAP_NET_ADMIN);
+    sets[0] &= !(1 << which);
     // SAFETY: the header and what it announces.
     let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
     assert_eq!((got, set), (0, 0));
+}
+
+/// A port that may be privileged cannot be bound from now on.
+fn give_up_ports() {
+    const CAP_NET_BIND_SERVICE: u32 = 10;
+    give_up_capability(CAP_NET_BIND_SERVICE);
+}
+
+/// Closes a connection whose port it may not bind any more, and of whose packets none is on its way.
+fn close_unbound(mut stream: TcpStream) {
+    begin(&mut stream);
+    std::thread::sleep(Duration::from_millis(200));
+    give_up_ports();
 }
 
 /// Sends 50 messages back.
@@ -339,12 +360,25 @@ fn wish(mut stream: TcpStream) {
     echo(stream, "poll");
 }
 
-/// Another program, which knows nothing of the library, goes on with the connection at a line.
+/// Another program, which knows nothing of the library, goes on with the connection at a line; if there is no such program,
+/// it is closed.
 fn hand_on(mut stream: TcpStream, how: &str) {
     begin(&mut stream);
+    let how = match how.strip_prefix("ended ") {
+        None => how,
+        Some(how) => {
+            end_second(&stream);
+            how
+        }
+    };
     std::io::stdin().read_line(&mut String::new()).expect("a line");
     let fd = stream.as_raw_fd();
-    let mut heir = Command::new(super::myself());
+    let none = how.strip_prefix("none ");
+    let how = none.unwrap_or(how);
+    let mut heir = match none {
+        None => Command::new(super::myself()),
+        Some(_) => Command::new("/there/is/none"),
+    };
     heir.args(["--exact", "roles::a_role", "--nocapture", "--test-threads=1"]);
     heir.env_remove("LD_PRELOAD").env("ADVERB_TEST_ROLE", format!("heir {fd}"));
     if how == "given" {
@@ -358,20 +392,40 @@ fn hand_on(mut stream: TcpStream, how: &str) {
         // SAFETY: the child does nothing there.
         unsafe { heir.pre_exec(|| Ok(())) };
     }
+    if none.is_some() {
+        assert_eq!(heir.spawn().expect_err("no program").kind(), ErrorKind::NotFound);
+        return;
+    }
     let mut heir = heir.spawn().expect("a program");
     drop(stream);
     println!("\nsaid handed");
     heir.wait().expect("it has ended");
 }
 
+/// Ends a stream when the peer has ended its own, and reads nothing of that.
+fn end_second(stream: &TcpStream) {
+    let mut polled = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: a structure, which is ours.
+    assert_eq!(unsafe { libc::poll(&raw mut polled, 1, -1) }, 1);
+    stream.shutdown(Shutdown::Write).expect("it ends");
+}
+
 /// Goes on with a connection of the program that has started this one.
 pub(crate) fn inherit(fd: c_int) {
     // SAFETY: a descriptor that was left to this program alone.
     let mut stream = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    let mut room = [0; 100];
-    while let Ok(len @ 1..) = stream.read(&mut room) {
-        send_all(&mut stream, &room[..len]);
-    }
+    let (mut got, mut room) = (0, [0; 100]);
+    let end = loop {
+        match stream.read(&mut room).map_err(|error| error.kind()) {
+            Ok(0) => break Ok(()),
+            Ok(len) => {
+                send_all(&mut stream, &room[..len]);
+                got += len;
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    println!("\nbequeathed {got} {end:?}");
 }
 
 fn set(stream: &TcpStream, level: c_int, name: c_int, value: c_int) {
@@ -1044,6 +1098,98 @@ fn an_owner_that_stops_midway_leaves_a_connection_to_the_kernel() {
     );
 }
 
+/// Goal: the peer of a connection that an owner has taken out of the kernel's hands, and is stopped before it says so, sees a
+/// reset, as does the program; nothing else is harmed.
+#[test]
+fn a_connection_that_stays_between_two_stacks_is_reset() {
+    with_namespaces("streams::a_connection_that_stays_between_two_stacks_is_reset", || {
+        let pair = Pair::new();
+        let owner = Running::start(&mut pair.role(false, "owner stops taking", at(NEAR)));
+        let mut server = pair.framed("serve hold", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        client.tell("exchange 1 64 0");
+        assert_eq!(client.ask("drink"), "said 0");
+        assert_eq!(server.await_line("said "), "said ConnectionReset", "{}", server.explained());
+        assert!(owner.is_stopped());
+        owner.signal("CONT");
+        soon("frames", || {
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+            server.has_frames()
+        });
+    });
+}
+
+/// Goal: a connection that an owner has put back, and is stopped before it says so, goes on; what it says late harms none
+/// of the others.
+#[test]
+fn an_owner_that_stops_while_it_puts_one_back_harms_none() {
+    with_namespaces("streams::an_owner_that_stops_while_it_puts_one_back_harms_none", || {
+        let pair = Pair::new();
+        let owner = Running::start(&mut pair.role(false, "owner stops giving", at(NEAR)));
+        let server = pair.framed("serve part 6694", at(NEAR), None);
+        let mut clients = [(); 2].map(|()| talker(&pair, NEAR));
+        for client in &mut clients {
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        }
+        let framed = server.explained().matches("frames of the interface").count();
+        assert_eq!(framed, 2, "{}", server.explained());
+        for client in &mut clients {
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+            assert_eq!(client.ask("drink"), "said 1000 Ok(())", "{}", server.explained());
+            if owner.is_stopped() {
+                owner.signal("CONT");
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        }
+    });
+}
+
+/// Goal: the peer of a connection that the kernel does not take back sees a reset, and one that it would not take back stays
+/// the kernel's. Method: the program may not bind its port any more, or never could.
+#[test]
+fn what_the_kernel_does_not_take_back_is_reset() {
+    with_namespaces("streams::what_the_kernel_does_not_take_back_is_reset", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let limit = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+        fs::write(limit, (PORT + 1).to_string()).expect("a limit of this namespace");
+        for (since, has_frames, end) in
+            [("late", true, "Err(ConnectionReset)"), ("ever", false, "Ok(())")]
+        {
+            let server = pair.framed(&format!("serve unbound {since}"), at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+            let said = client.ask("drink");
+            assert_eq!(server.has_frames(), has_frames, "{since}: {}", server.explained());
+            assert_eq!(said, format!("said 0 {end}"), "{}", server.explained());
+        }
+    });
+}
+
+/// Goal: another program gets what was not read of a connection both of whose streams have ended, and its end.
+#[test]
+fn another_program_gets_the_rest_of_what_has_ended() {
+    with_namespaces("streams::another_program_gets_the_rest_of_what_has_ended", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for how in WAYS {
+            for rest in [0, 64] {
+                let mut server = pair.framed(&format!("serve hand ended {how}"), at(NEAR), None);
+                let mut client = talker(&pair, NEAR);
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+                assert_eq!(client.ask(&format!("half {rest} 0")), "said 0 Ok(())");
+                assert!(server.has_frames(), "{how}: {}", server.explained());
+                // The last acknowledgement is on its way.
+                std::thread::sleep(Duration::from_millis(100));
+                server.tell("go");
+                let line = server.await_line("bequeathed ");
+                assert_eq!(line, format!("bequeathed {rest} Ok(())"), "{how}");
+            }
+        }
+    });
+}
+
 /// Goal: while its owner does not answer, a connection that frames carry takes no urgent byte, rather than lose it, and
 /// wakes its program as before; it takes one when the owner goes on.
 #[test]
@@ -1137,6 +1283,28 @@ fn another_program_goes_on_while_the_owner_is_stopped() {
             server.tell("go");
             assert_eq!(server.await_line("said "), "said handed", "{how}");
             assert_eq!(client.ask("exchange 50 64 0"), "said 50", "{how}");
+            owner.signal("CONT");
+        }
+    });
+}
+
+/// Goal: a connection that another program was to have, which could not be started, ends when this one closes it, though
+/// the owner, which has not answered, may have a copy of the socket.
+#[test]
+fn a_program_that_cannot_be_started_keeps_no_connection() {
+    with_namespaces("streams::a_program_that_cannot_be_started_keeps_no_connection", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        for how in ["kept", "forked"] {
+            let mut server = pair.framed(&format!("serve hand none {how}"), at(NEAR), None);
+            let mut first = talker(&pair, NEAR);
+            assert_eq!(first.ask("exchange 40 64 0"), "said 40");
+            assert!(server.has_frames(), "{how}: {}", server.explained());
+            owner.signal("STOP");
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50", "{how}");
+            server.tell("go");
+            assert_eq!(client.ask("drink"), "said 0 Ok(())", "{how}");
             owner.signal("CONT");
         }
     });

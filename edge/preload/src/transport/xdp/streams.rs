@@ -290,7 +290,7 @@ pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
     let Some(framed) = of(socket) else {
         let is_left = || socket.segment().is_none_or(Segment::is_leaving);
         return match socket.attached::<Framed>() {
-            Some(_) if !is_left() => GivenBack::Stays,
+            Some(_) if !has_ended(socket) && !is_left() => GivenBack::Stays,
             Some(_) | None => GivenBack::NotFramed,
         };
     };
@@ -300,7 +300,13 @@ pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
     if is_back == Some(true) { GivenBack::Back } else { GivenBack::Stays }
 }
 
-/// A connection that cannot go back to the kernel is reset.
+/// Whether a connection that frames have carried is over: both streams have ended, and there is no other end any more.
+pub(crate) fn has_ended(socket: &Socket) -> bool {
+    let framed = socket.attached::<Framed>();
+    framed.is_some_and(|framed| framed.shared.is_over.load(Ordering::Acquire))
+}
+
+/// A connection that cannot go back to the kernel is reset, unless it has just ended.
 #[cold]
 pub(crate) fn reset(socket: &Socket, fd: c_int) {
     let now = raw::now_ns();
@@ -313,6 +319,7 @@ pub(crate) fn reset(socket: &Socket, fd: c_int) {
             // Where there is no room for it now, the reset leaves later.
             helper::expect(PROCESS.get(), deadline.flatten());
         }
+        None if has_ended(socket) => return,
         // The parent of this process tells the peer when it closes the connection.
         None => {
             socket.flags.is_abortive.store(true, Ordering::Relaxed);

@@ -22,7 +22,7 @@ use adverb_sys::fork::Generation;
 use adverb_sys::netdev;
 use adverb_sys::repair::{self, Snapshot};
 use adverb_tcpip::stack::ConnectionId;
-use adverb_tcpip::tcp::{Config, Handover, Seq, State};
+use adverb_tcpip::tcp::{self, Config, Handover, Seq, State};
 use adverb_tcpip::tuple::Tuple;
 use adverb_xdp::owner::name_of;
 use adverb_xdp::steering::Protocol;
@@ -54,6 +54,10 @@ pub(super) fn adopt(
     if carrier.membership.is_stuck() || raw::unsent(fd) != Ok(0) {
         return None;
     }
+    // The connection is to go back to the kernel one day.
+    if !repair::may_bind(own) {
+        return None;
+    }
     let gate = uplink::process().take_gate(&socket.counters)?;
     let key = Key { protocol: Protocol::Tcp, local: own, remote: Some(peer) };
     let reuse = raw::option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0);
@@ -81,9 +85,10 @@ pub(super) fn adopt(
             let released = carrier.membership.release(key);
             let is_copied = released.is_err_and(|error| is_late(&error));
             socket.flags.is_copied.store(is_copied, Ordering::Relaxed);
-            if raw::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR) != Ok(0) {
+            if is_in_repair(fd) {
                 log::print(Level::Warning, || format!("fd {fd}: it stays in repair: reset"));
-                raw::disconnect(fd);
+                tell_of_reset(carrier, key, lent);
+                break_off(socket, fd);
             }
         }
         let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
@@ -93,6 +98,35 @@ pub(super) fn adopt(
 
 fn is_late(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
+}
+
+fn is_in_repair(fd: c_int) -> bool {
+    raw::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR) != Ok(0)
+}
+
+/// Resets the connection of a socket in repair, of which the kernel tells the peer nothing.
+fn tell_of_reset(carrier: &mut Carrier, key: Key, lent: BorrowedFd<'_>) -> Option<()> {
+    let (snapshot, tuple) = (repair::look(lent).ok()?, tuple_of(key.local, key.remote?));
+    let (config, now) = (carrier.net.config(), time(raw::now_ns()));
+    let id = carrier.net.tcp().take_over(tuple, &config, &handover_of(&snapshot), now).ok()?;
+    abort(carrier, id);
+    carrier.net.tcp().let_go(id);
+    Some(())
+}
+
+/// Tells the peer of a connection that it is no more.
+fn abort(carrier: &mut Carrier, id: ConnectionId) {
+    carrier.net.tcp().with(id, tcp::Connection::abort);
+    carrier.net.step(time(raw::now_ns()));
+}
+
+/// The socket has no connection any more, and its program learns that it was reset.
+fn break_off(socket: &Socket, fd: c_int) {
+    raw::disconnect(fd);
+    // Of one in repair the kernel says something else.
+    let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    let reset = u8::try_from(libc::ECONNRESET).unwrap_or(u8::MAX);
+    socket.flags.pending_error.store(reset, Ordering::Relaxed);
 }
 
 /// The carrier of the interface with an address; its owner is asked if there is none yet.
@@ -234,7 +268,8 @@ fn handover_of(snapshot: &Snapshot) -> Handover {
 }
 
 /// A connection goes back to the kernel, with both locks of its socket held. Says whether it does: it does not, if both
-/// streams have ended, or the owner does not answer.
+/// streams have ended, or the owner does not answer. It is reset if the kernel does not take it, or the owner does not say
+/// whether it has put it back.
 pub(super) fn give_back(
     carrier: &mut Carrier,
     id: ConnectionId,
@@ -250,8 +285,8 @@ pub(super) fn give_back(
     let Some((handover, unsent)) = found else { return false };
     let has_ended = carrier.state(id) != Some(State::Established);
     // Bytes in the socket's queue would be sent again while an owner is waited for, with time stamps that those of frames
-    // are behind: it has to answer first.
-    let asked = carrier.carried.get(&id).map(|one| carrier.membership.confirm(one.key));
+    // are behind: it has to answer first. This changes nothing.
+    let asked = carrier.carried.get(&id).map(|one| carrier.membership.repair(one.key, true));
     if asked.is_some_and(|answer| answer.is_err_and(|error| is_late(&error))) {
         return false;
     }
@@ -260,34 +295,27 @@ pub(super) fn give_back(
     let low_water = raw::lift_low_water(fd);
     let is_put = received.as_ref().map(|received| put_back(&one, &handover, &unsent, received));
     let answer = is_put.flatten().map(|()| carrier.membership.repair(one.key, false));
-    let stays = matches!(&answer, Some(Err(error)) if is_late(error));
-    let is_back =
-        matches!(answer, Some(Ok(()))) && send_waiting(&one, socket, fd, &unsent.waiting).is_some();
+    // One that is late may have the packets go to the kernel by now, and will put the socket back if it has not yet.
+    let is_out = answer.is_some_and(|answer| match answer {
+        Ok(()) => true,
+        Err(error) => is_late(&error) && !is_in_repair(fd),
+    });
+    let is_back = is_out && send_waiting(&one, socket, fd, &unsent.waiting).is_some();
     drop(low_water);
-    if stays {
-        // The owner has done nothing, and will not: the kernel's queues are emptied again.
-        let _ = repair::set_up(&one.twin, &snapshot_of(&handover, 0));
-        // Bells are put there.
-        let _ = repair::receive_by_hand(&one.twin);
-        habits::silence(fd);
-        one.put(&received.unwrap_or_default());
-        one.shared.is_full.store(!one.rest.is_empty(), Ordering::Release);
-        carrier.carried.insert(id, one);
-        return false;
-    }
-    carrier.net.tcp().let_go(id);
-    carrier.shut(one.gate);
-    one.shared.is_over.store(true, Ordering::Release);
-    if !is_back {
-        log::print(Level::Warning, || format!("fd {fd}: the kernel does not take it back: reset"));
-        let _ = carrier.membership.release(one.key);
-        raw::disconnect(fd);
-    } else {
+    if is_back {
         one.restore_reuse();
         if has_ended {
             raw::shut(fd, libc::SHUT_RD);
         }
+    } else {
+        log::print(Level::Warning, || format!("fd {fd}: the kernel does not take it back: reset"));
+        abort(carrier, id);
+        let _ = carrier.membership.release(one.key);
+        break_off(socket, fd);
     }
+    carrier.net.tcp().let_go(id);
+    carrier.shut(one.gate);
+    one.shared.is_over.store(true, Ordering::Release);
     leave(&one);
     true
 }
@@ -302,7 +330,7 @@ fn take_received(carrier: &mut Carrier, id: ConnectionId, one: &mut Carried) -> 
     Some(received)
 }
 
-fn tcp_receive(connection: &mut adverb_tcpip::tcp::Connection<Vec<u8>>) -> Option<Vec<u8>> {
+fn tcp_receive(connection: &mut tcp::Connection<Vec<u8>>) -> Option<Vec<u8>> {
     connection.receive().map(|received| received.as_ref().to_vec())
 }
 
@@ -321,7 +349,7 @@ fn send_waiting(one: &Carried, socket: &Socket, fd: c_int, waiting: &[u8]) -> Op
 fn put_back(
     one: &Carried,
     handover: &Handover,
-    unsent: &adverb_tcpip::tcp::Unsent,
+    unsent: &tcp::Unsent,
     received: &[u8],
 ) -> Option<()> {
     let fd = one.twin.number();
