@@ -62,8 +62,8 @@ fn answer_to(port: &Port, wc: &layout::Wc, grh: &[u8; GRH_LEN]) -> Answer<AhAttr
         return Err(INVALID);
     }
     let Grh { src, dst, marks } = Grh::parse(grh).ok_or(INVALID)?;
-    let place =
-        port.device().gids.iter().find(|entry| entry.gid == Gid(dst)).ok_or(Errno(libc::ENOENT))?;
+    let gids = port.gids();
+    let place = gids.iter().find(|entry| entry.gid == Gid(dst)).ok_or(Errno(libc::ENOENT))?;
     Ok(AhAttr { gid_index: place.index, ..AhAttr::new(Gid(src)) }.marked(marks))
 }
 

@@ -16,8 +16,6 @@ use libc::{c_char, c_int, c_void};
 
 /// The number of the only port.
 pub(crate) const PORT: u8 = 1;
-/// Places of a GID table, at least: there are empty ones.
-const GIDS_MIN: usize = 16;
 /// Bytes that device memory has, at most.
 pub(crate) const DM_MAX: u64 = 1 << 30;
 /// Objects of a kind, as far as a device has a bound: memory is the bound here.
@@ -178,7 +176,7 @@ fn port_attr(port: &Port) -> layout::PortAttr {
     attr.state = if active { value::PORT_ACTIVE } else { PORT_DOWN };
     attr.max_mtu = PathMtu::B4096.code().into();
     attr.active_mtu = mtu.code().into();
-    attr.gid_tbl_len = c_int::try_from(places(device)).unwrap_or(c_int::MAX);
+    attr.gid_tbl_len = c_int::try_from(port.gid_places()).unwrap_or(c_int::MAX);
     attr.port_cap_flags = PORT_CM_SUP;
     attr.max_msg_sz = 1 << 31;
     attr.pkey_tbl_len = 1;
@@ -197,11 +195,6 @@ const WIDTH_4X: u8 = 2;
 const SPEED_QDR: u8 = 4;
 const PHYS_LINK_UP: u8 = 5;
 const PHYS_DISABLED: u8 = 3;
-
-/// Places of the GID table: some are empty.
-fn places(device: &Device) -> usize {
-    (device.gids.len() + 1).max(GIDS_MIN)
-}
 
 fn check_port(number: u8) -> Answer<()> {
     if number == PORT { Ok(()) } else { Err(INVALID) }
@@ -248,11 +241,10 @@ export! {
 
 /// The place of a GID table; `None` if it is empty.
 fn gid_at(port: &Port, index: u32) -> Answer<Option<GidEntry>> {
-    let device = port.device();
-    if usize::try_from(index).unwrap_or(usize::MAX) >= places(device) {
+    if usize::try_from(index).unwrap_or(usize::MAX) >= port.gid_places() {
         return Err(INVALID);
     }
-    Ok(device.gids.iter().find(|entry| u32::from(entry.index) == index).copied())
+    Ok(port.gids().iter().find(|entry| u32::from(entry.index) == index).copied())
 }
 
 export! {
@@ -344,15 +336,16 @@ unsafe extern "C" fn _ibv_query_gid_table(
             return Err(UNSUPPORTED);
         }
         let device = inner.port.device();
-        if entries.is_null() || device.gids.len() > room {
+        let gids = inner.port.look()?.map(|device| device.gids).unwrap_or_default();
+        if entries.is_null() || gids.len() > room {
             return Err(INVALID);
         }
-        for (at, entry) in device.gids.iter().enumerate() {
+        for (at, entry) in gids.iter().enumerate() {
             let place = entries.cast::<u8>().wrapping_add(at * size);
             // SAFETY: there is room for as many of this size.
             unsafe { fill(&for_c(device, entry), place, size) };
         }
-        Ok(device.gids.len())
+        Ok(gids.len())
     });
     match listed {
         Ok(count) => isize::try_from(count).unwrap_or(isize::MAX),

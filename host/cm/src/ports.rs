@@ -34,14 +34,15 @@ impl Ports {
     /// The device of an address, and the place of the address in its table.
     pub(crate) fn of_gid(&self, gid: Gid) -> Option<(Arc<Port>, u8)> {
         self.open.iter().find_map(|port| {
-            let entry = port.device().gids.iter().find(|entry| entry.gid == gid)?;
+            let gids = port.gids();
+            let entry = gids.iter().find(|entry| entry.gid == gid)?;
             Some((Arc::clone(port), entry.index))
         })
     }
 
     /// The address `local` of a device, ready to receive.
     pub(crate) fn place(&mut self, local: SocketAddr) -> Result<Place, Error> {
-        let known = self.open.iter().find(|port| port.device().entry_at(local).is_some());
+        let known = self.open.iter().find(|port| port.entry_at(local).is_some());
         let port = match known {
             Some(port) => Arc::clone(port),
             None => {
@@ -50,7 +51,7 @@ impl Ports {
                 self.open(&device.ok_or(Error::AddressNotAvailable)?)?
             }
         };
-        let entry = port.device().entry_at(local).ok_or(Error::AddressNotAvailable)?;
+        let entry = port.entry_at(local).ok_or(Error::AddressNotAvailable)?;
         let (gid, gid_index) = (entry.gid, entry.index);
         port.open_address(gid_index).map_err(of_connect)?;
         Ok(Place { port, gid, gid_index })
@@ -62,9 +63,10 @@ impl Ports {
         let mut result = Err(Error::AddressNotAvailable);
         for device in all {
             let opened = self.open(&device);
-            for entry in &device.gids {
-                let place = opened.as_ref().map(|port| port.open_address(entry.index));
-                if matches!(place, Ok(Ok(()))) {
+            let Ok(port) = opened else { continue };
+            let now = port.look().ok().flatten();
+            for entry in now.map(|device| device.gids).unwrap_or_default() {
+                if port.open_address(entry.index).is_ok() {
                     result = Ok(());
                 }
             }

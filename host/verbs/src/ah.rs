@@ -2,7 +2,7 @@
 
 use crate::cq::WorkCompletion;
 use crate::provider::{self, Domain};
-use adverb_device::{AhAttr, ConnectError, Device, Gid, Grh};
+use adverb_device::{AhAttr, ConnectError, Gid, GidEntry, Grh};
 use std::fmt;
 use std::net::Ipv4Addr;
 
@@ -69,7 +69,7 @@ pub type GlobalRoute = [u8; 40];
 
 /// Where to answer a datagram to: its completion, and the first 40 bytes of its receive, say it.
 pub(crate) fn answer_to(
-    device: &Device,
+    gids: &[GidEntry],
     wc: &WorkCompletion,
     grh: &GlobalRoute,
 ) -> Result<AhAttr, AhError> {
@@ -81,7 +81,7 @@ pub(crate) fn answer_to(
     if is_multicast(own) {
         return Err(AhError::Multicast { gid: own });
     }
-    let place = device.gids.iter().find(|entry| entry.gid == own);
+    let place = gids.iter().find(|entry| entry.gid == own);
     let place = place.ok_or(AhError::NotOurs { gid: own })?;
     Ok(AhAttr { gid_index: place.index, ..AhAttr::new(gid) }.marked(marks))
 }

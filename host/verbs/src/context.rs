@@ -25,6 +25,7 @@ use adverb_device::{
 use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The RDMA devices of this host, as far as this network namespace sees them.
 ///
@@ -66,6 +67,8 @@ pub fn devices() -> io::Result<Vec<Device>> {
 pub struct Context {
     port: Port,
     events: Events,
+    /// As they were when it was opened.
+    gids: Arc<[GidEntry]>,
 }
 
 impl Context {
@@ -99,7 +102,8 @@ impl Context {
         let port = Port::open_with(name, config)?;
         let failed = |error| OpenError::System { doing: "make a queue of events", error };
         let events = port.create_event_queue().map_err(failed)?;
-        let context = Self { port, events };
+        let gids = port.gids().into();
+        let context = Self { port, events, gids };
         trace::opened(&context);
         Ok(context)
     }
@@ -127,14 +131,16 @@ impl Context {
         self.port.query_port()
     }
 
-    /// The GID table as it was when the device was opened: connections use these places.
-    /// IBTA Vol. 1 §11.2.1.
+    /// The GID table as it was when this context was opened. [`Context::query_gid_table`] has it as it is
+    /// now. IBTA Vol. 1 §11.2.1.
     #[doc(alias = "ibv_query_gid")]
     pub fn gids(&self) -> &[GidEntry] {
-        &self.device().gids
+        &self.gids
     }
 
-    /// The GID table as it is now. IBTA Vol. 1 §11.2.1.
+    /// The GID table as it is now. An address keeps its place as long as it is there; one that comes takes the
+    /// first free place, and queue pairs and address handles can use it from this look on. Connections over an
+    /// address that has gone fail as those whose packets are lost. IBTA Vol. 1 §11.2.1.
     ///
     /// # Errors
     ///
@@ -476,7 +482,7 @@ impl Pd {
         completion: &WorkCompletion,
         grh: &GlobalRoute,
     ) -> Result<AhAttr, AhError> {
-        ah::answer_to(self.port.device(), completion, grh)
+        ah::answer_to(&self.port.gids(), completion, grh)
     }
 
     /// Makes an address handle to answer a datagram: `grh` is the first 40 bytes of its receive.

@@ -32,7 +32,9 @@ use crate::attr::{DeviceAttr, PortAttr};
 use crate::cq::CqConfig;
 use crate::error::{CreateError, Lacks};
 use crate::hw;
-use adverb_device::{Device, OpenError, PortConfig, PortCounters, QpCounters, Timestamps};
+use adverb_device::{
+    Device, GidEntry, OpenError, PortConfig, PortCounters, QpCounters, Timestamps,
+};
 use std::io;
 use std::sync::Arc;
 
@@ -74,6 +76,14 @@ impl Port {
 
     pub(crate) fn device(&self) -> &Device {
         either!(self, port => port.device())
+    }
+
+    /// Its GID table, as of the last look.
+    pub(crate) fn gids(&self) -> Vec<GidEntry> {
+        match self {
+            Self::Soft(port) => port.gids(),
+            Self::Hw(port) => port.device().gids.clone(),
+        }
     }
 
     /// The software device, or the error that another has nothing of the kind.

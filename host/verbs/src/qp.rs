@@ -231,7 +231,7 @@ impl<T: Transport> Qp<T> {
     ///
     /// [`ConnectError::NoSuchGid`]: the device has no address.
     pub fn address(&self) -> Result<RemoteQp, ConnectError> {
-        self.address_at(connect::usual_gid(&self.port.device().gids, None))
+        self.address_at(connect::usual_gid(&self.port.gids(), None))
     }
 
     /// What the peer has to know to connect to this queue pair over the address at `gid_index` of the device's
@@ -241,7 +241,7 @@ impl<T: Transport> Qp<T> {
     ///
     /// [`ConnectError::NoSuchGid`].
     pub fn address_at(&self, gid_index: u8) -> Result<RemoteQp, ConnectError> {
-        let gids = &self.port.device().gids;
+        let gids = self.port.gids();
         let entry = gids.iter().find(|entry| entry.index == gid_index);
         let entry = entry.ok_or(ConnectError::NoSuchGid { index: gid_index })?;
         Ok(RemoteQp { gid: entry.gid, qpn: self.number(), psn: self.psn })

@@ -4,7 +4,9 @@
 
 mod support;
 
-use adverb_verbs::{AsyncEvents, Context, CqConfig, Element, EventKind, QpState, Work};
+use adverb_verbs::{
+    AsyncEvents, Context, CqConfig, Element, EventKind, QpConfig, QpState, RcConnect, Work,
+};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::{Bench, TIMEOUT};
@@ -78,14 +80,37 @@ fn the_port_and_its_addresses_come_and_go_with_the_interface() {
     ip("addr add 192.0.2.7/24 dev va");
     assert_eq!(wait_for(&events, EventKind::GidChange), port);
     assert!(has("192.0.2.7"));
+    meet_at("192.0.2.7", &context);
     while events.get_timeout(Duration::from_millis(300)).unwrap().is_some() {}
     ip("addr del 192.0.2.7/24 dev va");
     assert_eq!(wait_for(&events, EventKind::GidChange), port);
     assert!(!has("192.0.2.7"));
+    ip("addr add 192.0.2.8/24 dev va");
+    let again = Context::open("soft_va").unwrap();
+    assert!(again.gids().iter().any(|entry| entry.ip().to_string() == "192.0.2.8"));
+    assert!(context.gids().iter().all(|entry| entry.ip().to_string() != "192.0.2.8"));
+    meet_at("192.0.2.8", &context);
 
     ip("link del va");
     assert_eq!(wait_for(&events, EventKind::DeviceFatal), Element::Device);
     assert!(!context.query_port().active);
+}
+
+/// Two queue pairs of a device exchange a message over this address, which it has got while it was open.
+fn meet_at(ip: &str, context: &Context) {
+    let table = context.query_gid_table().unwrap();
+    let place = table.iter().find(|entry| entry.ip().to_string() == ip).unwrap().index;
+    let (pd, cq) = (context.alloc_pd(), context.create_cq(8).unwrap());
+    let [one, two] = [(), ()].map(|()| pd.create_qp(&QpConfig::new(&cq)).unwrap());
+    for (from, to) in [(&one, &two), (&two, &one)] {
+        let how = RcConnect::new(to.address_at(place).unwrap()).gid_index(place);
+        from.connect(how).unwrap();
+    }
+    two.post(Work::recv(pd.buffer(8).unwrap())).unwrap();
+    one.post(Work::send(pd.buffer(8).unwrap())).unwrap();
+    for _ in 0..2 {
+        cq.wait().unwrap().ok().unwrap();
+    }
 }
 
 /// Goal: every context hears of the port, and none of another context's objects.

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
+mod addresses;
 mod boundary;
 mod cm;
 mod compiled;

@@ -2,9 +2,12 @@
 //!
 //! A device is a network interface that is up and has an address: `soft_<interface>`. The GID
 //! table keeps the places that users of RoCE expect: 0 is the link-local address where there is
-//! one, 1 the first IPv4 address, and the rest follows.
+//! one, 1 the first IPv4 address, and the rest follows. The table of an open device follows its
+//! interface: an address keeps its place as long as it is there, and a new one takes the first
+//! that is free.
 
 use crate::link::udp::endpoint::gid_of;
+use crate::sync::Mutex;
 use adverb_engine::Gid;
 use adverb_sys::netdev::{self, Address, Interface};
 use adverb_wire::PathMtu;
@@ -221,6 +224,11 @@ const PREFIX: &str = "soft_";
 
 /// Entries that a GID table can have.
 const GIDS_MAX: usize = 128;
+/// Places of an open device's GID table, at least.
+const PLACES_MIN: usize = 16;
+/// Places for addresses that come while a device is open, at least.
+const PLACES_SPARE: usize = 8;
+const _: () = assert!(GIDS_MAX + PLACES_SPARE < 256, "a place is a byte");
 
 /// The devices of this network namespace, in the kernel's order.
 ///
@@ -238,14 +246,90 @@ pub fn interface_name(index: u32) -> Option<(String, u32)> {
     Some((found.name, found.mtu))
 }
 
-/// What the interface with this number is like now; `None` if it has gone.
-///
-/// # Errors
-///
-/// Those of `getifaddrs(3)`.
-pub(crate) fn look(index: u32) -> io::Result<Option<Device>> {
-    let all = netdev::interfaces()?;
-    Ok(all.iter().find(|interface| interface.index == index).map(Device::like))
+/// The GID table of an open device.
+#[derive(Debug)]
+pub(crate) struct GidTable {
+    /// The interface's number.
+    interface: u32,
+    /// Places, empty ones included: none is added while the device is open.
+    places: usize,
+    entries: Mutex<Vec<GidEntry>>,
+}
+
+impl GidTable {
+    /// That of a device which is being opened.
+    pub(crate) fn new(device: &Device) -> Self {
+        Self {
+            interface: device.index,
+            places: (device.gids.len() + PLACES_SPARE).max(PLACES_MIN),
+            entries: Mutex::new(device.gids.clone()),
+        }
+    }
+
+    /// Places, empty ones included.
+    pub(crate) const fn places(&self) -> usize {
+        self.places
+    }
+
+    /// What is in it, as of the last look.
+    pub(crate) fn entries(&self) -> Vec<GidEntry> {
+        self.entries.lock().clone()
+    }
+
+    /// It has this address, as of the last look.
+    pub(crate) fn has(&self, gid: Gid) -> bool {
+        self.entries.lock().iter().any(|entry| entry.gid == gid)
+    }
+
+    /// What is at this place. Where nothing was at the last look, it looks again.
+    pub(crate) fn at(&self, index: u8) -> Option<GidEntry> {
+        let find =
+            |entries: &[GidEntry]| entries.iter().find(|entry| entry.index == index).copied();
+        let known = find(&self.entries.lock());
+        known.or_else(|| find(&self.look().ok()??.gids))
+    }
+
+    /// What the interface is like now, with this table, which follows; `None` if it has gone.
+    ///
+    /// # Errors
+    ///
+    /// Those of `getifaddrs(3)`; the table stays as it is then.
+    pub(crate) fn look(&self) -> io::Result<Option<Device>> {
+        // Under the lock, so that no look is overtaken by one that saw less.
+        let mut entries = self.entries.lock();
+        let all = netdev::interfaces()?;
+        let found = all.iter().find(|interface| interface.index == self.interface);
+        let mut now = found.map(Device::like);
+        let addresses = now.as_mut().map(|device| std::mem::take(&mut device.gids));
+        follow(&mut entries, &addresses.unwrap_or_default(), self.places);
+        if let Some(device) = &mut now {
+            device.gids.clone_from(&entries);
+        }
+        drop(entries);
+        Ok(now)
+    }
+}
+
+/// Takes out what has gone, and gives what came the first free place that it may have: 0 is for IPv6, 1 for IPv4, as in
+/// the table of a device that is opened. What finds none is left out, until one is free.
+fn follow(entries: &mut Vec<GidEntry>, now: &[GidEntry], places: usize) {
+    entries.retain(|entry| now.iter().any(|found| found.addr == entry.addr));
+    for found in now {
+        if entries.iter().any(|entry| entry.addr == found.addr) {
+            continue;
+        }
+        let suits = |index: u8| match index {
+            0 => found.addr.is_ipv6(),
+            1 => found.addr.is_ipv4(),
+            _ => true,
+        };
+        let is_free = |index: u8| entries.iter().all(|entry| entry.index != index);
+        let mut all = (0..u8::MAX).take(places);
+        if let Some(index) = all.find(|index| suits(*index) && is_free(*index)) {
+            entries.push(GidEntry { index, ..*found });
+        }
+    }
+    entries.sort_unstable_by_key(|entry| entry.index);
 }
 
 fn table(addresses: &[Address]) -> Vec<GidEntry> {
@@ -310,6 +394,51 @@ mod tests {
     fn ipv4_stays_at_1_without_a_link_local_address() {
         assert_eq!(places(&["127.0.0.1", "::1"]), want(&[(0, "::1"), (1, "127.0.0.1")]));
         assert_eq!(places(&["127.0.0.1"]), want(&[(1, "127.0.0.1")]));
+    }
+
+    /// A table that was opened with the first addresses, once the interface has each of the next in turn.
+    fn followed(opened: &[&str], then: &[&[&str]], places: usize) -> Vec<(u8, String)> {
+        let table = |ips: &[&str]| table(&ips.iter().map(|ip| address(ip)).collect::<Vec<_>>());
+        let mut entries = table(opened);
+        then.iter().for_each(|now| follow(&mut entries, &table(now), places));
+        entries.iter().map(|entry| (entry.index, entry.ip().to_string())).collect()
+    }
+
+    #[test]
+    fn an_address_keeps_its_place_while_others_come_and_go() {
+        let (one, two, three) = ("192.0.2.1", "192.0.2.2", "192.0.2.3");
+        let opened = ["fe80::1", one];
+        assert_eq!(
+            followed(&opened, &[&["fe80::1", one, two]], 16),
+            want(&[(0, "fe80::1"), (1, one), (2, two)])
+        );
+        assert_eq!(
+            followed(&opened, &[&["fe80::1", one, two], &["fe80::1", two]], 16),
+            want(&[(0, "fe80::1"), (2, two)])
+        );
+        assert_eq!(
+            followed(&opened, &[&["fe80::1", one, two], &["fe80::1", two, three]], 16),
+            want(&[(0, "fe80::1"), (1, three), (2, two)])
+        );
+        assert_eq!(followed(&opened, &[&[], &opened], 16), want(&[(0, "fe80::1"), (1, one)]));
+    }
+
+    #[test]
+    fn a_new_ipv4_address_does_not_take_the_place_of_the_link_local_one() {
+        let (one, two) = ("192.0.2.1", "192.0.2.2");
+        assert_eq!(followed(&[one], &[&[one, two]], 16), want(&[(1, one), (2, two)]));
+        assert_eq!(
+            followed(&[one], &[&[one, two], &["fe80::1", one, two]], 16),
+            want(&[(0, "fe80::1"), (1, one), (2, two)])
+        );
+    }
+
+    #[test]
+    fn what_finds_no_place_has_none_until_one_is_free() {
+        let (one, two, three) = ("192.0.2.1", "192.0.2.2", "192.0.2.3");
+        let all = [one, two, three];
+        assert_eq!(followed(&[one], &[&all], 3), want(&[(1, one), (2, two)]));
+        assert_eq!(followed(&[one], &[&all, &[one, three]], 3), want(&[(1, one), (2, three)]));
     }
 
     /// A device of the interface 7 with these addresses.

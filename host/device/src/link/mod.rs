@@ -11,7 +11,7 @@ pub(crate) mod shm;
 pub(crate) mod udp;
 pub(crate) mod xdp;
 
-use self::gid::{Device, devices};
+use self::gid::{Device, GidTable, devices};
 use self::path::PathChoice;
 use self::peer_cache::{Addresses, LocalRoute};
 use self::shm::link::{PeerId, ShmLink};
@@ -32,7 +32,10 @@ use std::sync::Arc;
 /// Parts of a device that its queue pairs share: its memory, its place in the registry, and its links to others.
 #[derive(Debug)]
 pub(crate) struct Links {
+    /// As it was when it was opened.
     pub(crate) device: Device,
+    /// As it is now.
+    pub(crate) gids: Arc<GidTable>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) exports: Arc<Exports>,
     pub(crate) counters: Arc<Counters>,
@@ -79,7 +82,7 @@ impl Links {
             return None;
         }
         let mentions = |device: &Device| device.gids.iter().any(|entry| entry.gid == destination);
-        let interface = match mentions(&self.device) {
+        let interface = match self.gids.has(destination) {
             true => self.device.index,
             false => devices().ok()?.into_iter().find(mentions)?.index,
         };
@@ -145,9 +148,9 @@ impl Links {
         Some(PeerId { slot, nonce })
     }
 
-    /// It has this address.
+    /// It has this address, or had it when it was opened: of those that came later alone it takes a lock to know.
     pub(crate) fn is_at(&self, gid: Gid) -> bool {
-        self.device.gids.iter().any(|entry| entry.gid == gid)
+        self.device.gids.iter().any(|entry| entry.gid == gid) || self.gids.has(gid)
     }
 
     /// Sends a control message by itself, which may get lost.

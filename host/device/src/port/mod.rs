@@ -13,7 +13,7 @@ use self::cq::Cq;
 use self::qp::Qp;
 use crate::link::address_vector::AddressVector;
 use crate::link::errors::{ConnectError, OpenError};
-use crate::link::gid::{Device, look};
+use crate::link::gid::{Device, GidEntry};
 use crate::link::path::{PathChoice, PortConfig};
 use crate::link::udp::endpoint::{gid_of, ip_of};
 use crate::memory::export::Pages;
@@ -36,6 +36,7 @@ use crate::sync::Mutex;
 use adverb_engine::{Access, AccessError, QpCounters};
 use adverb_sys::fork::PerProcess;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -80,6 +81,7 @@ impl Port {
         open.retain(|known| known.port.strong_count() > 0);
         let known = open.iter().find(|known| known.name == name && known.path == path);
         if let Some(port) = known.and_then(|known| known.port.upgrade()) {
+            let _ = port.look(); // Else its table is as of the last look.
             return Ok(port);
         }
         let port = Self::start(name, path)?;
@@ -87,7 +89,7 @@ impl Port {
         Ok(port)
     }
 
-    /// The device.
+    /// The device, as it was when it was opened.
     pub fn device(&self) -> &Device {
         &self.links.device
     }
@@ -245,18 +247,38 @@ impl Port {
     pub fn monitor(&self) -> io::Result<()> {
         let mut monitor = self.monitor.lock();
         if monitor.is_none() {
-            *monitor = Some(Monitor::start(&self.links.device, Arc::clone(&self.audience))?);
+            let (gids, audience) = (Arc::clone(&self.links.gids), Arc::clone(&self.audience));
+            *monitor = Some(Monitor::start(&self.links.device, gids, audience)?);
         }
         Ok(())
     }
 
-    /// The device as it is now, and not when it was opened; `None` if its interface has gone.
+    /// What is in the GID table. It follows the interface at each [`Port::look`], and while there is a
+    /// [monitor](Port::monitor).
+    pub fn gids(&self) -> Vec<GidEntry> {
+        self.links.gids.entries()
+    }
+
+    /// Places of the GID table, empty ones included: as many as long as the device is open.
+    pub fn gid_places(&self) -> usize {
+        self.links.gids.places()
+    }
+
+    /// The place of the GID table that has the local address of a connection, as [`Device::entry_at`] finds it; also
+    /// that of an address which has come since the last look.
+    pub fn entry_at(&self, local: SocketAddr) -> Option<GidEntry> {
+        let find = |gids| Device { gids, ..self.links.device.clone() }.entry_at(local).copied();
+        find(self.gids()).or_else(|| find(self.look().ok()??.gids))
+    }
+
+    /// The device as it is now, and not when it was opened; `None` if its interface has gone. The GID table follows:
+    /// an address keeps its place as long as it is there, and a new one takes the first free one.
     ///
     /// # Errors
     ///
     /// The system would not list its network interfaces.
     pub fn look(&self) -> io::Result<Option<Device>> {
-        look(self.links.device.index)
+        self.links.gids.look()
     }
 
     /// Makes a queue of asynchronous events, which hears what happens to the port from now on.

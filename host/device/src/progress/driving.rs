@@ -376,7 +376,7 @@ impl Port {
 
     /// An address is one of this port's.
     fn has_address(&self, gid: Gid) -> bool {
-        self.links.device.gids.iter().any(|entry| entry.gid == gid)
+        self.links.is_at(gid)
     }
 
     /// What is no packet may be a probe; it comes from the address that it is sent to.

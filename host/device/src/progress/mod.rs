@@ -24,7 +24,7 @@ mod xrc_proxies;
 use crate::futex_mutex::{FutexGuard, FutexMutex};
 use crate::link::Links;
 use crate::link::errors::OpenError;
-use crate::link::gid::devices;
+use crate::link::gid::{GidTable, devices};
 use crate::link::path::PathChoice;
 use crate::link::peer_cache::Departed;
 use crate::link::shm::handshake::Handshake;
@@ -59,7 +59,7 @@ use adverb_wire::{Marks, Qpn};
 use adverb_xdp::socket::Incoming;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -208,7 +208,8 @@ pub struct Port {
     /// What queue pairs have counted that have gone. Locked before any that has not.
     pub(crate) gone: Mutex<QpCounters>,
     receiver: FutexMutex<Receiver>,
-    endpoints: Mutex<HashMap<u8, Arc<Endpoint>>>,
+    /// The sockets of addresses, those included that have gone: they may come back.
+    endpoints: Mutex<HashMap<SocketAddr, Arc<Endpoint>>>,
     capture: Option<Arc<Capture>>,
     /// Packets of other hosts come and go by it.
     xdp_link: Option<Arc<XdpLink>>,
@@ -291,6 +292,7 @@ impl Port {
         let port = Arc::new(Self {
             links: Links {
                 device: device.clone(),
+                gids: Arc::new(GidTable::new(device)),
                 regions: Arc::new(match handshake.uses_shm() {
                     true => Regions::new().with_exports(Arc::clone(&exports)),
                     false => Regions::new(),

@@ -4,7 +4,7 @@
 //! was opened on, so that no order and no loss of the kernel's messages makes it miss a change that
 //! lasts. It is started when a program first asks for asynchronous events, and ends with the port.
 
-use crate::link::gid::{Device, GidEntry, look};
+use crate::link::gid::{Device, GidEntry, GidTable};
 use crate::objects::events::{Audience, Element, EventKind};
 use adverb_sys::eventfd::EventFd;
 use adverb_sys::netlink::Changes;
@@ -25,6 +25,8 @@ pub(crate) struct Monitor {
 #[derive(Debug)]
 struct Shared {
     audience: Arc<Audience>,
+    /// Follows before a change is told.
+    gids: Arc<GidTable>,
     changes: Changes,
     wake: EventFd,
     stop: AtomicBool,
@@ -39,16 +41,21 @@ enum Seen {
 
 impl Monitor {
     /// Listens in the network namespace of the calling thread.
-    pub(crate) fn start(device: &Device, audience: Arc<Audience>) -> io::Result<Self> {
+    pub(crate) fn start(
+        device: &Device,
+        gids: Arc<GidTable>,
+        audience: Arc<Audience>,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             audience,
+            gids,
             changes: Changes::subscribe()?,
             wake: EventFd::new()?,
             stop: AtomicBool::new(false),
         });
-        let (ours, index) = (Arc::clone(&shared), device.index);
+        let ours = Arc::clone(&shared);
         let seen = Seen::There { active: device.active, gids: device.gids.clone() };
-        let run = move || ours.run(index, seen);
+        let run = move || ours.run(seen);
         let thread = adverb_sys::signals::spawn("adverb-monitor", run)?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -65,9 +72,9 @@ impl Drop for Monitor {
 }
 
 impl Shared {
-    fn run(&self, index: u32, mut seen: Seen) {
+    fn run(&self, mut seen: Seen) {
         while !self.stop.load(Ordering::Acquire) && seen != Seen::Gone {
-            if let Ok(found) = look(index) {
+            if let Ok(found) = self.gids.look() {
                 let now = found.map_or(Seen::Gone, |device| Seen::There {
                     active: device.active,
                     gids: device.gids,

@@ -50,8 +50,7 @@ impl Port {
         remote: Gid,
     ) -> Result<Link, ConnectError> {
         let index = change.gid_index;
-        let entry = self.links.device.gids.iter().find(|entry| entry.index == index);
-        let local = entry.ok_or(ConnectError::NoSuchGid { index })?.gid;
+        let local = self.links.gids.at(index).ok_or(ConnectError::NoSuchGid { index })?.gid;
         let same_kind = local.v4().is_some() == remote.v4().is_some();
         if let Some(qp) = change.attributes.remote.filter(|_| connected && same_kind)
             && let Some(shm_link) = self.shm_link(local, remote, qp)?

@@ -20,15 +20,19 @@ use std::sync::atomic::Ordering;
 impl Port {
     /// The socket of the address at `gid_index`, opened when first asked for.
     pub(crate) fn endpoint(&self, gid_index: u8) -> Result<Arc<Endpoint>, ConnectError> {
-        let mut endpoints = self.endpoints.lock();
-        if let Some(endpoint) = endpoints.get(&gid_index) {
-            return Ok(Arc::clone(endpoint));
-        }
-        let entry = self.links.device.gids.iter().find(|entry| entry.index == gid_index);
+        let entry = self.links.gids.at(gid_index);
         let entry = entry.ok_or(ConnectError::NoSuchGid { index: gid_index })?;
         let failed = |error| ConnectError::Socket { local: entry.gid, error };
+        let mut endpoints = self.endpoints.lock();
+        // Also that of an address which was gone for a while, and is back.
+        if let Some(endpoint) = endpoints.get(&entry.addr) {
+            return Ok(Arc::clone(endpoint));
+        }
+        if endpoints.len() >= ENDPOINTS_MAX {
+            return Err(failed(io::Error::other("the device has had too many addresses")));
+        }
         let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
-        endpoints.insert(gid_index, Arc::clone(&endpoint));
+        endpoints.insert(entry.addr, Arc::clone(&endpoint));
         drop(endpoints);
         self.begin_watch(entry.addr);
         let mut receiver = self.receiver.lock();
@@ -50,7 +54,7 @@ impl Port {
     /// None of them could be opened.
     pub(crate) fn open_all(&self) -> Result<(), ConnectError> {
         let mut result = Err(ConnectError::NoSuchGid { index: 0 });
-        for entry in &self.links.device.gids {
+        for entry in self.links.gids.entries() {
             let opened = self.endpoint(entry.index).map(drop);
             if result.is_err() {
                 result = opened;
@@ -314,6 +318,8 @@ pub(super) fn send_to(endpoint: &Endpoint, to: &Destination, bytes: &[u8]) -> io
     endpoint.socket.send(bytes, to, None).map(drop)
 }
 
+/// Sockets of addresses: those that the device has, and has had while it was open.
+const ENDPOINTS_MAX: usize = 256;
 /// Steps after which what still comes is left where it is.
 const LAST_STEPS_MAX: u32 = 64;
 /// Packets for others after which steering is looked at.

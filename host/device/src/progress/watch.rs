@@ -117,8 +117,8 @@ impl Port {
     /// Requests to this address that come to this process now may have waited while it was stopped, and another one took
     /// over.
     pub(super) fn has_waited(&self, address: IpAddr) -> bool {
-        let mut gids = self.links.device.gids.iter();
-        let Some(entry) = gids.find(|entry| entry.addr.ip() == address) else {
+        let gids = self.links.gids.entries();
+        let Some(entry) = gids.iter().find(|entry| entry.addr.ip() == address) else {
             return false;
         };
         let seen = self.links.registry.seen(gid_of(address).0, scope(entry.addr));

@@ -346,7 +346,8 @@ impl<T: Connected> Qp<T> {
     #[doc(alias = "ibv_modify_qp")]
     pub fn connect(&self, how: impl Into<T::Connect>) -> Result<(), ConnectError> {
         let attr = self.port.attr();
-        let own = Own { first_psn: self.psn, gids: &self.port.device().gids };
+        let gids = self.port.gids();
+        let own = Own { first_psn: self.psn, gids: &gids };
         let steps = T::steps(&how.into(), own);
         for (state, step) in [QpState::Init, QpState::Rtr, QpState::Rts].into_iter().zip(steps) {
             let mut step = step;
