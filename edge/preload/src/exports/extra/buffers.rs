@@ -37,6 +37,7 @@ pub(crate) struct Buffer {
 
 /// A packet of so many bytes is copied.
 pub(crate) const SHORT: usize = 256;
+const _: () = assert!(SHORT.is_multiple_of(size_of::<u64>()));
 
 /// Short packets that the program has at the same time; others are lent, and hold the sender up in the end.
 const SHORTS_MAX: usize = 4096;

@@ -610,7 +610,7 @@ impl Seat {
     ) -> Option<(usize, libc::sockaddr_in)> {
         let libc::iovec { iov_base, iov_len } = paper.blank(pool)?.part();
         if self.socket.kind() == Kind::Datagram {
-            // SAFETY: it has room for as much, and is the paper's alone.
+            // SAFETY: it has room for as much, in whole words, and is the paper's alone.
             let (len, from) =
                 unsafe { datagram::receive_short(&self.socket, fd, iov_base.cast(), iov_len) }?;
             return Some((len, short(from)));

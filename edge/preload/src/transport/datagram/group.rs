@@ -192,6 +192,11 @@ impl Groups {
         self.groups.clear();
     }
 
+    /// Whether nothing has been sent to any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
     /// In a child just forked; see [`super::outbox::Outbox::after_fork`].
     pub(super) fn after_fork(&mut self) {
         for member in self.groups.iter_mut().flat_map(|group| &mut group.members) {

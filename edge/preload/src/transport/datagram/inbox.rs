@@ -89,14 +89,14 @@ pub(crate) fn receive_now(socket: &SocketRef, fd: c_int, request: Request<'_>) -
 ///
 /// # Safety
 ///
-/// `into` has room for `most` bytes, which are nothing else's.
+/// `into` has room for `most` bytes, in whole words of eight, which are nothing else's.
 pub(crate) unsafe fn receive_short(
     socket: &SocketRef,
     fd: c_int,
     into: *mut u8,
     most: usize,
 ) -> Option<(usize, Option<SocketAddr>)> {
-    if xdp::get(socket, fd).is_some() {
+    if xdp::of(socket).is_some() {
         return None;
     }
     let mailbox = attachment::inbox(socket, fd)?.mailbox();

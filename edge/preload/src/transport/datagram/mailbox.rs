@@ -17,6 +17,7 @@
 //!    checked first.
 //! 3. Records are written under the senders' lock, and read and released under the readers' lock.
 
+mod newest;
 mod proofs;
 mod records;
 mod senders;
@@ -34,13 +35,14 @@ use crate::base::lock::{Held, Lock};
 use crate::base::shelter::Mapping;
 use crate::transport::rendezvous;
 
+use newest::Newest;
 use proofs::Proofs;
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
 pub(super) use senders::{Expects, Origin, Place, Sender, Sent};
 pub(super) use word::Sleep;
 use word::{GONE, SLEEPERS_SHIFT};
 
-const MAGIC: u64 = 0x000a_7872_626d_6b73;
+const MAGIC: u64 = 0x000a_7872_626d_6b74;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
 /// Processes of one family that own a mailbox; if there are more, it is not asked whether they live.
@@ -86,7 +88,7 @@ struct Header {
     used: AtomicU32,
     /// The process namespace of all numbers of processes in here.
     processes: AtomicU64,
-    word: Line<AtomicU64>,
+    published: Published,
     skipped: Skipped,
     producer: Producer,
     consumer: Consumer,
@@ -94,10 +96,15 @@ struct Header {
     proofs: Proofs,
 }
 
-/// A value that has its cache lines for itself.
+/// What readers look at all the time: the word, and with it the newest record, if that is short.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-struct Line<T>(T);
+struct Published {
+    word: AtomicU64,
+    newest: Newest,
+}
+
+const _: () = assert!(size_of::<Published>() == 128);
 
 /// From where to where senders have skipped when they last began again at the start of the ring. Readers look
 /// at it with each datagram, so it lies apart from what senders change with each.
@@ -240,7 +247,8 @@ impl Mailbox {
         header.processes.store(alive::namespace(), Ordering::Relaxed);
         header.limit.store(limit, Ordering::Relaxed);
         header.consumer.hold.store(1, Ordering::Relaxed);
-        header.word.0.store(1, Ordering::Relaxed);
+        header.published.word.store(1, Ordering::Relaxed);
+        header.published.newest.clear();
         header.producer.stalled_at.store(u64::MAX, Ordering::Relaxed);
         header.skipped.from.store(u64::MAX, Ordering::Relaxed);
         mailbox.own();
@@ -305,7 +313,7 @@ impl Mailbox {
 
     /// Its owner does not read it any more: no process sends here.
     pub(super) fn give_up(&self) {
-        self.header().word.0.fetch_or(GONE, Ordering::AcqRel);
+        self.header().published.word.fetch_or(GONE, Ordering::AcqRel);
     }
 
     fn header(&self) -> &Header {
@@ -406,7 +414,7 @@ impl Mailbox {
         let is_free = owners.all(|owner| owner == 0 || alive::has_ended(owner));
         let is_last = is_free && header.is_crowded.load(Ordering::Acquire) == 0;
         if is_last {
-            header.word.0.fetch_or(GONE, Ordering::AcqRel);
+            header.published.word.fetch_or(GONE, Ordering::AcqRel);
         }
         is_last
     }
@@ -414,7 +422,7 @@ impl Mailbox {
     /// Whether every process that had the socket has ended.
     pub(super) fn is_dead(&self) -> bool {
         let header = self.header();
-        let word = header.word.0.load(Ordering::Acquire);
+        let word = header.published.word.load(Ordering::Acquire);
         let mut owners = header.owners.iter().map(|owner| owner.load(Ordering::Acquire));
         word & GONE != 0
             || header.is_crowded.load(Ordering::Acquire) == 0
@@ -427,7 +435,10 @@ impl Mailbox {
         let tail = self.header().consumer.tail.load(Ordering::Relaxed);
         let is_there = self.head() != tail;
         if is_there {
-            self.fetch_ahead(tail);
+            match self.header().published.newest.is_at(tail) {
+                true => self.header().published.newest.fetch_ahead(),
+                false => self.fetch_ahead(tail),
+            }
         }
         is_there
     }
@@ -435,6 +446,6 @@ impl Mailbox {
     /// How far senders have got: changes with every datagram.
     #[inline]
     pub(crate) fn head(&self) -> u64 {
-        self.header().word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT
+        self.header().published.word.load(Ordering::Acquire) >> SLEEPERS_SHIFT
     }
 }

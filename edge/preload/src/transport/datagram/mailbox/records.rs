@@ -8,8 +8,11 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
+use super::newest::NEWEST_BYTES;
 use super::word::{COMING, CURSOR_MASK, GONE, KNOCKABLE, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Sleep};
-use super::{HEADER_BYTES, Header, Mailbox, Origin, Place, Producer, SENDERS_NS, Sender};
+use super::{
+    HEADER_BYTES, Header, Mailbox, Origin, Place, Producer, Published, SENDERS_NS, Sender,
+};
 use adverb_shm::line;
 
 use crate::base::iovec::{Fault, IoCursor};
@@ -46,6 +49,8 @@ pub(crate) struct Front {
     at: u64,
     next: u64,
     charge: u32,
+    /// It was the newest when it was looked at, and short.
+    is_newest: bool,
 }
 
 impl Front {
@@ -109,9 +114,9 @@ impl Reserved<'_> {
         let space = self.space?;
         let kept = GONE | SLEEPERS | KNOCKABLE | SLEEP;
         let put = |now: u64| Some(space.end << SLEEPERS_SHIFT | now & kept);
-        let Header { word, producer, .. } = self.mailbox.header();
+        let Header { published: Published { word, .. }, producer, .. } = self.mailbox.header();
         producer.head.store(space.end, Ordering::Release);
-        let _ = word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, put);
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, put);
         self.mailbox.charge(&space);
         Some(space.end)
     }
@@ -119,7 +124,7 @@ impl Reserved<'_> {
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        let word = &self.mailbox.header().word.0;
+        let word = &self.mailbox.header().published.word;
         if word.load(Ordering::Acquire) & COMING != 0 {
             word.fetch_and(!COMING, Ordering::AcqRel);
         }
@@ -165,7 +170,7 @@ impl Mailbox {
     #[inline]
     pub(crate) fn prepare(&self, cursor: u64) {
         line::prefetch_record_for_writing(self.at(cursor).0);
-        line::prefetch_for_writing((&raw const self.header().word).cast());
+        line::prefetch_record_for_writing((&raw const self.header().published).cast());
     }
 
     /// The first record is about to be read: it was written by another processor, from which it takes as long to come as
@@ -186,8 +191,8 @@ impl Mailbox {
         is_eager: bool,
         woken: Option<Sleep>,
     ) -> Pushed {
-        let Header { word, producer, .. } = self.header();
-        if !is_eager && let Some(refused) = refusal(word.0.load(Ordering::Acquire), woken) {
+        let Header { published: Published { word, .. }, producer, .. } = self.header();
+        if !is_eager && let Some(refused) = refusal(word.load(Ordering::Acquire), woken) {
             return refused;
         }
         let Some(_held) = self.hold_senders() else { return Pushed::Gone };
@@ -196,10 +201,10 @@ impl Mailbox {
         }
         let start = match is_eager {
             true => producer.head.load(Ordering::Relaxed),
-            false => word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT,
+            false => word.load(Ordering::Acquire) >> SLEEPERS_SHIFT,
         };
         let Some(space) = self.space(start, len) else {
-            return refusal(word.0.load(Ordering::Acquire), woken).unwrap_or(Pushed::Full);
+            return refusal(word.load(Ordering::Acquire), woken).unwrap_or(Pushed::Full);
         };
         // The kernel says what there is to say about a buffer that is none.
         if !self.fill(&space, sender, before, from) {
@@ -212,7 +217,7 @@ impl Mailbox {
         loop {
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
             let new = end << SLEEPERS_SHIFT | now & (SLEEPERS | KNOCKABLE | SLEEP);
-            match word.0.compare_exchange_weak(now, new, o, r) {
+            match word.compare_exchange_weak(now, new, o, r) {
                 Ok(_) => break,
                 Err(changed) => now = changed,
             }
@@ -226,6 +231,30 @@ impl Mailbox {
         }
         self.charge(&space);
         Pushed::At(end)
+    }
+
+    /// Puts one there that lies in one piece, in the plainest case: its readers are awake, and have been seen to get this
+    /// sender's. Returns where the record ends; `None`: [`Self::push`] finds out what there is, and nothing has happened.
+    #[inline]
+    pub(crate) fn push_short(&self, place: Place, part: &libc::iovec) -> Option<u64> {
+        let Header { published: Published { word, .. }, producer, .. } = self.header();
+        let _held = self.hold_senders()?;
+        let sender = self.entered(place).filter(|sender| self.has_confirmed(sender))?;
+        let start = producer.head.load(Ordering::Relaxed);
+        let space = self.space(start, part.iov_len)?;
+        let mut from = IoCursor::new(std::slice::from_ref(part));
+        if !self.fill(&space, place, sender.given(), &mut from) {
+            return None;
+        }
+        // As in `push`.
+        producer.head.store(space.end, Ordering::Release);
+        let (old, new) = (start << SLEEPERS_SHIFT, space.end << SLEEPERS_SHIFT);
+        if let Err(now) = word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
+            producer.head.store(now >> SLEEPERS_SHIFT, Ordering::Release);
+            return None;
+        }
+        self.charge(&space);
+        Some(space.end)
     }
 
     /// Where a datagram of `len` bytes goes, if senders have got as far as `start`; `None` if there is no
@@ -276,7 +305,8 @@ impl Mailbox {
     fn fill(&self, space: &Space, sender: Place, before: u32, from: &mut IoCursor<'_>) -> bool {
         let Space { head, len, charge, .. } = *space;
         let index = u32::try_from(sender.index).unwrap_or(0);
-        self.write_head(head, [u32::try_from(len).unwrap_or(0), index, before, charge]);
+        let words = [u32::try_from(len).unwrap_or(0), index, before, charge];
+        self.write_head(head, words);
         let (mut at, mut left) = (head.wrapping_add(1), len);
         while left > 0 {
             let (target, room) = self.at(at);
@@ -286,6 +316,14 @@ impl Mailbox {
             }
             left -= copied;
             at = at.wrapping_add(units(copied));
+        }
+        let (newest, (source, room)) =
+            (&self.header().published.newest, self.at(head.wrapping_add(1)));
+        if len <= NEWEST_BYTES.min(room) {
+            // SAFETY: in the ring, whose units are of whole words (rule 2); the lock is held (rule 3).
+            unsafe { newest.put(head, words, source, len) };
+        } else {
+            newest.forget(head);
         }
         true
     }
@@ -300,18 +338,18 @@ impl Mailbox {
     /// The same in steps, for a datagram that several mailboxes get, or none: no owner goes to sleep
     /// here until the answer is dropped. Refused if an owner sleeps, or there is none.
     pub(crate) fn reserve(&self, len: usize) -> Result<Reserved<'_>, Pushed> {
-        let Header { word, .. } = self.header();
-        if let Some(refused) = refusal(word.0.load(Ordering::Acquire), None) {
+        let Header { published: Published { word, .. }, .. } = self.header();
+        if let Some(refused) = refusal(word.load(Ordering::Acquire), None) {
             return Err(refused);
         }
         let held = self.hold_senders().ok_or(Pushed::Gone)?;
-        let mut now = word.0.load(Ordering::Acquire);
+        let mut now = word.load(Ordering::Acquire);
         loop {
             if let Some(refused) = refusal(now, None) {
                 return Err(refused);
             }
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-            match word.0.compare_exchange_weak(now, now | COMING, o, r) {
+            match word.compare_exchange_weak(now, now | COMING, o, r) {
                 Ok(_) => break,
                 Err(changed) => now = changed,
             }
@@ -366,8 +404,8 @@ impl Mailbox {
 
     /// The first record. The readers' lock is held.
     pub(crate) fn front(&self) -> Option<Front> {
-        let Header { word, skipped, consumer, .. } = self.header();
-        let head = word.0.load(Ordering::Acquire) >> SLEEPERS_SHIFT;
+        let Header { published, skipped, consumer, .. } = self.header();
+        let head = published.word.load(Ordering::Acquire) >> SLEEPERS_SHIFT;
         let mut tail = consumer.tail.load(Ordering::Relaxed);
         if head == tail {
             return None;
@@ -385,8 +423,8 @@ impl Mailbox {
                 tail = to;
             }
         }
-        let words = self.read_head(tail);
-        let [len, sender, before, charge] = words;
+        let newest = published.newest.head(tail);
+        let [len, sender, before, charge] = newest.unwrap_or_else(|| self.read_head(tail));
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let needed = units(len).saturating_add(1);
         let sender = usize::try_from(sender).unwrap_or(usize::MAX);
@@ -397,7 +435,8 @@ impl Mailbox {
             return None;
         }
         let next = tail.wrapping_add(needed) & CURSOR_MASK;
-        Some(Front { sender, before, len, at: tail.wrapping_add(1), next, charge })
+        let is_newest = newest.is_some() && len <= NEWEST_BYTES;
+        Some(Front { sender, before, len, at: tail.wrapping_add(1), next, charge, is_newest })
     }
 
     /// Whether a record has to wait for what its sender gave to the kernel before.
@@ -441,9 +480,14 @@ impl Mailbox {
     ///
     /// # Safety
     ///
-    /// `into` has room for as many bytes, which are nothing else's.
+    /// `into` has room for as many bytes, in whole words of eight, which are nothing else's.
     #[inline]
     pub(crate) unsafe fn copy_short(&self, front: &Front, into: *mut u8) -> bool {
+        let newest = &self.header().published.newest;
+        // SAFETY: the caller's promise.
+        if front.is_newest && unsafe { newest.copy(front.start(), into, front.len) } {
+            return !self.is_spoilt();
+        }
         let (source, room) = self.at(front.at);
         if front.len > room {
             return false;
@@ -455,6 +499,16 @@ impl Mailbox {
 
     /// Copies a record, as much of it as there is room for. Returns how many bytes.
     pub(crate) fn copy(&self, front: &Front, into: &mut IoCursor<'_>) -> Result<usize, Fault> {
+        let mut newest = [0_u64; NEWEST_BYTES / size_of::<u64>()];
+        let at: *mut u8 = newest.as_mut_ptr().cast();
+        if front.is_newest {
+            let place = &self.header().published.newest;
+            // SAFETY: it is as long as any of those.
+            let is_whole = unsafe { place.copy(front.start(), at, front.len) };
+            if is_whole {
+                return into.fill(at, front.len);
+            }
+        }
         let (mut at, mut left, mut done) = (front.at, front.len, 0);
         while left > 0 {
             let (source, room) = self.at(at);

@@ -263,9 +263,14 @@ impl Mailbox {
     /// Whether the kernel has been seen to bring this sender's datagrams to this socket.
     #[inline]
     pub(crate) fn is_confirmed(&self, place: Place) -> bool {
+        self.entered(place).is_some_and(|sender| self.has_confirmed(sender))
+    }
+
+    /// The same of a sender that is entered.
+    #[inline]
+    pub(super) fn has_confirmed(&self, sender: &Sender) -> bool {
         let now = self.header().epoch.load(Ordering::Relaxed).wrapping_add(1);
-        let is_now = |sender: &Sender| sender.confirmed.load(Ordering::Acquire) == now;
-        self.entered(place).is_some_and(is_now)
+        sender.confirmed.load(Ordering::Acquire) == now
     }
 
     /// The kernel has brought a datagram. Returns whether it came from a sender that is known here.

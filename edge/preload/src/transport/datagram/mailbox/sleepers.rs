@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 
 use super::word::{COMING, GONE, KNOCKABLE, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Sleep, marked};
-use super::{COMING_NS, Consumer, Header, Mailbox, NAP_NS};
+use super::{COMING_NS, Consumer, Header, Mailbox, NAP_NS, Published};
 use crate::base::{raw, thread};
 
 /// How long another reader waits for a sleeper that has been woken, whether or not its own call may wait, and for how long a
@@ -35,8 +35,8 @@ impl Mailbox {
 
     /// Returns what the word says then, marked if the caller is the only sleeper.
     fn fall_asleep(&self, mark: u64) -> Option<u64> {
-        let Header { word, consumer, .. } = self.header();
-        let mut now = word.0.load(Ordering::Acquire);
+        let Header { published: Published { word, .. }, consumer, .. } = self.header();
+        let mut now = word.load(Ordering::Acquire);
         loop {
             if now & COMING != 0 {
                 self.forget_the_dead();
@@ -51,7 +51,7 @@ impl Mailbox {
                 _ => now,
             } + 1;
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-            match word.0.compare_exchange_weak(now, new, o, r) {
+            match word.compare_exchange_weak(now, new, o, r) {
                 Ok(_) => return Some(new),
                 Err(changed) => now = changed,
             }
@@ -62,7 +62,7 @@ impl Mailbox {
     /// is waited for, but not for ever: a sender may be stopped, or have written nonsense.
     pub(crate) fn hold(&self) {
         let up = |now: u64| (now & (SLEEPERS | COMING) < SLEEPERS).then_some(now + 1);
-        let word = &self.header().word.0;
+        let word = &self.header().published.word;
         let until = raw::now_ns() + COMING_NS;
         let mut rounds = 0_u32;
         while let Err(now) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, up) {
@@ -83,17 +83,18 @@ impl Mailbox {
 
     /// A sender has died between two steps, or none is about to publish: what was to come does not come.
     fn forget_the_dead(&self) {
-        let Header { word, producer, .. } = self.header();
+        let Header { published: Published { word, .. }, producer, .. } = self.header();
         let held = producer.lock.try_hold();
         if held.is_some() || producer.lock.is_abandoned() {
-            word.0.fetch_and(!COMING, Ordering::AcqRel);
+            word.fetch_and(!COMING, Ordering::AcqRel);
         }
     }
 
     /// A sleeper has woken up, or a hold has ended.
     pub(crate) fn awake(&self) {
         let down = |now: u64| (now & SLEEPERS > 0).then(|| now - 1);
-        let _ = self.header().word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
+        let _ =
+            self.header().published.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
     }
 
     /// A thread has woken up that has dozed to read; `is_known`: senders knew it.
@@ -102,13 +103,14 @@ impl Mailbox {
             return self.awake();
         }
         let down = |now: u64| Some((now & !(KNOCKABLE | SLEEP)) - u64::from(now & SLEEPERS > 0));
-        let _ = self.header().word.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
+        let _ =
+            self.header().published.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
     }
 
     /// The sleep that a sender may end by what it gives to the kernel, and after that put more here.
     pub(crate) fn sleep(&self) -> Option<Sleep> {
-        let Header { word, consumer, .. } = self.header();
-        let bits = word.0.load(Ordering::Acquire) & (GONE | SLEEPERS | KNOCKABLE | SLEEP);
+        let Header { published: Published { word, .. }, consumer, .. } = self.header();
+        let bits = word.load(Ordering::Acquire) & (GONE | SLEEPERS | KNOCKABLE | SLEEP);
         let number = consumer.sleeps.load(Ordering::Acquire);
         let is_shared = consumer.is_shared.load(Ordering::Acquire) != 0;
         Sleep::of_one(self.cookie(), bits, number).filter(|_| !is_shared)
@@ -126,7 +128,7 @@ impl Mailbox {
 
     #[inline]
     fn has_woken_sleeper(&self) -> bool {
-        self.header().word.0.load(Ordering::Acquire) & KNOCKABLE != 0 && self.has_record()
+        self.header().published.word.load(Ordering::Acquire) & KNOCKABLE != 0 && self.has_record()
     }
 
     /// Whether no thread but the calling one has read here so far. A handler may have interrupted the sleep of its thread.
@@ -142,7 +144,7 @@ impl Mailbox {
 
     #[cold]
     fn is_first_reader(&self, me: u32, is_handler: bool) -> bool {
-        let Header { word, consumer, .. } = self.header();
+        let Header { published: Published { word, .. }, consumer, .. } = self.header();
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
         if !is_handler && consumer.reader.compare_exchange(0, me, o, r).is_ok() {
             return consumer.is_shared.load(Ordering::Acquire) == 0;
@@ -155,7 +157,7 @@ impl Mailbox {
                 0 => Some(now),
                 _ => Some(now & !SLEEP | mark),
             };
-            let _ = word.0.fetch_update(o, r, renew);
+            let _ = word.fetch_update(o, r, renew);
         }
         false
     }
@@ -179,7 +181,7 @@ impl Mailbox {
             }
         }
         if self.has_woken_sleeper() {
-            self.header().word.0.fetch_and(!(KNOCKABLE | SLEEP), Ordering::AcqRel);
+            self.header().published.word.fetch_and(!(KNOCKABLE | SLEEP), Ordering::AcqRel);
         }
         true
     }
