@@ -6,7 +6,7 @@
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "all other mistakes are one number")]
 
-use crate::cancel::uncancelled;
+use adverb_device::uncancelled;
 use adverb_device::{
     BindError, ConnectError, GroupError, OpenError, PostError, RegionError, ResizeError, SrqError,
 };

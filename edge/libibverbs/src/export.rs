@@ -14,8 +14,8 @@
 //!    devices.
 //! 4. The function behind us has the type that the header gives it (`real.rs`).
 
-use crate::cancel::uncancelled;
 use crate::context;
+use adverb_device::uncancelled;
 use adverb_ibv::layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -186,10 +186,10 @@ macro_rules! export {
      fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty,
      of $object:ident is $check:path, $body:block) => {
         $crate::export::versioned!($node $name);
-        pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+        pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
             // SAFETY: rule 1 of `export.rs`.
             if !unsafe { $check($object) } {
-                type Real = unsafe extern "C" fn($($type),*) -> $result;
+                type Real = unsafe extern "C-unwind" fn($($type),*) -> $result;
                 static REAL: $crate::real::Function<Real> =
                     $crate::real::Function::new(stringify!($name), $node);
                 if let Some(real) = REAL.get() {

@@ -6,9 +6,10 @@
 //!    not redirected is passed on as it is, with all other arguments.
 //! 2. `dlsym(RTLD_NEXT, name)` gives the C library's function of that name. Its arguments are words here: as many as
 //!    registers pass.
+//! 3. A thread can be cancelled there, as without this library: its frames here own nothing then.
 
-use crate::cancel::uncancelled;
 use crate::sysfs;
+use adverb_device::uncancelled;
 use libc::{c_char, c_void};
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -63,12 +64,14 @@ macro_rules! real {
 macro_rules! first {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(path: *const c_char, a: usize, b: usize, c: usize) -> usize {
-            type Real = unsafe extern "C" fn(*const c_char, usize, usize, usize) -> usize;
+        unsafe extern "C-unwind" fn $name(path: *const c_char, a: usize, b: usize, c: usize) -> usize {
+            type Real = unsafe extern "C-unwind" fn(*const c_char, usize, usize, usize) -> usize;
             let real = real!($name as Real);
-            let moved = elsewhere(path);
-            let path = moved.as_ref().map_or(path, |moved| moved.as_ptr());
-            // SAFETY: rule 1.
+            if let Some(moved) = elsewhere(path) {
+                // SAFETY: rule 1.
+                return uncancelled(|| unsafe { real(moved.as_ptr(), a, b, c) });
+            }
+            // SAFETY: rules 1 and 3.
             unsafe { real(path, a, b, c) }
         }
     )*};
@@ -78,12 +81,14 @@ macro_rules! first {
 macro_rules! second {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(first: usize, path: *const c_char, a: usize, b: usize, c: usize) -> usize {
-            type Real = unsafe extern "C" fn(usize, *const c_char, usize, usize, usize) -> usize;
+        unsafe extern "C-unwind" fn $name(first: usize, path: *const c_char, a: usize, b: usize, c: usize) -> usize {
+            type Real = unsafe extern "C-unwind" fn(usize, *const c_char, usize, usize, usize) -> usize;
             let real = real!($name as Real);
-            let moved = elsewhere(path);
-            let path = moved.as_ref().map_or(path, |moved| moved.as_ptr());
-            // SAFETY: rule 1.
+            if let Some(moved) = elsewhere(path) {
+                // SAFETY: rule 1.
+                return uncancelled(|| unsafe { real(first, moved.as_ptr(), a, b, c) });
+            }
+            // SAFETY: rules 1 and 3.
             unsafe { real(first, path, a, b, c) }
         }
     )*};

@@ -11,8 +11,8 @@
 //!    same name behind us. It reads an [`Entry`], whose first field is where that is.
 //! 2. What [`find`] answers is a function: that of the real library, of this name, or [`missing`], [`missing_pointer`].
 
-use crate::cancel::uncancelled;
 use crate::{errno, real};
+use adverb_device::uncancelled;
 use libc::c_void;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 

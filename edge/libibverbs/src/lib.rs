@@ -21,7 +21,7 @@
 //! | what devices and ports are like | `query.rs` |
 //! | files that programs look at | `sysfs.rs`, `shared_tree.rs`, `files.rs` |
 //! | programs that load libibverbs themselves | `loader.rs` |
-//! | threads that are cancelled | `cancel.rs`, `waiting.rs` |
+//! | threads that are cancelled | `waiting.rs` |
 //! | librdmacm, and what the kernel would tell it | `rdma_cm/` |
 //! | all that does not depend on a device | `words.rs` |
 //!
@@ -38,7 +38,6 @@ mod acknowledge;
 mod ah;
 mod boxed;
 mod buffer;
-mod cancel;
 mod context;
 mod cq;
 mod descriptor;

@@ -10,8 +10,8 @@
 //! 2. `dlsym(RTLD_NEXT, name)` gives the C library's function of that name, whose type is that of its header; where the
 //!    C library comes before this one, as with a program that librdmacm alone leads here, `RTLD_DEFAULT` does.
 
-use crate::cancel::uncancelled;
 use crate::real;
+use adverb_device::uncancelled;
 use libc::{c_char, c_int, c_void};
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;

@@ -6,7 +6,7 @@
 //! 2. The library is never closed.
 //! 3. Loading it runs its constructors. It is the system's, or the one that `ADVERB_IBVERBS` names.
 
-use crate::cancel::uncancelled;
+use adverb_device::uncancelled;
 use libc::{c_char, c_void};
 use std::ffi::{CStr, CString};
 use std::marker::PhantomData;

@@ -1,6 +1,6 @@
 //! Waits in which threads can be cancelled (`pthread_cancel`), as in the calls of the kernel that the real library waits in.
 //!
-//! A call is not cancelled elsewhere (`cancel.rs`): what waits returns to the function that C calls, which has nothing to
+//! A call is not cancelled elsewhere ([`adverb_device::uncancelled`]): what waits returns to the function that C calls, which has nothing to
 //! drop, and waits there ([`until`]).
 //!
 //! # Safety

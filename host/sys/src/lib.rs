@@ -10,6 +10,7 @@
 pub mod affinity;
 pub mod bpf;
 pub mod busy_poll;
+pub mod cancel;
 pub mod clock;
 pub mod epoll;
 pub mod eventfd;

@@ -28,9 +28,9 @@ use slots::Slot;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-type Open = unsafe extern "C" fn(*const c_char, c_int, libc::mode_t) -> c_int;
+type Open = unsafe extern "C-unwind" fn(*const c_char, c_int, libc::mode_t) -> c_int;
 type Write = unsafe extern "C-unwind" fn(c_int, *const c_void, usize) -> isize;
-type Close = unsafe extern "C" fn(c_int) -> c_int;
+type Close = unsafe extern "C-unwind" fn(c_int) -> c_int;
 type Fstat = unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int;
 
 static OPEN: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -74,7 +74,7 @@ macro_rules! next {
 
 const FAILED: c_int = -1;
 
-unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+unsafe extern "C-unwind" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: the caller's contract.
     let is_device = !path.is_null() && unsafe { CStr::from_ptr(path) } == DEVICE;
     // The kernel's is wanted if the program sees a device of the kernel's first, or none of ours.
@@ -107,7 +107,7 @@ unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, len: usize) -
     unsafe { next(fd, bytes, len) }
 }
 
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if channel::is_ours(fd) {
         let ended = guarded(|| {
             let channel = channel::remove(fd).ok_or(Errno(libc::EBADF))?;

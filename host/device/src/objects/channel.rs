@@ -107,16 +107,24 @@ impl CompChannel {
             overdue = woken && !busy && !overdue;
             woken = false;
             steps += 1;
-            if let Some(held) = held.filter(|_| steps.is_multiple_of(STEPS_MAX)) {
+            let signals = |held: &Held| {
                 let doorbell = self.shared.doorbell.as_fd();
-                held.readable(doorbell, std::iter::empty(), Some(Duration::ZERO))?;
+                held.readable(doorbell, std::iter::empty(), Some(Duration::ZERO))
+            };
+            let pauses = steps.is_multiple_of(STEPS_MAX);
+            if let Some(held) = held.filter(|_| pauses) {
+                signals(held)?;
             }
-            if busy || overdue {
+            if (busy || overdue) && !pauses {
                 continue; // What came may have been more than one packet.
             }
             let left = deadline.map(left);
             if left.is_some_and(|left| left.is_zero()) {
+                held.map_or(Ok(false), signals)?;
                 return Ok(None);
+            }
+            if busy || overdue {
+                continue;
             }
             // An acknowledgement may wait for an answer to go with, but not for long.
             let owes = self.port.has_deferred();

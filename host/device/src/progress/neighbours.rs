@@ -28,6 +28,7 @@ use crate::objects::standby::Standby;
 use crate::registry::Registry;
 use crate::sync::Mutex;
 use adverb_engine::{Driver, EagerHeader, Gid, Given, Look, Time, Waiting};
+use adverb_sys::cancel::uncancelled;
 use adverb_sys::{poll, random};
 use adverb_wire::{Headers, Marks, Packet, Qpn};
 use std::io;
@@ -132,6 +133,11 @@ impl Port {
         {
             return Ok(shm_link);
         }
+        // Files are closed, and answers waited for.
+        uncancelled(|| self.new_shm_link(peer, in_vain))
+    }
+
+    fn new_shm_link(&self, peer: PeerId, in_vain: impl Fn() -> bool) -> io::Result<Arc<ShmLink>> {
         if peer.slot == self.links.registry.slot() {
             let shm_link = Arc::new(self.own_shm_link(peer)?);
             self.add_shm_receiver(&shm_link);

@@ -18,6 +18,7 @@ use crate::memory::region::Regions;
 use crate::registry::counters::Counters;
 use adverb_engine::AccessError;
 use adverb_shm::line::prefetch_bytes;
+use adverb_sys::cancel::uncancelled;
 use adverb_sys::udp::{
     BURST_BYTES_MAX, Destination, SEGMENTS_MAX, lacks_buffers, refuses_bursts, tells_of_others,
 };
@@ -274,8 +275,10 @@ impl Burst<'_> {
                 let now = Instant::now();
                 if now < *until.get_or_insert_with(|| now + self.wait_max()) {
                     match full {
-                        true => drop(endpoint.socket.wait_writable(WRITABLE_TIMEOUT)),
-                        false => std::thread::sleep(NO_BUFFERS_WAIT),
+                        true => {
+                            drop(uncancelled(|| endpoint.socket.wait_writable(WRITABLE_TIMEOUT)))
+                        }
+                        false => uncancelled(|| std::thread::sleep(NO_BUFFERS_WAIT)),
                     }
                     continue;
                 }

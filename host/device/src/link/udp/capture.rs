@@ -6,6 +6,7 @@
 //! the name.
 
 use crate::sync::Mutex;
+use adverb_sys::cancel::uncancelled;
 use adverb_sys::clock;
 use adverb_sys::lock::FileLock;
 use adverb_wire::{Flow, Marks, ip, pcap};
@@ -70,7 +71,7 @@ impl Capture {
         let Writer { lock, block } = &mut *writer;
         block.clear();
         pcap::enhanced_packet(0, clock::unix_ns(), &[headers.as_slice(), datagram], block);
-        let _ = lock.file().write_all(block);
+        let _ = uncancelled(|| lock.file().write_all(block));
     }
 }
 
