@@ -257,7 +257,14 @@ unsafe fn read_as<T: SocketName>(addr: *const libc::sockaddr) -> Option<T> {
 
 /// The largest packet of the interface called `name`, or `None` if it has gone away.
 fn mtu(socket: &OwnedFd, name: &str) -> Option<u32> {
-    let mut request = request_for(name);
+    let mut request = libc::ifreq {
+        ifr_name: [0; libc::IFNAMSIZ],
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_mtu: 0 },
+    };
+    let (_end, room) = request.ifr_name.split_last_mut()?;
+    for (to, from) in room.iter_mut().zip(name.bytes()) {
+        *to = c_char::from_ne_bytes([from]);
+    }
     let fd = socket.as_raw_fd();
     // SAFETY: the request reads a name that ends with a zero byte, and writes the member that holds
     // the answer (rule 3).
@@ -269,45 +276,6 @@ fn mtu(socket: &OwnedFd, name: &str) -> Option<u32> {
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
     u32::try_from(mtu).ok()
 }
-
-/// The name of the driver of the interface called `name`, such as `veth`.
-///
-/// # Errors
-///
-/// There is no such interface, or its driver does not say.
-pub fn driver(name: &str) -> io::Result<String> {
-    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    let mut answer = [0_u32; DRIVER_INFO_WORDS];
-    let [command, ..] = &mut answer;
-    *command = GET_DRIVER_INFO;
-    let mut request = request_for(name);
-    request.ifr_ifru.ifru_data = answer.as_mut_ptr().cast();
-    // SAFETY: the request reads a name that ends with a zero byte, and writes no more than the answer has room for.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let bytes = answer.iter().skip(1).take(DRIVER_NAME_WORDS).flat_map(|word| word.to_ne_bytes());
-    let bytes = bytes.take_while(|byte| *byte != 0).collect();
-    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
-}
-
-fn request_for(name: &str) -> libc::ifreq {
-    let mut request = libc::ifreq {
-        ifr_name: [0; libc::IFNAMSIZ],
-        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_mtu: 0 },
-    };
-    let room = request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1);
-    for (to, from) in room.zip(name.bytes()) {
-        *to = c_char::from_ne_bytes([from]);
-    }
-    request
-}
-
-/// `ETHTOOL_GDRVINFO`, whose answer begins with the command and 32 bytes of the driver's name.
-const GET_DRIVER_INFO: u32 = 3;
-const DRIVER_INFO_WORDS: usize = 49;
-const DRIVER_NAME_WORDS: usize = 8;
 
 const _: () = assert!(mem::offset_of!(libc::sockaddr, sa_family) == 0);
 
@@ -337,20 +305,6 @@ mod tests {
         expected.sort();
         found.sort();
         assert_eq!(found, expected);
-    }
-
-    /// Two interfaces that have drivers of one kind, if there are any, and one that is not there.
-    #[test]
-    fn a_driver_is_as_the_kernels_table_says() {
-        assert!(driver("no-such-one").is_err());
-        for Interface { name, .. } in interfaces().unwrap() {
-            let link = std::fs::read_link(format!("/sys/class/net/{name}/device/driver"));
-            let Some(expected) = link.ok().and_then(|path| Some(path.file_name()?.to_owned()))
-            else {
-                continue;
-            };
-            assert_eq!(driver(&name).unwrap().as_str(), expected, "{name}");
-        }
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub use link::Capabilities;
 pub use port::{
     AckCost, AckPolicy, Acks, Aftermath, Company, Driver, Dropped, Given, Hints, Listing, Look,
     Pacing, Paths, Schedule, Seat, Seats, Surface, Waiting, accept, accept_known, follow_up,
-    serve_ready, set_open_deadline, train,
+    serve_ready, set_open_deadline,
 };
 pub use qp::{EagerSends, Origin, Planned, Qp, QpOptions};
 pub use responder::Standing;

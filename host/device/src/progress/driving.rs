@@ -18,7 +18,7 @@ use crate::registry::probe;
 use crate::registry::relay::{Message, Passed};
 use adverb_engine::{
     Acks, Driver, Dropped, Gid, Given, Look, Seats, Time, Waiting, accept, accept_known,
-    serve_ready, set_open_deadline, train,
+    serve_ready, set_open_deadline,
 };
 use adverb_wire::{Packet, Qpn, Transport};
 use std::sync::atomic::Ordering;
@@ -256,23 +256,9 @@ impl Port {
         let mut published = 0;
         let mut current: Option<Held<'_>> = None;
         let mut grips = Grips::new(&self.links.regions);
-        let mut step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
-        let (mut rest, mut index, mut known) = (passed.bytes, 0_u16, arrival.id);
-        while !rest.is_empty() {
-            let (datagram, after) = rest.split_at(step.min(rest.len()));
-            let guess = known.unwrap_or(index);
-            let accepted = match known {
-                Some(id) => accept_known(datagram, flow, id),
-                None => accept(datagram, flow, guess),
-            };
-            if accepted.is_err()
-                && let Some(len) = known.take().and_then(|id| train(datagram, flow, id))
-            {
-                step = len;
-                continue;
-            }
-            rest = after;
-            index = index.wrapping_add(1);
+        let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
+        for (index, datagram) in passed.bytes.chunks(step).enumerate() {
+            let guess = arrival.id.or(u16::try_from(index).ok()).unwrap_or(0);
             if let Some(capture) = endpoint.capture.as_deref()
                 && !probe::is_own(datagram)
             {
@@ -280,6 +266,10 @@ impl Port {
                 grips.let_go(); // The file may be a pipe that nothing reads.
                 capture.packet((passed.source, endpoint.addr), id, passed.marks, datagram);
             }
+            let accepted = match arrival.id {
+                Some(id) => accept_known(datagram, flow, id),
+                None => accept(datagram, flow, guess),
+            };
             let packet = match accepted {
                 Ok(packet) => packet,
                 Err(Dropped::Corrupt) => {

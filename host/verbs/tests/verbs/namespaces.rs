@@ -162,29 +162,6 @@ fn frames_and_sockets_reach_each_other_over_ipv4_and_link_local_ipv6() {
     }
 }
 
-/// Goal: a burst of short packets, which sockets leave to a virtual cable to cut, and that does not, arrives past the sockets as
-/// packets. Method: a write of four packets that fit one frame together.
-#[test]
-fn short_bursts_of_sockets_arrive_as_frames() {
-    let Some(hosts) = Hosts::new("bursts", 1500) else {
-        return;
-    };
-    if let Err(error) = adverb_sys::bpf::Map::create(adverb_sys::bpf::MapKind::XdpSockets, 4, 4, 1)
-    {
-        return println!("skipped: no AF_XDP to be had: {error}");
-    }
-    for gid_index in [0, 1] {
-        let setup = Setup { gid_index, path_mtu: PathMtu::B256, ..Setup::default() };
-        let [mut a, mut b] = hosts.agents_over(["udp", "xdp"], gid_index);
-        let (here, _) = Agent::introduce(&mut a, &mut b, &setup);
-        let far = b.memory();
-        let write = format!("write {} 0 1000 {} {}", here.index, far.addr, far.rkey.0);
-        for _ in 0..20 {
-            assert_eq!(a.ask(&write), "Success");
-        }
-    }
-}
-
 /// Goal: a mark of congestion on a frame is seen, and answered. Method: the sender marks its packets itself.
 #[test]
 fn marks_on_frames_are_seen() {

@@ -54,13 +54,8 @@ impl XdpLink {
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         };
         let failed = |error| io::Error::other(format!("{}: {error}", device.interface));
-        // A virtual cable whose driver has a program has the sender's kernel cut all bursts. Behind the driver they come
-        // whole: long ones by the socket, those that fit a frame are cut here (`adverb_engine::train`).
-        let mode = match netdev::driver(&device.interface) {
-            Ok(driver) if driver == VIRTUAL_CABLE => XdpMode::Generic,
-            Ok(_) | Err(_) => XdpMode::Native,
-        };
-        let config = Config { mode: Some(mode), ..Config::default() };
+        // Behind the driver, a program would see bursts that the kernel has not cut yet, which are no packets.
+        let config = Config { mode: Some(XdpMode::Native), ..Config::default() };
         let mut interface = Interface::open(device.index, &config).map_err(failed)?;
         let mut group = interface.group(u32::MAX, false, QUEUE_PATIENCE)?;
         let member = interface.join(&mut group)?;
@@ -226,8 +221,6 @@ impl Drop for Sender<'_> {
     }
 }
 
-/// The driver of interfaces that come in pairs.
-const VIRTUAL_CABLE: &str = "veth";
 /// No hardware address has these bits.
 const UNKNOWN: u64 = u64::MAX;
 /// How long an answer of the kernel counts, and how long it is not asked again about what it does not know.
