@@ -59,6 +59,9 @@ impl Talk {
 }
 
 impl Membership {
+    /// How long it waits for an answer at most. An owner that has not answered by then is late.
+    pub const ANSWER: Duration = PATIENCE.saturating_add(GRACE);
+
     /// Asks the owner with this abstract name for sockets, one on each queue of this user's group. The owner has to be
     /// of this user or root: any process could have taken the name. It has to be of this process namespace: the lock of
     /// a group has a process's number.
@@ -188,7 +191,7 @@ impl Membership {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let number = self.send(&mut talk, request, fds)?;
-        let until = clock::now_ns().saturating_add(nanoseconds(PATIENCE + GRACE));
+        let until = clock::now_ns().saturating_add(nanoseconds(Self::ANSWER));
         loop {
             let left = Duration::from_nanos(until.saturating_sub(clock::now_ns()));
             if poll::readable(&self.stream, std::iter::empty(), Some(left))? {

@@ -131,6 +131,11 @@ impl Lock {
         holder != 0 && alive::has_thread_ended(holder)
     }
 
+    /// The thread that has it, by the kernel's number; 0 if none has.
+    pub(crate) fn holder(&self) -> u32 {
+        alive::number(self.0.load(Ordering::Acquire))
+    }
+
     /// For a child just forked whose parent's other threads may have held it.
     pub(crate) fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);

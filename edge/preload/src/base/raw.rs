@@ -407,6 +407,13 @@ pub(crate) fn parent_id() -> u32 {
     unsafe { syscall(libc::SYS_getppid, [0; 6]) }.map_or(0, |id| id as u32)
 }
 
+/// Whether a thread of that number is one of this process.
+pub(crate) fn is_own_thread(thread: u32) -> bool {
+    let (process, thread) = (process_id() as usize, thread as usize);
+    // SAFETY: no pointer; no signal is sent.
+    unsafe { syscall(libc::SYS_tgkill, [process, thread, 0, 0, 0, 0]) }.is_ok()
+}
+
 /// Sends a signal to the calling thread.
 pub(crate) fn raise(signal: c_int) {
     let (process, thread) = (process_id() as usize, thread_id() as usize);

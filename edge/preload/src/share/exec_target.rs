@@ -24,6 +24,7 @@ use crate::share::processes;
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::table::{self, SocketRef};
 use crate::socket::{arena, policy};
+use crate::transport::fallback::Together;
 use crate::transport::{datagram, fallback, offer, rendezvous, xdp};
 
 /// What has been done for a program that is about to take this process over.
@@ -197,20 +198,25 @@ unsafe fn leave_to(
     }
     // SAFETY: the caller's promise.
     let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
-    for fd in table::open_descriptors() {
-        let Some(socket) = in_shared_memory(fd).filter(|_| !raw::ends_with_program(fd)) else {
-            continue;
-        };
-        if !knows_us || xdp::streams::is_framed(&socket) {
-            give_up(&socket, fd);
+    let inherited = |fd| in_shared_memory(fd).filter(|_| !raw::ends_with_program(fd));
+    let all: Vec<_> = table::open_descriptors()
+        .into_iter()
+        .filter_map(|fd| inherited(fd).map(|socket| (socket, fd)))
+        .collect();
+    let mut together = Together::default();
+    // One that has several descriptors may have left by the first.
+    for (socket, fd) in all.iter().filter(|(socket, _)| shares_memory(socket)) {
+        if !knows_us || xdp::streams::is_framed(socket) {
+            give_up(socket, *fd, &mut together);
             continue;
         }
-        datagram::hide_groups(&socket, fd);
+        datagram::hide_groups(socket, *fd);
         if is_another {
-            xdp::give_up(&socket, Reason::HandedOver);
-            pass_on(&socket, fd);
+            xdp::give_up(socket, Reason::HandedOver);
+            pass_on(socket, *fd);
         }
     }
+    together.finish();
     forgotten
 }
 
@@ -222,7 +228,9 @@ pub(crate) fn prepare_standard(fd: c_int) {
     }
     if let Some(socket) = in_shared_memory(fd) {
         let errno = raw::errno();
-        give_up(&socket, fd);
+        let mut together = Together::default();
+        give_up(&socket, fd, &mut together);
+        together.finish();
         raw::set_errno(errno);
     }
 }
@@ -232,21 +240,23 @@ pub(crate) fn prepare_standard(fd: c_int) {
 pub(crate) fn give_up_all() {
     let errno = raw::errno();
     policy::end_acceleration();
-    table::each(0, usize::MAX, |fd| {
-        if let Some(socket) = table::socket(fd) {
-            policy::leave_alone(&socket);
-            give_up(&socket, fd);
-        }
-    });
+    let mut all = Vec::new();
+    table::each(0, usize::MAX, |fd| all.extend(table::socket(fd).map(|socket| (socket, fd))));
+    let mut together = Together::default();
+    for (socket, fd) in &all {
+        policy::leave_alone(socket);
+        give_up(socket, *fd, &mut together);
+    }
+    together.finish();
     raw::set_errno(errno);
 }
 
 /// What travelled through shared memory travels through the kernel from now on.
-fn give_up(socket: &Socket, fd: c_int) {
+fn give_up<'a>(socket: &'a Socket, fd: c_int, together: &mut Together<'a>) {
     match socket.kind() {
         Kind::Datagram => datagram::give_up(socket, fd),
         Kind::Fresh | Kind::Listener | Kind::Connecting | Kind::Stream => {
-            fallback::leave(socket, fd)
+            together.leave(socket, fd)
         }
     }
 }

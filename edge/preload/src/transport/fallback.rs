@@ -30,38 +30,64 @@ use crate::socket::counters::add;
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::{policy, table};
 use crate::transport::ring::Segment;
-use crate::transport::xdp::streams::{self, GivenBack};
+use crate::transport::xdp::streams::{self, ANSWER, GivenBack};
 use crate::transport::{bell, offer, rendezvous};
 
 /// Gives a connection back to the kernel for good, as what comes next knows of the kernel alone. `fd` stands for it in
 /// this process. One that frames carry on all the same is reset: its socket would take what is sent for received.
 pub(crate) fn leave(socket: &Socket, fd: c_int) {
-    match begin_to_go(socket, fd) {
-        Departure::Gone => {}
-        Departure::OtherFirst => follow_to_the_end(&[(socket, fd)]),
-        Departure::Stays => streams::reset(socket, fd),
-    }
+    let mut together = Together::default();
+    together.leave(socket, fd);
+    together.finish();
 }
 
 /// The same of several, before a fork: they are waited for together, and what frames carry on parent and child have by
 /// rings.
-pub(crate) fn leave_all<'a>(all: &[(&'a Socket, c_int)]) {
-    let is_left =
-        |(socket, fd): &(&'a Socket, c_int)| begin_to_go(socket, *fd) == Departure::OtherFirst;
-    let left: Vec<_> = all.iter().copied().filter(is_left).collect();
-    follow_to_the_end(&left);
+pub(crate) fn leave_all(all: &[(&Socket, c_int)]) {
+    let mut together = Together::default();
+    for (socket, fd) in all {
+        if together.begin(socket, *fd) == Departure::OtherFirst {
+            together.left.push((*socket, *fd));
+        }
+    }
+    together.finish();
 }
 
-fn begin_to_go(socket: &Socket, fd: c_int) -> Departure {
-    advance(socket, fd);
-    socket.leave_to_kernel(Reason::HandedOver);
-    leave_as(socket, fd, Reason::Left)
+/// Connections that go back to the kernel together: threads that have their locks are waited for as long as for one, and so
+/// are the other ends.
+#[derive(Debug, Default)]
+pub(crate) struct Together<'a> {
+    waits: Waits,
+    left: Vec<(&'a Socket, c_int)>,
+}
+
+impl<'a> Together<'a> {
+    /// The first half of [`leave`].
+    pub(crate) fn leave(&mut self, socket: &'a Socket, fd: c_int) {
+        match self.begin(socket, fd) {
+            Departure::Gone => {}
+            Departure::OtherFirst => self.left.push((socket, fd)),
+            Departure::Stays => streams::reset(socket, fd),
+            Departure::Busy => poison(socket, fd),
+        }
+    }
+
+    /// The other half, of all.
+    pub(crate) fn finish(mut self) {
+        follow_to_the_end(&self.left, &mut self.waits);
+    }
+
+    fn begin(&mut self, socket: &Socket, fd: c_int) -> Departure {
+        advance_within(socket, fd, &mut self.waits);
+        socket.leave_to_kernel(Reason::HandedOver);
+        leave_as(socket, fd, Reason::Left, &mut self.waits)
+    }
 }
 
 /// Frames carry a stream that the kernel carries better.
 #[cold]
 pub(crate) fn leave_as_bulk(socket: &Socket, fd: c_int) {
-    if leave_as(socket, fd, Reason::Bulk) != Departure::Stays {
+    if leave_now_as(socket, fd, Reason::Bulk) {
         policy::explain(socket, fd, "stream");
     }
 }
@@ -73,26 +99,41 @@ pub(crate) fn leave_for_feature(socket: &Socket, fd: c_int) {
     advance(socket, fd);
     socket.leave_to_kernel(Reason::Feature);
     let has_unread = |segment: &Segment| segment.incoming(socket.end()).direction.has_bytes();
-    let has_to_wait = socket.segment().is_some_and(has_unread)
-        || leave_as(socket, fd, Reason::Feature) == Departure::Stays;
+    let has_to_wait =
+        socket.segment().is_some_and(has_unread) || !leave_now_as(socket, fd, Reason::Feature);
     socket.flags.wants_kernel.store(has_to_wait, Ordering::Relaxed);
 }
 
-/// The same at once, whatever has not been read. Returns false if frames carry it on.
+/// The same at once, whatever has not been read. Returns false if frames carry it on, or another thread uses it.
 #[cold]
 pub(crate) fn leave_now(socket: &Socket, fd: c_int) -> bool {
     advance(socket, fd);
     socket.leave_to_kernel(Reason::Feature);
-    leave_as(socket, fd, Reason::Feature) != Departure::Stays
+    leave_now_as(socket, fd, Reason::Feature)
+}
+
+/// Returns false if nothing has happened, so that it is to be tried again.
+fn leave_now_as(socket: &Socket, fd: c_int, reason: Reason) -> bool {
+    match leave_as(socket, fd, reason, &mut Waits::default()) {
+        Departure::Gone | Departure::OtherFirst => true,
+        Departure::Stays | Departure::Busy => false,
+    }
 }
 
 /// A connection that was on its way may have arrived: then it is time to offer rings. One whose other
 /// end has gone back to the kernel follows.
 pub(crate) fn advance(socket: &Socket, fd: c_int) {
+    advance_within(socket, fd, &mut Waits::default());
+}
+
+fn advance_within(socket: &Socket, fd: c_int, waits: &mut Waits) {
     if socket.segment().is_some_and(|segment| segment.is_leaving() || segment.is_spoilt()) {
-        follow(socket, fd);
+        follow_within(socket, fd, waits);
     }
-    advance_connection(socket, fd);
+    if socket.route() == Route::Leaving {
+        follow_within(socket, fd, waits);
+    }
+    arrive(socket, fd);
 }
 
 /// The first half of that, and of the second what is under way already.
@@ -101,6 +142,11 @@ pub(crate) fn advance_connection(socket: &Socket, fd: c_int) {
     if socket.route() == Route::Leaving {
         follow(socket, fd);
     }
+    arrive(socket, fd);
+}
+
+#[inline]
+fn arrive(socket: &Socket, fd: c_int) {
     if socket.kind() == Kind::Connecting
         && let Some(peer) = address::name(fd, true)
     {
@@ -121,12 +167,20 @@ enum Departure {
     OtherFirst,
     /// Frames carry it on: this process's, or those of the one that has forked it.
     Stays,
+    /// Another thread of this process uses it all the time, and nothing has happened.
+    Busy,
 }
 
-fn leave_as(socket: &Socket, fd: c_int, reason: Reason) -> Departure {
-    let Some(_held) = hold(socket) else {
-        poison(socket, fd);
-        return Departure::Gone;
+fn leave_as(socket: &Socket, fd: c_int, reason: Reason, waits: &mut Waits) -> Departure {
+    let _held = match waits.hold(socket) {
+        Ok(held) => held,
+        // Its peer would learn nothing of a reset by the kernel.
+        Err(_) if streams::is_carried(socket) => return Departure::Stays,
+        Err(Holder::Ours) => return Departure::Busy,
+        Err(Holder::Anothers) => {
+            poison(socket, fd);
+            return Departure::Gone;
+        }
     };
     let Some(segment) = socket.segment() else { return Departure::Gone };
     match streams::give_back(socket, fd) {
@@ -149,15 +203,47 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason) -> Departure {
     Departure::Gone
 }
 
-/// Both locks of a connection; `None` if another process of the family has stopped while it has one of them. It may do so
-/// for ever.
-fn hold(socket: &Socket) -> Option<[Held<'_>; 2]> {
-    Some([hold_patiently(&socket.receiving)?, hold_patiently(&socket.sending)?])
+/// What is left of [`HOLDER_NS`], in steps: while all processes are stopped, no holder goes on.
+#[derive(Debug)]
+struct Waits {
+    steps: u64,
 }
 
-/// In steps: while all processes are stopped, no holder goes on.
-fn hold_patiently(lock: &Lock) -> Option<Held<'_>> {
-    (0..HOLDER_NS / STEP_NS).find_map(|_| lock.hold_within(STEP_NS))
+impl Default for Waits {
+    fn default() -> Self {
+        Self { steps: HOLDER_NS / STEP_NS }
+    }
+}
+
+/// Which thread has a lock for so long.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Holder {
+    /// One of this process: what it copies may come from far away. It goes on one day.
+    Ours,
+    /// One of another process of the family, which may have been stopped for ever.
+    Anothers,
+}
+
+impl Waits {
+    /// Both locks of a connection.
+    fn hold<'b>(&mut self, socket: &'b Socket) -> Result<[Held<'b>; 2], Holder> {
+        Ok([self.hold_one(&socket.receiving)?, self.hold_one(&socket.sending)?])
+    }
+
+    fn hold_one<'b>(&mut self, lock: &'b Lock) -> Result<Held<'b>, Holder> {
+        loop {
+            let step = if self.steps == 0 { LAST_NS } else { STEP_NS };
+            if let Some(held) = lock.hold_within(step) {
+                return Ok(held);
+            }
+            if self.steps == 0 {
+                let holder = lock.holder();
+                let is_anothers = holder != 0 && !raw::is_own_thread(holder);
+                return Err(if is_anothers { Holder::Anothers } else { Holder::Ours });
+            }
+            self.steps -= 1;
+        }
+    }
 }
 
 /// Leaves before the other end does, with both locks held.
@@ -234,11 +320,10 @@ pub(crate) fn leave_for_want_of_memory(socket: &Socket, fd: c_int) -> bool {
         segment.connection(socket).leaves_freely()
     };
     if is_free {
-        leave_as(socket, fd, Reason::NoRoom);
-    } else {
-        raw::nap(NAP_NS);
+        return leave_now_as(socket, fd, Reason::NoRoom);
     }
-    is_free
+    raw::nap(NAP_NS);
+    false
 }
 
 /// Receives at most so many bytes, and hands them to `take`.
@@ -292,10 +377,20 @@ fn note_left(socket: &Socket) {
 
 /// The other end leaves, or has left: does what can be done now. Called with every use of the
 /// connection until nothing is left to do. Returns false if the other end is still about to leave, so
-/// that nothing can be done yet.
+/// that nothing can be done yet, or another thread of this process uses the connection.
 #[cold]
 pub(crate) fn follow(socket: &Socket, fd: c_int) -> bool {
-    let Some(_held) = hold(socket) else { return reset(socket, fd) };
+    follow_within(socket, fd, &mut Waits::default())
+}
+
+#[cold]
+fn follow_within(socket: &Socket, fd: c_int, waits: &mut Waits) -> bool {
+    let _held = match waits.hold(socket) {
+        Ok(held) => held,
+        Err(Holder::Ours) => return false,
+        Err(Holder::Anothers) if streams::is_carried(socket) => return false,
+        Err(Holder::Anothers) => return reset(socket, fd),
+    };
     socket.segment().is_none_or(|segment| follow_held(socket, segment, fd))
 }
 
@@ -406,12 +501,12 @@ pub(crate) fn poison(socket: &Socket, fd: c_int) {
 
 /// These ends have to leave as well. Each can, once all that it has sent is with the kernel, if all that was sent to it
 /// through its ring has been read. No lock is held while the kernel is waited for.
-fn follow_to_the_end(left: &[(&Socket, c_int)]) {
+fn follow_to_the_end(left: &[(&Socket, c_int)], waits: &mut Waits) {
     let (start, mut is_over) = (raw::now_ns(), false);
     loop {
         let mut waits_for = None;
         for (socket, fd) in left {
-            if let Some(events) = is_behind(socket, *fd, is_over) {
+            if let Some(events) = is_behind(socket, *fd, is_over, waits) {
                 waits_for = Some((*fd, events));
             }
         }
@@ -422,10 +517,14 @@ fn follow_to_the_end(left: &[(&Socket, c_int)]) {
 }
 
 /// Does what can be done now. What is waited for, if that is not all; the connection is reset if `is_over`.
-fn is_behind(socket: &Socket, fd: c_int, is_over: bool) -> Option<i16> {
-    let Some(_held) = hold(socket) else {
-        poison(socket, fd);
-        return None;
+fn is_behind(socket: &Socket, fd: c_int, is_over: bool, waits: &mut Waits) -> Option<i16> {
+    let _held = match waits.hold(socket) {
+        Ok(held) => held,
+        Err(Holder::Ours) if !is_over => return Some(0),
+        Err(Holder::Ours | Holder::Anothers) => {
+            poison(socket, fd);
+            return None;
+        }
     };
     let segment = socket.segment()?;
     if follow_held(socket, segment, fd) && socket.route() == Route::Kernel {
@@ -678,8 +777,12 @@ const NAP_NS: i64 = 50_000;
 const LEAVE_NS: u64 = 500_000_000;
 /// A single wait of it counts as so much at most; it is meant to last less.
 const STEP_NS: u64 = 20_000_000;
-/// How long for what another process of the family has begun: it takes no longer than [`LEAVE_NS`], unless it is stopped.
-const HOLDER_NS: u64 = 2_000_000_000;
+/// How long for threads that have locks of connections. One that is not stopped asks an owner of frames twice at most, and
+/// leaves.
+const HOLDER_NS: u64 = 5_000_000_000;
+const _: () = assert!((HOLDER_NS - LEAVE_NS) as u128 > 2 * ANSWER.as_nanos());
+/// Once that is over, for those that have more locks: as long as it takes to copy something, or to see that a thread has died.
+const LAST_NS: u64 = 1_000_000;
 /// How long for an end that leaves, with each use of the connection.
 const LEAVING_NS: u64 = 20_000_000;
 /// How long for room for bytes that are to be sent again, and for an end that leaves.

@@ -29,10 +29,12 @@ use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use adverb_sys::fork::{Generation, PerProcess};
 use adverb_tcpip::stack::ConnectionId;
 use adverb_tcpip::tcp::State;
+use adverb_xdp::Membership;
 
 use crate::base::lock::Guarded;
 use crate::base::{address, confined, raw};
@@ -124,6 +126,13 @@ fn of(socket: &Socket) -> Option<&Framed> {
 #[inline]
 pub(crate) fn is_framed(socket: &Socket) -> bool {
     of(socket).is_some()
+}
+
+/// The same, by this process or by the one that has forked it.
+pub(crate) fn is_carried(socket: &Socket) -> bool {
+    let is_left = || socket.segment().is_none_or(Segment::is_leaving);
+    let is_parents = || socket.attached::<Framed>().is_some() && !has_ended(socket) && !is_left();
+    is_framed(socket) || is_parents()
 }
 
 /// Calls `f` with the carrier of a connection.
@@ -288,11 +297,7 @@ pub(crate) enum GivenBack {
 /// The connection goes back to the kernel, with both locks held.
 pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
     let Some(framed) = of(socket) else {
-        let is_left = || socket.segment().is_none_or(Segment::is_leaving);
-        return match socket.attached::<Framed>() {
-            Some(_) if !has_ended(socket) && !is_left() => GivenBack::Stays,
-            Some(_) | None => GivenBack::NotFramed,
-        };
+        return if is_carried(socket) { GivenBack::Stays } else { GivenBack::NotFramed };
     };
     let errno = raw::errno();
     let is_back = with(framed, |carrier| adoption::give_back(carrier, framed.id, socket, fd));
@@ -421,6 +426,8 @@ pub(crate) fn linger() {
     }
 }
 
+/// How long an answer of an owner may take, which [`give_back`] asks twice at most.
+pub(crate) const ANSWER: Duration = Membership::ANSWER;
 /// Looks in which nothing is due until the next step.
 const STEP_LOOKS: u32 = 64;
 /// What is sent without anything received in between is a stream, from so many bytes on.
