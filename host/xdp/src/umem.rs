@@ -253,10 +253,11 @@ impl Umem {
         Some(take(room))
     }
 
-    /// Asks for the lines of a short packet that the kernel is about to put into the frame at `addr`, whatever that is.
+    /// Asks for the lines of a short packet that the kernel is about to put into the frame at `addr`, whatever that is: another
+    /// member may have written it.
     #[inline]
     pub(crate) fn prefetch(&self, addr: u64) {
-        let at = usize::try_from(addr).unwrap_or(0) + to_usize(HEADROOM_BYTES);
+        let at = usize::try_from(addr).unwrap_or(0).wrapping_add(to_usize(HEADROOM_BYTES));
         line::prefetch_bytes(self.frames.as_ptr().as_ptr().wrapping_add(at), SHORT_BYTES);
     }
 
