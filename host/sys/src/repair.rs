@@ -38,13 +38,18 @@ pub struct Snapshot {
     pub stamp: Option<u32>,
 }
 
-/// Takes a socket out of the kernel's hands.
+/// Takes a socket out of the kernel's hands. One that is in repair stays as it is: to say so again would have the kernel
+/// forget which queue is filled by hand.
 ///
 /// # Errors
 ///
 /// `EPERM` without the privilege, or if it listens.
 pub fn begin(socket: impl AsFd) -> io::Result<()> {
-    sockopt::set(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &1_i32)
+    let fd = socket.as_fd();
+    if sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR)? == 1 {
+        return Ok(());
+    }
+    sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &1_i32)
 }
 
 /// Puts it back. The peer is asked where it is.
@@ -399,6 +404,22 @@ mod tests {
             far.read_to_end(&mut rest).unwrap();
             assert_eq!(rest, b"six");
         }
+    }
+
+    /// Goal: to take a socket that is in repair out of the kernel's hands once more leaves it as it is: what is put into its
+    /// queues is taken for received, as before.
+    #[test]
+    fn what_is_in_repair_stays_as_it_is() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut near, _) = listener.accept().unwrap();
+        if begin(&near).is_err() {
+            return println!("skipped: no privilege");
+        }
+        receive_by_hand(&near).unwrap();
+        begin(&near).unwrap();
+        near.write_all(b"x").unwrap();
+        assert_eq!(near.peek(&mut [0]).unwrap(), 1);
     }
 
     /// Goal: a connection one of whose streams has ended is not taken for one that is established.
