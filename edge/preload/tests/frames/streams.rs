@@ -47,6 +47,7 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             Some(("tail", bytes)) => tail(stream, bytes.parse().expect("a number")),
             Some(("brim", what)) => brim(stream, what),
             Some(("part", bytes)) => part(stream, bytes.parse().expect("a number")),
+            Some(("slow", then)) => slow(stream, then),
             Some(("low", bytes)) => {
                 narrow(&stream);
                 pour(stream, bytes.parse().expect("a number"));
@@ -213,6 +214,42 @@ fn late(mut stream: TcpStream, bytes: usize) {
     stream.read_to_end(&mut rest).expect("the rest");
     assert!(rest == pattern(rest.len()), "other bytes");
     println!("said {}", rest.len());
+}
+
+/// Ends its stream when the peer has ended its own, and reads the rest of that slowly, or closes the connection instead.
+fn slow(mut stream: TcpStream, then: &str) {
+    begin(&mut stream);
+    std::thread::sleep(Duration::from_millis(200));
+    stream.shutdown(Shutdown::Write).expect("it ends");
+    // The last acknowledgement is on its way.
+    std::thread::sleep(Duration::from_millis(100));
+    if then == "close" {
+        let (own, before) = (stream.as_raw_fd(), open_descriptors());
+        let socket = fs::read_link(format!("/proc/self/fd/{own}")).expect("a socket");
+        let copies = || open_descriptors().iter().filter(|one| **one == socket).count();
+        assert!(before.contains(&socket));
+        drop(stream);
+        soon("no copy", || copies() == 0);
+        return println!("said none");
+    }
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("an option");
+    let (mut rest, mut room) = (Vec::new(), [0; 4096]);
+    let end = loop {
+        match stream.read(&mut room).map_err(|error| error.kind()) {
+            Ok(0) => break Ok(()),
+            Ok(len) => rest.extend_from_slice(&room[..len]),
+            Err(error) => break Err(error),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(rest == pattern(rest.len()), "other bytes");
+    println!("said {} {end:?}", rest.len());
+}
+
+/// What the descriptors of this process stand for.
+fn open_descriptors() -> Vec<std::path::PathBuf> {
+    let all = fs::read_dir("/proc/self/fd").expect("a directory");
+    all.flatten().filter_map(|one| fs::read_link(one.path()).ok()).collect()
 }
 
 /// Has the kernel take little at a time.
@@ -919,6 +956,29 @@ fn what_is_sent_after_the_peers_end_arrives() {
     });
 }
 
+/// Goal: a program gets what did not fit its ring of a connection both of whose streams have ended, and then the end; and
+/// if it closes the connection instead, nothing of that is kept.
+#[test]
+fn what_a_ring_does_not_hold_outlasts_its_connection() {
+    with_namespaces("streams::what_a_ring_does_not_hold_outlasts_its_connection", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        // More than the ring holds: by less than a segment, and by about as much as the window.
+        for sent in [66_000, 150_000] {
+            for (then, end) in [("read", format!("{sent} Ok(())")), ("close", "none".to_owned())] {
+                let how = format!("serve slow {then}");
+                let mut server = pair.framed_by(&TIGHT, &how, at(NEAR), None);
+                let mut client = talker(&pair, NEAR);
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+                assert_eq!(client.ask(&format!("half {sent} 0")), "said 0 Ok(())");
+                let said = server.await_line("said ");
+                assert_eq!(said, format!("said {end}"), "{}", server.explained());
+                assert!(server.has_frames(), "{sent} {then}: {}", server.explained());
+            }
+        }
+    });
+}
+
 /// Goal: no byte of a stream is missing that goes back to the kernel, however little the program has the kernel hold.
 #[test]
 fn a_short_queue_of_the_kernels_leaves_no_hole() {
@@ -958,6 +1018,9 @@ fn the_last_bytes_of_a_stream_need_no_call() {
     });
 }
 
+/// What starts a program with rings that hold little.
+const TIGHT: [&str; 3] =
+    ["env", "ADVERB_SOCKETS_RING_BYTES=65536", "ADVERB_SOCKETS_RING_BYTES_MAX=65536"];
 /// What starts a program with rings that hold more than the kernel does.
 const ROOMY: [&str; 3] =
     ["env", "ADVERB_SOCKETS_RING_BYTES=16777216", "ADVERB_SOCKETS_RING_BYTES_MAX=16777216"];

@@ -417,7 +417,7 @@ pub(crate) fn linger() {
     while raw::now_ns() < until {
         let is_left = PROCESS.get().carriers.with(|carriers| {
             step_all(carriers, raw::now_ns());
-            carriers.iter().any(Carrier::is_closing)
+            carriers.iter_mut().any(Carrier::is_closing)
         });
         if !is_left {
             return;

@@ -128,9 +128,13 @@ impl Carrier {
         self.net.tcp().get(id).map(tcp::Connection::state)
     }
 
-    /// Whether a connection that its program has closed has something to say still.
-    pub(super) fn is_closing(&self) -> bool {
-        self.carried.values().any(|carried| carried.socket.is_none())
+    /// Whether a connection that its program has closed has something to say still, or a reset has not left for want of room.
+    pub(super) fn is_closing(&mut self) -> bool {
+        self.carried.values().any(|carried| carried.socket.is_none()) || self.has_unsent()
+    }
+
+    fn has_unsent(&mut self) -> bool {
+        self.net.tcp().is_ready() || self.net.unflushed() > 0
     }
 
     /// Something is to be done at once.
@@ -205,13 +209,14 @@ impl Carrier {
             // A ring that its program has spoilt has nothing to send.
             let _ = one.empty_ring(connection, time(now_ns));
             let is_at_end = one.fill_ring(connection);
-            (is_at_end, connection.state() == State::Closed)
+            let is_over = connection.state() == State::Closed;
+            (is_at_end, is_over && !(connection.end().is_none() && one.has_more(connection)))
         });
-        let Some((is_at_end, is_over)) = served else { return };
+        let Some((is_at_end, is_done)) = served else { return };
         if is_at_end {
             one.tell_fin();
         }
-        if is_over {
+        if is_done {
             self.finish(id);
         }
     }
@@ -298,7 +303,7 @@ impl Carrier {
             self.net.tcp().with(*id, tcp::Connection::abort);
         }
         let mut rounds = 0..FAREWELL_ROUNDS_MAX;
-        while (self.net.tcp().is_ready() || self.net.unflushed() > 0) && rounds.next().is_some() {
+        while self.has_unsent() && rounds.next().is_some() {
             if !self.net.step(time(raw::now_ns())) {
                 raw::nap(FAREWELL_NAP_NS);
             }
@@ -328,7 +333,7 @@ impl Carrier {
 
     /// The program closes a connection whose peer has ended its stream. Says whether frames end it.
     pub(super) fn close(&mut self, id: ConnectionId, now_ns: u64) -> bool {
-        if !self.drain_ring(id) {
+        if self.state(id) != Some(State::Closed) && !self.drain_ring(id) {
             return false;
         }
         self.net.tcp().with(id, |connection| connection.close(time(now_ns)));
@@ -337,6 +342,8 @@ impl Carrier {
             one.socket = None;
             one.shared.is_over.store(true, Ordering::Release);
         }
+        // It may have been over before, but for what the program has not read.
+        self.serve(id, now_ns);
         true
     }
 
@@ -438,6 +445,12 @@ impl Carried {
             self.wake(self.connection().wake_reader());
         }
         self.rest.is_empty() && connection.is_at_end() && connection.end().is_none()
+    }
+
+    /// More has come than there is room for yet, and its program may still read it.
+    fn has_more(&self, connection: &tcp::Connection<Vec<u8>>) -> bool {
+        let has_rest = !self.rest.is_empty() || connection.readable_bytes() > 0;
+        self.socket.is_some() && has_rest
     }
 
     /// Puts bytes behind what waits for room. Says whether any have gone into the ring.
