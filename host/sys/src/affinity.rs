@@ -20,11 +20,17 @@ pub fn cpus() -> io::Result<Vec<usize>> {
 ///
 /// `EINVAL` if there is no such processor or this process may not use it; nothing has changed.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
+    pin_to_cpus(&[cpu])
+}
+
+/// The same, on any of these processors, as far as there are such.
+///
+/// # Errors
+///
+/// `EINVAL` if this process may use none of them; nothing has changed.
+pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
     Ok(sched_setaffinity(None, &set)?)
 }
 

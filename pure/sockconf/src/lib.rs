@@ -28,7 +28,7 @@ pub use crate::banner::{Level, banner};
 pub use crate::glob::matches;
 pub use crate::nearest::nearest;
 pub use crate::pace::{Grant, Load, Pace, TICKS};
-pub use crate::parameter::{Effect, Kind, Parameter, Value};
+pub use crate::parameter::{Effect, Kind, Parameter, Value, processors};
 pub use crate::profile::Profile;
 pub use crate::rule::{Addresses, Ports, Role, Rule, RuleError, Side, Socket, Transport};
 pub use crate::rules::{DEFAULT_FILE, Rules};

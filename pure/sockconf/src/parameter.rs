@@ -2,6 +2,7 @@
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 
 /// What setting a parameter changes, in this implementation.
@@ -193,20 +194,28 @@ fn flag(text: &str) -> Option<i64> {
     }
 }
 
-/// Whether a text names processors.
+/// Whether a text names processors, or says that any will do.
 fn is_processors(text: &str) -> bool {
+    text == "-1" || processors(text).is_some()
+}
+
+/// The numbers of the processors that a mask or a list names; `None` if it is neither.
+#[must_use]
+pub fn processors(text: &str) -> Option<Vec<usize>> {
+    if let Some(digits) = text.strip_prefix("0x") {
+        let digits = digits.chars().rev().map(|digit| digit.to_digit(16));
+        let digits = digits.collect::<Option<Vec<_>>>().filter(|digits| !digits.is_empty())?;
+        let bits = digits.into_iter().flat_map(|digit| (0..4).map(move |bit| digit >> bit & 1));
+        return Some(bits.enumerate().filter(|(_, bit)| *bit != 0).map(|(at, _)| at).collect());
+    }
     let number = |digits: &str| digits.parse::<u16>().ok();
-    let is_mask =
-        |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let is_place = |place: &str| match place.split_once('-') {
-        Some((first, last)) => {
-            number(first).zip(number(last)).is_some_and(|(first, last)| first <= last)
-        }
-        None => number(place).is_some(),
+    let range = |place: &str| {
+        let (first, last) = place.split_once('-').unwrap_or((place, place));
+        let (first, last) = (number(first)?, number(last)?);
+        (first <= last).then_some(first..=last)
     };
-    text == "-1"
-        || text.strip_prefix("0x").is_some_and(is_mask)
-        || text.split(',').all(|place| is_place(place.trim()))
+    let ranges = text.split(',').map(|place| range(place.trim())).collect::<Option<Vec<_>>>()?;
+    Some(ranges.into_iter().flatten().map(usize::from).collect())
 }
 
 /// Reads a decimal or `0x` hexadecimal number, perhaps with `_` between digits.

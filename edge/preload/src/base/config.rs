@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use adverb_sockconf::{
     DEFAULT_FILE, Level, Origin, RuleError, Rules, Settings, Socket, Transport, Warning, banner,
+    processors,
 };
 
 use crate::base::lock::{Guarded, Lazy};
@@ -73,7 +74,11 @@ pub(crate) struct Config {
     /// `None`: at the rendezvous. Empty: nowhere.
     pub(crate) stats_dir: Option<String>,
     pub(crate) stats_file: Option<CString>,
-    pub(crate) stats_fds: i64,
+    /// Where the thread that carries frames runs: processors, if any are named, and a set of the kernel's.
+    pub(crate) helper_processors: Option<Vec<usize>>,
+    pub(crate) helper_cpuset: Option<String>,
+    /// How many sockets are shown; `None`: all.
+    pub(crate) stats_fds: Option<i64>,
 }
 
 /// How large the rings of a segment are; both are powers of two.
@@ -264,7 +269,10 @@ impl Config {
                 false => Some(text("VMA_STATS_SHMEM_DIR").to_owned()),
             },
             stats_file: path(text("VMA_STATS_FILE")),
-            stats_fds: number("VMA_STATS_FD_NUM"),
+            helper_processors: processors(text("VMA_INTERNAL_THREAD_AFFINITY")),
+            helper_cpuset: Some(text("VMA_INTERNAL_THREAD_CPUSET").to_owned())
+                .filter(|path| !path.is_empty()),
+            stats_fds: (!is_default("VMA_STATS_FD_NUM")).then(|| number("VMA_STATS_FD_NUM")),
         }
     }
 

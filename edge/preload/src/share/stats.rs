@@ -104,8 +104,8 @@ fn file(len: usize) -> Option<Mapping> {
     let base = mapping.base().as_ptr();
     let list = |places: &[usize]| places.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let text = format!(
-        "adverb-sockets 1 pid={pid} fds={} ring={} box={} {} layout={} why={} command={}\0",
-        config::get().stats_fds,
+        "adverb-sockets 1 pid={pid} {}ring={} box={} {} layout={} why={} command={}\0",
+        config::get().stats_fds.map_or_else(String::new, |most| format!("fds={most} ")),
         list(&ring::cursors()),
         list(&datagram::counts()),
         arena::sums(),

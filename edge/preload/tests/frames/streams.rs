@@ -10,8 +10,11 @@ use std::io::{BufRead, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
+
+use adverb_sys::affinity;
 
 use super::{FAR, FAR_6, NEAR, NEAR_6, PORT, Pair, Running, at, run, soon, with_namespaces};
 
@@ -735,6 +738,47 @@ fn accepted_connections_pass_the_kernel() {
                 assert_eq!(client.ask("end"), "said Ok(0)", "{mode} {any}");
             }
         }
+    });
+}
+
+/// Goal: the thread that carries frames runs where the program wants it: on one processor, and in a set, of which a plain
+/// directory takes the part.
+#[test]
+fn the_thread_that_carries_frames_is_where_it_was_put() {
+    with_namespaces("streams::the_thread_that_carries_frames_is_where_it_was_put", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let last = *affinity::cpus().expect("processors").last().expect("a processor");
+        let set = pair.place.0.join("set");
+        fs::create_dir(&set).expect("a directory");
+        fs::write(set.join("tasks"), "").expect("a file");
+        let put = [
+            format!("VMA_INTERNAL_THREAD_AFFINITY={last}"),
+            format!("VMA_INTERNAL_THREAD_CPUSET={}", set.display()),
+        ];
+        let server = pair.framed_by(&["env", &put[0], &put[1]], "serve block", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        assert!(server.has_frames(), "{}", server.explained());
+        let threads = format!("/proc/{}/task", server.child.id());
+        let said =
+            |thread: &Path, file: &str| fs::read_to_string(thread.join(file)).unwrap_or_default();
+        let processors = |thread: &Path| {
+            let status = said(thread, "status");
+            let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        soon("the thread is there", || {
+            let mut threads = fs::read_dir(&threads).expect("a process").flatten();
+            let thread = threads.find(|thread| said(&thread.path(), "comm") == "adverb-frames\n");
+            thread.is_some_and(|thread| {
+                let number = fs::read_to_string(set.join("tasks")).expect("a file");
+                processors(&thread.path()) == last.to_string()
+                    && thread.file_name().to_string_lossy() == number
+            })
+        });
+        let own = processors(Path::new(&threads).join(server.child.id().to_string()).as_path());
+        assert_eq!(own, processors(Path::new("/proc/self")), "the program's own thread stays");
     });
 }
 

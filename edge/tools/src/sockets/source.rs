@@ -44,6 +44,8 @@ pub(super) struct Source {
     subject_at: Option<u64>,
     /// Where memberships are, how long one is, and how many there are.
     members: Option<[u64; 3]>,
+    /// How many sockets are shown.
+    shown_max: usize,
     /// Where files of rings and mailboxes have what is needed to know how much waits there.
     ring: Option<[u64; 4]>,
     mailbox: Option<[u64; 6]>,
@@ -188,6 +190,7 @@ impl Source {
             details_at: sizes.next().and_then(Result::ok),
             members: (|| Some([sizes.next()?.ok()?, sizes.next()?.ok()?, sizes.next()?.ok()?]))(),
             subject_at: sizes.next().and_then(Result::ok),
+            shown_max: word("fds=").and_then(|most| most.parse().ok()).unwrap_or(usize::MAX),
             ring,
             mailbox,
             closed_at: word("closed=").and_then(|at| at.parse().ok()),
@@ -323,6 +326,11 @@ impl Source {
             self.ask_around(&mut row);
             Some((at, row))
         })
+    }
+
+    /// Those that the program wants shown.
+    pub(super) fn shown(&self) -> impl Iterator<Item = (u64, Row)> {
+        self.rows().take(self.shown_max)
     }
 
     /// Asks for another level, or other details, of the log. Both are written one higher.

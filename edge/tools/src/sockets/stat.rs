@@ -110,7 +110,7 @@ pub(crate) fn groups() -> Vec<Group> {
 }
 
 fn group(source: &Source) -> Group {
-    let members: Vec<_> = source.rows().map(|(_, row)| member(&row)).collect();
+    let members: Vec<_> = source.shown().map(|(_, row)| member(&row)).collect();
     let each = |of: fn(&Flow) -> u64| members.iter().map(move |member| of(&member.flow));
     let sum = |of| each(of).fold(0, u64::saturating_add);
     Group {
@@ -206,7 +206,7 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
     if args.details == 2 {
         // What has come since the last report: the first has one before it that is not shown.
         for source in sources(args) {
-            let rows = source.rows();
+            let rows = source.shown();
             before.extend(rows.map(|(at, row)| ((source.pid, at), row)));
             let calls = source.waits().into_iter();
             waited.extend(calls.map(|(call, row)| ((source.pid, call), row)));
@@ -249,7 +249,7 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
         }
         for source in &sources {
             let rows = source
-                .rows()
+                .shown()
                 .filter(|(_, row)| args.sockets.is_empty() || lists(&args.sockets, get(row, "fd")));
             let mut shown = Vec::new();
             for (at, row) in rows {

@@ -23,7 +23,11 @@ pub(crate) struct Talker(pub(crate) Child, BufReader<ChildStdout>, pub(crate) Pa
 
 impl Talker {
     fn start(name: &str) -> Self {
-        Self::start_in(format!("/dev/shm/adverb-stat-{name}-{}", std::process::id()))
+        Self::start_in(Self::place(name))
+    }
+
+    fn place(name: &str) -> String {
+        format!("/dev/shm/adverb-stat-{name}-{}", std::process::id())
     }
 
     /// Starts one whose files lie in that directory.
@@ -218,6 +222,22 @@ fn deltas_are_of_each_second_and_reports_are_counted() {
     let (rx, _) = columns(&text, server);
     assert!(rx[2] != "0" || rx[7] != "0", "{text}");
     program.await_line("done ");
+}
+
+/// Goal: a program that wants no more than so many of its sockets shown has no more shown, in no view, and all counted.
+#[test]
+fn as_many_sockets_are_shown_as_a_program_says() {
+    for (most, expected) in [(None, 3), (Some("2"), 2), (Some("0"), 0)] {
+        let mut command = Command::new(std::env::current_exe().expect("a path of this test"));
+        command.envs(most.map(|most| ("VMA_STATS_FD_NUM", most)));
+        let mut program =
+            Talker::start_by(command, Talker::place(&format!("shown-{}", most.unwrap_or("all"))));
+        program.ask("connect");
+        let all: Value = serde_json::from_str(&program.stat("--json")).expect("valid JSON");
+        assert_eq!(all["sockets"].as_array().map(Vec::len), Some(expected), "{all}");
+        let fds = program.stat("-v 3").matches("Fd=[").count();
+        assert_eq!(fds, expected, "{most:?}");
+    }
 }
 
 /// Goal: counters begin anew with `-z`, programs and sockets are chosen by `-p`, `-n` and `-s`, and found

@@ -4,11 +4,17 @@
 //! it. Otherwise it sleeps until packets come, or something is due.
 
 use std::ffi::c_int;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use adverb_sockconf::Level;
+use adverb_sys::affinity;
+
 use super::{Process, step_all};
-use crate::base::{ppoll, raw};
+use crate::base::{config, log, ppoll, raw};
 
 /// What the program's threads tell the helper.
 #[derive(Debug)]
@@ -51,7 +57,28 @@ pub(super) fn start(process: &'static Process) {
     drop(started);
 }
 
+/// Goes where the program wants it to be: into a set of processors of the kernel's, and onto some of its processors.
+fn settle() {
+    let config = config::get();
+    let warn = |name: &str, error: std::io::Error| {
+        log::print(Level::Warning, || format!("{name}: {error}; the thread runs on any processor"));
+    };
+    if let Some(set) = &config.helper_cpuset {
+        // As version 1 of control groups has it, and as version 2 does.
+        let files = ["tasks", "cgroup.threads"].map(|name| Path::new(set).join(name));
+        let file = files.iter().find(|file| file.exists()).unwrap_or(&files[0]);
+        let opened = OpenOptions::new().append(true).open(file);
+        let joined = opened.and_then(|mut file| write!(file, "{}", raw::thread_id()));
+        joined.unwrap_or_else(|error| warn("VMA_INTERNAL_THREAD_CPUSET", error));
+    }
+    if let Some(processors) = &config.helper_processors {
+        let pinned = affinity::pin_to_cpus(processors);
+        pinned.unwrap_or_else(|error| warn("VMA_INTERNAL_THREAD_AFFINITY", error));
+    }
+}
+
 fn help(process: &'static Process) {
+    settle();
     let words = &process.helper;
     loop {
         let now = raw::now_ns();
