@@ -122,7 +122,9 @@ fn sockets_share_rings_by_the_logic_that_was_asked_for() {
     let by = |logic| [("VMA_RING_ALLOCATION_LOGIC_RX", logic), ("LOGIC", logic)];
     let [logic, said] = by("0");
     let polled = [logic, said, ("VMA_SOCKETXTREME", "1")];
-    succeeds("rings", &[&by("0"), &by("10"), &by("20"), &polled], &[""]);
+    let logics = [by("0"), by("1"), by("10"), by("20"), by("30")];
+    logics.iter().for_each(|by| succeeds("rings", &[by], &[""]));
+    succeeds("rings", &[&polled], &[""]);
 }
 
 /// Goal: no more is sent than a rate allows, whether calls wait or not.

@@ -15,14 +15,32 @@ static int ring(int fd) {
 	return found[0];
 }
 
+static int is_by(const char *logic) { return !strcmp(getenv("LOGIC"), logic); }
+
+/* Takes the first of its processors, or the last; says whether there is another. */
+static int pin(int last) {
+	static cpu_set_t all;
+	cpu_set_t one;
+	int first = -1, at = -1;
+	if (!CPU_COUNT(&all)) CHECK(!sched_getaffinity(0, sizeof all, &all));
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (CPU_ISSET(cpu, &all)) at = cpu, first = first < 0 ? cpu : first;
+	}
+	CPU_ZERO(&one);
+	CPU_SET(last ? at : first, &one);
+	CHECK(!sched_setaffinity(0, sizeof one, &one));
+	return at != first;
+}
+
 static void *ring_of_thread(void *fd) {
+	if (is_by("30")) pin(1);
 	*(int *)fd = ring(*(int *)fd);
 	return NULL;
 }
 
 static void try_kind(int domain, int kind) {
 	struct sockaddr_storage at;
-	int fresh = socket(domain, kind, 0), bound_fd, connected, none;
+	int fresh = socket(domain, kind, 0), bound_fd, connected, none, has_others = is_by("30") && pin(0);
 	CHECK(ring(fresh) == -1);
 	CHECK(api->get_socket_tx_ring_fd(fresh, NULL, 0) < 0 && errno == ENODATA);
 	CHECK(api->get_socket_rings_fds(fresh, &none, 0) < 0 && errno == EINVAL);
@@ -37,7 +55,7 @@ static void try_kind(int domain, int kind) {
 	if (connect(connected, (struct sockaddr *)&at, length(&at))) CHECK(errno == EINPROGRESS);
 	int second = ring(connected);
 	CHECK(second >= 0 && ring(bound_fd) == first);
-	CHECK((first == second) == !!strcmp(getenv("LOGIC"), "10"));
+	CHECK((first == second) == !is_by("10"));
 	/* What was said of one socket goes before what is said of all. */
 	struct vma_ring_alloc_logic_attr logic = { .comp_mask = VMA_RING_ALLOC_MASK_RING_INGRESS |
 		VMA_RING_ALLOC_MASK_RING_USER_ID, .ring_alloc_logic = RING_LOGIC_PER_USER_ID, .user_id = 77, .ingress = 1 };
@@ -50,11 +68,24 @@ static void try_kind(int domain, int kind) {
 	}
 	CHECK(ring(mine[0]) != first && ring(mine[0]) == ring(mine[1]));
 	for (int which = 0; which < 2; which++) close(mine[which]);
-	/* Another thread's sockets share its ring, if threads have rings. */
+	/* Another address's sockets share its ring, if addresses have rings. */
+	if (domain == AF_INET) {
+		struct sockaddr_in there = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1) };
+		int two[2];
+		for (int which = 0; which < 2; which++) {
+			two[which] = socket(domain, kind, 0);
+			there.sin_port = 0;
+			CHECK(!bind(two[which], (struct sockaddr *)&there, sizeof there));
+		}
+		CHECK((ring(two[0]) == ring(two[1])) == !is_by("10"));
+		CHECK((ring(two[0]) == first) == !(is_by("1") || is_by("10")));
+		close(two[0]), close(two[1]);
+	}
+	/* Another thread's, if threads have rings; another processor's, if processors have. */
 	int other = bound(domain, kind, &at), found = other;
 	pthread_t thread;
 	CHECK(!pthread_create(&thread, NULL, ring_of_thread, &found) && !pthread_join(thread, NULL));
-	CHECK(found >= 0 && (found == first) == !strcmp(getenv("LOGIC"), "0"));
+	CHECK(found >= 0 && (found == first) == (is_by("0") || is_by("1") || (is_by("30") && !has_others)));
 	CHECK(ring(other) == found);
 	close(fresh), close(bound_fd), close(connected), close(other);
 }

@@ -22,6 +22,9 @@ use crate::top::group::printable;
 pub(super) const WAITING_BYTES: &str = "rx_waiting_bytes";
 pub(super) const WAITING_PACKETS: &str = "rx_waiting_packets";
 
+/// What the library calls its thread, as the kernel says it.
+const INTERNAL_THREAD: &str = "adverb-frames\n";
+
 /// One socket's numbers, by name.
 pub(super) type Row = BTreeMap<String, u64>;
 
@@ -364,6 +367,23 @@ impl Source {
             };
         }
         all
+    }
+
+    /// What the thread of the library that carries frames has taken of processors, in ns, and how often it has slept, by the
+    /// kernel; `None` if the program has none.
+    pub(super) fn internal_thread(&self) -> Option<Row> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid)).ok()?;
+        let is_it = |thread: &PathBuf| {
+            fs::read_to_string(thread.join("comm")).is_ok_and(|name| name == INTERNAL_THREAD)
+        };
+        let thread = threads.flatten().map(|entry| entry.path()).find(is_it)?;
+        let times = fs::read_to_string(thread.join("schedstat")).ok()?;
+        let status = fs::read_to_string(thread.join("status")).ok()?;
+        let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        Some(Row::from([
+            ("cpu_ns".to_owned(), times.split_whitespace().next()?.parse().ok()?),
+            ("sleeps".to_owned(), sleeps?.trim().parse().ok()?),
+        ]))
     }
 
     /// What all sockets have counted, those that are closed as well.

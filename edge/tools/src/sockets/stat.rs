@@ -210,6 +210,8 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
             before.extend(rows.map(|(at, row)| ((source.pid, at), row)));
             let calls = source.waits().into_iter();
             waited.extend(calls.map(|(call, row)| ((source.pid, call), row)));
+            let thread = source.internal_thread().into_iter();
+            waited.extend(thread.map(|row| ((source.pid, INTERNAL.to_owned()), row)));
         }
         std::thread::sleep(Duration::from_secs(seconds));
     }
@@ -279,12 +281,21 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
                 }
                 row.remove(SINCE);
             }
+            let mut thread = source.internal_thread();
+            if let Some(row) = thread.as_mut().filter(|_| args.details == 2) {
+                let key = (source.pid, INTERNAL.to_owned());
+                let old = waited.insert(key, row.clone()).unwrap_or_default();
+                for (name, value) in row.iter_mut() {
+                    *value = value.saturating_sub(get(&old, name)) / seconds;
+                }
+            }
             match args.prometheus {
                 true => {
                     shown.iter().for_each(|(_, row)| expose(&mut exposition, source, row));
                     expose_waits(&mut exposition, source, &waits);
+                    expose_thread(&mut exposition, source, thread.iter().flatten());
                 }
-                false => show(args, source, &shown, &waits)?,
+                false => show(args, source, &shown, &waits, thread.as_ref())?,
             }
         }
         print!("{exposition}");
@@ -307,16 +318,19 @@ fn polling_share(row: &mut Row, old: &Row, span_ns: u64) {
 const NO_PROCESS: &str = "Failed to identify process: no accelerated program that the options name runs here (`adverb sockets -- COMMAND` starts one)";
 const SPUN: &str = "polling_ns";
 const CPU: &str = "polling_percent";
+/// Among the calls, what is not one.
+const INTERNAL: &str = "internal thread";
 
 fn show(
     args: &StatArgs,
     source: &Source,
     rows: &[(u64, Row)],
     waits: &BTreeMap<String, Row>,
+    thread: Option<&Row>,
 ) -> Result<(), Failure> {
     if args.json {
         let sockets: Vec<_> = rows.iter().map(|(at, row)| as_json(source, *at, row)).collect();
-        let all = json!({ "pid": source.pid, "command": source.command, "sockets": sockets, "waits": waits });
+        let all = json!({ "pid": source.pid, "command": source.command, "sockets": sockets, "waits": waits, "internal_thread": thread });
         print!("{}", json_line(all)?);
         return Ok(());
     }
@@ -334,6 +348,7 @@ fn show(
             rows.iter().for_each(|(at, row)| whole(source, *at, row, per));
             rings(rows, per);
             calls(waits, per);
+            internal_thread(thread, per);
         }
         4 => {
             for (at, row) in rows {
@@ -357,6 +372,7 @@ fn show(
                 counters(source, row, view, per);
             }
             calls(waits, per);
+            internal_thread(thread, per);
         }
     }
     Ok(())
@@ -388,6 +404,27 @@ fn expose_waits(all: &mut Exposition, source: &Source, waits: &BTreeMap<String, 
             let kind = if name == CPU { Kind::Gauge } else { Kind::Counter };
             all.add(&format!("adverb_sockets_wait_{name}"), kind, &labels, *value);
         }
+    }
+}
+
+/// The numbers of the library's own thread.
+fn expose_thread<'a>(
+    all: &mut Exposition,
+    source: &Source,
+    numbers: impl Iterator<Item = (&'a String, &'a u64)>,
+) {
+    let pid = source.pid.to_string();
+    let labels = [("pid", pid.as_str()), ("command", source.command.as_str())];
+    for (name, value) in numbers {
+        all.add(&format!("adverb_sockets_internal_thread_{name}"), Kind::Counter, &labels, *value);
+    }
+}
+
+/// What the thread that carries frames costs.
+fn internal_thread(thread: Option<&Row>, per: &str) {
+    if let Some(row) = thread {
+        let (cpu, sleeps) = (get(row, "cpu_ns"), get(row, "sleeps"));
+        println!("Internal thread: CPU {} us{per}, sleeps {sleeps}{per}", cpu / 1000);
     }
 }
 

@@ -240,6 +240,29 @@ fn as_many_sockets_are_shown_as_a_program_says() {
     }
 }
 
+/// Goal: what the library's own thread costs is shown in each form, and nothing where there is none.
+#[test]
+fn what_the_internal_thread_costs_is_shown() {
+    let mut program = Talker::start("internal");
+    program.ask("connect");
+    let json = |program: &Talker| {
+        let all: Value = serde_json::from_str(&program.stat("--json")).expect("valid JSON");
+        super::schema::check("stat", &all);
+        all["internal_thread"].clone()
+    };
+    assert!(json(&program).is_null());
+    assert!(!program.stat("-v 1").contains("Internal thread"));
+    program.ask("thread");
+    let own = json(&program);
+    assert!(own["cpu_ns"].as_u64() > Some(0), "{own}");
+    for view in ["-v 1", "-v 3"] {
+        let text = program.stat(view);
+        assert!(text.contains("Internal thread: CPU "), "{text}");
+    }
+    let text = program.stat("--prometheus");
+    assert!(text.contains("adverb_sockets_internal_thread_cpu_ns_total{"), "{text}");
+}
+
 /// Goal: counters begin anew with `-z`, programs and sockets are chosen by `-p`, `-n` and `-s`, and found
 /// with `-f`; `-F` leaves files of the dead, which otherwise go; `-V` and `-h` say what they say.
 #[test]
@@ -464,6 +487,20 @@ fn the_child() {
                 let (server, _) = listener.accept().expect("a connection");
                 println!("done {} {}", client.as_raw_fd(), server.as_raw_fd());
                 kept.push((listener, client, server));
+            }
+            // One by the name of the library's that carries frames, which needs an owner of an interface.
+            "thread" => {
+                let (go, told) = std::sync::mpsc::channel();
+                let works = move || {
+                    let start = std::time::Instant::now();
+                    while start.elapsed() < std::time::Duration::from_millis(20) {}
+                    go.send(()).expect("it is awaited");
+                    std::thread::sleep(std::time::Duration::from_secs(600));
+                };
+                let named = std::thread::Builder::new().name("adverb-frames".to_owned());
+                drop(named.spawn(works).expect("a thread"));
+                told.recv().expect("it has worked");
+                println!("done working");
             }
             "exchange" | "stream" => {
                 let (_, client, server) = kept.last_mut().expect("a connection");
