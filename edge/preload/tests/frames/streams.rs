@@ -219,14 +219,19 @@ fn late(mut stream: TcpStream, bytes: usize) {
     println!("said {}", rest.len());
 }
 
-/// Ends its stream when the peer has ended its own, and reads the rest of that slowly, or closes the connection instead.
+/// Ends its stream when the peer has ended its own, and reads the rest of that slowly, or closes the connection instead; or
+/// reads all, and closes it.
 fn slow(mut stream: TcpStream, then: &str) {
     begin(&mut stream);
     std::thread::sleep(Duration::from_millis(200));
-    stream.shutdown(Shutdown::Write).expect("it ends");
-    // The last acknowledgement is on its way.
-    std::thread::sleep(Duration::from_millis(100));
-    if then == "close" {
+    if then == "end" {
+        stream.read_to_end(&mut Vec::new()).expect("the end");
+    } else {
+        stream.shutdown(Shutdown::Write).expect("it ends");
+        // The last acknowledgement is on its way.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    if ["close", "end"].contains(&then) {
         let (own, before) = (stream.as_raw_fd(), open_descriptors());
         let socket = fs::read_link(format!("/proc/self/fd/{own}")).expect("a socket");
         let copies = || open_descriptors().iter().filter(|one| **one == socket).count();
@@ -1009,7 +1014,8 @@ fn what_a_ring_does_not_hold_outlasts_its_connection() {
         let _owner = pair.owner();
         // More than the ring holds: by less than a segment, and by about as much as the window.
         for sent in [66_000, 150_000] {
-            for (then, end) in [("read", format!("{sent} Ok(())")), ("close", "none".to_owned())] {
+            let all = format!("{sent} Ok(())");
+            for (then, end) in [("read", all.as_str()), ("close", "none"), ("end", "none")] {
                 let how = format!("serve slow {then}");
                 let mut server = pair.framed_by(&TIGHT, &how, at(NEAR), None);
                 let mut client = talker(&pair, NEAR);

@@ -32,6 +32,8 @@ pub(super) struct Carrier {
     pub(super) membership: Membership,
     pub(super) net: Netstack,
     pub(super) carried: BTreeMap<ConnectionId, Carried>,
+    /// Those that their programs have closed. The stack forgets them when they are over, and says nothing.
+    closing: Vec<ConnectionId>,
     /// When to look whether the owner has ended.
     look_at_ns: u64,
     /// When a stream's frames were last handed to the kernel.
@@ -94,7 +96,17 @@ pub(super) const fn time(now_ns: u64) -> Time {
 impl Carrier {
     pub(super) fn new(index: u32, membership: Membership, net: Netstack) -> Self {
         let carried = BTreeMap::new();
-        Self { index, membership, net, carried, look_at_ns: 0, flushed_ns: 0, is_over: false }
+        let closing = Vec::new();
+        Self {
+            index,
+            membership,
+            net,
+            carried,
+            closing,
+            look_at_ns: 0,
+            flushed_ns: 0,
+            is_over: false,
+        }
     }
 
     /// Whether the interface has an address.
@@ -130,6 +142,7 @@ impl Carrier {
 
     /// Whether a connection that its program has closed has something to say still, or a reset has not left for want of room.
     pub(super) fn is_closing(&mut self) -> bool {
+        self.let_go();
         self.carried.values().any(|carried| carried.socket.is_none()) || self.has_unsent()
     }
 
@@ -146,6 +159,7 @@ impl Carrier {
     /// Takes what has come, and sends what there is. Says whether there was anything.
     pub(super) fn step(&mut self, now_ns: u64) -> bool {
         let is_busy = self.step_unflushed(now_ns);
+        self.let_go();
         self.net.flush();
         is_busy
     }
@@ -157,6 +171,7 @@ impl Carrier {
             true => self.net.send_urgent(time(now_ns)),
             false => self.net.send_out(time(now_ns)),
         };
+        self.let_go();
         self.net.flush();
     }
 
@@ -199,6 +214,19 @@ impl Carrier {
             }
         }
         is_busy
+    }
+
+    /// Lets go of what its programs have closed and the stack has forgotten.
+    fn let_go(&mut self) {
+        let mut at = 0;
+        while let Some(id) = self.closing.get(at).copied() {
+            if self.net.tcp().get(id).is_some() {
+                at += 1;
+                continue;
+            }
+            self.closing.swap_remove(at);
+            self.finish(id);
+        }
     }
 
     /// Something has happened to a connection.
@@ -341,9 +369,11 @@ impl Carrier {
         if let Some(one) = self.carried.get_mut(&id) {
             one.socket = None;
             one.shared.is_over.store(true, Ordering::Release);
+            self.closing.push(id);
         }
         // It may have been over before, but for what the program has not read.
         self.serve(id, now_ns);
+        self.let_go();
         true
     }
 
