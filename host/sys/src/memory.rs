@@ -281,7 +281,7 @@ impl Kept {
 }
 
 /// Those of this process, and how many entries have ever been used.
-static KEPT: [Kept; 256] = [const { Kept::none() }; 256];
+static KEPT: [Kept; 2048] = [const { Kept::none() }; 2048];
 static KEPT_USED: AtomicUsize = AtomicUsize::new(0);
 
 /// The entries that may say something.

@@ -59,7 +59,10 @@ impl Ring {
         let first = place(offsets.desc)?;
         let len = first + entry_bytes * usize::try_from(entries).map_err(io::Error::other)?;
         let memory = Mapping::shared_at(socket, page_offset, len)?;
-        memory.keep_from_children()?;
+        // A look for what has come needs no lock that keeps handlers away.
+        if memory.leave_zeros_to_children().is_err() {
+            memory.keep_from_children()?;
+        }
         Ok(Self {
             memory,
             entries,

@@ -161,8 +161,9 @@ impl Umem {
     /// One that others map, too, has their `turn`.
     fn of(shape: Shape, frames: Mapping, record: Mapping, turn: Option<Arc<Mutex<()>>>) -> Self {
         // Best effort: a child that has the mapping does not use it.
-        let _ = frames.keep_from_children();
-        let _ = record.keep_from_children();
+        for mapping in [&frames, &record] {
+            let _ = mapping.leave_zeros_to_children().or_else(|_| mapping.keep_from_children());
+        }
         let (shared, me) = (turn.is_some(), alive::me());
         let turn = turn.unwrap_or_default();
         Self { shape, frames, record, shared, turn, me, nonsense: AtomicU64::new(0), tie: None }
