@@ -100,9 +100,12 @@ impl Pace {
         owed.min(self.ticks(granted) / CATCH_UP)
     }
 
-    /// The bucket after bytes have been given back that were taken, and could not be sent.
-    pub fn give_back(&self, full_at: u64, bytes: u64) -> u64 {
-        full_at.saturating_sub(self.ticks(bytes))
+    /// The bucket after `unsent` of `granted` bytes have been given back, and how much is owed again: `paid` went off
+    /// their price. What is given back is what was charged.
+    pub fn give_back(&self, full_at: u64, granted: u64, paid: u64, unsent: u64) -> (u64, u64) {
+        let share = u128::from(paid) * u128::from(unsent) / u128::from(granted.max(1));
+        let owed = u64::try_from(share).unwrap_or(paid).min(paid);
+        (full_at.saturating_sub(self.ticks(unsent).saturating_sub(owed)), owed)
     }
 
     /// How long so many bytes take.
@@ -260,9 +263,24 @@ mod tests {
         let Grant::Bytes(granted, full_at) = pace.take(0, START_NS, Load::Stream(BURST)) else {
             panic!("no burst");
         };
-        let full_at = pace.give_back(full_at, granted);
+        let (full_at, owed) = pace.give_back(full_at, granted, 0, granted);
         let again = pace.take(full_at, START_NS, Load::Stream(BURST));
         assert!(matches!(again, Grant::Bytes(BURST, _)), "{again:?}");
+        assert_eq!(owed, 0);
+    }
+
+    #[test]
+    fn what_is_given_back_is_what_was_charged() {
+        let pace = Pace::new(RATE, BURST, 0).unwrap();
+        let Grant::Bytes(1600, full_at) = pace.take(0, START_NS, Load::Stream(1600)) else {
+            panic!("no grant");
+        };
+        let paid = pace.discount(1600, OWED_MAX);
+        assert!(paid > 0, "nothing is owed");
+        let start = START_NS * TICKS;
+        assert_eq!(pace.give_back(full_at - paid, 1600, paid, 1600), (start, paid));
+        let (half, owed) = pace.give_back(full_at - paid, 1600, paid, 800);
+        assert_eq!((half - start, owed), ((full_at - paid - start) / 2, paid / 2));
     }
 
     #[test]

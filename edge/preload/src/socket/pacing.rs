@@ -30,6 +30,13 @@ pub(crate) struct Paced {
     owed: AtomicU64,
 }
 
+/// What the bucket has given, and what of its price the late sender was spared; see [`Pace::discount`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Granted {
+    pub bytes: u64,
+    paid: u64,
+}
+
 impl Paced {
     pub(crate) fn reset(&self) {
         self.set(&Wanted::default());
@@ -63,17 +70,17 @@ impl Paced {
         Pace::new(rate, burst, least)
     }
 
-    /// Takes what is due now. `now_ns` is the clock.
-    fn take(&self, load: Load, now_ns: impl Fn() -> u64) -> Grant {
+    /// Takes what is due now, or says how many nanoseconds it takes until it is. `now_ns` is the clock.
+    fn take(&self, load: Load, now_ns: impl Fn() -> u64) -> Result<Granted, u64> {
         let Some(pace) = self.pace() else {
-            let (Load::Stream(all) | Load::Datagram(all)) = load;
-            return Grant::Bytes(all, 0);
+            let (Load::Stream(bytes) | Load::Datagram(bytes)) = load;
+            return Ok(Granted { bytes, paid: 0 });
         };
         let mut full_at = self.full_at.load(Ordering::Acquire);
         loop {
             let (granted, next) = match pace.take(full_at, now_ns(), load) {
                 Grant::Bytes(granted, next) => (granted, next),
-                wait @ Grant::Wait(_) => return wait,
+                Grant::Wait(wait_ns) => return Err(wait_ns),
             };
             let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
             let owed = self.owed.load(r);
@@ -83,7 +90,7 @@ impl Paced {
                 continue;
             }
             match self.full_at.compare_exchange(full_at, next, o, r) {
-                Ok(_) => return Grant::Bytes(granted, next),
+                Ok(_) => return Ok(Granted { bytes: granted, paid }),
                 Err(changed) => full_at = changed,
             }
             if paid > 0 {
@@ -128,7 +135,7 @@ impl Paced {
         may_wait: MayWait,
         limit_ns: u64,
         is_still: impl Fn() -> Result<(), Errno>,
-    ) -> Result<u64, Errno> {
+    ) -> Result<Granted, Errno> {
         let start_ns = raw::now_ns();
         let limit_ns = match may_wait {
             MayWait::Never => Some(0),
@@ -139,8 +146,8 @@ impl Paced {
         let interrupts = thread::interrupts(kind);
         loop {
             let wait_ns = match self.take(load, raw::now_ns) {
-                Grant::Bytes(granted, _) => return Ok(granted),
-                Grant::Wait(wait_ns) => wait_ns,
+                Ok(granted) => return Ok(granted),
+                Err(wait_ns) => wait_ns,
             };
             let spent_ns = raw::now_ns().saturating_sub(start_ns);
             if limit_ns.is_some_and(|limit| spent_ns >= limit) {
@@ -158,10 +165,16 @@ impl Paced {
     }
 
     /// Gives back what was taken and could not be sent.
-    pub(crate) fn give_back(&self, bytes: u64) {
-        let (Some(pace), true) = (self.pace(), bytes > 0) else { return };
-        let back = |full_at| Some(pace.give_back(full_at, bytes));
-        let _ = self.full_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, back);
+    pub(crate) fn give_back(&self, granted: Granted, unsent: u64) {
+        let (Some(pace), true) = (self.pace(), unsent > 0) else { return };
+        let Granted { bytes, paid } = granted;
+        let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
+        let back = |full_at| Some(pace.give_back(full_at, bytes, paid, unsent).0);
+        let _ = self.full_at.fetch_update(o, r, back);
+        let (_, owed) = pace.give_back(0, bytes, paid, unsent);
+        if owed > 0 {
+            let _ = self.owed.fetch_update(o, r, |before| Some(Pace::owe(before, owed)));
+        }
     }
 }
 
@@ -301,9 +314,27 @@ mod tests {
             let before = paced.full_at.load(Ordering::Relaxed);
             let grant = paced.take(Load::Datagram(1500), || clock.replace(clock.get() + 1_000_000));
             let is_charged = paced.full_at.load(Ordering::Relaxed) > before;
-            assert_eq!(is_charged, matches!(grant, Grant::Bytes(..)), "{grant:?}");
+            assert_eq!(is_charged, grant.is_ok(), "{grant:?}");
             waits += u32::from(!is_charged);
         }
         assert!(waits > 10, "{waits}");
+    }
+
+    /// Goal: tries that send nothing gain nothing for a sender that is owed time. Method: the clock stands still.
+    #[test]
+    fn what_cannot_be_sent_is_worth_nothing() {
+        let paced = Paced::default();
+        paced.set(&Wanted { rate: 1_000_000, burst: 3000, least: 0 });
+        paced.owed.store(1 << 29, Ordering::Relaxed);
+        let before = paced.take(Load::Datagram(1600), || 1_000_000_000).expect("a full bucket");
+        let (full_at, owed) =
+            [&paced.full_at, &paced.owed].map(|word| word.load(Ordering::Relaxed)).into();
+        for _ in 0..100 {
+            let granted = paced.take(Load::Stream(800), || 1_000_000_000).expect("room");
+            paced.give_back(granted, granted.bytes);
+        }
+        assert!(before.paid > 0, "nothing was owed");
+        assert_eq!(paced.full_at.load(Ordering::Relaxed), full_at);
+        assert_eq!(paced.owed.load(Ordering::Relaxed), owed);
     }
 }

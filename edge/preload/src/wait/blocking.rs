@@ -384,12 +384,13 @@ fn try_send_paced(
         Err(error) => return Step::Failed(error),
     };
     let mut parts = NO_PARTS;
-    let count = from.rest(usize::try_from(granted).unwrap_or(usize::MAX), &mut parts);
+    let count = from.rest(usize::try_from(granted.bytes).unwrap_or(usize::MAX), &mut parts);
     let mut part = IoCursor::new(parts.get(..count).unwrap_or(&[]));
     let step = try_send(socket, fd, &mut part, more);
     let moved = if let Step::Moved(moved) = step { moved } else { 0 };
     from.skip(moved);
-    socket.paced.give_back(granted.saturating_sub(u64::try_from(moved).unwrap_or(0)));
+    let unsent = granted.bytes.saturating_sub(u64::try_from(moved).unwrap_or(0));
+    socket.paced.give_back(granted, unsent);
     step
 }
 
