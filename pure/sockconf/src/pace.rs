@@ -83,10 +83,14 @@ impl Pace {
         Grant::Bytes(granted, full_at.saturating_add(self.ticks(granted)))
     }
 
-    /// How long, in [`TICKS`], a bucket has been full while a sender waited for it that has woken up late. `None` if it
-    /// has not: nothing is lost.
-    pub fn late(full_at: u64, now_ns: u64) -> Option<u64> {
-        now_ns.saturating_mul(TICKS).checked_sub(full_at).filter(|late| *late > 0)
+    /// How long, in [`TICKS`], a bucket has been full that its sender would have used; `None` if nothing is lost.
+    ///
+    /// A sender that waits for the bucket would have. So would one that comes a little late: others have had its
+    /// processor, or its receiver had no room. What is longer is a pause of its own, which is worth a full bucket alone.
+    pub fn late(full_at: u64, now_ns: u64, has_waited: bool) -> Option<u64> {
+        let late = now_ns.saturating_mul(TICKS).checked_sub(full_at)?;
+        let longest = if has_waited { u64::MAX } else { OWED_MAX };
+        (full_at > 0 && (1..=longest).contains(&late)).then_some(late)
     }
 
     /// What a late sender is owed after it has been late once more.
@@ -108,17 +112,29 @@ impl Pace {
         (full_at.saturating_sub(self.ticks(unsent).saturating_sub(owed)), owed)
     }
 
+    /// How long a sender may sleep in one go, in nanoseconds: what is due by then is a quarter of a burst.
+    pub fn nap_ns(self) -> u64 {
+        self.ticks(self.burst_bytes) / (4 * TICKS)
+    }
+
     /// How long so many bytes take.
     fn ticks(&self, bytes: u64) -> u64 {
-        let ticks = u128::from(bytes) * u128::from(SECOND) / u128::from(self.bytes_per_second);
-        u64::try_from(ticks).unwrap_or(u64::MAX)
+        scaled(bytes, SECOND, self.bytes_per_second)
     }
 
     /// How many bytes so long a time allows.
     fn bytes(&self, ticks: u64) -> u64 {
-        let bytes = u128::from(ticks) * u128::from(self.bytes_per_second) / u128::from(SECOND);
-        u64::try_from(bytes).unwrap_or(u64::MAX)
+        scaled(ticks, self.bytes_per_second, SECOND)
     }
+}
+
+/// `value * times / parts`. What fits 64 bits, as it does of all but the longest, is divided several times faster.
+fn scaled(value: u64, times: u64, parts: u64) -> u64 {
+    if let Some(product) = value.checked_mul(times) {
+        return product / parts;
+    }
+    let scaled = u128::from(value) * u128::from(times) / u128::from(parts);
+    u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
 const SECOND: u64 = 1_000_000_000 * TICKS;
@@ -213,7 +229,7 @@ mod tests {
                 Grant::Wait(wait_ns) => {
                     waits += 1;
                     now += wait_ns + if waits.is_multiple_of(200) { 3_000_000 } else { 0 };
-                    if let Some(late) = Pace::late(full_at, now) {
+                    if let Some(late) = Pace::late(full_at, now, true) {
                         (full_at, owed) = (now * TICKS, Pace::owe(owed, late));
                     }
                 }

@@ -21,7 +21,7 @@ use crate::base::real::real;
 use crate::base::{address, config, copy};
 use crate::share::{exec_target, life};
 use crate::socket::counters::add;
-use crate::socket::pacing::MayWait;
+use crate::socket::pacing::{Granted, MayWait};
 use crate::socket::policy::{self, is_plain, may_ring};
 use crate::socket::stamps::Control;
 use crate::socket::state::Kind;
@@ -248,20 +248,33 @@ fn send_any(
             return part.iov_len.cast_signed();
         }
     }
-    if let Err(error) = pace(&socket, fd, parts, flags) {
-        return size(Err(error));
+    let granted = match pace(&socket, fd, parts, flags) {
+        Ok(granted) => granted,
+        Err(error) => return size(Err(error)),
+    };
+    charged(&socket, granted, send_on(&socket, fd, parts, to, flags, call))
+}
+
+/// Sends on a socket that is ours, by the way that it has.
+fn send_on(
+    socket: &SocketRef,
+    fd: c_int,
+    parts: &[libc::iovec],
+    to: impl FnOnce() -> Destination,
+    flags: c_int,
+    call: impl FnOnce() -> libc::ssize_t,
+) -> libc::ssize_t {
+    if is_plain(socket) {
+        return sent(socket, call());
     }
-    if is_plain(&socket) {
-        return sent(&socket, call());
-    }
-    if let Some(answer) = send_parts(&socket, fd, parts, flags) {
+    if let Some(answer) = send_parts(socket, fd, parts, flags) {
         return size(answer);
     }
-    if !datagram::may_use_mailbox(&socket) {
-        return sent_of(&socket, parts, call());
+    if !datagram::may_use_mailbox(socket) {
+        return sent_of(socket, parts, call());
     }
     if flags & libc::MSG_MORE != 0 {
-        datagram::keep_to_kernel(&socket, fd);
+        datagram::keep_to_kernel(socket, fd);
     }
     // The kernel looks up the route, and sends nothing: the receiver must not wait for it.
     if flags & MSG_PROBE != 0 {
@@ -270,11 +283,10 @@ fn send_any(
     let to = to();
     let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
     // The kernel refuses an address of the other family.
-    let is_foreign =
-        || xdp::get(&socket, fd).is_some_and(|frames| frames.domain() == libc::AF_INET);
+    let is_foreign = || xdp::get(socket, fd).is_some_and(|frames| frames.domain() == libc::AF_INET);
     let is_special = flags & !known != 0 || to.is_special || to.is_v6 && is_foreign();
     let waits = flags & libc::MSG_DONTWAIT == 0;
-    size(datagram::send(&socket, fd, parts, to.addr, is_special, waits, || answer(call())))
+    size(datagram::send(socket, fd, parts, to.addr, is_special, waits, || answer(call())))
 }
 
 /// So few bytes of a connection may go by a shorter way.
@@ -326,18 +338,33 @@ pub(super) fn warm_by_name(fd: c_int) {
     }
 }
 
-/// Before a datagram is sent: waits until its socket's rate allows it.
+/// Before a datagram is sent: waits until its socket's rate allows it, if it has one. The bytes of a connection are
+/// paced where they are written.
 #[inline]
-fn pace(socket: &SocketRef, fd: c_int, parts: &[libc::iovec], flags: c_int) -> Result<(), Errno> {
+fn pace(
+    socket: &SocketRef,
+    fd: c_int,
+    parts: &[libc::iovec],
+    flags: c_int,
+) -> Result<Option<Granted>, Errno> {
     if !socket.paced.is_on() || socket.kind() != Kind::Datagram {
-        return Ok(());
+        return Ok(None);
     }
     let now =
         flags & libc::MSG_DONTWAIT != 0 || socket.flags.is_nonblocking.load(Ordering::Relaxed);
     let load = Load::Datagram(u64::try_from(IoCursor::new(parts).remaining()).unwrap_or(u64::MAX));
     let limit_ns = socket.options.send_limit_ns.load(Ordering::Relaxed);
     let is_still = || table::still(fd, socket);
-    socket.paced.admit(load, MayWait::of(now, false), limit_ns, is_still).map(|_| ())
+    socket.paced.admit(load, MayWait::of(now, false), limit_ns, is_still).map(Some)
+}
+
+/// After it: a datagram that was not sent costs nothing.
+#[inline]
+fn charged(socket: &SocketRef, granted: Option<Granted>, answer: libc::ssize_t) -> libc::ssize_t {
+    if let Some(granted) = granted.filter(|_| answer < 0) {
+        socket.paced.give_back(granted, granted.bytes);
+    }
+    answer
 }
 
 /// Where a datagram goes, if the call says so, and whether it asks for what only the kernel has.
@@ -855,19 +882,20 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     if !is_ours && is_dummy(flags) {
         return size(Err(Errno(libc::EINVAL)));
     }
-    if let Some(socket) = socket.as_ref().filter(|_| !is_ours) {
-        // SAFETY: the program's promise about the array.
-        let parts = unsafe { list(header.msg_iov, header.msg_iovlen.min(PARTS_KERNEL_MAX)) };
-        if let Err(error) = pace(socket, fd, parts.unwrap_or(&[]), flags) {
-            return size(Err(error));
-        }
-    }
     if !is_ours {
         let is_there = copy::is_readable(header.msg_control, header.msg_controllen);
         if !header.msg_control.is_null() && is_there {
             // SAFETY: the program's promise: a valid header, and what it points to is there.
             unsafe { each_passed(message, |passed| exec_target::hand_over(fd, passed)) };
         }
+    }
+    if let Some(socket) = socket.as_ref().filter(|_| !is_ours) {
+        // SAFETY: the program's promise about the array.
+        let parts = unsafe { list(header.msg_iov, header.msg_iovlen.min(PARTS_KERNEL_MAX)) };
+        return match pace(socket, fd, parts.unwrap_or(&[]), flags) {
+            Ok(granted) => charged(socket, granted, call()),
+            Err(error) => size(Err(error)),
+        };
     }
     if let Some(socket) = socket.filter(|_| is_ours && header.msg_controllen > 0) {
         // It may be the size of segments: then one call is many datagrams.
