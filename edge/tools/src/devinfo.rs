@@ -189,7 +189,7 @@ fn port_details(device: &Device) -> [(&'static str, String); 13] {
         ("qkey_viol_cntr", "0x0".to_owned()),
         ("sm_sl", "0".to_owned()),
         ("pkey_tbl_len", "1".to_owned()),
-        ("gid_tbl_len", device.gids.len().to_string()),
+        ("gid_tbl_len", device.gid_places().to_string()),
         ("subnet_timeout", "0".to_owned()),
         ("init_type_reply", "0".to_owned()),
         ("active_width", "1X (1)".to_owned()),

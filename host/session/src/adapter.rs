@@ -332,8 +332,10 @@ impl Adapters {
         }
         let is_active = |adapter: &Adapter| adapter.context().query_port().active;
         let mut open = self.open.lock();
-        let known = open.iter().find(|known| known.context().device().entry_at(local).is_some());
-        if let Some(known) = known.filter(|known| is_active(known)) {
+        let has = |known: &Adapter| known.context().entry_at(local).is_some();
+        // A look at the port brings its table up to date: the address may be another interface's now.
+        let known = open.iter().find(|known| has(known) && is_active(known) && has(known));
+        if let Some(known) = known {
             return Ok(known.clone());
         }
         let adapter = Adapter::open_at(local, self.config.clone())?;

@@ -225,6 +225,30 @@ fn follow() {
     }
 }
 
+/// Goal: connections over an address that came later share the adapter that is open, as those over the others do.
+#[test]
+fn an_address_that_comes_later_has_the_adapter_of_its_interface() {
+    alone::alone("an_address_that_comes_later_has_the_adapter_of_its_interface", come_later);
+}
+
+fn come_later() {
+    if !alone::is_alone() {
+        println!("skipped: no network namespaces");
+        return;
+    }
+    let (_server, _) = server_behind_cable("far_server_everywhere", "[::]:7476");
+    let session = ClientSession::new(Config::default().connect_timeout(LONG)).unwrap();
+    let connect = |at: &str| session.connect(at).unwrap();
+    let first = connect("10.99.0.2:7476");
+    ip("address del 10.99.0.1/24 dev near");
+    ip("address add 10.99.0.3/24 dev near");
+    for _ in 0..2 {
+        let next = connect("10.99.0.2:7476");
+        assert!(std::ptr::eq(next.adapter().context(), first.adapter().context()));
+        there_and_back(&next);
+    }
+}
+
 /// Goal: a network that does not carry the packets of queue pairs is found when connecting, and said to be
 /// what it is, on both sides.
 /// Method: the far namespace lets in TCP, and no UDP to port 4791.

@@ -78,7 +78,7 @@ pub struct PortAttr {
     pub max_mtu: PathMtu,
     /// The largest path MTU that fits the interface.
     pub active_mtu: PathMtu,
-    /// Entries of the GID table.
+    /// Places of the GID table, empty ones between others included: every index in it is less.
     pub gid_tbl_len: usize,
     /// Entries of the P_Key table.
     pub pkey_tbl_len: usize,
@@ -95,7 +95,7 @@ impl PortAttr {
             active,
             max_mtu: PathMtu::B4096,
             active_mtu: device.active_mtu(),
-            gid_tbl_len: device.gids.len(),
+            gid_tbl_len: device.gid_places(),
             pkey_tbl_len: 1,
             max_msg_sz: 1 << 31,
         }

@@ -23,6 +23,7 @@ use adverb_device::{
     WindowKind as MwKind,
 };
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -148,6 +149,12 @@ impl Context {
     #[doc(alias = "ibv_query_gid_table")]
     pub fn query_gid_table(&self) -> io::Result<Vec<GidEntry>> {
         Ok(self.port.look()?.map(|device| device.gids).unwrap_or_default())
+    }
+
+    /// The place of the GID table that has the local address of a connection, as [`Device::entry_at`] finds it; also that
+    /// of an address which has come since the device was opened.
+    pub fn entry_at(&self, local: SocketAddr) -> Option<GidEntry> {
+        self.port.entry_at(local)
     }
 
     /// The only entry of the P_Key table, index 0. IBTA Vol. 1 §11.2.1.

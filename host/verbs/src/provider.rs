@@ -36,6 +36,7 @@ use adverb_device::{
     Device, GidEntry, OpenError, PortConfig, PortCounters, QpCounters, Timestamps,
 };
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A device that is open.
@@ -83,6 +84,14 @@ impl Port {
         match self {
             Self::Soft(port) => port.gids(),
             Self::Hw(port) => port.device().gids.clone(),
+        }
+    }
+
+    /// The place that has the local address of a connection, now.
+    pub(crate) fn entry_at(&self, local: SocketAddr) -> Option<GidEntry> {
+        match self {
+            Self::Soft(port) => port.entry_at(local),
+            Self::Hw(port) => port.device().entry_at(local).copied(),
         }
     }
 

@@ -81,10 +81,19 @@ fn the_port_and_its_addresses_come_and_go_with_the_interface() {
     assert_eq!(wait_for(&events, EventKind::GidChange), port);
     assert!(has("192.0.2.7"));
     meet_at("192.0.2.7", &context);
+    ip("addr add 192.0.2.9/24 dev va");
+    assert!(has("192.0.2.9"));
     while events.get_timeout(Duration::from_millis(300)).unwrap().is_some() {}
     ip("addr del 192.0.2.7/24 dev va");
     assert_eq!(wait_for(&events, EventKind::GidChange), port);
     assert!(!has("192.0.2.7"));
+    // The place between others is empty, and the table as long as before.
+    let table = context.query_gid_table().unwrap();
+    let last = table.iter().map(|entry| usize::from(entry.index)).max().unwrap();
+    assert!(table.len() <= last);
+    assert_eq!(context.query_port().gid_tbl_len, last + 1);
+    ip("addr del 192.0.2.9/24 dev va");
+    while events.get_timeout(Duration::from_millis(300)).unwrap().is_some() {}
     ip("addr add 192.0.2.8/24 dev va");
     let again = Context::open("soft_va").unwrap();
     assert!(again.gids().iter().any(|entry| entry.ip().to_string() == "192.0.2.8"));

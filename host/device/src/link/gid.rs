@@ -10,6 +10,7 @@ use crate::link::udp::endpoint::gid_of;
 use crate::sync::Mutex;
 use adverb_engine::Gid;
 use adverb_sys::netdev::{self, Address, Interface};
+use adverb_sys::netns;
 use adverb_wire::PathMtu;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -156,6 +157,11 @@ impl Device {
         }
     }
 
+    /// Places of the GID table up to the last that is not empty.
+    pub fn gid_places(&self) -> usize {
+        self.gids.iter().map(|entry| usize::from(entry.index) + 1).max().unwrap_or(0)
+    }
+
     /// The place of the GID table that has the local address of a connection, as `getsockname(2)` gives
     /// it. On the loopback interface each loopback address stands for the one of its family.
     pub fn entry_at(&self, local: SocketAddr) -> Option<&GidEntry> {
@@ -249,20 +255,24 @@ pub fn interface_name(index: u32) -> Option<(String, u32)> {
 /// The GID table of an open device.
 #[derive(Debug)]
 pub(crate) struct GidTable {
-    /// The interface's number.
-    interface: u32,
+    /// The network that the device was opened in; `None` where the kernel does not say.
+    network: Option<u64>,
     /// Places, empty ones included: none is added while the device is open.
     places: usize,
     entries: Mutex<Vec<GidEntry>>,
+    /// The device as of the last look at its interface, but the table. Held during a look, so that none is overtaken by one that
+    /// saw less; the receive path waits for the entries alone.
+    last: Mutex<Device>,
 }
 
 impl GidTable {
     /// That of a device which is being opened.
     pub(crate) fn new(device: &Device) -> Self {
         Self {
-            interface: device.index,
+            network: netns::current_id().ok(),
             places: (device.gids.len() + PLACES_SPARE).max(PLACES_MIN),
             entries: Mutex::new(device.gids.clone()),
+            last: Mutex::new(Device { gids: Vec::new(), ..device.clone() }),
         }
     }
 
@@ -289,24 +299,33 @@ impl GidTable {
         known.or_else(|| find(&self.look().ok()??.gids))
     }
 
-    /// What the interface is like now, with this table, which follows; `None` if it has gone.
+    /// What the interface is like now, with this table, which follows; `None` if it has gone: the table stays as it is then. A
+    /// thread that has gone to another network does not see the interface, and gets what was seen last.
     ///
     /// # Errors
     ///
     /// Those of `getifaddrs(3)`; the table stays as it is then.
     pub(crate) fn look(&self) -> io::Result<Option<Device>> {
-        // Under the lock, so that no look is overtaken by one that saw less.
-        let mut entries = self.entries.lock();
-        let all = netdev::interfaces()?;
-        let found = all.iter().find(|interface| interface.index == self.interface);
-        let mut now = found.map(Device::like);
-        let addresses = now.as_mut().map(|device| std::mem::take(&mut device.gids));
-        follow(&mut entries, &addresses.unwrap_or_default(), self.places);
-        if let Some(device) = &mut now {
-            device.gids.clone_from(&entries);
+        self.look_by(netns::current_id().ok(), netdev::interfaces)
+    }
+
+    fn look_by(
+        &self,
+        network: Option<u64>,
+        interfaces: impl FnOnce() -> io::Result<Vec<Interface>>,
+    ) -> io::Result<Option<Device>> {
+        let mut last = self.last.lock();
+        if network == self.network {
+            let all = interfaces()?;
+            let found = all.iter().find(|interface| interface.index == last.index);
+            let Some(mut now) = found.map(Device::like) else {
+                return Ok(None);
+            };
+            let addresses = std::mem::take(&mut now.gids);
+            follow(&mut self.entries.lock(), &addresses, self.places);
+            *last = now;
         }
-        drop(entries);
-        Ok(now)
+        Ok(Some(Device { gids: self.entries(), ..last.clone() }))
     }
 }
 
@@ -443,12 +462,16 @@ mod tests {
 
     /// A device of the interface 7 with these addresses.
     fn device(loopback: bool, addresses: &[&str]) -> Device {
+        Device::like(&interface("x", loopback, addresses))
+    }
+
+    fn interface(name: &str, loopback: bool, addresses: &[&str]) -> Interface {
         let address = |ip: &&str| Address {
             scope_id: if ip.starts_with("fe80") { 7 } else { 0 },
             ..address(ip)
         };
-        Device::like(&Interface {
-            name: "x".to_owned(),
+        Interface {
+            name: name.to_owned(),
             index: 7,
             mtu: 1500,
             up: true,
@@ -456,7 +479,50 @@ mod tests {
             loopback,
             mac: None,
             addresses: addresses.iter().map(address).collect(),
-        })
+        }
+    }
+
+    /// Addresses and places, by a look that finds these interfaces.
+    fn seen(
+        table: &GidTable,
+        network: Option<u64>,
+        found: Vec<Interface>,
+    ) -> Option<Vec<(u8, String)>> {
+        let device = table.look_by(network, || Ok(found)).unwrap()?;
+        assert_eq!(device.gids, table.entries());
+        Some(device.gids.iter().map(|entry| (entry.index, entry.ip().to_string())).collect())
+    }
+
+    /// Goal: an interface that is not found takes no address along, and one of another network that has its number none either.
+    #[test]
+    fn a_look_that_does_not_find_the_interface_leaves_the_table_alone() {
+        let here = netns::current_id().ok();
+        let there = here.map(|id| id + 1);
+        let (one, two) = ("192.0.2.1", "192.0.2.2");
+        let table = GidTable::new(&device(false, &[one, two]));
+        let both = || Some(want(&[(1, one), (2, two)]));
+        assert_eq!(seen(&table, here, Vec::new()), None);
+        assert_eq!(table.entries().len(), 2);
+        assert_eq!(seen(&table, there, vec![interface("y", false, &["198.51.100.1"])]), both());
+        assert_eq!(seen(&table, there, Vec::new()), both());
+        assert_eq!(seen(&table, here, vec![interface("renamed", false, &[one, two])]), both());
+        let left = seen(&table, here, vec![interface("x", false, &[two])]);
+        assert_eq!(left, Some(want(&[(2, two)])));
+        assert_eq!(table.look_by(there, || Ok(Vec::new())).unwrap().unwrap().gid_places(), 3);
+    }
+
+    /// Goal: the receive path does not wait for the system's list of interfaces.
+    #[test]
+    fn the_table_can_be_read_during_a_look() {
+        let table = GidTable::new(&device(false, &["192.0.2.1"]));
+        let gid = table.entries().first().unwrap().gid;
+        let looked = table.look_by(table.network, || {
+            let entries = table.entries.try_lock().expect("the receive path would wait");
+            drop(entries);
+            assert!(table.has(gid));
+            Ok(Vec::new())
+        });
+        assert_eq!(looked.unwrap(), None);
     }
 
     #[test]

@@ -259,6 +259,15 @@ impl Port {
         self.links.gids.entries()
     }
 
+    /// The GID table as it is now of the device of this name, if this process has it open; `None`, too, while it opens one.
+    pub fn gids_of_open(name: &str) -> Option<Vec<GidEntry>> {
+        let find = |open: &Vec<Opened>| {
+            open.iter().find(|known| known.name == name).and_then(|known| known.port.upgrade())
+        };
+        let port = find(&*OPEN.get().try_lock()?)?;
+        port.look().ok()?.map(|device| device.gids)
+    }
+
     /// Places of the GID table, empty ones included: as many as long as the device is open.
     pub fn gid_places(&self) -> usize {
         self.links.gids.places()
