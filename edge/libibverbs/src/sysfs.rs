@@ -1,17 +1,19 @@
 //! What the kernel would show of software devices in `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and
-//! `/dev/infiniband`: a tree of a few files that is made once for a set of devices, and where in it a path leads.
+//! `/dev/infiniband`: a tree of a few files that is made for a set of devices, and where in it a path leads. Before a program
+//! is shown what can change, addresses for instance, the devices are looked at again, and another tree takes its place if need be.
 //!
 //! The tree is in `/dev/shm`, or where `TMPDIR` says, under a name that its contents determine; processes of one user
 //! share it (`shared_tree.rs`). Without it programs that look there find nothing, as before.
 
-use adverb_device::{Device, devices};
+use adverb_device::locks::Mutex;
+use adverb_device::{Device, PerProcess, Port, devices};
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use crate::device::DEV_PREFIX;
 use crate::query::PORT_CM_SUP;
@@ -42,25 +44,36 @@ pub(crate) fn redirected(path: &str) -> Option<String> {
         (rest.is_empty() || rest.starts_with('/')).then_some((rest, place))
     })?;
     let rest = rest.trim_matches('/');
-    let tree = tree()?;
     let first = rest.split('/').next().unwrap_or_default();
+    let device = first.strip_prefix(DEV_PREFIX).unwrap_or(first);
+    let changes = rest.split('/').nth(1) == Some("ports");
+    let tree = tree(|known| changes || first.is_empty() || !known.has(device))?;
     let inside = tree.shared.root.join(place).join(rest);
     let ours = match first {
         "" => !tree.is_beside_kernel,
-        name => tree.names.iter().any(|own| own == name.strip_prefix(DEV_PREFIX).unwrap_or(name)),
+        _ => tree.has(device),
     };
     if ours { inside.to_str().map(str::to_owned) } else { None }
 }
 
 struct Tree {
     shared: SharedTree,
-    names: Vec<String>,
+    devices: Vec<Device>,
     /// The kernel has devices of its own.
     is_beside_kernel: bool,
 }
 
-fn tree() -> Option<&'static Tree> {
-    static TREE: OnceLock<Option<Tree>> = OnceLock::new();
+impl Tree {
+    fn has(&self, device: &str) -> bool {
+        self.devices.iter().any(|own| own.name == device)
+    }
+}
+
+/// The tree of this process, once one was to be made; `None` in it if that failed.
+static TREE: PerProcess<Mutex<Option<Option<Arc<Tree>>>>> = PerProcess::new();
+
+/// The tree, which is brought up to date if it is `old`.
+fn tree(old: impl Fn(&Tree) -> bool) -> Option<Arc<Tree>> {
     thread_local! {
         /// Making the tree opens files, which is redirected, which needs the tree.
         static BUSY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
@@ -68,22 +81,44 @@ fn tree() -> Option<&'static Tree> {
     if BUSY.replace(true) {
         return None;
     }
-    let tree = TREE.get_or_init(|| make().ok());
+    let mut kept = TREE.get().lock();
+    let tree = match kept.take() {
+        None => now().and_then(made).ok(),
+        Some(Some(tree)) if old(&tree) => Some(renewed(tree)),
+        Some(known) => known,
+    };
+    *kept = Some(tree.clone());
+    drop(kept);
     BUSY.set(false);
-    tree.as_ref()
+    tree
 }
 
-fn make() -> io::Result<Tree> {
-    let all = devices()?;
-    let files = files(&all);
+/// The tree of the devices as they are now, or this one, if that cannot be made.
+fn renewed(tree: Arc<Tree>) -> Arc<Tree> {
+    match now() {
+        Ok(devices) if devices != tree.devices => made(devices).unwrap_or(tree),
+        Ok(_) | Err(_) => tree,
+    }
+}
+
+/// The devices. Of those that this process has open, addresses are at the places that its queries name.
+fn now() -> io::Result<Vec<Device>> {
+    let with_places = |device: Device| match Port::gids_of_open(&device.name) {
+        Some(gids) => Device { gids, ..device },
+        None => device,
+    };
+    Ok(devices()?.into_iter().map(with_places).collect())
+}
+
+fn made(devices: Vec<Device>) -> io::Result<Arc<Tree>> {
+    let files = files(&devices);
     let mut hasher = DefaultHasher::new();
     files.hash(&mut hasher);
     let base = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from);
     let name = format!("{:016x}", hasher.finish());
-    let shared = SharedTree::open(&base, &name, |root| fill(root, &all, &files))?;
+    let shared = SharedTree::open(&base, &name, |root| fill(root, &devices, &files))?;
     let is_beside_kernel = Path::new("/sys/class/infiniband").is_dir();
-    let names = all.into_iter().map(|device| device.name).collect();
-    Ok(Tree { shared, names, is_beside_kernel })
+    Ok(Arc::new(Tree { shared, devices, is_beside_kernel }))
 }
 
 /// The files of the tree, with what is in them.
@@ -106,8 +141,12 @@ fn files(devices: &[Device]) -> BTreeMap<String, String> {
         put(format!("{class}/device/net/{}/ifindex", device.interface), device.index.to_string());
         put(format!("{class}/device/numa_node"), "-1".to_owned());
         let port = format!("{class}/ports/1");
-        put(format!("{port}/state"), "4: ACTIVE".to_owned());
-        put(format!("{port}/phys_state"), "5: LinkUp".to_owned());
+        let (state, phys_state) = match device.active {
+            true => ("4: ACTIVE", "5: LinkUp"),
+            false => ("1: DOWN", "3: Disabled"),
+        };
+        put(format!("{port}/state"), state.to_owned());
+        put(format!("{port}/phys_state"), phys_state.to_owned());
         put(format!("{port}/link_layer"), "Ethernet".to_owned());
         put(format!("{port}/rate"), "40 Gb/sec (4X QDR)".to_owned());
         put(format!("{port}/pkeys/0"), "0xffff".to_owned());

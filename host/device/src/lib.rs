@@ -40,7 +40,7 @@ pub use adverb_engine::{
     check_modify, transition,
 };
 pub use adverb_sys::cancel::uncancelled;
-pub use adverb_sys::fork::Generation;
+pub use adverb_sys::fork::{Generation, PerProcess};
 pub use adverb_sys::memory::{
     Mapping, fault_in, file_len, is_mapped, is_sealed, page_bytes, prefer_huge_pages,
 };

@@ -1,4 +1,4 @@
-/* A device that stays open while addresses of its interface come and go. It is told by lines what to do, and answers each
+/* A device that stays open while addresses of its interface come and go, which its files show, too. It is told by lines what to do, and answers each
  * with one: the test changes the addresses between them. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -51,6 +51,31 @@ static int is_listed(struct ibv_context *in, union ibv_gid gid, int place)
 	return 0;
 }
 
+/* What is in the file of a place, without the end of the line; 0 if there is no such file. */
+static int shows(const char *directory, int place, char *text, int size)
+{
+	char path[256];
+	snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/1/%s/%d", ibv_get_device_name(context->device), directory, place);
+	FILE *file = fopen(path, "r");
+	if (!file) {
+		MUST(errno == ENOENT);
+		return 0;
+	}
+	MUST(fgets(text, size, file) && !fclose(file));
+	text[strcspn(text, "\n")] = 0;
+	return 1;
+}
+
+static void is_shown(union ibv_gid gid, int place)
+{
+	char text[64], want[64], *end = want;
+	for (int at = 0; at < 16; at += 2)
+		end += sprintf(end, "%s%02x%02x", at ? ":" : "", gid.raw[at], gid.raw[at + 1]);
+	MUST(shows("gids", place, text, sizeof text) && !strcmp(text, want));
+	MUST(shows("gid_attrs/types", place, text, sizeof text) && !strcmp(text, "RoCE v2"));
+	MUST(shows("gid_attrs/ndevs", place, text, sizeof text) && !strcmp(text, "eth0"));
+}
+
 static void came(const char *address)
 {
 	union ibv_gid gid = gid_of(address);
@@ -60,6 +85,7 @@ static void came(const char *address)
 	MUST(!ibv_query_gid_ex(context, 1, place, &entry, 0));
 	MUST(!memcmp(&entry.gid, &gid, sizeof gid) && (int)entry.gid_index == place && entry.gid_type == IBV_GID_TYPE_ROCE_V2);
 	MUST(is_listed(context, gid, place));
+	is_shown(gid, place);
 	struct ibv_context *second = ibv_open_device(context->device);
 	MUST(second && is_listed(second, gid, place) && !ibv_close_device(second));
 	printf("%d\n", place);
@@ -73,6 +99,8 @@ static void went(const char *address, int place)
 	struct ibv_gid_entry entry;
 	MUST(ibv_query_gid_ex(context, 1, place, &entry, 0) == ENODATA);
 	MUST(!is_listed(context, gid_of(address), place));
+	char text[64];
+	MUST(!shows("gids", place, text, sizeof text) && !shows("gid_attrs/types", place, text, sizeof text));
 	struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid_of(address), .sgid_index = place}};
 	MUST(!ibv_create_ah(pd, &attr));
 	struct ibv_port_attr port;
