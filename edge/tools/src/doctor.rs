@@ -69,6 +69,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         memory_of_others(),
         shared_memory(),
         descriptors(),
+        file_sizes(),
         huge_pages(),
         processors(),
         namespaces(),
@@ -174,7 +175,9 @@ fn memory_of_others() -> Finding {
 fn shared_memory() -> Finding {
     const CHECK: &str = "shared memory";
     let place = format!("/dev/shm/adverb-doctor-{}", std::process::id());
-    let made = fs::write(&place, [0; 4096]);
+    let bytes = [0; 4096];
+    let allowed = adverb_sys::process::may_make(4096).map_err(std::io::Error::from);
+    let made = allowed.and_then(|()| fs::write(&place, bytes));
     let _ = fs::remove_file(&place);
     match made {
         Ok(()) => Finding::good(CHECK, "/dev/shm can be written to"),
@@ -188,6 +191,8 @@ fn shared_memory() -> Finding {
     }
 }
 
+/// Bytes of the largest file that every device makes, rounded up.
+const FILE_BYTES_MIN: u64 = 128 << 20;
 /// Descriptors that a process with many queues and neighbours takes.
 const DESCRIPTORS_FEW: usize = 1024;
 
@@ -203,6 +208,20 @@ fn descriptors() -> Finding {
         found: format!("{most} a process"),
         cost: "with hundreds of neighbours or channels, connections go by UDP or fail",
         cure: "ulimit -n 65536",
+    }
+}
+
+fn file_sizes() -> Finding {
+    const CHECK: &str = "file sizes";
+    let Some(most) = adverb_sys::process::file_bytes_max() else {
+        return Finding::good(CHECK, "without a limit");
+    };
+    Finding {
+        check: CHECK,
+        grade: if most < FILE_BYTES_MIN { Grade::Broken } else { Grade::Costs },
+        found: format!("at most {most} bytes"),
+        cost: "shared memory is in files: no device opens, or no larger memory can be shared",
+        cure: "ulimit -f unlimited",
     }
 }
 

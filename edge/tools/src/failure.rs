@@ -1,6 +1,8 @@
 //! Why a subcommand did not succeed, and the exit code that says so.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
 
 /// Why a subcommand did not succeed. The text is for a person and says what to change.
@@ -8,6 +10,13 @@ use std::process::ExitCode;
 pub(crate) enum Failure {
     /// Something did not work: exit code 1.
     Failed(String),
+    /// The program that was to take this process's place has not started: exit code 127 if there is none, else 126.
+    NotStarted {
+        /// What was tried, and why it failed.
+        what: String,
+        /// There is such a file.
+        is_there: bool,
+    },
     /// A child has failed, and has said why: exit code 1.
     Told,
     /// It worked, and a result is worse than a limit that the user set: exit code 3.
@@ -24,6 +33,14 @@ impl Failure {
         Self::Failed(what.into())
     }
 
+    /// This program has not taken this process's place.
+    pub(crate) fn not_started(program: &OsStr, error: &io::Error) -> Self {
+        Self::NotStarted {
+            what: format!("starting {}: {error}", program.display()),
+            is_there: error.kind() != io::ErrorKind::NotFound,
+        }
+    }
+
     /// The command line asks for something that does not exist.
     pub(crate) fn usage(what: impl Into<String>) -> Self {
         Self::Usage(what.into())
@@ -33,9 +50,11 @@ impl Failure {
     pub(crate) fn during(self, what: impl fmt::Display) -> Self {
         match self {
             Self::Failed(why) => Self::Failed(format!("{what}: {why}")),
-            other @ (Self::Told | Self::LimitNotMet(_) | Self::Skipped(_) | Self::Usage(_)) => {
-                other
-            }
+            other @ (Self::NotStarted { .. }
+            | Self::Told
+            | Self::LimitNotMet(_)
+            | Self::Skipped(_)
+            | Self::Usage(_)) => other,
         }
     }
 
@@ -43,7 +62,11 @@ impl Failure {
     pub(crate) fn is_closed_output(&self) -> bool {
         match self {
             Self::Failed(what) => what.starts_with("printing") && what.ends_with(BROKEN_PIPE),
-            Self::Told | Self::LimitNotMet(_) | Self::Skipped(_) | Self::Usage(_) => false,
+            Self::NotStarted { .. }
+            | Self::Told
+            | Self::LimitNotMet(_)
+            | Self::Skipped(_)
+            | Self::Usage(_) => false,
         }
     }
 
@@ -53,7 +76,7 @@ impl Failure {
             Self::Failed(what) | Self::Skipped(what) => {
                 DOCTORS.iter().any(|part| what.contains(part))
             }
-            Self::Told | Self::LimitNotMet(_) | Self::Usage(_) => false,
+            Self::NotStarted { .. } | Self::Told | Self::LimitNotMet(_) | Self::Usage(_) => false,
         }
     }
 
@@ -64,6 +87,8 @@ impl Failure {
             Self::Usage(_) => 2,
             Self::LimitNotMet(_) => 3,
             Self::Skipped(_) => 77,
+            Self::NotStarted { is_there: true, .. } => 126,
+            Self::NotStarted { is_there: false, .. } => 127,
         })
     }
 }
@@ -71,7 +96,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Failed(what) => f.write_str(what),
+            Self::Failed(what) | Self::NotStarted { what, .. } => f.write_str(what),
             Self::Told => f.write_str("a process that was started has failed"),
             Self::LimitNotMet(what) => write!(f, "limit not met: {what}"),
             Self::Skipped(what) => write!(f, "skipped: {what}"),
@@ -93,11 +118,12 @@ impl<T, E: fmt::Display> Doing<T> for Result<T, E> {
 }
 
 /// What errors of the library say where the cause is one that `adverb doctor` looks for.
-const DOCTORS: [&str; 6] = [
+const DOCTORS: [&str; 7] = [
     "UDP port 4791",
     "transport retry counter exceeded",
     "no network interface that is up has an address",
     "Too many open files",
+    "File too large",
     "/dev/shm",
     "librdmacm",
 ];

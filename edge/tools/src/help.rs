@@ -170,7 +170,8 @@ fn exit_codes(words: &str) -> &'static str {
     match words {
         "doctor" => "Exit codes: 0 nothing is broken, 1 something is, 2 wrong usage.",
         "run" | "sockets" => {
-            "Exit codes: those of the program; of one that cannot be started 1, of wrong usage 2."
+            "Exit codes: those of the program; 127 if there is none, 126 if it cannot be started; 2 wrong usage, 1 any other \
+             failure."
         }
         _ => "Exit codes: 0 ok, 1 failure, 2 wrong usage, 77 this machine lacks what it takes.",
     }

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{Endianness, Object, ReadCache, elf};
+use object::{Endianness, Object, ObjectSymbol, ReadCache, elf};
 
 /// Why the sockets of a program will be the kernel's; `None` if nothing speaks against acceleration, or the
 /// file cannot be read.
@@ -22,6 +22,19 @@ pub(crate) fn obstacle(program: &OsStr) -> Option<String> {
 pub(crate) fn obstacle_to_loading(program: &OsStr) -> Option<String> {
     let path = find(program)?;
     obstacle_of(&path, SCRIPTS_MAX, false)
+}
+
+/// The program asks for the library of GCC's AddressSanitizer, which ends it if another one was loaded before.
+pub(crate) fn has_sanitizer(program: &OsStr) -> bool {
+    let Some(file) = find(program).and_then(|path| File::open(path).ok()) else {
+        return false;
+    };
+    let cache = ReadCache::new(file);
+    let program = ElfFile64::<Endianness, _>::parse(&cache);
+    program.is_ok_and(|program| {
+        let mut symbols = program.dynamic_symbols();
+        symbols.any(|symbol| symbol.is_undefined() && symbol.name() == Ok(SANITIZER_START))
+    })
 }
 
 /// A library of ours, beside this command or where packages put it.
@@ -101,6 +114,8 @@ const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 /// The linker of Go writes them.
 const GO_SECTIONS: [&str; 2] = [".go.buildinfo", ".note.go.buildid"];
+/// The function that a program with AddressSanitizer calls first.
+const SANITIZER_START: &str = "__asan_init";
 /// Scripts that are run by scripts, as many as the kernel follows (`execve(2)`).
 const SCRIPTS_MAX: u32 = 4;
 /// Bytes of a script's first line that the kernel reads (`execve(2)`).

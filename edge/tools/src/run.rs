@@ -133,11 +133,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     {
         eprintln!("adverb: {why}; it will see no software device");
     }
+    if !args.quiet && !args.how.drop_in && program::has_sanitizer(program) {
+        eprintln!(
+            "adverb: {} has AddressSanitizer, which wants no library in front of it: use --drop-in",
+            program.display()
+        );
+    }
     if args.how.explain {
         explain(&variables);
     }
     let error = Command::new(program).args(arguments).envs(variables).exec();
-    Err(Failure::failed(format!("starting {}: {error}", program.display())))
+    Err(Failure::not_started(program, &error))
 }
 
 fn explain(variables: &[(&str, OsString)]) {

@@ -158,7 +158,7 @@ fn become_program(args: &SocketsArgs) -> Result<(), Failure> {
         command.env("ADVERB_SOCKETS_QUIET", "1");
     }
     let error = command.exec();
-    Err(Failure::Failed(format!("starting {}: {error}", program.display())))
+    Err(Failure::not_started(program, &error))
 }
 
 /// Finds the library: where the user says, or beside this command, or where packages put it.

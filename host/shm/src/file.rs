@@ -105,8 +105,9 @@ impl SharedFile {
     ///
     /// # Errors
     ///
-    /// Those of `ftruncate(2)`.
+    /// Those of `ftruncate(2)`; `FBIG` if no file may be as long (`ulimit -f`).
     pub fn set_len(&self, len: usize) -> Result<()> {
+        adverb_sys::process::may_make(bytes(len))?;
         rustix::fs::ftruncate(self, bytes(len))
     }
 

@@ -333,11 +333,13 @@ impl Drop for Mapping {
 ///
 /// # Errors
 ///
-/// No descriptors or no memory left, or a name of more than 249 bytes.
+/// No descriptors or no memory left, or a name of more than 249 bytes; `EFBIG` if no file may be as long (`ulimit -f`).
 pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let len = u64::try_from(len).map_err(io::Error::other)?;
+    crate::process::may_make(len)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(name, flags)?;
-    rustix::fs::ftruncate(&file, u64::try_from(len).map_err(io::Error::other)?)?;
+    rustix::fs::ftruncate(&file, len)?;
     Ok(file)
 }
 

@@ -71,6 +71,25 @@ pub fn descriptors_max() -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
+/// Bytes that a file of this process may have (`ulimit -f`); `None` if there is no limit. To make one longer ends the
+/// process by `SIGXFSZ`, unless it is ready for that: shared memory is in files, too.
+#[must_use]
+pub fn file_bytes_max() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize).current
+}
+
+/// Whether this process may make a file as long as this.
+///
+/// # Errors
+///
+/// `EFBIG` if it may not.
+pub fn may_make(file_bytes: u64) -> rustix::io::Result<()> {
+    match file_bytes_max() {
+        Some(limit) if file_bytes > limit => Err(rustix::io::Errno::FBIG),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Whether the process of this number is stopped, by a signal or by a tracer; false if there is none.
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {

@@ -19,7 +19,36 @@ fn the_program_gets_what_was_asked_for_and_its_status_is_the_answer() {
     assert!(said.starts_with("udp soft_lo,hw /"), "{said}");
     assert!(said.contains("libadverb_ibverbs.so"), "{said}");
     assert_eq!(adverb(&["run"]).status.code(), Some(2));
-    assert_eq!(adverb(&["run", "--", "/nowhere/program"]).status.code(), Some(1));
+}
+
+/// As shells and `env(1)` have it, so that scripts can tell.
+#[test]
+fn a_program_that_is_not_there_is_127_and_one_that_cannot_be_started_126() {
+    for command in ["run", "sockets"] {
+        for (program, code) in [("/nowhere/program", 127), ("no-such-program", 127), ("/", 126)] {
+            let output = adverb(&[command, "--quiet", "--", program]);
+            assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+            assert!(stderr(&output).contains(&format!("starting {program}: ")));
+        }
+    }
+}
+
+/// Goal: where files may not be as long as shared memory is, that is an error and not the end by a signal.
+#[test]
+fn a_limit_of_files_is_said_to_be_what_it_is() {
+    for path in ["shm", "udp"] {
+        let script = format!("ulimit -f 1; ADVERB_PATH={path} exec \"$0\" pingpong -n 10");
+        let mut command = Command::new("sh");
+        let output = command.args(["-c", &script, env!("CARGO_BIN_EXE_adverb")]).output();
+        let output = output.expect("a shell");
+        assert_eq!(output.status.code(), Some(1), "{:?} {}", output.status, stderr(&output));
+        let said = stderr(&output);
+        assert!(said.contains("File too large") && said.contains("adverb doctor"), "{said}");
+    }
+    let mut doctor = Command::new("sh");
+    doctor.args(["-c", "ulimit -f 1; exec \"$0\" doctor", env!("CARGO_BIN_EXE_adverb")]);
+    let said = stdout(&doctor.output().expect("a shell"));
+    assert!(said.contains("file sizes: at most"), "{said}");
 }
 
 /// Goal: the program has this process's place: the signal that ends it is what the caller sees.
@@ -52,6 +81,28 @@ fn what_is_set_and_what_cannot_work_is_said_beforehand() {
     let explained = stderr(&explained);
     assert!(explained.contains("adverb: ADVERB_PATH=udp"), "{explained}");
     assert!(explained.contains("soft_lo has the GIDs"), "{explained}");
+}
+
+/// Goal: a program that would end because a library is in front of it is told of before, and runs with the other way.
+#[test]
+fn a_program_with_a_sanitizer_is_told_of() {
+    let base = std::env::temp_dir().join(format!("adverb-run-asan-{}", std::process::id()));
+    std::fs::create_dir(&base).expect("a place for files");
+    let [source, program] = ["p.c", "p"].map(|name| base.join(name));
+    std::fs::write(&source, "int main(void) { return 3; }").expect("it is written");
+    let mut compiler = Command::new("cc");
+    let compiled = compiler.arg("-fsanitize=address").arg(&source).arg("-o").arg(&program).status();
+    let words = program.to_str().expect("a path of letters");
+    let [preloaded, dropped_in] = [&["run"][..], &["run", "--drop-in"]]
+        .map(|options| adverb(&[options, &["--", words]].concat()));
+    std::fs::remove_dir_all(&base).expect("it was made");
+    if !compiled.is_ok_and(|status| status.success()) {
+        println!("skipped: no AddressSanitizer");
+        return;
+    }
+    assert!(stderr(&preloaded).contains("use --drop-in"), "{}", stderr(&preloaded));
+    assert_eq!(dropped_in.status.code(), Some(3), "{}", stderr(&dropped_in));
+    assert_eq!(stderr(&dropped_in), "");
 }
 
 #[test]
