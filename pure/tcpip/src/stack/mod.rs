@@ -225,7 +225,8 @@ impl<B: AsRef<[u8]>> Stack<B> {
             let (tuple, reset) = (entry.tuple, entry.connection.due_reset());
             self.remove(id.slot);
             if let Some(reset) = reset {
-                self.refuse(tuple, reset);
+                // Nothing that a peer sends asks for it again, as for that of a stranger.
+                self.refuse_within(tuple, reset, RESETS_MAX + self.slots.max());
             }
         }
     }
@@ -541,7 +542,11 @@ impl<B: AsRef<[u8]>> Stack<B> {
     }
 
     fn refuse(&mut self, tuple: Tuple, reset: Tcp) {
-        if self.resets.len() < RESETS_MAX {
+        self.refuse_within(tuple, reset, RESETS_MAX);
+    }
+
+    fn refuse_within(&mut self, tuple: Tuple, reset: Tcp, most: usize) {
+        if self.resets.len() < most {
             self.resets.push_back((tuple, reset));
         } else {
             self.counters.resets_dropped += 1;
@@ -606,7 +611,7 @@ fn is_one_host(address: IpAddr) -> bool {
     !is_all && !address.is_multicast() && !address.is_unspecified()
 }
 
-/// Resets that wait to be sent.
+/// Resets for strangers that wait to be sent; besides, there may be one of each connection.
 const RESETS_MAX: usize = 64;
 
 /// Connections of a stack, so that memory for their table stays below 256 MiB.

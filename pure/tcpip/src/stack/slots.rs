@@ -59,6 +59,11 @@ impl<B> Slots<B> {
         self.slots.len() - self.free.len()
     }
 
+    /// As many as there may be.
+    pub(super) fn max(&self) -> usize {
+        self.max
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.len() >= self.max
     }

@@ -356,6 +356,25 @@ fn a_reset_leaves_although_its_connection_is_forgotten() {
     }
 }
 
+/// Goal: so do the peers of many that are forgotten at once.
+#[test]
+fn as_many_resets_leave_as_connections_are_forgotten() {
+    let mut world = World::new(300, listen());
+    let clients: Vec<_> = (0..300).map(|port| world.connect(1, 1000 + port)).collect();
+    world.carry();
+    let servers: Vec<_> = std::iter::from_fn(|| world.accept()).collect();
+    assert_eq!(servers.len(), 300);
+    for client in clients {
+        world.stacks[1].with(client, Connection::abort);
+        world.stacks[1].let_go(client);
+    }
+    world.carry();
+    let is_reset =
+        |server: &&ConnectionId| world.stacks[0].get(**server).unwrap().end() == Some(End::Reset);
+    assert_eq!(servers.iter().filter(is_reset).count(), 300);
+    assert_eq!(world.stacks[1].counters().resets_dropped, 0);
+}
+
 #[test]
 fn a_listener_that_goes_resets_what_was_not_accepted() {
     let mut world = World::new(10, listen());
