@@ -368,6 +368,10 @@ unsafe extern "C-unwind" fn getsockopt(
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
         socket.note_error_taken();
+        if let Some(error) = socket.take_error() {
+            // SAFETY: the kernel has just written both.
+            unsafe { amend(value, len, &error.to_ne_bytes()) };
+        }
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.kind() == Kind::Connecting {
         fallback::advance(&socket, fd);

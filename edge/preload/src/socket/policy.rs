@@ -162,8 +162,9 @@ pub(crate) fn insists(socket: &Socket) -> bool {
 /// Whether the kernel's own call is all there is to it: for good, and without spinning.
 #[inline]
 pub(crate) fn may_ring(socket: &Socket) -> bool {
-    let is_ours =
-        socket.route() != Route::Kernel || socket.flags.pending_error.load(Ordering::Relaxed) != 0;
+    let is_ours = socket.route() != Route::Kernel
+        || socket.flags.pending_error.load(Ordering::Relaxed) != 0
+        || socket.is_reset();
     is_ours && matches!(socket.kind(), Kind::Stream | Kind::Connecting)
 }
 

@@ -461,6 +461,12 @@ impl Socket {
         found.map_or(Reason::Undecided, |(known, _)| *known)
     }
 
+    /// Frames have carried its connection, which was reset.
+    #[inline]
+    pub(crate) fn is_reset(&self) -> bool {
+        self.state.reason.load(Ordering::Relaxed) == number(Reason::Reset as u32)
+    }
+
     pub(crate) fn set_reason(&self, reason: Reason) {
         self.state.reason.store(number(reason as u32), Ordering::Relaxed);
     }

@@ -183,22 +183,23 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason, waits: &mut Waits) -> De
         }
     };
     let Some(segment) = socket.segment() else { return Departure::Gone };
-    match streams::give_back(socket, fd) {
-        GivenBack::NotFramed => {}
+    let behind = match streams::give_back(socket, fd) {
+        GivenBack::NotFramed => Vec::new(),
+        GivenBack::Ended(behind) => behind,
         GivenBack::Stays => return Departure::Stays,
         GivenBack::Back => {
             socket.set_reason(reason);
             push_held(socket, segment, fd);
             return Departure::OtherFirst;
         }
-    }
+    };
     if !segment.page().is_accepted() && offer::take_back(socket, segment, fd) {
         return Departure::Gone;
     }
     let Some(leave) = segment.connection(socket).leave(LEAVE_NS) else {
         return Departure::OtherFirst;
     };
-    leave_first(socket, segment, fd, leave);
+    leave_first(socket, segment, fd, (leave, behind));
     socket.set_reason(if socket.reason() == Reason::Broken { Reason::Broken } else { reason });
     Departure::Gone
 }
@@ -246,8 +247,14 @@ impl Waits {
     }
 }
 
-/// Leaves before the other end does, with both locks held.
-fn leave_first(socket: &Socket, segment: &Segment, fd: c_int, mut leave: Leave<'_>) {
+/// Leaves before the other end does, with both locks held. Some bytes may come behind those in the ring, if that end is no
+/// more.
+fn leave_first(
+    socket: &Socket,
+    segment: &Segment,
+    fd: c_int,
+    (mut leave, behind): (Leave<'_>, Vec<u8>),
+) {
     let mut given = Vec::new();
     let (mut round, mut patience) = (0, Patience::start());
     let is_alone = || segment.is_abandoned(socket.end()) || streams::has_ended(socket);
@@ -262,7 +269,7 @@ fn leave_first(socket: &Socket, segment: &Segment, fd: c_int, mut leave: Leave<'
             Leaving::Await => _ = raw::poll_for(fd, libc::POLLIN, 10),
             Leaving::Keep => leave.on_kept(keep_for_resending(socket, &given)),
             Leaving::Inherit => {
-                inherit(socket, segment, fd, std::mem::take(&mut given));
+                inherit(socket, segment, fd, (std::mem::take(&mut given), &behind));
                 leave.on_inherited();
             }
             Leaving::LastBell(sleeper) => {
@@ -672,8 +679,7 @@ fn hold_all(fd: c_int, rest: u64) {
 
 /// The other end is no more, and its last bytes wait here: they go where a program finds them that
 /// does not know of rings.
-fn inherit(socket: &Socket, segment: &Segment, fd: c_int, given: Vec<u8>) {
-    let mut bytes = given;
+fn inherit(socket: &Socket, segment: &Segment, fd: c_int, (mut bytes, behind): (Vec<u8>, &[u8])) {
     let incoming = segment.incoming(socket.end());
     let is_whole = incoming.forward(|run, len| {
         // SAFETY: a run of the ring, mapped and initialised.
@@ -683,6 +689,7 @@ fn inherit(socket: &Socket, segment: &Segment, fd: c_int, given: Vec<u8>) {
     if is_whole.is_err() {
         return poison(socket, fd);
     }
+    bytes.extend_from_slice(behind);
     // What frames have carried has no end in the kernel.
     if bytes.is_empty() && !streams::has_ended(socket) {
         return;

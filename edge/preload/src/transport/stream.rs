@@ -98,6 +98,15 @@ fn kernel_send(fd: c_int, cursor: &mut IoCursor<'_>, more: bool) -> Answer {
     Ok(sent)
 }
 
+/// An error that this call reports. The kernel has another one, and reports none then, for a connection of frames.
+fn take_error(socket: &Socket, fd: c_int) -> Option<Errno> {
+    let error = socket.take_error()?;
+    if socket.is_reset() {
+        let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    }
+    Some(Errno(error))
+}
+
 /// Receives what is there. The cursor moves by as many bytes as the answer says.
 pub(crate) fn try_receive(
     socket: &Socket,
@@ -108,8 +117,8 @@ pub(crate) fn try_receive(
     if !how.looked {
         streams::look();
     }
-    if let Some(error) = socket.take_error() {
-        return Step::Failed(Errno(error));
+    if let Some(error) = take_error(socket, fd) {
+        return Step::Failed(error);
     }
     fallback::advance_connection(socket, fd);
     for _ in 0..FOLLOWS_MAX {
@@ -170,6 +179,8 @@ fn receive_unsettled(
             Step::Moved(got)
         }
         Err(Errno::AGAIN) => Step::Nothing,
+        // Its socket is in repair, of which the kernel would say something else than of one that was reset.
+        Err(_) if socket.is_reset() => Step::Ended,
         Err(error) => Step::Failed(error),
     }
 }
@@ -385,8 +396,8 @@ fn receive_after_ring(
         let has_bytes = segment.incoming(socket.end()).direction.has_bytes();
         return if has_bytes { Step::Moved(0) } else { Step::Nothing };
     }
-    if let Some(error) = socket.take_error() {
-        return Step::Failed(Errno(error));
+    if let Some(error) = take_error(socket, fd) {
+        return Step::Failed(error);
     }
     match kernel_receive(fd, into, usize::MAX, how) {
         Ok(0) if into.remaining() > 0 => Step::Ended,
@@ -501,8 +512,8 @@ fn note_sent(socket: &Socket, segment: &Segment, fd: c_int, streamed: u64, sent:
 
 /// Sends what there is room for. The cursor moves by as many bytes as the answer says.
 pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>, more: bool) -> Step {
-    if let Some(error) = socket.take_error() {
-        return Step::Failed(Errno(error));
+    if let Some(error) = take_error(socket, fd) {
+        return Step::Failed(error);
     }
     fallback::advance_connection(socket, fd);
     if socket.route() == Route::Open {

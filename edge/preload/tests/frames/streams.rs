@@ -4,11 +4,11 @@
 //!
 //! Every pointer passed to the kernel is to a local of the length that is said.
 
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
 use std::fs;
 use std::io::{BufRead, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -55,11 +55,14 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
                 narrow(&stream);
                 pour(stream, bytes.parse().expect("a number"));
             }
+            Some(("quick", bytes)) => quick(stream, bytes.parse().expect("a number")),
             Some(("hand", how)) => hand_on(stream, how),
             Some(("unbound", _)) => close_unbound(stream),
+            Some(("hold", "on")) => hold_on(stream),
             Some(("hold", option)) => impatient(stream, option),
             _ if mode == "urgent" => urge(stream),
             _ if mode == "hold" => hold(stream),
+            _ if mode == "first" => close_first(stream),
             _ if mode == "wish" => wish(stream),
             _ if ["more", "cork"].contains(&mode.as_str()) => in_two(stream, &mode),
             _ => echo(stream, &mode),
@@ -163,6 +166,22 @@ fn pour(mut stream: TcpStream, bytes: usize) {
     stream.write_all(&pattern(bytes)).expect("it is sent");
 }
 
+/// Closes first, at a line, and ends at another one; says how often it has slept by then.
+fn close_first(mut stream: TcpStream) {
+    begin(&mut stream);
+    let line = || std::io::stdin().read_line(&mut String::new()).expect("a line");
+    line();
+    drop(stream);
+    println!("said closed");
+    line();
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a structure, which is ours.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) }, 0);
+    println!("naps {}", usage.ru_nvcsw);
+    std::process::exit(0);
+}
+
 /// Sends so many bytes back, sends some more, and closes first.
 fn part(mut stream: TcpStream, bytes: usize) {
     let (mut left, mut room) = (bytes, vec![0; 1 << 16]);
@@ -252,6 +271,24 @@ fn slow(mut stream: TcpStream, then: &str) {
     };
     assert!(rest == pattern(rest.len()), "other bytes");
     println!("said {} {end:?}", rest.len());
+}
+
+/// Takes no step until so many bytes are there, reads all that the peer sends at a time, and answers with one.
+fn quick(mut stream: TcpStream, bytes: usize) {
+    begin(&mut stream);
+    let mut all = vec![0; bytes + 500];
+    loop {
+        let mut waiting: c_int = 0;
+        while usize::try_from(waiting).expect("a number") < bytes {
+            // SAFETY: an integer, which is ours.
+            let asked =
+                unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut waiting) };
+            assert_eq!(asked, 0);
+        }
+        stream.read_exact(&mut all).expect("the rest");
+        assert!(all == pattern(all.len()), "other bytes");
+        stream.write_all(b"!").expect("it is sent");
+    }
 }
 
 /// What the descriptors of this process stand for.
@@ -418,6 +455,9 @@ fn hand_on(mut stream: TcpStream, how: &str) {
     };
     std::io::stdin().read_line(&mut String::new()).expect("a line");
     let fd = stream.as_raw_fd();
+    if ["child", "standard"].contains(&how) {
+        return keep_at_hand(stream, how);
+    }
     let none = how.strip_prefix("none ");
     let how = none.unwrap_or(how);
     let mut heir = match none {
@@ -441,17 +481,82 @@ fn hand_on(mut stream: TcpStream, how: &str) {
         assert_eq!(heir.spawn().expect_err("no program").kind(), ErrorKind::NotFound);
         return;
     }
+    let vain = (how == "beside").then(InVain::start);
     let mut heir = heir.spawn().expect("a program");
+    vain.into_iter().for_each(InVain::fail);
     drop(stream);
     println!("\nsaid handed");
     heir.wait().expect("it has ended");
 }
 
-/// Ends a stream when the peer has ended its own, and reads nothing of that.
+/// Another program that cannot be started, and takes its time.
+struct InVain {
+    pipe: std::path::PathBuf,
+    start: std::thread::JoinHandle<c_int>,
+}
+
+impl InVain {
+    fn start() -> Self {
+        let pipe = std::env::temp_dir().join(format!("adverb-frames-{}", std::process::id()));
+        let name = CString::new(pipe.as_os_str().as_encoded_bytes()).expect("a path");
+        // SAFETY: a string, which is ours.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let start = std::thread::spawn(move || {
+            // SAFETY: all zeros is a legal value of this structure.
+            let mut actions: libc::posix_spawn_file_actions_t = unsafe { std::mem::zeroed() };
+            let actions = &raw mut actions;
+            // SAFETY: a structure, which is ours.
+            assert_eq!(unsafe { libc::posix_spawn_file_actions_init(actions) }, 0);
+            let (name, how) = (name.as_ptr(), libc::O_RDONLY);
+            // SAFETY: that structure, and a string of ours.
+            let added = unsafe { libc::posix_spawn_file_actions_addopen(actions, 0, name, how, 0) };
+            assert_eq!(added, 0);
+            let (path, none, mut pid) = (c"/there/is/none".as_ptr(), [std::ptr::null_mut()], 0);
+            let (pid, none, how) = (&raw mut pid, none.as_ptr(), std::ptr::null());
+            // SAFETY: that structure, a string, and an array that ends at once. Its child waits in that open for a writer.
+            unsafe { libc::posix_spawn(pid, path, actions, how, none, none) }
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        Self { pipe, start }
+    }
+
+    fn fail(self) {
+        drop(fs::OpenOptions::new().write(true).open(&self.pipe).expect("a reader"));
+        assert_eq!(self.start.join().expect("a thread"), libc::ENOENT);
+        fs::remove_file(self.pipe).expect("a pipe");
+    }
+}
+
+/// A child goes on with the connection, or this program by its standard input.
+fn keep_at_hand(stream: TcpStream, how: &str) {
+    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("an option");
+    if how == "standard" {
+        let own = format!("/proc/self/fd/{}", stream.as_raw_fd());
+        let socket = fs::read_link(own).expect("a socket");
+        // SAFETY: no pointer; the standard input is not read any more.
+        assert_eq!(unsafe { libc::dup2(stream.as_raw_fd(), 0) }, 0);
+        drop(stream);
+        soon("no copy", || !open_descriptors().contains(&socket));
+        return inherit(0);
+    }
+    // SAFETY: no pointer; the child ends when it has read.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        inherit(stream.into_raw_fd());
+        // SAFETY: no pointer.
+        unsafe { libc::_exit(0) };
+    }
+    drop(stream);
+    // SAFETY: no pointer: a child of ours.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+}
+
+/// Ends a stream when the peer has ended its own, and reads nothing of that. The end is not to be seen behind more than the
+/// ring holds.
 fn end_second(stream: &TcpStream) {
     let mut polled = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: a structure, which is ours.
-    assert_eq!(unsafe { libc::poll(&raw mut polled, 1, -1) }, 1);
+    assert!(unsafe { libc::poll(&raw mut polled, 1, 500) } >= 0);
     stream.shutdown(Shutdown::Write).expect("it ends");
 }
 
@@ -573,6 +678,31 @@ fn hold(mut stream: TcpStream) {
     }
 }
 
+/// Says what becomes of a connection that brings nothing, and what comes behind that; or, at a line, another program gets
+/// it before.
+fn hold_on(mut stream: TcpStream) {
+    begin(&mut stream);
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("a line");
+    if line.starts_with("give") {
+        let copy = OwnedFd::from(stream.try_clone().expect("a copy"));
+        Command::new("true").stdin(copy).env_remove("LD_PRELOAD").status().expect("a program");
+    }
+    let read = || (&stream).read(&mut [0; 9]).map_err(|error| error.kind());
+    if line.starts_with("ask") {
+        let mut polled = libc::pollfd { fd: stream.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: a structure, which is ours.
+        assert_eq!(unsafe { libc::poll(&raw mut polled, 1, -1) }, 1);
+        let told = (polled.revents & libc::POLLERR != 0)
+            .then(|| option(&stream, libc::SOL_SOCKET, libc::SO_ERROR));
+        assert_eq!(told, Some(libc::ECONNRESET));
+    } else {
+        assert_eq!(read(), Err(ErrorKind::ConnectionReset));
+    }
+    println!("said {:?} {:?}", read(), read());
+    println!("said {:?}", (&stream).write(b"?").map_err(|error| error.kind()));
+}
+
 /// Connects, and does what lines say.
 pub(crate) fn talk(at: SocketAddr) {
     let mut streams = vec![connect(at)];
@@ -607,6 +737,25 @@ pub(crate) fn talk(at: SocketAddr) {
                 let (back, rest) = bytes.split_at(number(2).min(bytes.len()));
                 assert!(back == pattern(back.len()) && rest == pattern(rest.len()), "other bytes");
                 println!("said {} {:?}", rest.len(), end.map(|_| ()));
+            }
+            "abort" => {
+                let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+                let len = libc::socklen_t::try_from(size_of_val(&linger)).expect("a length");
+                let (fd, at) = (stream.as_raw_fd(), (&raw const linger).cast());
+                // SAFETY: a structure, which is ours, and its length.
+                let set =
+                    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, at, len) };
+                assert_eq!(set, 0);
+                streams.remove(0);
+                println!("said aborted");
+            }
+            "bursts" => {
+                let bytes = pattern(number(2));
+                let whole = (0..number(1)).take_while(|_| {
+                    stream.write_all(&bytes).expect("it is sent");
+                    stream.read_exact(&mut [0]).is_ok()
+                });
+                println!("said {}", whole.count());
             }
             "sip" => println!("said {}", sip(stream, number(1))),
             "inline" => {
@@ -1029,6 +1178,76 @@ fn what_a_ring_does_not_hold_outlasts_its_connection() {
     });
 }
 
+/// Goal: a program whose connection is reset is told so once, and of the end from then on, as by the kernel: whether its
+/// peer resets it, or another program was to have it that cannot.
+#[test]
+fn a_reset_is_told_once_and_then_the_end() {
+    with_namespaces("streams::a_reset_is_told_once_and_then_the_end", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        for what in ["abort", "ask", "give"] {
+            let mut server = pair.framed("serve hold on", at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+            assert!(server.has_frames(), "{what}: {}", server.explained());
+            if what == "give" {
+                owner.signal("STOP");
+            } else {
+                assert_eq!(client.ask("abort"), "said aborted");
+            }
+            assert_eq!(server.ask(what), "said Ok(0) Ok(0)", "{what}");
+            assert_eq!(server.await_line("said "), "said Err(BrokenPipe)", "{what}");
+            if what == "give" {
+                owner.signal("CONT");
+            }
+        }
+    });
+}
+
+/// Goal: a program that ends waits for what it has to say, and not for what it has said.
+/// Method: its stream ends first, by frames, as its owner is stopped; a wait is some thousand naps.
+#[test]
+fn an_end_does_not_wait_for_what_has_been_said() {
+    with_namespaces("streams::an_end_does_not_wait_for_what_has_been_said", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        let mut server = pair.framed("serve first", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        assert!(server.has_frames(), "{}", server.explained());
+        owner.signal("STOP");
+        server.tell("close");
+        assert_eq!(server.await_line("said "), "said closed");
+        assert_eq!(client.ask("half 0 0"), "said 0 Ok(())");
+        std::thread::sleep(Duration::from_millis(100));
+        server.tell("exit");
+        let naps: u64 = server.await_line("naps ")["naps ".len()..].parse().expect("a number");
+        let pid = libc::pid_t::try_from(server.child.id()).expect("a number");
+        // SAFETY: all zeros is a legal value of this structure of integers.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: a structure, which is ours, and a child of ours.
+        let ended = unsafe { libc::wait4(pid, std::ptr::null_mut(), 0, &raw mut usage) };
+        assert_eq!(ended, pid);
+        let more = u64::try_from(usage.ru_nvcsw).expect("a number") - naps;
+        assert!(more < 200, "{more} naps");
+        owner.signal("CONT");
+    });
+}
+
+/// Goal: a reader that empties its ring at the moment at which it becomes full is told of what follows.
+#[test]
+fn a_reader_that_is_quick_is_told_of_the_rest() {
+    with_namespaces("streams::a_reader_that_is_quick_is_told_of_the_rest", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let server = pair.framed_by(&TIGHT, &format!("serve quick {RING}"), at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        assert_eq!(client.ask(&format!("bursts 200 {}", RING + 500)), "said 200");
+        assert!(server.has_frames(), "{}", server.explained());
+    });
+}
+
 /// Goal: no byte of a stream is missing that goes back to the kernel, however little the program has the kernel hold.
 #[test]
 fn a_short_queue_of_the_kernels_leaves_no_hole() {
@@ -1068,7 +1287,8 @@ fn the_last_bytes_of_a_stream_need_no_call() {
     });
 }
 
-/// What starts a program with rings that hold little.
+/// What the rings hold of a program that this starts.
+const RING: usize = 65_536;
 const TIGHT: [&str; 3] =
     ["env", "ADVERB_SOCKETS_RING_BYTES=65536", "ADVERB_SOCKETS_RING_BYTES_MAX=65536"];
 /// What starts a program with rings that hold more than the kernel does.
@@ -1303,6 +1523,33 @@ fn another_program_gets_the_rest_of_what_has_ended() {
     });
 }
 
+/// Goal: so does what goes on with a connection in another way, and where more has come than its ring holds.
+#[test]
+fn what_follows_gets_what_a_ring_did_not_hold() {
+    with_namespaces("streams::what_follows_gets_what_a_ring_did_not_hold", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for how in WAYS.into_iter().chain(["child", "standard"]) {
+            for (front, rest) in
+                [(&TIGHT[..], 64), (&TIGHT[..], 66_000), (&TIGHT[..], 150_000), (&[][..], 350_000)]
+            {
+                let serve = format!("serve hand ended {how}");
+                let mut server = pair.framed_by(front, &serve, at(NEAR), None);
+                let mut client = talker(&pair, NEAR);
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+                assert_eq!(client.ask(&format!("half {rest} 0")), "said 0 Ok(())");
+                assert!(server.has_frames(), "{how}: {}", server.explained());
+                // The last acknowledgement is on its way.
+                std::thread::sleep(Duration::from_millis(100));
+                server.tell("go");
+                let line = server.await_line("bequeathed ");
+                let explained = server.explained();
+                assert_eq!(line, format!("bequeathed {rest} Ok(())"), "{how}: {explained}");
+            }
+        }
+    });
+}
+
 /// Goal: while its owner does not answer, a connection that frames carry takes no urgent byte, rather than lose it, and
 /// wakes its program as before; it takes one when the owner goes on.
 #[test]
@@ -1379,13 +1626,13 @@ fn a_connection_that_cannot_go_to_another_program_is_reset() {
 }
 
 /// Goal: another program goes on with a connection that this one closes, though the owner, which has not answered, may have a
-/// copy of the socket.
+/// copy of the socket, and a third one cannot be started.
 #[test]
 fn another_program_goes_on_while_the_owner_is_stopped() {
     with_namespaces("streams::another_program_goes_on_while_the_owner_is_stopped", || {
         let pair = Pair::new();
         let owner = pair.owner();
-        for how in WAYS {
+        for how in WAYS.into_iter().chain(["beside"]) {
             let mut server = pair.framed(&format!("serve hand {how}"), at(NEAR), None);
             let mut first = talker(&pair, NEAR);
             assert_eq!(first.ask("exchange 40 64 0"), "said 40");

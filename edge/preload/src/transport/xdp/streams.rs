@@ -3,6 +3,7 @@
 //! ```text
 //! adoption    a connection of the kernel's is carried by frames, and goes back to the kernel
 //! carrier     the connections of one interface: between rings and segments
+//! closing     those of them that their programs have closed
 //! habits      what the program has said of the sockets of these
 //! helper      the thread that takes steps when the program does not
 //! ```
@@ -22,6 +23,7 @@
 
 mod adoption;
 mod carrier;
+mod closing;
 mod habits;
 mod helper;
 
@@ -284,13 +286,15 @@ pub(crate) fn resting() {
 }
 
 /// What has come of giving a connection back.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum GivenBack {
     /// Its rings' other end has left: it is the kernel's, or has been reset.
     Back,
+    /// Both streams have ended, and frames carry it no longer: these bytes come behind those in its ring.
+    Ended(Vec<u8>),
     /// Frames do not carry it.
     NotFramed,
-    /// It cannot: its owner does not answer, or both streams have ended; or it is for the parent of this process to do.
+    /// It cannot: its owner does not answer; or it is for the parent of this process to do.
     Stays,
 }
 
@@ -300,9 +304,15 @@ pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
         return if is_carried(socket) { GivenBack::Stays } else { GivenBack::NotFramed };
     };
     let errno = raw::errno();
-    let is_back = with(framed, |carrier| adoption::give_back(carrier, framed.id, socket, fd));
+    let given = with(framed, |carrier| {
+        if adoption::give_back(carrier, framed.id, socket, fd) {
+            return GivenBack::Back;
+        }
+        let rest = carrier.take_rest(framed.id, raw::now_ns());
+        rest.map_or(GivenBack::Stays, GivenBack::Ended)
+    });
     raw::set_errno(errno);
-    if is_back == Some(true) { GivenBack::Back } else { GivenBack::Stays }
+    given.unwrap_or(GivenBack::Stays)
 }
 
 /// Whether a connection that frames have carried is over: both streams have ended, and there is no other end any more.
@@ -314,26 +324,22 @@ pub(crate) fn has_ended(socket: &Socket) -> bool {
 /// A connection that cannot go back to the kernel is reset, unless it has just ended.
 #[cold]
 pub(crate) fn reset(socket: &Socket, fd: c_int) {
-    let now = raw::now_ns();
-    match of(socket) {
-        Some(framed) => {
-            let deadline = with(framed, |carrier| {
-                carrier.reset(framed.id, now);
-                carrier.deadline_ns(now)
-            });
-            // Where there is no room for it now, the reset leaves later.
-            helper::expect(PROCESS.get(), deadline.flatten());
-        }
-        None if has_ended(socket) => return,
-        // The parent of this process tells the peer when it closes the connection.
-        None => {
-            socket.flags.is_abortive.store(true, Ordering::Relaxed);
-            let framed = socket.attached::<Framed>();
-            framed
-                .into_iter()
-                .for_each(|framed| framed.shared.is_lost.store(true, Ordering::Relaxed));
-        }
+    if let Some(framed) = of(socket) {
+        let now = raw::now_ns();
+        let deadline = with(framed, |carrier| {
+            carrier.reset(framed.id, now);
+            carrier.deadline_ns(now)
+        });
+        // Where there is no room for it now, the reset leaves later.
+        return helper::expect(PROCESS.get(), deadline.flatten());
     }
+    if has_ended(socket) {
+        return;
+    }
+    // The parent of this process tells the peer when it closes the connection.
+    socket.flags.is_abortive.store(true, Ordering::Relaxed);
+    let framed = socket.attached::<Framed>();
+    framed.into_iter().for_each(|framed| framed.shared.is_lost.store(true, Ordering::Relaxed));
     raw::disconnect(fd);
 }
 

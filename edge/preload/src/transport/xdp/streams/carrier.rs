@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use adverb_netstack::Netstack;
 use adverb_switchover::{Connection, End, Waiters, Wake};
@@ -18,6 +18,7 @@ use adverb_tcpip::tcp::{self, State};
 use adverb_xdp::{Key, Membership};
 
 use super::Shared;
+use super::closing::Closing;
 use super::habits::{self, Habits};
 use crate::base::iovec::IoCursor;
 use crate::base::raw;
@@ -32,8 +33,8 @@ pub(super) struct Carrier {
     pub(super) membership: Membership,
     pub(super) net: Netstack,
     pub(super) carried: BTreeMap<ConnectionId, Carried>,
-    /// Those that their programs have closed. The stack forgets them when they are over, and says nothing.
-    closing: Vec<ConnectionId>,
+    /// Those that their programs have closed.
+    closing: Closing<ConnectionId>,
     /// When to look whether the owner has ended.
     look_at_ns: u64,
     /// When a stream's frames were last handed to the kernel.
@@ -96,7 +97,7 @@ pub(super) const fn time(now_ns: u64) -> Time {
 impl Carrier {
     pub(super) fn new(index: u32, membership: Membership, net: Netstack) -> Self {
         let carried = BTreeMap::new();
-        let closing = Vec::new();
+        let closing = Closing::default();
         Self {
             index,
             membership,
@@ -141,9 +142,14 @@ impl Carrier {
     }
 
     /// Whether a connection that its program has closed has something to say still, or a reset has not left for want of room.
+    /// In TIME-WAIT there is nothing to say.
     pub(super) fn is_closing(&mut self) -> bool {
         self.let_go();
-        self.carried.values().any(|carried| carried.socket.is_none()) || self.has_unsent()
+        let Self { carried, net, .. } = self;
+        let mut closed = carried.iter().filter(|(_, one)| one.socket.is_none());
+        closed.any(|(id, _)| {
+            net.tcp().get(*id).is_some_and(|connection| connection.state() != State::TimeWait)
+        }) || self.has_unsent()
     }
 
     fn has_unsent(&mut self) -> bool {
@@ -218,13 +224,9 @@ impl Carrier {
 
     /// Lets go of what its programs have closed and the stack has forgotten.
     fn let_go(&mut self) {
-        let mut at = 0;
-        while let Some(id) = self.closing.get(at).copied() {
-            if self.net.tcp().get(id).is_some() {
-                at += 1;
-                continue;
-            }
-            self.closing.swap_remove(at);
+        while self.carried.len() > self.net.tcp().len() {
+            let Self { closing, net, .. } = self;
+            let Some(id) = closing.take(|id| net.tcp().get(id).is_none()) else { return };
             self.finish(id);
         }
     }
@@ -310,6 +312,10 @@ impl Carrier {
     /// The connection has ended: the program is told, unless it has closed it itself.
     fn finish(&mut self, id: ConnectionId) {
         let end = self.net.tcp().get(id).and_then(tcp::Connection::end);
+        self.finish_as(id, end);
+    }
+
+    fn finish_as(&mut self, id: ConnectionId, end: Option<tcp::End>) {
         let Some(one) = self.carried.remove(&id) else { return };
         self.net.tcp().let_go(id);
         self.shut(one.gate);
@@ -355,13 +361,15 @@ impl Carrier {
     /// Resets a connection, and tells its program.
     pub(super) fn reset(&mut self, id: ConnectionId, now_ns: u64) {
         self.net.tcp().with(id, tcp::Connection::abort);
+        // The stack forgets it with the reset.
+        let end = self.net.tcp().get(id).and_then(tcp::Connection::end);
         self.net.step(time(now_ns));
-        self.finish(id);
+        self.finish_as(id, end);
     }
 
     /// The program closes a connection whose peer has ended its stream. Says whether frames end it.
     pub(super) fn close(&mut self, id: ConnectionId, now_ns: u64) -> bool {
-        if self.state(id) != Some(State::Closed) && !self.drain_ring(id) {
+        if !self.drain_ring(id) {
             return false;
         }
         self.net.tcp().with(id, |connection| connection.close(time(now_ns)));
@@ -369,12 +377,27 @@ impl Carrier {
         if let Some(one) = self.carried.get_mut(&id) {
             one.socket = None;
             one.shared.is_over.store(true, Ordering::Release);
-            self.closing.push(id);
+            self.closing.add(id);
         }
-        // It may have been over before, but for what the program has not read.
-        self.serve(id, now_ns);
         self.let_go();
         true
+    }
+
+    /// Another program is to have a connection both of whose streams have ended, and this one lets go of it: what has come
+    /// and is behind the bytes in the ring. `None` if it has not ended so.
+    pub(super) fn take_rest(&mut self, id: ConnectionId, now_ns: u64) -> Option<Vec<u8>> {
+        let connection = self.net.tcp().get(id).filter(|connection| connection.end().is_none())?;
+        if !matches!(connection.state(), State::Closed | State::TimeWait) {
+            return None;
+        }
+        let mut rest = std::mem::take(&mut self.carried.get_mut(&id)?.rest);
+        let receive = |connection: &mut tcp::Connection<Vec<u8>>| {
+            connection.receive().map(|received| received.as_ref().to_vec())
+        };
+        while let Some(Some(more)) = self.net.tcp().with(id, receive) {
+            rest.extend_from_slice(&more);
+        }
+        self.close(id, now_ns).then_some(rest)
     }
 
     /// The same, if it only ends its stream.
@@ -465,12 +488,22 @@ impl Carried {
 
     /// Moves what has come into the ring, as far as there is room. Says whether that was the last of it.
     pub(super) fn fill_ring(&mut self, connection: &mut tcp::Connection<Vec<u8>>) -> bool {
-        let mut has_moved = !self.rest.is_empty() && self.put(&[]);
-        while self.rest.is_empty() {
-            let Some(received) = connection.receive() else { break };
-            has_moved |= self.put(received.as_ref());
+        let mut has_moved = false;
+        loop {
+            has_moved |= !self.rest.is_empty() && self.put(&[]);
+            while self.rest.is_empty() {
+                let Some(received) = connection.receive() else { break };
+                has_moved |= self.put(received.as_ref());
+            }
+            let is_full = !self.rest.is_empty();
+            let was_full = self.shared.is_full.load(Ordering::Relaxed);
+            self.shared.is_full.store(is_full, Ordering::Release);
+            if !is_full || was_full {
+                break;
+            }
+            // A program that has read before it could see that does not come back: there is room by now.
+            fence(Ordering::SeqCst);
         }
-        self.shared.is_full.store(!self.rest.is_empty(), Ordering::Release);
         if has_moved {
             self.wake(self.connection().wake_reader());
         }
@@ -540,7 +573,7 @@ impl Carried {
         let wakes = self.connection().vanish(false);
         socket.set_reason(Reason::Reset);
         socket.set_route(adverb_switchover::Route::Kernel);
-        // What sleeps in the kernel is woken by that.
+        // What sleeps in the kernel is woken by that, and of an error.
         raw::disconnect(self.twin.number());
         bell::wake(wakes);
     }
