@@ -67,6 +67,8 @@ parts! {
         is_adopted: AtomicBool,
         /// The owner of an interface did not answer, and has or will have a copy of its descriptor; no other program has.
         is_copied: AtomicBool,
+        /// A thread of this process has its locks, in the midst of a call, for longer than others wait.
+        is_held_up: AtomicBool,
         /// What the program thinks `TCP_NODELAY` is.
         nodelay: AtomicBool,
         /// The transport that rules allow: `adverb_sockconf::Transport` as a number.

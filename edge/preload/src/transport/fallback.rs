@@ -114,7 +114,7 @@ pub(crate) fn leave_now(socket: &Socket, fd: c_int) -> bool {
 
 /// Returns false if nothing has happened, so that it is to be tried again.
 fn leave_now_as(socket: &Socket, fd: c_int, reason: Reason) -> bool {
-    match leave_as(socket, fd, reason, &mut Waits::default()) {
+    match leave_as(socket, fd, reason, &mut Waits::of_call(socket)) {
         Departure::Gone | Departure::OtherFirst => true,
         Departure::Stays | Departure::Busy => false,
     }
@@ -123,7 +123,7 @@ fn leave_now_as(socket: &Socket, fd: c_int, reason: Reason) -> bool {
 /// A connection that was on its way may have arrived: then it is time to offer rings. One whose other
 /// end has gone back to the kernel follows.
 pub(crate) fn advance(socket: &Socket, fd: c_int) {
-    advance_within(socket, fd, &mut Waits::default());
+    advance_within(socket, fd, &mut Waits::of_call(socket));
 }
 
 fn advance_within(socket: &Socket, fd: c_int, waits: &mut Waits) {
@@ -208,11 +208,14 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason, waits: &mut Waits) -> De
 #[derive(Debug)]
 struct Waits {
     steps: u64,
+    /// How many of these for a thread of this process.
+    for_ours: u64,
 }
 
 impl Default for Waits {
     fn default() -> Self {
-        Self { steps: HOLDER_NS / STEP_NS }
+        let steps = HOLDER_NS / STEP_NS;
+        Self { steps, for_ours: steps }
     }
 }
 
@@ -226,23 +229,42 @@ enum Holder {
 }
 
 impl Waits {
+    /// Those of a call that comes back to it: it waits for a thread of this process but once, and not for long.
+    fn of_call(socket: &Socket) -> Self {
+        let is_held_up = socket.flags.is_held_up.load(Ordering::Relaxed);
+        Self { for_ours: if is_held_up { 0 } else { CALL_NS / STEP_NS }, ..Self::default() }
+    }
+
     /// Both locks of a connection.
     fn hold<'b>(&mut self, socket: &'b Socket) -> Result<[Held<'b>; 2], Holder> {
+        let held = self.hold_both(socket);
+        let is_held_up = &socket.flags.is_held_up;
+        if is_held_up.load(Ordering::Relaxed) != held.is_err() {
+            is_held_up.store(held.is_err(), Ordering::Relaxed);
+        }
+        held
+    }
+
+    fn hold_both<'b>(&mut self, socket: &'b Socket) -> Result<[Held<'b>; 2], Holder> {
         Ok([self.hold_one(&socket.receiving)?, self.hold_one(&socket.sending)?])
     }
 
     fn hold_one<'b>(&mut self, lock: &'b Lock) -> Result<Held<'b>, Holder> {
+        let mut is_anothers = false;
         loop {
-            let step = if self.steps == 0 { LAST_NS } else { STEP_NS };
-            if let Some(held) = lock.hold_within(step) {
+            let left = if is_anothers { self.steps } else { self.for_ours };
+            if let Some(held) = lock.hold_within(if left == 0 { LAST_NS } else { STEP_NS }) {
                 return Ok(held);
             }
-            if self.steps == 0 {
-                let holder = lock.holder();
-                let is_anothers = holder != 0 && !raw::is_own_thread(holder);
-                return Err(if is_anothers { Holder::Anothers } else { Holder::Ours });
+            let holder = lock.holder();
+            is_anothers = holder != 0 && !raw::is_own_thread(holder);
+            match is_anothers {
+                true if self.steps == 0 => return Err(Holder::Anothers),
+                false if self.for_ours == 0 => return Err(Holder::Ours),
+                true | false => {}
             }
-            self.steps -= 1;
+            self.steps = self.steps.saturating_sub(1);
+            self.for_ours = self.for_ours.saturating_sub(1);
         }
     }
 }
@@ -387,7 +409,7 @@ fn note_left(socket: &Socket) {
 /// that nothing can be done yet, or another thread of this process uses the connection.
 #[cold]
 pub(crate) fn follow(socket: &Socket, fd: c_int) -> bool {
-    follow_within(socket, fd, &mut Waits::default())
+    follow_within(socket, fd, &mut Waits::of_call(socket))
 }
 
 #[cold]
@@ -788,6 +810,8 @@ const STEP_NS: u64 = 20_000_000;
 /// leaves.
 const HOLDER_NS: u64 = 5_000_000_000;
 const _: () = assert!((HOLDER_NS - LEAVE_NS) as u128 > 2 * ANSWER.as_nanos());
+/// How long a call that comes back waits for one of its own process: longer than others run that are to run first.
+const CALL_NS: u64 = 200_000_000;
 /// Once that is over, for those that have more locks: as long as it takes to copy something, or to see that a thread has died.
 const LAST_NS: u64 = 1_000_000;
 /// How long for an end that leaves, with each use of the connection.

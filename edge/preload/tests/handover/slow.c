@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CHECK(what) do { if (!(what)) { dprintf(2, "line %d: %s\n", __LINE__, #what); _exit(1); } } while (0)
@@ -58,8 +59,13 @@ int main(void) {
 	CHECK(!pthread_create(&sender, NULL, sends, &client));
 	CHECK(read(faults, &fault, sizeof fault) == sizeof fault && fault.event == UFFD_EVENT_PAGEFAULT);
 	CHECK(!pthread_create(&receiver, NULL, receives, &client) && write(start[1], "x", 1) == 1);
-	/* Longer than a thread of another process is waited for. */
-	sleep(8);
+	/* Longer than a thread of another process is waited for. A call that is not to wait comes back meanwhile, again and again. */
+	int calls = 0;
+	for (time_t begun = time(NULL); time(NULL) - begun < 8; calls++) {
+		char byte;
+		CHECK(recv(client, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0);
+	}
+	CHECK(calls > 50);
 	char ready[4096];
 	memset(ready, 'y', sizeof ready);
 	struct uffdio_copy copy = { .dst = (unsigned long)page, .src = (unsigned long)ready, .len = 4096 };
