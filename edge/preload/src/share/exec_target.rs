@@ -13,7 +13,7 @@ use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use adverb_shm::alive;
 use adverb_switchover::Route;
@@ -40,23 +40,37 @@ pub(crate) struct Prepared {
 
 /// Sockets of which an owner has a copy, and which another program is to have besides; and their lives.
 #[derive(Debug, Default)]
-pub(crate) struct Forgotten(Vec<(&'static Socket, u32)>);
+pub(crate) struct Forgotten {
+    sockets: Vec<(&'static Socket, u32)>,
+    attempt: u64,
+}
+
+/// Attempts to start a program.
+static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
 
 impl Forgotten {
+    fn begin() -> Self {
+        let attempt = ATTEMPTS.fetch_add(1, Ordering::SeqCst) + 1;
+        Self { sockets: Vec::new(), attempt }
+    }
+
     /// If another program is about to have a connection, or may be, to close it here does not end it.
     fn forget(&mut self, socket: &SocketRef, fd: c_int) {
         let is_copied = &socket.flags.is_copied;
         if is_copied.load(Ordering::Relaxed) && !raw::ends_with_program(fd) {
             is_copied.store(false, Ordering::Relaxed);
-            self.0.push((socket.socket(), socket.life.load(Ordering::Relaxed)));
+            self.sockets.push((socket.socket(), socket.life.load(Ordering::Relaxed)));
         }
     }
 
-    /// There is no such program.
+    /// There is no such program. If another one has been about to be started since, it may have the same sockets.
     pub(crate) fn undo(self) {
+        if ATTEMPTS.load(Ordering::SeqCst) != self.attempt {
+            return;
+        }
         let is_same =
             |(socket, life): &(&Socket, u32)| socket.life.load(Ordering::Relaxed) == *life;
-        let same = self.0.into_iter().filter(is_same);
+        let same = self.sockets.into_iter().filter(is_same);
         same.for_each(|(socket, _)| socket.flags.is_copied.store(true, Ordering::Relaxed));
     }
 }
@@ -189,7 +203,7 @@ unsafe fn leave_to(
     environment: *const *const c_char,
     is_another: bool,
 ) -> Forgotten {
-    let mut forgotten = Forgotten::default();
+    let mut forgotten = Forgotten::begin();
     table::each(0, usize::MAX, |fd| {
         table::socket(fd).iter().for_each(|socket| forgotten.forget(socket, fd));
     });
