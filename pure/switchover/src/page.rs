@@ -182,6 +182,8 @@ pub struct Sleep {
     pub doorbell: AtomicU32,
     /// It is closed, and will read no more.
     pub gone: AtomicU32,
+    /// Its program has been lent what it received last.
+    pub lends: AtomicU32,
 }
 
 /// Written by a sender that waits for room.

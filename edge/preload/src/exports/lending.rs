@@ -67,7 +67,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
         return int(Err(Errno(libc::ENOBUFS)));
     }
     let pieces = (1 + (len - LEAST_BYTES) / PIECE_BYTES).min(PIECES_MAX);
-    let (got, lent, arrival) = match receive(&socket, fd, pieces, plain) {
+    let (got, lent, arrival) = match receive(&socket, fd, pieces, plain, !from.is_null()) {
         Ok(received) => received,
         Err(error) => return int(Err(error)),
     };
@@ -93,8 +93,14 @@ pub(super) unsafe extern "C-unwind" fn recvfrom_zcopy(
 type Received = Result<(usize, Option<Lent>, Arrival), Errno>;
 
 /// Receives, and lends what comes: where it lies in shared memory, if it lies there in so few pieces, else from
-/// memory of ours.
-fn receive(socket: &SocketRef, fd: c_int, pieces: usize, flags: c_int) -> Received {
+/// memory of ours. Of a connection, the peer's name is asked for only if it is wanted.
+fn receive(
+    socket: &SocketRef,
+    fd: c_int,
+    pieces: usize,
+    flags: c_int,
+    wants_name: bool,
+) -> Received {
     let loan = Loan::new(socket, STREAM_MAX, pieces);
     let mut spare = loans::Spare::take();
     let now = flags & libc::MSG_DONTWAIT != 0;
@@ -113,7 +119,7 @@ fn receive(socket: &SocketRef, fd: c_int, pieces: usize, flags: c_int) -> Receiv
             false => blocking::receive(socket, fd, &[spare.part()], how),
             true => filters::receive_lent(socket, fd, &[spare.part()], how),
         };
-        (got?, of_peer(fd))
+        (got?, if wants_name { of_peer(fd) } else { Arrival::empty() })
     };
     let is_whole = got > 0 || socket.kind() == Kind::Datagram;
     let lent = loan.lent().or_else(|| is_whole.then(|| spare.lend(socket, got)));

@@ -501,6 +501,7 @@ impl Ring<'_> {
             (count, done, at) = (count + 1, done + run, at.wrapping_add(word(run)));
         }
         if done > 0 && !shows {
+            self.note_lends(true);
             let Consumer { tail, held, .. } = &self.direction.consumer;
             held.fetch_add(word(done), Ordering::AcqRel);
             tail.store(at, Ordering::Release);
@@ -615,9 +616,29 @@ impl Ring<'_> {
             return Err(Trouble::Broken);
         }
         if done > 0 && !peek {
+            self.note_lends(false);
             self.advance(begin, tail);
         }
         Ok(done)
+    }
+
+    /// Whether the reader has been lent what it has received last, or has copied it.
+    #[inline]
+    fn note_lends(&self, lends: bool) {
+        let (word, lends) = (&self.direction.consumer.sleep.lends, u32::from(lends));
+        // The sender has a copy of the line: it is written when something changes.
+        if word.load(Ordering::Relaxed) != lends {
+            word.store(lends, Ordering::Relaxed);
+        }
+    }
+
+    /// For the sender: whether the reader leaves the bytes where they are, and has given back most of them. It does not
+    /// fetch them into its cache, so that a ring that fits into the sender's is faster than a larger one.
+    #[inline]
+    pub(crate) fn is_lent(&self) -> bool {
+        let Consumer { held, sleep, .. } = &self.direction.consumer;
+        sleep.lends.load(Ordering::Relaxed) != 0
+            && held.load(Ordering::Relaxed) < word(self.sizes.first) / 2
     }
 
     /// The same in the plainest case: all there is is a few bytes, at most `most`, that lie behind one another. They are

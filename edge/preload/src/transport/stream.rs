@@ -638,7 +638,7 @@ fn through_ring(
     if is_full {
         socket.traffic.tx_full_count.fetch_add(1, Ordering::AcqRel);
     }
-    if (is_full || is_stream) && widen(ring, fd, sent, is_stream) {
+    if (is_full || is_stream) && !ring.is_lent() && widen(ring, fd, sent, is_stream) {
         sent += ring.write(from, is_stream).unwrap_or(0);
     }
     // Another thread may sleep on an instance, having seen room: it is to be notified of room to come.

@@ -74,6 +74,23 @@ fn what_is_read_without_a_copy_stays_until_it_is_given_back() {
     succeeds("zcopy", &[&SHARED, &SPINNING], &[""]);
 }
 
+/// Goal: a stream that is lent, and given back, stays in the ring that fits into the sender's cache. One that is copied, or
+/// kept until there is little room, gets a larger one, where there is memory for it.
+#[test]
+fn a_ring_that_is_lent_grows_only_for_a_program_that_keeps_much() {
+    let place = Place::new("grows");
+    let Some(program) = built(&place, "zcopy") else { return };
+    let grows = |how| {
+        let mut command = place.command(&program);
+        command.args(["pass", how]).envs(SHARED).env("VMA_TRACELEVEL", "debug");
+        let output = command.output().expect("a program");
+        assert!(output.status.success(), "{how}: {output:?}");
+        String::from_utf8_lossy(&output.stderr).contains("sends through a larger ring")
+    };
+    assert!(!grows("lent"));
+    assert_eq!(grows("recv"), grows("kept"));
+}
+
 #[test]
 fn the_extra_functions_do_what_their_mask_says() {
     succeeds("api", &[&SHARED, &SPINNING], &[""]);
