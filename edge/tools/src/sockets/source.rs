@@ -331,9 +331,9 @@ impl Source {
         })
     }
 
-    /// Those that the program wants shown.
-    pub(super) fn shown(&self) -> impl Iterator<Item = (u64, Row)> {
-        self.rows().take(self.shown_max)
+    /// How many of them the program wants shown, the first ones.
+    pub(super) fn shown_max(&self) -> usize {
+        self.shown_max
     }
 
     /// Asks for another level, or other details, of the log. Both are written one higher.

@@ -110,22 +110,26 @@ pub(crate) fn groups() -> Vec<Group> {
 }
 
 fn group(source: &Source) -> Group {
-    let members: Vec<_> = source.shown().map(|(_, row)| member(&row)).collect();
+    // All are counted, as many are listed as the program wants.
+    let mut members: Vec<_> = source.rows().map(|(_, row)| member(&row)).collect();
     let each = |of: fn(&Flow) -> u64| members.iter().map(move |member| of(&member.flow));
     let sum = |of| each(of).fold(0, u64::saturating_add);
+    let flow = Flow {
+        sent: sum(|flow| flow.sent),
+        received: sum(|flow| flow.received),
+        dropped: sum(|flow| flow.dropped),
+        resent: 0,
+    };
+    let more = members.len().saturating_sub(source.shown_max());
+    members.truncate(source.shown_max());
     Group {
         pid: source.pid,
         command: printable(source.command.rsplit('/').next().unwrap_or_default()),
         place: "sockets".to_owned(),
         fresh: true,
-        flow: Flow {
-            sent: sum(|flow| flow.sent),
-            received: sum(|flow| flow.received),
-            dropped: sum(|flow| flow.dropped),
-            resent: 0,
-        },
+        flow,
         members,
-        more: 0,
+        more: u64::try_from(more).unwrap_or(u64::MAX),
         sent_per_s: 0,
         received_per_s: 0,
     }
@@ -206,7 +210,7 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
     if args.details == 2 {
         // What has come since the last report: the first has one before it that is not shown.
         for source in sources(args) {
-            let rows = source.shown();
+            let rows = source.rows();
             before.extend(rows.map(|(at, row)| ((source.pid, at), row)));
             let calls = source.waits().into_iter();
             waited.extend(calls.map(|(call, row)| ((source.pid, call), row)));
@@ -250,11 +254,14 @@ pub(super) fn run(args: &StatArgs) -> Result<(), Failure> {
             println!("VMA Group Membership Information\nGroup                fd number");
         }
         for source in &sources {
-            let rows = source
-                .shown()
-                .filter(|(_, row)| args.sockets.is_empty() || lists(&args.sockets, get(row, "fd")));
             let mut shown = Vec::new();
-            for (at, row) in rows {
+            for (number, (at, row)) in source.rows().enumerate() {
+                let is_wanted = args.sockets.is_empty() || lists(&args.sockets, get(&row, "fd"));
+                if number >= source.shown_max() || !is_wanted {
+                    // It may be shown the next time, with what has come since now.
+                    before.insert((source.pid, at), row);
+                    continue;
+                }
                 let mut delta = row.clone();
                 if args.details == 2 {
                     let new = Row::new();

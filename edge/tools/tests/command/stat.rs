@@ -237,6 +237,41 @@ fn as_many_sockets_are_shown_as_a_program_says() {
         assert_eq!(all["sockets"].as_array().map(Vec::len), Some(expected), "{all}");
         let fds = program.stat("-v 3").matches("Fd=[").count();
         assert_eq!(fds, expected, "{most:?}");
+        program.ask("exchange 50");
+        let mut top = super::command(&["top", "--json", "-d", "0.1"]);
+        top.env("ADVERB_SOCKETS_SHM_DIR", &program.2).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let output = super::finish(top.spawn().expect("the command starts"));
+        let all: Value = serde_json::from_str(&stdout(&output)).expect("valid JSON");
+        let is_it = |group: &&Value| group["pid"].as_u64() == Some(program.0.id().into());
+        let group = all["groups"].as_array().expect("a list").iter().find(is_it).expect("it");
+        assert_eq!((&group["sent"], &group["received"]), (&100.into(), &100.into()), "{group}");
+        assert_eq!(group["members"].as_array().map(Vec::len), Some(expected), "{group}");
+        assert_eq!(group["more"].as_u64(), u64::try_from(3 - expected).ok(), "{group}");
+    }
+}
+
+/// Goal: a socket that is shown when another has gone counts from the last look on, as all do. Method: the listener, which
+/// is the first of three, is closed between two looks, and two are shown.
+#[test]
+fn what_a_socket_had_counted_before_it_is_shown_is_no_rate() {
+    let mut command = Command::new(std::env::current_exe().expect("a path of this test"));
+    command.env("VMA_STATS_FD_NUM", "2");
+    let mut program = Talker::start_by(command, Talker::place("successor"));
+    program.ask("connect");
+    program.ask("exchange 1000");
+    let directory = program.2.to_str().expect("a path in Unicode").to_owned();
+    let words = ["sockets", "stat", "-k", &directory, "-d", "2", "-i", "2", "-c", "1", "--json"];
+    let mut stat = super::command(&words);
+    let stat = stat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    program.ask("unlisten");
+    let text = stdout(&super::finish(stat));
+    let all: Value = serde_json::from_str(&text).expect("valid JSON");
+    let sockets = all["sockets"].as_array().expect("a list");
+    assert_eq!(sockets.len(), 2, "{text}");
+    for socket in sockets {
+        let counted = ["rx_packets", "rx_os_packets"].map(|name| socket[name].as_u64());
+        assert_eq!(counted, [Some(0); 2], "{socket}");
     }
 }
 
@@ -255,6 +290,13 @@ fn what_the_internal_thread_costs_is_shown() {
     program.ask("thread");
     let own = json(&program);
     assert!(own["cpu_ns"].as_u64() > Some(0), "{own}");
+    // It sleeps at the end of its work, from then on for good.
+    let slept = || json(&program)["sleeps"].as_u64() > Some(0);
+    while !slept() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let text = program.stat("-d 2 -v 1");
+    assert!(text.contains("Internal thread: CPU 0 us/s, sleeps 0/s"), "{text}");
     for view in ["-v 1", "-v 3"] {
         let text = program.stat(view);
         assert!(text.contains("Internal thread: CPU "), "{text}");
@@ -487,6 +529,13 @@ fn the_child() {
                 let (server, _) = listener.accept().expect("a connection");
                 println!("done {} {}", client.as_raw_fd(), server.as_raw_fd());
                 kept.push((listener, client, server));
+            }
+            // The listener of the last connection is closed.
+            "unlisten" => {
+                let (listener, client, server) = kept.pop().expect("a connection");
+                drop(listener);
+                ends.extend([client, server]);
+                println!("done listening");
             }
             // One by the name of the library's that carries frames, which needs an owner of an interface.
             "thread" => {
