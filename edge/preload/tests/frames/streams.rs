@@ -933,6 +933,19 @@ fn the_thread_that_carries_frames_is_where_it_was_put() {
         });
         let own = processors(Path::new(&threads).join(server.child.id().to_string()).as_path());
         assert_eq!(own, processors(Path::new("/proc/self")), "the program's own thread stays");
+        drop((client, server));
+        // A file that cannot be opened now is waited for by no thread: it would take the lowest number of a descriptor.
+        fs::remove_file(set.join("tasks")).expect("a file");
+        assert!(Command::new("mkfifo").arg(set.join("tasks")).status().expect("a tool").success());
+        let server = pair.framed_by(&["env", &put[0], &put[1]], "serve block", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        let threads = format!("/proc/{}/task", server.child.id());
+        soon("the thread goes on", || {
+            let mut threads = fs::read_dir(&threads).expect("a process").flatten();
+            let thread = threads.find(|thread| said(&thread.path(), "comm") == "adverb-frames\n");
+            thread.is_some_and(|thread| processors(&thread.path()) == last.to_string())
+        });
     });
 }
 

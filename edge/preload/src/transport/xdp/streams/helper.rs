@@ -3,17 +3,16 @@
 //! While threads of the program take steps, it looks every two milliseconds whether they still do, and no packet wakes
 //! it. Otherwise it sleeps until packets come, or something is due.
 
-use std::ffi::c_int;
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::ffi::{CString, c_int};
+use std::io;
 use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use adverb_sockconf::Level;
 use adverb_sys::affinity;
 
 use super::{Process, step_all};
+use crate::base::raw::Errno;
 use crate::base::{config, log, ppoll, raw};
 
 /// What the program's threads tell the helper.
@@ -48,37 +47,67 @@ pub(super) fn start(process: &'static Process) {
     let Ok(bell) = raw::eventfd_above(super::super::uplink::FD_MIN) else { return };
     super::super::uplink::process().note_own(bell);
     words.bell.store(bell, Ordering::Release);
+    let set = config::get().helper_cpuset.as_deref().and_then(open_set);
     // Signals are the program's: the new thread begins with all of them held back.
     let held = raw::hold_back_all();
     let name = "adverb-frames".to_owned();
-    let started =
-        std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || help(process));
+    let started = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
+        settle(set);
+        help(process);
+    });
     raw::set_mask(held);
-    drop(started);
+    if started.is_err() {
+        set.into_iter().for_each(close);
+    }
+}
+
+fn warn(name: &str, error: &io::Error) {
+    log::print(Level::Warning, || format!("{name}: {error}; the thread runs on any processor"));
+}
+
+fn warn_of_set(error: Errno) {
+    warn("VMA_INTERNAL_THREAD_CPUSET", &io::Error::from_raw_os_error(error.0));
+}
+
+/// Opens the file by which a thread enters a set of processors. That is done in the program's call: a number of a descriptor
+/// that another thread takes for a moment would be missing where the program next expects the lowest.
+fn open_set(set: &str) -> Option<c_int> {
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let open = |name| {
+        let path = CString::new(format!("{set}/{name}")).map_err(|_| Errno(libc::EINVAL))?;
+        raw::open(&path, flags)
+    };
+    // As version 1 of control groups has it, and as version 2 does.
+    let opened = open("tasks").or_else(|first| open("cgroup.threads").map_err(|_| first));
+    let opened = opened.and_then(|file| {
+        let own = raw::copy_above(file, super::super::uplink::FD_MIN);
+        raw::close(file);
+        own
+    });
+    let set = opened.inspect_err(|error| warn_of_set(*error)).ok()?;
+    super::super::uplink::process().note_own(set);
+    Some(set)
+}
+
+fn close(own: c_int) {
+    super::super::uplink::process().forget_own(own);
+    raw::close(own);
 }
 
 /// Goes where the program wants it to be: into a set of processors of the kernel's, and onto some of its processors.
-fn settle() {
-    let config = config::get();
-    let warn = |name: &str, error: std::io::Error| {
-        log::print(Level::Warning, || format!("{name}: {error}; the thread runs on any processor"));
-    };
-    if let Some(set) = &config.helper_cpuset {
-        // As version 1 of control groups has it, and as version 2 does.
-        let files = ["tasks", "cgroup.threads"].map(|name| Path::new(set).join(name));
-        let file = files.iter().find(|file| file.exists()).unwrap_or(&files[0]);
-        let opened = OpenOptions::new().append(true).open(file);
-        let joined = opened.and_then(|mut file| write!(file, "{}", raw::thread_id()));
-        joined.unwrap_or_else(|error| warn("VMA_INTERNAL_THREAD_CPUSET", error));
+fn settle(set: Option<c_int>) {
+    if let Some(set) = set {
+        let joined = raw::write(set, raw::thread_id().to_string().as_bytes());
+        joined.map_or_else(warn_of_set, drop);
+        close(set);
     }
-    if let Some(processors) = &config.helper_processors {
+    if let Some(processors) = &config::get().helper_processors {
         let pinned = affinity::pin_to_cpus(processors);
-        pinned.unwrap_or_else(|error| warn("VMA_INTERNAL_THREAD_AFFINITY", error));
+        pinned.unwrap_or_else(|error| warn("VMA_INTERNAL_THREAD_AFFINITY", &error));
     }
 }
 
 fn help(process: &'static Process) {
-    settle();
     let words = &process.helper;
     loop {
         let now = raw::now_ns();
