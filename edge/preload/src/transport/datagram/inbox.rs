@@ -13,6 +13,8 @@ use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 
+use adverb_sockconf::Level;
+
 use super::asleep::{self, Sleeper};
 use super::attachment::Inbox;
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
@@ -22,7 +24,7 @@ use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::thread::Interrupts;
-use crate::base::{address, config};
+use crate::base::{address, config, log};
 use crate::socket::counters::{add, rise};
 use crate::socket::loans::{Loan, NO_PIECE, PIECES_MAX};
 use crate::socket::policy;
@@ -207,10 +209,16 @@ fn spin(
     budget: &mut SpinBudget,
     most_ns: u64,
 ) -> Option<Outcome> {
-    let (mut rounds, every) = (0_u32, config::get().mailbox_looks);
+    let (mut rounds, mut asked, every) = (0_u32, 0_u32, config::get().mailbox_looks);
     let mut mailbox = attachment::inbox(socket, fd).map(Inbox::mailbox);
     loop {
-        match budget.goes_on(mailbox.is_some()) {
+        let spins = budget.goes_on(mailbox.is_some());
+        if spins != Spin::Look {
+            log::print(Level::Finer, || {
+                format!("fd {fd} has been looked at {rounds} times, by the kernel {asked} times")
+            });
+        }
+        match spins {
             Spin::Look => {}
             Spin::Sleep => return None,
             Spin::Interrupted => return Some(Err(Errno::INTR)),
@@ -225,6 +233,7 @@ fn spin(
             }
             mailbox = mailbox.or_else(|| attachment::inbox(socket, fd).map(Inbox::mailbox));
             let outcome = attempt(socket, fd, request);
+            asked = asked.wrapping_add(1);
             if !matches!(outcome, Err(Errno::AGAIN)) {
                 budget.hit(most_ns);
                 add(&socket.counters.rx_poll_hit, 1);
