@@ -143,6 +143,8 @@ pub(crate) enum Seen {
     Failed(Errno),
     /// Another thread is looking, or this one, further up.
     Busy(bool),
+    /// The program looks no more: it has taken its callback away, perhaps within it.
+    Unfiltered,
 }
 
 /// Has the program look at packets, until one is to be received or there is none.
@@ -161,9 +163,11 @@ pub(crate) fn look(socket: &SocketRef, fd: c_int) -> Seen {
             Shown::Packet(packet) => match looking.decide(fd, packet, spare) {
                 Seen::Nothing => {}
                 Seen::Held => seen = Seen::Held,
-                decided @ (Seen::Admitted(_) | Seen::End | Seen::Failed(_) | Seen::Busy(_)) => {
-                    return decided;
-                }
+                decided @ (Seen::Admitted(_)
+                | Seen::End
+                | Seen::Failed(_)
+                | Seen::Busy(_)
+                | Seen::Unfiltered) => return decided,
             },
         }
     }
@@ -253,8 +257,7 @@ impl<'a> Looking<'a> {
             filter.looking = Some(me);
             Ok((filter.callback, filter.context))
         });
-        // It may have been taken away just now.
-        let (callback, context) = begun.unwrap_or(Err(Seen::Admitted(usize::MAX)))?;
+        let (callback, context) = begun.unwrap_or(Err(Seen::Unfiltered))?;
         Ok(Self { socket, callback, context })
     }
 
@@ -263,10 +266,9 @@ impl<'a> Looking<'a> {
         let id = loans::reserve(self.socket);
         let verdict = self.ask(fd, &packet, id);
         let is_out = loans::is_out(self.socket.key(), id);
-        if table::still(fd, self.socket).is_err() {
-            // The program has closed it.
+        if let Err(closed) = table::still(fd, self.socket) {
             loans::cancel(self.socket.key(), id);
-            return Seen::Nothing;
+            return Seen::Failed(closed);
         }
         match verdict {
             HOLD if is_out => {
@@ -353,6 +355,8 @@ pub(crate) enum Admitted {
     Bytes(usize),
     /// The end of the stream.
     End,
+    /// Whatever comes: there is no callback any more.
+    All,
 }
 
 /// Waits, unless `now`, until something may be received.
@@ -371,6 +375,7 @@ pub(crate) fn admit(socket: &SocketRef, fd: c_int, now: bool) -> Result<Admitted
                 return Ok(Admitted::Bytes(len));
             }
             Seen::End => return Ok(Admitted::End),
+            Seen::Unfiltered => return Ok(Admitted::All),
             Seen::Failed(error) => return Err(error),
             Seen::Busy(true) => return Err(Errno::AGAIN),
             Seen::Busy(false) if !now => raw::nap(OTHERS_NAP_NS),
@@ -422,6 +427,7 @@ pub(crate) fn receive(
         let admitted = match admit(socket, fd, how.now || done > 0 && !how.all) {
             Ok(Admitted::Bytes(len)) => len,
             Ok(Admitted::End) => break,
+            Ok(Admitted::All) => return receive_rest(socket, fd, &cursor, how, done),
             Err(_) if done > 0 => break,
             Err(error) => return Err(error),
         };
@@ -446,6 +452,24 @@ pub(crate) fn receive(
     Ok(done)
 }
 
+/// The callback has gone after `done` bytes: the rest of the call is as without it.
+fn receive_rest(
+    socket: &SocketRef,
+    fd: c_int,
+    cursor: &IoCursor<'_>,
+    how: Receive<'_>,
+    done: usize,
+) -> Answer {
+    let mut rest = [NO_PIECE; PARTS_MAX];
+    let count = cursor.rest(usize::MAX, &mut rest);
+    let how = Receive { now: how.now || done > 0 && !how.all, ..how };
+    match blocking::receive(socket, fd, rest.get(..count).unwrap_or(&[]), how) {
+        Ok(got) => Ok(done + got),
+        Err(_) if done > 0 => Ok(done),
+        Err(error) => Err(error),
+    }
+}
+
 /// Receives on a stream, once, and lends what comes.
 pub(crate) fn receive_lent(
     socket: &SocketRef,
@@ -454,7 +478,11 @@ pub(crate) fn receive_lent(
     mut how: Receive<'_>,
 ) -> Answer {
     raw::cancellation_point();
-    let Admitted::Bytes(len) = admit(socket, fd, how.now)? else { return Ok(0) };
+    let len = match admit(socket, fd, how.now)? {
+        Admitted::Bytes(len) => len,
+        Admitted::End => return Ok(0),
+        Admitted::All => return blocking::receive(socket, fd, parts, how),
+    };
     how.now = true;
     if let Some(loan) = how.loan {
         loan.most.set(loan.most.get().min(len));
@@ -473,7 +501,9 @@ pub(crate) fn receive_one(
     request: Request<'_>,
 ) -> Result<Arrival, Errno> {
     raw::cancellation_point();
-    admit(socket, fd, request.flags & libc::MSG_DONTWAIT != 0)?;
+    if admit(socket, fd, request.flags & libc::MSG_DONTWAIT != 0)? == Admitted::All {
+        return datagram::receive_one(socket, fd, request);
+    }
     let now = request.flags | libc::MSG_DONTWAIT;
     let outcome = datagram::receive_one(socket, fd, Request { flags: now, ..request });
     if request.flags & libc::MSG_PEEK == 0 {
@@ -487,6 +517,13 @@ pub(crate) fn receive_one(
 pub(crate) fn has_news(socket: &SocketRef, fd: c_int) -> bool {
     match look(socket, fd) {
         Seen::Admitted(_) | Seen::Held | Seen::End => true,
+        Seen::Unfiltered => {
+            // What there was it may have had dropped.
+            let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+            let found =
+                multiplex::poll_unfiltered(&mut polled, Some(0), None, &mut Waiting::uncounted());
+            found != Ok(0)
+        }
         Seen::Nothing | Seen::Busy(_) => false,
         Seen::Failed(error) => {
             with(socket, |filter| filter.error = Some(error));

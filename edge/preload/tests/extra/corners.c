@@ -36,6 +36,49 @@ static void held(const int ends[2]) {
 	free(back);
 }
 
+/* What a callback does to its own socket: it goes away, or closes it. */
+static struct { int ends[2], closes, count; vma_recv_callback_retval_t wish; } within;
+
+static vma_recv_callback_retval_t change(int fd, size_t count, struct iovec iov[], struct vma_info_t *info, void *context) {
+	(void)count, (void)iov, (void)info, (void)context;
+	within.count++;
+	if (within.closes) CHECK(!close(fd));
+	else CHECK(!api->register_recv_callback(fd, NULL, NULL));
+	return within.wish;
+}
+
+static void *hello(void *unused) {
+	usleep(20000);
+	CHECK(send(within.ends[0], "later", 5, 0) == 5);
+	return unused;
+}
+
+/* A callback that takes itself away, whatever it decides, leaves a call as it is without one; after a close nothing is
+   looked at any more. */
+static void changes(int domain, int is_stream, int closes, int lends, vma_recv_callback_retval_t wish) {
+	char text[128] = "";
+	int flags = MSG_VMA_ZCOPY_FORCE;
+	pthread_t thread;
+	(is_stream ? stream : mail)(domain, within.ends);
+	warm_up(within.ends);
+	within.closes = closes, within.wish = wish, within.count = 0;
+	CHECK(!api->register_recv_callback(within.ends[1], change, NULL));
+	CHECK(send(within.ends[0], "hello", 5, 0) == 5);
+	if (wish == VMA_PACKET_DROP && !closes) {
+		struct pollfd polled = { .fd = within.ends[1], .events = POLLIN };
+		if (lends) CHECK(poll(&polled, 1, 200) == 0);
+		CHECK(!pthread_create(&thread, NULL, hello, NULL));
+	}
+	ssize_t got = lends ? api->recvfrom_zcopy(within.ends[1], text, sizeof text, &flags, NULL, NULL) : recv(within.ends[1], text, sizeof text, 0);
+	if (closes) CHECK(got < 0 && errno == EBADF);
+	else CHECK(got == 5);
+	const char *bytes = lends && !closes ? ((struct vma_packets_t *)text)->pkts[0].iov[0].iov_base : text;
+	if (!closes) CHECK(!memcmp(bytes, wish == VMA_PACKET_DROP ? "later" : "hello", 5));
+	CHECK(within.count == 1);
+	if (wish == VMA_PACKET_DROP && !closes) pthread_join(thread, NULL);
+	close(within.ends[0]), close(within.ends[1]);
+}
+
 /* Every call that receives gets what the callback leaves to it. */
 static void received(const int ends[2]) {
 	char text[10];
@@ -104,6 +147,8 @@ static void try(int domain, int is_stream) {
 	(is_stream ? stream : mail)(domain, ends);
 	warm_up(ends);
 	CHECK(!api->register_recv_callback(ends[1], look, NULL));
+	for (int way = 0; way < 8; way++)
+		changes(domain, is_stream, way & 1, way >> 1 & 1, way & 4 ? VMA_PACKET_DROP : VMA_PACKET_RECV);
 	held(ends), received(ends), dropped_by_child(ends), dummies(ends, is_stream);
 	close(ends[0]), close(ends[1]);
 	CHECK(send(ends[0], "x", 1, VMA_SND_FLAGS_DUMMY) < 0);
