@@ -272,9 +272,24 @@ fn a_program_of_python_runs_on_the_library() {
     PATHS.map(Place::Here).into_iter().for_each(|place| drop(traffic(place)));
 }
 
+/// Goal: so does what Python offers of the extended interfaces, and what a device without vendor features refuses is refused by the
+/// numbers of such a device.
+#[test]
+fn a_program_of_python_builds_requests_and_reads_completions() {
+    if !has_pyverbs() {
+        return;
+    }
+    PATHS.map(Place::Here).into_iter().for_each(|place| drop(single("builders.py", place)));
+}
+
 /// What `traffic.py` prints.
 pub(crate) fn traffic(place: Place<'_>) -> String {
-    let line = format!("{PYTHON} {SCRIPTS}/traffic.py {} 1", place.device());
+    single("traffic.py", place)
+}
+
+/// What a script prints that is both ends.
+fn single(script: &str, place: Place<'_>) -> String {
+    let line = format!("{PYTHON} {SCRIPTS}/{script} {} 1", place.device());
     let output = place.command(0, &line).output().unwrap();
     assert!(output.status.success(), "{}: {output:?}", place.name());
     String::from_utf8_lossy(&output.stdout).into_owned()
