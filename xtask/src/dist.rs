@@ -11,12 +11,18 @@ use std::process::Command;
 use crate::program::{run, target};
 use crate::{Failure, files, python, readme};
 
+/// What users run.
+const PACKAGES: [&str; 3] = ["adverb-tools", "adverb-libibverbs", "adverb-sockets"];
+
 /// Builds with this profile, and packs to `target/dist`.
 pub(crate) fn dist(root: &Path, profile: &str) -> Result<(), Failure> {
-    let packages = ["adverb-tools", "adverb-libibverbs", "adverb-sockets"];
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root).args(["build", "--locked", "--profile", profile]);
-    cargo.args(packages.iter().flat_map(|name| ["-p", name]));
+    match profile {
+        // With the features that all tests are built with (an example has them, too), so that nothing is built twice.
+        "dev" => cargo.args(["--workspace", "--lib", "--bins", "--example", "lab_peer"]),
+        _ => cargo.args(PACKAGES.iter().flat_map(|name| ["-p", name])),
+    };
     if !cargo.status().map_err(failed("cargo"))?.success() {
         return Err("cargo has not built the packages".to_owned());
     }
