@@ -220,7 +220,7 @@ unsafe fn leave_to(
     let mut together = Together::default();
     // One that has several descriptors may have left by the first.
     for (socket, fd) in all.iter().filter(|(socket, _)| shares_memory(socket)) {
-        if !knows_us || xdp::streams::is_framed(socket) {
+        if !knows_us || xdp::streams::is_bound(socket) {
             give_up(socket, *fd, &mut together);
             continue;
         }
@@ -291,7 +291,7 @@ pub(crate) fn hand_over(over: c_int, fd: c_int) {
 
 /// Another program will have the connection too, and knows of rings.
 fn pass_on(socket: &Socket, fd: c_int) {
-    if xdp::streams::is_framed(socket) {
+    if xdp::streams::is_bound(socket) {
         // Its other end is this process.
         return fallback::leave(socket, fd);
     }

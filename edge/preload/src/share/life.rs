@@ -192,7 +192,7 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
 fn give_back_framed() {
     let mut framed = Vec::new();
     table::each(0, usize::MAX, |fd| {
-        let socket = table::socket(fd).filter(|socket| xdp::streams::is_framed(socket));
+        let socket = table::socket(fd).filter(|socket| xdp::streams::is_bound(socket));
         framed.extend(socket.map(|socket| (socket, fd)));
     });
     let all: Vec<_> = framed.iter().map(|(socket, fd)| (&**socket, *fd)).collect();

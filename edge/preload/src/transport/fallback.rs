@@ -720,9 +720,13 @@ fn inherit(socket: &Socket, segment: &Segment, fd: c_int, (mut bytes, behind): (
     let Some((writer, reader)) = pair(domain.unwrap_or(libc::AF_INET)) else {
         return raw::disconnect(fd);
     };
+    let is_reset = socket.is_reset() && socket.take_error().is_some();
     if give(writer, bytes.as_ptr(), bytes.len()).is_ok_and(|given| given < bytes.len()) {
         raw::disconnect(fd);
     } else {
+        if is_reset && raw::unsent(writer) == Ok(0) {
+            raw::disconnect(writer);
+        }
         raw::shut(writer, libc::SHUT_WR);
         raw::set_file_flags(reader, raw::file_flags(fd).unwrap_or(0));
         let cookie = rendezvous::cookie(fd);

@@ -107,6 +107,13 @@ fn take_error(socket: &Socket, fd: c_int) -> Option<Errno> {
     Some(Errno(error))
 }
 
+/// The same of a call that receives: what had come before a connection of frames was reset comes first.
+fn take_error_unless_unread(socket: &Socket, fd: c_int) -> Option<Errno> {
+    let is_behind = || socket.is_reset() && socket.segment().is_some();
+    let is_one = socket.flags.pending_error.load(Ordering::Relaxed) != 0;
+    if is_one && !is_behind() { take_error(socket, fd) } else { None }
+}
+
 /// Receives what is there. The cursor moves by as many bytes as the answer says.
 pub(crate) fn try_receive(
     socket: &Socket,
@@ -117,7 +124,7 @@ pub(crate) fn try_receive(
     if !how.looked {
         streams::look();
     }
-    if let Some(error) = take_error(socket, fd) {
+    if let Some(error) = take_error_unless_unread(socket, fd) {
         return Step::Failed(error);
     }
     fallback::advance_connection(socket, fd);
@@ -417,6 +424,9 @@ fn receive_after_ring(
 /// The peer is gone: the kernel knows whether it went in peace. Bells are dropped, and counted; what comes behind them
 /// is not ours if the peer has gone back to the kernel since.
 fn last_word(socket: &Socket, segment: &Segment, fd: c_int) -> Step {
+    if socket.is_reset() {
+        return at_reset(socket, fd);
+    }
     let (mut bytes, incoming) = ([0_u8; 512], segment.incoming(socket.end()).direction);
     for _ in 0..SETTLING_LOOKS_MAX {
         let pending = usize::try_from(incoming.pending_bells()).unwrap_or(usize::MAX);
@@ -438,6 +448,17 @@ fn last_word(socket: &Socket, segment: &Segment, fd: c_int) -> Step {
         }
     }
     Step::Moved(0)
+}
+
+/// The ring is empty of a connection that frames have carried, and that was reset: what comes behind, or the error, once,
+/// and the end.
+#[cold]
+fn at_reset(socket: &Socket, fd: c_int) -> Step {
+    if streams::refill(socket) {
+        return Step::Moved(0);
+    }
+    socket.set_route(Route::Kernel);
+    take_error(socket, fd).map_or(Step::Ended, Step::Failed)
 }
 
 /// Goes the way of a send as far as the ring that it would write to. Returns whether there is one.

@@ -57,6 +57,7 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             }
             Some(("quick", bytes)) => quick(stream, bytes.parse().expect("a number")),
             Some(("hand", how)) => hand_on(stream, how),
+            Some(("reset", how)) => outlive(stream, how),
             Some(("unbound", _)) => close_unbound(stream),
             Some(("hold", "on")) => hold_on(stream),
             Some(("hold", option)) => impatient(stream, option),
@@ -703,6 +704,60 @@ fn hold_on(mut stream: TcpStream) {
     println!("said {:?}", (&stream).write(b"?").map_err(|error| error.kind()));
 }
 
+/// Says what is to be read of a connection after it has been reset, and what comes behind that; or something else is asked
+/// before, or a child or another program reads it.
+fn outlive(mut stream: TcpStream, how: &str) {
+    begin(&mut stream);
+    let mut polled = libc::pollfd { fd: stream.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: a structure, which is ours.
+    assert_eq!(unsafe { libc::poll(&raw mut polled, 1, -1) }, 1);
+    assert_eq!(polled.revents, libc::POLLERR | libc::POLLHUP);
+    polled.events = libc::POLLIN | libc::POLLRDHUP;
+    // SAFETY: the same.
+    assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 0) }, 1);
+    println!("said {}", polled.revents & polled.events == polled.events);
+    let read = |room: &mut [u8]| (&stream).read(room).map_err(|error| error.kind());
+    let write = || (&stream).write(b"?").map_err(|error| error.kind());
+    let rest = || {
+        let (mut bytes, mut room) = (Vec::new(), [0; 3000]);
+        let end = loop {
+            match read(&mut room) {
+                Ok(len @ 1..) => bytes.extend_from_slice(&room[..len]),
+                end => break end,
+            }
+        };
+        assert!(bytes == pattern(bytes.len()), "other bytes");
+        println!("said {} {end:?} {:?} {:?}", bytes.len(), read(&mut room), write());
+    };
+    match how {
+        "asked" => println!("said {}", option(&stream, libc::SOL_SOCKET, libc::SO_ERROR)),
+        "written" => println!("said {:?} {:?}", write(), write()),
+        "another" => {
+            let copy = OwnedFd::from(stream.try_clone().expect("a copy"));
+            let cat = Command::new("cat").stdin(copy).env_remove("LD_PRELOAD").output();
+            let cat = cat.expect("a program");
+            let told = String::from_utf8_lossy(&cat.stderr).contains("reset by peer");
+            println!("said {} {told}", cat.stdout.len());
+        }
+        "child" => {
+            // SAFETY: no pointer; the child ends when it has read.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                rest();
+                // SAFETY: no pointer.
+                unsafe { libc::_exit(0) };
+            }
+            // SAFETY: no pointer: a child of ours.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        }
+        _ => {}
+    }
+    if !["another", "child"].contains(&how) {
+        rest();
+    }
+    println!("said done");
+}
+
 /// Connects, and does what lines say.
 pub(crate) fn talk(at: SocketAddr) {
     let mut streams = vec![connect(at)];
@@ -739,6 +794,8 @@ pub(crate) fn talk(at: SocketAddr) {
                 println!("said {} {:?}", rest.len(), end.map(|_| ()));
             }
             "abort" => {
+                stream.write_all(&pattern(number(1))).expect("it is sent");
+                soon("an answer", || unacknowledged(stream) == 0);
                 let linger = libc::linger { l_onoff: 1, l_linger: 0 };
                 let len = libc::socklen_t::try_from(size_of_val(&linger)).expect("a length");
                 let (fd, at) = (stream.as_raw_fd(), (&raw const linger).cast());
@@ -811,6 +868,14 @@ pub(crate) fn talk(at: SocketAddr) {
             _ => panic!("{line}?"),
         }
     }
+}
+
+fn unacknowledged(stream: &TcpStream) -> c_int {
+    let mut count = 0;
+    // SAFETY: an integer, which is ours.
+    let asked = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    assert_eq!(asked, 0);
+    count
 }
 
 fn connect(at: SocketAddr) -> TcpStream {
@@ -1206,12 +1271,42 @@ fn a_reset_is_told_once_and_then_the_end() {
             if what == "give" {
                 owner.signal("STOP");
             } else {
-                assert_eq!(client.ask("abort"), "said aborted");
+                assert_eq!(client.ask("abort 0"), "said aborted");
             }
             assert_eq!(server.ask(what), "said Ok(0) Ok(0)", "{what}");
             assert_eq!(server.await_line("said "), "said Err(BrokenPipe)", "{what}");
             if what == "give" {
                 owner.signal("CONT");
+            }
+        }
+    });
+}
+
+/// Goal: what had come before a reset is read before the program, its child or another one learns of that, as by the kernel,
+/// and where more had come than its ring holds.
+#[test]
+fn what_came_before_a_reset_is_read() {
+    with_namespaces("streams::what_came_before_a_reset_is_read", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for how in ["read", "asked", "written", "child", "another"] {
+            let said = |mut server: Running, bytes: usize, has_frames: bool| {
+                let mut client = talker(&pair, NEAR);
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+                assert_eq!(server.has_frames(), has_frames, "{how}: {}", server.explained());
+                assert_eq!(client.ask(&format!("abort {bytes}")), "said aborted");
+                let mut lines = vec![server.await_line("said ")];
+                while lines.last().is_some_and(|line| line != "said done") {
+                    lines.push(server.await_line("said "));
+                }
+                lines.join(", ").replace(&format!("said {bytes} "), "said all ")
+            };
+            let serve = format!("serve reset {how}");
+            let kernels = Running::start(&mut pair.role(false, &serve, at(NEAR)));
+            let kernels = said(kernels, 20_000, false);
+            for bytes in [64, 20_000, 66_000, 150_000] {
+                let ours = pair.framed_by(&TIGHT, &serve, at(NEAR), None);
+                assert_eq!(said(ours, bytes, true), kernels, "{how} {bytes}");
             }
         }
     });

@@ -80,7 +80,7 @@ static PROCESS: PerProcess<Process> = PerProcess::new();
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 
 /// What both the program's end and its carrier look at.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     /// It is carried by frames no longer.
     is_over: AtomicBool,
@@ -88,8 +88,22 @@ struct Shared {
     is_lost: AtomicBool,
     /// More has come than there is room for in its ring.
     is_full: AtomicBool,
+    /// That, once frames carry the connection no longer.
+    rest: Guarded<Vec<u8>>,
     /// Calls that have sent something whole since something was received.
     sends: AtomicU64,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            is_over: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
+            rest: Guarded::new(Vec::new()),
+            sends: AtomicU64::new(0),
+        }
+    }
 }
 
 impl Shared {
@@ -246,15 +260,47 @@ pub(crate) fn is_bulk(socket: &Socket) -> bool {
 /// The program has read from its ring: there may be room for what has come.
 #[inline]
 pub(crate) fn taken(socket: &Socket) {
-    let Some(framed) = of(socket).filter(|framed| framed.shared.is_full.load(Ordering::Relaxed))
-    else {
+    if !IS_ANY.load(Ordering::Relaxed) {
         return;
-    };
+    }
+    let is_full = |framed: &&Framed| framed.shared.is_full.load(Ordering::Relaxed);
+    let Some(framed) = socket.attached::<Framed>().filter(is_full) else { return };
+    if of(socket).is_none() {
+        refill(socket);
+        return;
+    }
     let now = raw::now_ns();
     with(framed, |carrier| {
         carrier.serve(framed.id, now);
         carrier.step(now);
     });
+}
+
+/// A connection that was reset, and what had come before and found no room in its ring, if this process has that.
+fn left_of(socket: &Socket) -> Option<&Framed> {
+    let framed = socket.attached::<Framed>()?;
+    let Shared { is_over, is_full, .. } = &*framed.shared;
+    let has_rest = is_over.load(Ordering::Acquire) && is_full.load(Ordering::Acquire);
+    (has_rest && !framed.generation.is_inherited()).then_some(framed)
+}
+
+/// What had come before a connection was reset goes into its ring, as far as there is room. Says whether any has.
+#[cold]
+pub(crate) fn refill(socket: &Socket) -> bool {
+    let Some((framed, segment)) = left_of(socket).zip(socket.segment()) else { return false };
+    let Shared { rest, is_full, .. } = &*framed.shared;
+    rest.with(|rest| {
+        let done = carrier::put_into(segment.outgoing(socket.end().other()), rest);
+        rest.drain(..done);
+        is_full.store(!rest.is_empty(), Ordering::Release);
+        done > 0
+    })
+}
+
+/// Whether this process alone has something of a connection: frames carry it, or not all that had come before it was reset
+/// is in its ring.
+pub(crate) fn is_bound(socket: &Socket) -> bool {
+    is_framed(socket) || left_of(socket).is_some() && socket.segment().is_some()
 }
 
 /// The program has set an option of a socket.
@@ -290,7 +336,7 @@ pub(crate) fn resting() {
 pub(crate) enum GivenBack {
     /// Its rings' other end has left: it is the kernel's, or has been reset.
     Back,
-    /// Both streams have ended, and frames carry it no longer: these bytes come behind those in its ring.
+    /// Both streams have ended, or it was reset, and frames carry it no longer: these bytes come behind those in its ring.
     Ended(Vec<u8>),
     /// Frames do not carry it.
     NotFramed,
@@ -301,7 +347,14 @@ pub(crate) enum GivenBack {
 /// The connection goes back to the kernel, with both locks held.
 pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
     let Some(framed) = of(socket) else {
-        return if is_carried(socket) { GivenBack::Stays } else { GivenBack::NotFramed };
+        if is_carried(socket) {
+            return GivenBack::Stays;
+        }
+        let rest = left_of(socket).map(|framed| {
+            framed.shared.is_full.store(false, Ordering::Release);
+            framed.shared.rest.with(std::mem::take)
+        });
+        return rest.map_or(GivenBack::NotFramed, GivenBack::Ended);
     };
     let errno = raw::errno();
     let given = with(framed, |carrier| {

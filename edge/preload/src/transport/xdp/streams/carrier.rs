@@ -23,7 +23,7 @@ use super::habits::{self, Habits};
 use crate::base::iovec::IoCursor;
 use crate::base::raw;
 use crate::socket::state::{Reason, Socket};
-use crate::transport::ring::Segment;
+use crate::transport::ring::{Ring, Segment};
 use crate::transport::{bell, doorbell};
 
 /// An interface whose owner helps, and what is carried by it.
@@ -58,6 +58,8 @@ pub(super) struct Carried {
     /// What has come and found no room in the ring.
     pub(super) rest: Vec<u8>,
     has_told_fin: bool,
+    /// What has come is not to be read any more.
+    is_read_out: bool,
     pub(super) habits: Habits,
 }
 
@@ -316,12 +318,12 @@ impl Carrier {
     }
 
     fn finish_as(&mut self, id: ConnectionId, end: Option<tcp::End>) {
-        let Some(one) = self.carried.remove(&id) else { return };
+        let Some(mut one) = self.carried.remove(&id) else { return };
+        one.keep_rest(&mut self.net, id);
         self.net.tcp().let_go(id);
         self.shut(one.gate);
         // The owner has closed its copy of the socket after that.
         let _ = self.membership.release(one.key);
-        one.shared.is_over.store(true, Ordering::Release);
         let errno = match end {
             Some(tcp::End::TimedOut) => libc::ETIMEDOUT,
             Some(tcp::End::Aborted | tcp::End::Refused | tcp::End::Reset) => libc::ECONNRESET,
@@ -342,10 +344,10 @@ impl Carrier {
                 raw::nap(FAREWELL_NAP_NS);
             }
         }
-        for (id, one) in std::mem::take(&mut self.carried) {
+        for (id, mut one) in std::mem::take(&mut self.carried) {
+            one.keep_rest(&mut self.net, id);
             self.net.tcp().let_go(id);
             self.shut(one.gate);
-            one.shared.is_over.store(true, Ordering::Release);
             one.vanish(libc::ECONNRESET);
         }
     }
@@ -358,8 +360,11 @@ impl Carrier {
         self.reset(id, now_ns);
     }
 
-    /// Resets a connection, and tells its program.
+    /// Resets a connection that was to go to another program, and tells its own, which reads no more of it.
     pub(super) fn reset(&mut self, id: ConnectionId, now_ns: u64) {
+        if let Some(one) = self.carried.get_mut(&id) {
+            one.is_read_out = true;
+        }
         self.net.tcp().with(id, tcp::Connection::abort);
         // The stack forgets it with the reset.
         let end = self.net.tcp().get(id).and_then(tcp::Connection::end);
@@ -448,6 +453,7 @@ impl Carried {
             gate,
             rest: Vec::new(),
             has_told_fin: false,
+            is_read_out: false,
             habits,
         }
     }
@@ -520,16 +526,21 @@ impl Carried {
     pub(super) fn put(&mut self, bytes: &[u8]) -> bool {
         let ring = self.segment.outgoing(self.me);
         if self.rest.is_empty() {
-            let part = [parts_of(bytes.as_ptr().cast_mut(), bytes.len())];
-            let done = ring.write(&mut IoCursor::new(&part), false).unwrap_or(0);
+            let done = put_into(ring, bytes);
             self.rest.extend_from_slice(bytes.get(done..).unwrap_or(&[]));
             return done > 0;
         }
         self.rest.extend_from_slice(bytes);
-        let part = [parts_of(self.rest.as_mut_ptr(), self.rest.len())];
-        let done = ring.write(&mut IoCursor::new(&part), false).unwrap_or(0);
+        let done = put_into(ring, &self.rest);
         self.rest.drain(..done);
         done > 0
+    }
+
+    /// Takes all that has come out of the connection, which ends.
+    fn keep_rest(&mut self, net: &mut Netstack, id: ConnectionId) {
+        while let Some(Some(more)) = net.tcp().with(id, tcp::Connection::receive) {
+            self.put(more.as_ref());
+        }
     }
 
     /// Takes back what is in the ring, and has not been read. The lock for receiving is held.
@@ -562,17 +573,26 @@ impl Carried {
         }
     }
 
-    /// There is no connection any more. The kernel's socket is without one, too.
-    fn vanish(self, errno: c_int) {
-        let Some(socket) = self.socket else { return };
-        if errno == 0 {
-            return; // Both have ended their streams: what is in the ring is to be read.
+    /// There is no connection any more. The kernel's socket is without one, too. What has come is to be read before the
+    /// program learns of that.
+    fn vanish(mut self, errno: c_int) {
+        let rest = std::mem::take(&mut self.rest);
+        let has_rest = !self.is_read_out && !rest.is_empty();
+        let ring = self.segment.outgoing(self.me).direction;
+        let has_unread = has_rest || !self.is_read_out && ring.has_bytes();
+        if has_rest {
+            self.shared.rest.with(|its| *its = rest);
         }
+        self.shared.is_full.store(has_rest, Ordering::Release);
+        self.shared.is_over.store(true, Ordering::Release);
+        let Some(socket) = self.socket.filter(|_| errno != 0) else { return };
         socket.flags.pending_error.store(u8::try_from(errno).unwrap_or(0), Ordering::Relaxed);
+        socket.set_reason(Reason::Reset);
+        if !has_unread {
+            socket.set_route(adverb_switchover::Route::Kernel);
+        }
         socket.flags.is_peer_gone.store(true, Ordering::Release);
         let wakes = self.connection().vanish(false);
-        socket.set_reason(Reason::Reset);
-        socket.set_route(adverb_switchover::Route::Kernel);
         // What sleeps in the kernel is woken by that, and of an error.
         raw::disconnect(self.twin.number());
         bell::wake(wakes);
@@ -593,6 +613,12 @@ impl Carried {
             });
         }
     }
+}
+
+/// Says how many bytes there was room for.
+pub(super) fn put_into(ring: Ring<'_>, bytes: &[u8]) -> usize {
+    let part = [parts_of(bytes.as_ptr().cast_mut(), bytes.len())];
+    ring.write(&mut IoCursor::new(&part), false).unwrap_or(0)
 }
 
 fn parts_of(base: *mut u8, len: usize) -> libc::iovec {
