@@ -12,14 +12,15 @@ use crate::program::{run, target};
 use crate::{Failure, files, python, readme};
 
 /// What users run.
-const PACKAGES: [&str; 3] = ["adverb-tools", "adverb-libibverbs", "adverb-sockets"];
+pub(crate) const PACKAGES: [&str; 3] = ["adverb-tools", "adverb-libibverbs", "adverb-sockets"];
 
 /// Builds with this profile, and packs to `target/dist`.
 pub(crate) fn dist(root: &Path, profile: &str) -> Result<(), Failure> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root).args(["build", "--locked", "--profile", profile]);
     match profile {
-        // With the features that all tests are built with (an example has them, too), so that nothing is built twice.
+        // With the features that all tests are built with (an example has them, too), so that nothing is built twice. The
+        // lints are checked with their own, too.
         "dev" => cargo.args(["--workspace", "--lib", "--bins", "--example", "lab_peer"]),
         _ => cargo.args(PACKAGES.iter().flat_map(|name| ["-p", name])),
     };

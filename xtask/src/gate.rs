@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::program::{target, watch};
-use crate::{DEFAULT_SECONDS, Failure, api, book, files, html, suite, tidy};
+use crate::{DEFAULT_SECONDS, Failure, api, book, dist, files, html, suite, tidy};
 
 /// One step of the gate.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -53,8 +53,11 @@ impl Step {
             Self::Clippy => {
                 let args = ["clippy", "--workspace", "--all-targets", "--all-features"];
                 cargo(root, &[&args[..], &["--", "-D", "warnings"]].concat(), &[])?;
-                // What users get without features.
-                cargo(root, &["clippy", "--package", "adverb", "--", "-D", "warnings"], &[])
+                // What users get without features, and what they run with its own.
+                cargo(root, &["clippy", "--package", "adverb", "--", "-D", "warnings"], &[])?;
+                let packages = dist::PACKAGES.iter().flat_map(|name| ["--package", name]);
+                let args: Vec<&str> = ["clippy", "--locked"].into_iter().chain(packages).collect();
+                cargo(root, &[&args[..], &["--", "-D", "warnings"]].concat(), &[])
             }
             Self::Tidy => tidy::tidy(root),
             Self::Test => suite::test(root),
