@@ -13,12 +13,12 @@ use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use adverb_shm::alive;
 use adverb_switchover::Route;
 
-use crate::base::lock::Lazy;
+use crate::base::lock::{Guarded, Lazy, Lock};
 use crate::base::{config, raw, signal};
 use crate::share::processes;
 use crate::socket::state::{Kind, Reason, Socket};
@@ -40,38 +40,61 @@ pub(crate) struct Prepared {
 
 /// Sockets of which an owner has a copy, and which another program is to have besides; and their lives.
 #[derive(Debug, Default)]
-pub(crate) struct Forgotten {
-    sockets: Vec<(&'static Socket, u32)>,
-    attempt: u64,
+pub(crate) struct Forgotten(Vec<(&'static Socket, u32)>);
+
+/// The copy of a socket that has been forgotten for programs: how many of their starts are not known to have failed.
+#[derive(Debug)]
+struct Shared {
+    socket: &'static Socket,
+    life: u32,
+    starts: usize,
 }
 
-/// Attempts to start a program.
-static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
+/// A start that succeeds is never taken back: an entry goes with its last start that fails, or with the life of its socket.
+static SHARED: Guarded<Vec<Shared>> = Guarded::new(Vec::new());
+
+/// What a fork holds, so that the child gets a list that no thread is in the middle of.
+pub(crate) fn lock() -> &'static Lock {
+    SHARED.lock()
+}
 
 impl Forgotten {
-    fn begin() -> Self {
-        let attempt = ATTEMPTS.fetch_add(1, Ordering::SeqCst) + 1;
-        Self { sockets: Vec::new(), attempt }
-    }
-
     /// If another program is about to have a connection, or may be, to close it here does not end it.
     fn forget(&mut self, socket: &SocketRef, fd: c_int) {
-        let is_copied = &socket.flags.is_copied;
-        if is_copied.load(Ordering::Relaxed) && !raw::ends_with_program(fd) {
-            is_copied.store(false, Ordering::Relaxed);
-            self.sockets.push((socket.socket(), socket.life.load(Ordering::Relaxed)));
-        }
-    }
-
-    /// There is no such program. If another one has been about to be started since, it may have the same sockets.
-    pub(crate) fn undo(self) {
-        if ATTEMPTS.load(Ordering::SeqCst) != self.attempt {
+        if raw::ends_with_program(fd) {
             return;
         }
-        let is_same =
-            |(socket, life): &(&Socket, u32)| socket.life.load(Ordering::Relaxed) == *life;
-        let same = self.sockets.into_iter().filter(is_same);
-        same.for_each(|(socket, _)| socket.flags.is_copied.store(true, Ordering::Relaxed));
+        let (socket, is_copied) = (socket.socket(), &socket.flags.is_copied);
+        let life = socket.life.load(Ordering::Relaxed);
+        SHARED.with(|all| {
+            all.retain(|one| one.life == one.socket.life.load(Ordering::Relaxed));
+            let known = all.iter_mut().find(|one| std::ptr::eq(one.socket, socket));
+            match known {
+                Some(one) => one.starts = one.starts.saturating_add(1),
+                None if !is_copied.load(Ordering::Relaxed) => return,
+                None => all.push(Shared { socket, life, starts: 1 }),
+            }
+            is_copied.store(false, Ordering::Relaxed);
+            self.0.push((socket, life));
+        });
+    }
+
+    /// There is no such program. Another one that has been started, or is about to be, may have the same sockets.
+    pub(crate) fn undo(self) {
+        SHARED.with(|all| {
+            for (socket, life) in self.0 {
+                let is_it = |one: &Shared| std::ptr::eq(one.socket, socket) && one.life == life;
+                let Some(at) = all.iter().position(is_it) else { continue };
+                let Some(one) = all.get_mut(at) else { continue };
+                one.starts = one.starts.saturating_sub(1);
+                if one.starts == 0 {
+                    all.swap_remove(at);
+                    if socket.life.load(Ordering::Relaxed) == life {
+                        socket.flags.is_copied.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+        });
     }
 }
 
@@ -203,7 +226,7 @@ unsafe fn leave_to(
     environment: *const *const c_char,
     is_another: bool,
 ) -> Forgotten {
-    let mut forgotten = Forgotten::begin();
+    let mut forgotten = Forgotten::default();
     table::each(0, usize::MAX, |fd| {
         table::socket(fd).iter().for_each(|socket| forgotten.forget(socket, fd));
     });

@@ -177,6 +177,7 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
     let ours = [
         config::RULES.lock(),
         policy::WISHES.lock(),
+        exec_target::lock(),
         &path_proof::OPENING,
         &doorbell::OPENING,
         filters::lock(),
