@@ -126,7 +126,8 @@ fn send_parts(
         quiet: flags & libc::MSG_NOSIGNAL != 0,
     };
     if flags & libc::MSG_OOB != 0 {
-        let is_left = fallback::leave_now(socket, fd);
+        let may_wait = !how.now && !socket.flags.is_nonblocking.load(Ordering::Relaxed);
+        let is_left = fallback::leave_now(socket, fd, may_wait);
         if is_left && !park::has_to_resend(socket) {
             return None;
         }

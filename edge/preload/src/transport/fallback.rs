@@ -104,17 +104,23 @@ pub(crate) fn leave_for_feature(socket: &Socket, fd: c_int) {
     socket.flags.wants_kernel.store(has_to_wait, Ordering::Relaxed);
 }
 
-/// The same at once, whatever has not been read. Returns false if frames carry it on, or another thread uses it.
+/// The same at once, whatever has not been read. Returns false if frames carry it on, or another thread uses it, for which
+/// a call that may wait waits longer.
 #[cold]
-pub(crate) fn leave_now(socket: &Socket, fd: c_int) -> bool {
+pub(crate) fn leave_now(socket: &Socket, fd: c_int, may_wait: bool) -> bool {
     advance(socket, fd);
     socket.leave_to_kernel(Reason::Feature);
-    leave_now_as(socket, fd, Reason::Feature)
+    let mut waits = if may_wait { Waits::default() } else { Waits::of_call(socket) };
+    leave_within(socket, fd, Reason::Feature, &mut waits)
 }
 
 /// Returns false if nothing has happened, so that it is to be tried again.
 fn leave_now_as(socket: &Socket, fd: c_int, reason: Reason) -> bool {
-    match leave_as(socket, fd, reason, &mut Waits::of_call(socket)) {
+    leave_within(socket, fd, reason, &mut Waits::of_call(socket))
+}
+
+fn leave_within(socket: &Socket, fd: c_int, reason: Reason, waits: &mut Waits) -> bool {
+    match leave_as(socket, fd, reason, waits) {
         Departure::Gone | Departure::OtherFirst => true,
         Departure::Stays | Departure::Busy => false,
     }
@@ -188,7 +194,9 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason, waits: &mut Waits) -> De
         GivenBack::Ended(behind) => behind,
         GivenBack::Stays => return Departure::Stays,
         GivenBack::Back => {
-            socket.set_reason(reason);
+            if !socket.is_reset() {
+                socket.set_reason(reason);
+            }
             push_held(socket, segment, fd);
             return Departure::OtherFirst;
         }
@@ -398,7 +406,7 @@ fn end_stream(socket: &Socket, fd: c_int) {
 }
 
 fn note_left(socket: &Socket) {
-    if socket.reason() != Reason::Bulk {
+    if socket.reason() != Reason::Bulk && !socket.is_reset() {
         socket.set_reason(Reason::Left);
     }
     socket.set_route(Route::Kernel);
