@@ -88,7 +88,7 @@ fn a_ring_that_is_lent_grows_only_for_a_program_that_keeps_much() {
         String::from_utf8_lossy(&output.stderr).contains("sends through a larger ring")
     };
     assert!(!grows("lent"));
-    assert_eq!(grows("recv"), grows("kept"));
+    assert!(grows("recv") && grows("kept"));
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn the_kernel_is_looked_at_as_often_as_its_ratio_says() {
     };
     for (value, ratio) in [(Some("1"), 1), (Some("7"), 7), (Some("0"), 64), (None, 64)] {
         let (all, by_kernel) = looks(value);
-        assert!(all > 1000, "{all}");
+        assert!(all > ratio, "{value:?}: {all}");
         assert_eq!(by_kernel, all / ratio, "{value:?}: {all}");
     }
 }

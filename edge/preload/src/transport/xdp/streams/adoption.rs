@@ -33,7 +33,7 @@ use super::carrier::{Carried, Carrier, Twin, time};
 use super::habits::{self, Habits};
 use super::{Framed, Process, Shared};
 use crate::base::{address, log, raw};
-use crate::socket::state::Socket;
+use crate::socket::state::{Reason, Socket};
 use crate::transport::{fallback, offer};
 
 /// Carries a connection of the kernel's from now on.
@@ -127,6 +127,7 @@ fn break_off(socket: &Socket, fd: c_int) {
     let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     let reset = u8::try_from(libc::ECONNRESET).unwrap_or(u8::MAX);
     socket.flags.pending_error.store(reset, Ordering::Relaxed);
+    socket.set_reason(Reason::Reset);
 }
 
 /// The carrier of the interface with an address; its owner is asked if there is none yet.
