@@ -257,6 +257,24 @@ fn a_query_says_what_a_queue_pair_is_and_was_made_of() {
     }
 }
 
+/// Goal: neither sequence numbers nor keys of a queue pair, or a region, tell those of the next.
+#[test]
+fn sequence_numbers_and_keys_cannot_be_told() {
+    let firsts = || {
+        let bench = Bench::new();
+        let cq = bench.context.create_cq(16).unwrap();
+        let [a, b] = bench.pair(&cq, &cq);
+        let mr = bench.pd.allocate(64, Access::ALL).unwrap();
+        [a.first_psn().get(), b.first_psn().get(), mr.rkey().0]
+    };
+    let all: Vec<_> = (0..8).map(|_| firsts()).collect();
+    let steps = |at: usize| all.windows(2).map(move |pair| pair[1][at].wrapping_sub(pair[0][at]));
+    for at in 0..3 {
+        let steps: std::collections::BTreeSet<_> = steps(at).collect();
+        assert!(steps.len() > 4, "{at}: {all:x?}");
+    }
+}
+
 #[test]
 fn what_is_out_of_bounds_is_refused_with_the_bounds() {
     let bench = Bench::new();

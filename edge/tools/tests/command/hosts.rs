@@ -44,6 +44,7 @@ impl Hosts {
             must(format!("ip -n {name} link set lo up"));
             must(format!("ip -n {name} link set eth0 up"));
             must(format!("ip -n {name} addr add {}/24 dev eth0", address(host)));
+            must(format!("ip -n {name} addr add {}/64 dev eth0 nodad", link_local(host)));
         }
         Some(hosts)
     }
@@ -68,6 +69,10 @@ impl Drop for Hosts {
 
 fn address(host: usize) -> String {
     format!("10.9.7.{}", host + 1)
+}
+
+fn link_local(host: usize) -> String {
+    format!("fe80::9:7:{}", host + 1)
 }
 
 /// Runs a command and returns what it printed, or why it failed.
@@ -107,6 +112,32 @@ fn a_pingpong_between_hosts_needs_no_options() {
     let right = stdout(&output).matches("every byte right").count();
     assert!((2..=3).contains(&right), "{}", stdout(&output));
     assert!(!stderr(&output).is_empty());
+}
+
+/// Goal: a link-local address with its zone does for every command, without a word about devices.
+#[test]
+fn link_local_addresses_with_their_zones_do_for_every_command() {
+    let Some(hosts) = Hosts::new(2) else {
+        return;
+    };
+    let there = format!("{}%eth0", link_local(0));
+    let test = ["--op", "write", "--test", "latency", "-s", "3000", "-n", "20", "--no-floor"];
+    let bench = [&["bench", &there, "--connect-timeout", "30"][..], &test].concat();
+    for words in [&["pingpong", &there, "-n", "5"][..], &bench] {
+        let mut server = hosts.on(0, &[words[0], "--server"]).spawn().expect("the command starts");
+        let output = hosts.on(1, words).output().expect("it runs");
+        server.kill().expect("a child of ours");
+        server.wait().expect("a child of ours");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let said = stdout(&output);
+        assert!(said.contains("device soft_eth0") && said.contains("path udp"), "{said}");
+    }
+    let nodes = format!("{there},[{}%eth0]", link_local(1));
+    let node = |host| hosts.on(host, &["mesh", "--nodes", &nodes, "-D", "1"]).spawn();
+    let both = [0, 1].map(|host| node(host).expect("the command starts"));
+    for output in both.map(finish) {
+        assert_eq!(output.status.code(), Some(0), "{}{}", stderr(&output), stdout(&output));
+    }
 }
 
 /// Goal: a server of `bench` asks its interface for each client what it carries by now.

@@ -1,5 +1,7 @@
 //! `adverb run`, `adverb env` and `adverb doctor`.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
@@ -81,6 +83,38 @@ fn what_is_set_and_what_cannot_work_is_said_beforehand() {
     let explained = stderr(&explained);
     assert!(explained.contains("adverb: ADVERB_PATH=udp"), "{explained}");
     assert!(explained.contains("soft_lo has the GIDs"), "{explained}");
+}
+
+/// Goal: so is that the system loads no library into a program, of which it runs with the rights of another user or group.
+#[test]
+fn a_program_into_which_no_library_is_loaded_is_told_of() {
+    let base = std::env::temp_dir().join(format!("adverb-run-set-{}", std::process::id()));
+    std::fs::create_dir(&base).expect("a place for files");
+    let program = base.join("p");
+    std::fs::copy("/bin/true", &program).expect("a copy");
+    let words = program.to_str().expect("a path of letters");
+    let run = |owner: Option<u32>, mode| {
+        if chown(&program, owner, None).is_err() {
+            return None;
+        }
+        std::fs::set_permissions(&program, Permissions::from_mode(mode)).expect("a file of ours");
+        let [said, quiet] =
+            [&["run"][..], &["run", "--quiet"]].map(|how| adverb(&[how, &["--", words]].concat()));
+        assert_eq!((said.status.code(), quiet.status.code()), (Some(0), Some(0)));
+        assert_eq!(stderr(&quiet), "");
+        Some(stderr(&said))
+    };
+    let plain = run(None, 0o755);
+    let group = run(None, 0o2755);
+    let user = run(Some(65_534), 0o4755);
+    std::fs::remove_dir_all(&base).expect("it was made");
+    assert_eq!(plain.as_deref(), Some(""));
+    let is_told = |said: &str, what| said.contains(what) && said.contains("no software device");
+    assert!(group.as_deref().is_some_and(|said| is_told(said, "is set-group-ID")), "{group:?}");
+    match user {
+        Some(said) => assert!(is_told(&said, "is set-user-ID"), "{said}"),
+        None => println!("skipped: set-user-ID for another user: no right to give a file away"),
+    }
 }
 
 /// Goal: a program that would end because a library is in front of it is told of before, and runs with the other way.
