@@ -11,13 +11,14 @@ static int ring_of(int fd) {
 	return ring;
 }
 
-/* Whether there is a completion within a while, and which. */
+/* Whether there is a completion within a while, and which. It is a while of this thread's own time: on a busy machine it may
+   have no processor for longer than any limit, and then it would have asked but once. */
 static int within(int ring, struct vma_completion_t *completion, int ms) {
-	uint64_t until = now_ns(CLOCK_MONOTONIC) + ms * 1000000ull;
+	uint64_t until = now_ns(CLOCK_THREAD_CPUTIME_ID) + ms * 1000000ull;
 	int count;
 	do {
 		CHECK((count = api->socketxtreme_poll(ring, completion, 1, 0)) >= 0);
-	} while (!count && now_ns(CLOCK_MONOTONIC) < until);
+	} while (!count && now_ns(CLOCK_THREAD_CPUTIME_ID) < until);
 	return count;
 }
 
@@ -89,6 +90,36 @@ static void room(int domain, int is_acquainted) {
 	packet(ring, 100, ends[1]);
 	nothing(ring);
 	close(ends[0]), close(ends[1]);
+}
+
+/* A connection that the program has looked at, or used, before it was told that it has arrived: it is told all the same, and
+   of what comes as well. */
+static void early(int domain, int sends) {
+	struct sockaddr_storage at;
+	int listener = bound(domain, SOCK_STREAM, &at), ring = ring_of(listener), has_connected = 0, ends[2] = { -1, -1 };
+	CHECK(!listen(listener, 4));
+	ends[0] = socket(domain, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	CHECK(connect(ends[0], (struct sockaddr *)&at, length(&at)) < 0 && errno == EINPROGRESS);
+	struct pollfd polled = { .fd = ends[0], .events = POLLOUT };
+	CHECK(poll(&polled, 1, -1) == 1 && polled.revents == POLLOUT);
+	if (sends) CHECK(send(ends[0], bytes, 8, 0) == 8);
+	for (int has_come = !sends; !has_connected || ends[1] < 0 || !has_come;) {
+		struct vma_completion_t completion = next(ring);
+		if (completion.events == VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED) {
+			ends[1] = completion.user_data;
+		} else if (completion.events == VMA_SOCKETXTREME_PACKET) {
+			CHECK(!has_come++ && completion.user_data == (uint64_t)ends[1] && completion.packet.total_len == 8);
+			CHECK(!api->socketxtreme_free_vma_packets(&completion.packet, 1));
+		} else {
+			CHECK(completion.events == EPOLLOUT && completion.user_data == (uint64_t)ends[0] && !has_connected++);
+		}
+	}
+	CHECK(send(ends[1], bytes, 9, 0) == 9);
+	packet(ring, 9, ends[0]);
+	nothing(ring);
+	close(listener), close(ends[0]), close(ends[1]);
+	struct vma_completion_t completion;
+	while (within(ring, &completion, 10)) {}
 }
 
 /* A datagram that is refused is an error, which is told of once and the program's to take; if it does not, what comes next
@@ -259,7 +290,7 @@ int main(void) {
 	CHECK((api = vma_get_api()));
 	for (int six = 0; six < 2; six++) {
 		int domain = six ? AF_INET6 : AF_INET;
-		room(domain, 0), room(domain, 1), refused(domain), threads(domain), unshared(domain);
+		early(domain, 0), early(domain, 1), room(domain, 0), room(domain, 1), refused(domain), threads(domain), unshared(domain);
 		for (int kind = SOCK_STREAM; kind <= SOCK_DGRAM; kind++) copies(domain, kind, 0), copies(domain, kind, 1), child(domain, kind);
 	}
 	example();

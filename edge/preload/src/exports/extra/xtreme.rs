@@ -71,6 +71,8 @@ struct Seat {
     socket: SocketRef,
     /// What the kernel was last asked about it; 0: it does not know it.
     asked: u64,
+    /// It is, or was, on its way to its peer, and the program has not been told yet that it has arrived.
+    is_arriving: bool,
     /// Of a stream, once it is known.
     peer: Option<libc::sockaddr_in>,
     /// The program has been told that it has come to its end.
@@ -308,7 +310,8 @@ impl Desk {
             |seat: &Seat| seat.fd == fd && std::ptr::eq(seat.socket.socket(), socket.socket());
         if !self.seats.iter().any(is_there) {
             self.keep(|seat| seat.fd != fd && table::is_socket(seat.fd, &seat.socket));
-            self.seats.push(Seat { fd, socket, asked: 0, peer: None, has_ended: false });
+            let (is_arriving, peer, has_ended) = (false, None, false);
+            self.seats.push(Seat { fd, socket, asked: 0, is_arriving, peer, has_ended });
         }
         let ring = self.ring;
         if let Some(seat) = self.seat(fd) {
@@ -473,6 +476,8 @@ impl Desk {
             let completion = match seat.socket.kind() {
                 Kind::Listener => self.accept(fd),
                 Kind::Connecting | Kind::Fresh => seat.arrive(self.ring, fd, event.events.into()),
+                // The program has used it meanwhile.
+                Kind::Stream if seat.is_arriving => Some(seat.tell_of_arrival(self.ring, fd)),
                 Kind::Stream | Kind::Datagram => {
                     seat.hear(self.ring, fd, event.events.into(), &mut self.paper, pool)
                 }
@@ -639,6 +644,7 @@ impl Seat {
         if std::mem::replace(&mut self.has_ended, true) {
             return None;
         }
+        self.is_arriving = false;
         let is_shut = self.socket.flags.is_write_shut.load(Ordering::Relaxed);
         let events = if is_shut { events | HUP } else { events };
         Some(Completion { events, user_data: self.socket.user_data_or(fd), ..NOTHING })
@@ -653,12 +659,15 @@ impl Seat {
             self.ask(ring, fd);
             return said;
         }
-        if !is_open {
-            return None;
-        }
+        is_open.then(|| self.tell_of_arrival(ring, fd))
+    }
+
+    /// A connection has arrived.
+    fn tell_of_arrival(&mut self, ring: c_int, fd: c_int) -> Completion {
+        self.is_arriving = false;
         fallback::advance(&self.socket, fd);
         self.ask(ring, fd);
-        Some(Completion { events: OUT, user_data: self.socket.user_data_or(fd), ..NOTHING })
+        Completion { events: OUT, user_data: self.socket.user_data_or(fd), ..NOTHING }
     }
 
     /// The kernel has something for it.
@@ -714,8 +723,10 @@ impl Seat {
 
     /// Has the kernel say what it has to say of it, and no more.
     fn ask(&mut self, ring: c_int, fd: c_int) {
-        let room = if self.wants_kernels_room() { OUT } else { 0 };
-        let wanted = match self.socket.kind() {
+        let kind = self.socket.kind();
+        self.is_arriving |= kind == Kind::Connecting && !self.has_ended;
+        let room = if self.is_arriving || self.wants_kernels_room() { OUT } else { 0 };
+        let wanted = match kind {
             _ if self.has_ended => room,
             Kind::Fresh => 0,
             Kind::Listener => IN,
