@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use adverb_shm::alive;
 
-use crate::base::{raw, thread};
+use crate::base::raw;
+use crate::base::thread::Here;
 
 /// A lock: the thread that holds it, or 0.
 #[derive(Debug, Default)]
@@ -36,7 +37,7 @@ const NAP_NS: i64 = 50_000;
 
 /// The lock is held until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Held<'a>(&'a Lock);
+pub(crate) struct Held<'a>(&'a Lock, Here);
 
 impl Lock {
     /// A lock that is not held.
@@ -47,36 +48,39 @@ impl Lock {
     /// Waits for the lock.
     #[inline]
     pub(crate) fn hold(&self) -> Held<'_> {
-        let me = thread::enter();
+        let here = Here::find();
+        let me = here.enter();
         if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait(me);
         }
-        Held(self)
+        Held(self, here)
     }
 
     /// Waits for the lock, for so long at most: a holder that is no part of this program may be stopped, or have
     /// written nonsense.
     #[inline]
     pub(crate) fn hold_within(&self, most_ns: u64) -> Option<Held<'_>> {
-        let me = thread::enter();
+        let here = Here::find();
+        let me = here.enter();
         if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err()
             && !self.wait_until(me, raw::now_ns().saturating_add(most_ns))
         {
-            thread::leave();
+            here.leave();
             return None;
         }
-        Some(Held(self))
+        Some(Held(self, here))
     }
 
     /// The lock, if it is not held.
     #[inline]
     pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
-        let me = thread::enter();
+        let here = Here::find();
+        let me = here.enter();
         let taken = self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
         if taken.is_err() {
-            thread::leave();
+            here.leave();
         }
-        taken.is_ok().then(|| Held(self))
+        taken.is_ok().then(|| Held(self, here))
     }
 
     #[cold]
@@ -122,7 +126,7 @@ impl Lock {
     /// Lets go of a lock that the calling thread has held since before a fork; in the child, whose
     /// thread has another number, as well.
     pub(crate) fn let_go(&self) {
-        drop(Held(self));
+        drop(Held(self, Here::find()));
     }
 
     /// Whether its last holder has died with it.
@@ -146,7 +150,7 @@ impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.0.store(0, Ordering::Release);
-        thread::leave();
+        self.1.leave();
     }
 }
 

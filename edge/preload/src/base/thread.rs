@@ -2,8 +2,14 @@
 //!
 //! All of it is plain numbers in thread-local storage without destructors, so that it works in
 //! signal handlers and while a thread ends.
+//!
+//! # Safety
+//!
+//! A thread's numbers lie where they are for as long as it runs, also in the child of a fork of its. A [`Here`] says where,
+//! and stays with its thread.
 
 use std::cell::Cell;
+use std::ptr::NonNull;
 
 use adverb_shm::alive::{self, Forking};
 
@@ -96,6 +102,11 @@ impl Thread {
         }
     }
 
+    #[inline]
+    fn is_in_handler(&self) -> bool {
+        self.handler.get().is_some_and(|handler| is_still_in(self, handler))
+    }
+
     #[cold]
     fn find_id(&self) -> u32 {
         self.id.set(alive::thread(raw::thread_id()));
@@ -114,25 +125,52 @@ pub(crate) fn note_woken() {
     with(|thread| thread.has_woken.set(true));
 }
 
+/// Where the calling thread's numbers are: to look that up takes a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Here(NonNull<Thread>);
+
+impl Here {
+    #[inline]
+    pub(crate) fn find() -> Self {
+        with(|thread| Self(NonNull::from(thread)))
+    }
+
+    #[inline]
+    fn thread(&self) -> &Thread {
+        // SAFETY: they are the calling thread's, whose `Here` no other has, and there for as long as it runs.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The calling thread is about to take a lock: from here on handlers wait. Returns its number.
+    #[inline]
+    pub(crate) fn enter(self) -> u32 {
+        let thread = self.thread();
+        thread.depth.set(thread.depth.get().wrapping_add(1));
+        thread.id()
+    }
+
+    /// The calling thread has released a lock; handlers that have waited run now.
+    #[inline]
+    pub(crate) fn leave(self) {
+        let thread = self.thread();
+        thread.depth.set(thread.depth.get().wrapping_sub(1));
+        let due = if thread.depth.get() == 0 { thread.deferred.replace(0) } else { 0 };
+        if due != 0 {
+            raw::let_through(due);
+        }
+    }
+}
+
 /// The calling thread is about to take a lock: from here on handlers wait. Returns its number.
 #[inline]
 pub(crate) fn enter() -> u32 {
-    with(|thread| {
-        thread.depth.set(thread.depth.get().wrapping_add(1));
-        thread.id()
-    })
+    Here::find().enter()
 }
 
 /// The calling thread has released a lock; handlers that have waited run now.
 #[inline]
 pub(crate) fn leave() {
-    let due = with(|thread| {
-        thread.depth.set(thread.depth.get().wrapping_sub(1));
-        if thread.depth.get() == 0 { thread.deferred.replace(0) } else { 0 }
-    });
-    if due != 0 {
-        raw::let_through(due);
-    }
+    Here::find().leave();
 }
 
 /// Handlers of the calling thread wait until this is dropped, as while it holds one of our locks.
@@ -209,7 +247,13 @@ pub(crate) fn end_handler() {
 /// has only been asked in calls that reach as deep.
 #[inline]
 pub(crate) fn is_in_handler() -> bool {
-    with(|thread| thread.handler.get().is_some_and(|handler| is_still_in(thread, handler)))
+    with(Thread::is_in_handler)
+}
+
+/// The calling thread, as others know it, and whether it is in a handler.
+#[inline]
+pub(crate) fn id_and_handler() -> (u32, bool) {
+    with(|thread| (thread.id(), thread.is_in_handler()))
 }
 
 #[cold]

@@ -238,6 +238,9 @@ fn send_any(
         return size(dummy(fd, parts, to()));
     }
     let Some(socket) = table::socket(fd) else { return call() };
+    if socket.kind() == Kind::Datagram {
+        return send_datagram(&socket, fd, parts, to, flags, call);
+    }
     if let [part] = parts
         && (1..=SHORT).contains(&part.iov_len)
         && flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) == 0
@@ -249,15 +252,32 @@ fn send_any(
             return part.iov_len.cast_signed();
         }
     }
-    let granted = match pace(&socket, fd, parts, flags) {
-        Ok(granted) => granted,
-        Err(error) => return size(Err(error)),
-    };
-    charged(&socket, granted, send_on(&socket, fd, parts, to, flags, call))
+    if is_plain(&socket) {
+        return sent(&socket, call());
+    }
+    match send_parts(&socket, fd, parts, flags) {
+        Some(answer) => size(answer),
+        None => sent_of(&socket, parts, call()),
+    }
 }
 
-/// Sends on a socket that is ours, by the way that it has.
-fn send_on(
+/// Sends a datagram when its rate allows that, if it has one.
+fn send_datagram(
+    socket: &SocketRef,
+    fd: c_int,
+    parts: &[libc::iovec],
+    to: impl FnOnce() -> Destination,
+    flags: c_int,
+    call: impl FnOnce() -> libc::ssize_t,
+) -> libc::ssize_t {
+    match pace(socket, fd, parts, flags) {
+        Ok(granted) => charged(socket, granted, send_letter(socket, fd, parts, to, flags, call)),
+        Err(error) => size(Err(error)),
+    }
+}
+
+/// Sends it by the way that its socket has.
+fn send_letter(
     socket: &SocketRef,
     fd: c_int,
     parts: &[libc::iovec],
@@ -267,9 +287,6 @@ fn send_on(
 ) -> libc::ssize_t {
     if is_plain(socket) {
         return sent(socket, call());
-    }
-    if let Some(answer) = send_parts(socket, fd, parts, flags) {
-        return size(answer);
     }
     if !datagram::may_use_mailbox(socket) {
         return sent_of(socket, parts, call());

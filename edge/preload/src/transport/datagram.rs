@@ -42,7 +42,7 @@ pub(crate) use inbox::{
     receive_short,
 };
 use inbox::{IPV6_MULTICAST_ALL, MCAST_MSFILTER};
-pub(crate) use mailbox::{Mailbox, counts};
+pub(crate) use mailbox::{Mailbox, RUN_BYTES, counts};
 pub(crate) use outbox::{forget as forget_ways, mind, send, warm};
 pub(crate) use store::{Store, store, stored};
 

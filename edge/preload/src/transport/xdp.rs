@@ -126,6 +126,17 @@ pub(crate) fn get(socket: &Socket, fd: c_int) -> Option<&Frames> {
     of(socket)
 }
 
+/// Whether a socket has none, nor is about to have any, and there is nothing to be done for others'.
+#[inline]
+pub(crate) fn has_none(socket: &Socket) -> bool {
+    !IS_HAND_OVER_DUE.load(Ordering::Relaxed)
+        && match socket.datagrams.frames.load(Ordering::Acquire) {
+            TAKEN | DECIDING => false,
+            UNDECIDED => !policy::wants_frames(socket),
+            _ => true,
+        }
+}
+
 #[cold]
 fn begin(socket: &Socket, fd: c_int) {
     let errno = raw::errno();

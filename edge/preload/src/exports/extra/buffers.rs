@@ -198,7 +198,12 @@ impl Pool {
         let place = self.place(first)?;
         let buffer = self.buffer(place)?;
         if buffer.is_short(place) {
-            return self.release(place).map(|_| ());
+            buffer.references -= 1;
+            if buffer.references == 0 {
+                self.shorts -= 1;
+                self.free.push(place);
+            }
+            return Some(());
         }
         let packet = buffer.packet.as_ref()?;
         let (places, count) = (packet.places, packet.count);

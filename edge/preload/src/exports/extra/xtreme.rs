@@ -30,7 +30,7 @@ use crate::share::sockets;
 use crate::socket::loans::{Loan, PIECES_MAX, Spare};
 use crate::socket::state::{self, Kind, Socket};
 use crate::socket::table::{self, SocketRef};
-use crate::transport::datagram::{self, Request, Store};
+use crate::transport::datagram::{self, Mailbox, Request, Store};
 use crate::transport::stream::{self, Receive, Step};
 use crate::transport::{bell, fallback, park};
 
@@ -61,6 +61,8 @@ const ERR: u64 = 0x008;
 const HUP: u64 = 0x010;
 const RDHUP: u64 = 0x2000;
 
+const _: () = assert!(SHORT.is_multiple_of(datagram::RUN_BYTES));
+
 /// The length of a packet has 16 bits.
 const PACKET_MAX: usize = 0xffff;
 
@@ -77,6 +79,13 @@ struct Seat {
     peer: Option<libc::sockaddr_in>,
     /// The program has been told that it has come to its end.
     has_ended: bool,
+}
+
+/// Where there is something for a seat.
+#[derive(Clone, Copy, Debug)]
+enum News<'a> {
+    Bytes,
+    Mail(Store<'a>),
 }
 
 /// What packets are copied to: a buffer for short ones, and one for what comes through the kernel.
@@ -425,13 +434,17 @@ impl Desk {
     /// Says what the memory of a seat has to say, if anything.
     #[inline]
     fn look_at(&mut self, at: usize, room: &mut Room, pool: &mut Pool) -> bool {
-        let Some(seat) = self.seats.get_mut(at).filter(|seat| seat.has_memory_news()) else {
-            return false;
-        };
+        let Some(seat) = self.seats.get_mut(at) else { return false };
+        let Some(news) = seat.memory_news() else { return false };
         let fd = seat.fd;
         if !table::is_socket(fd, &seat.socket) {
             self.keep(|seat| table::is_socket(seat.fd, &seat.socket));
             return false;
+        }
+        if let News::Mail(Store::Mailbox(mailbox)) = news
+            && seat.take_mail(mailbox, fd, &mut self.paper, pool, room)
+        {
+            return true;
         }
         let said = seat.serve(fd, &mut self.paper, pool);
         if let Some(completion) = said {
@@ -551,17 +564,21 @@ impl Seat {
         Completion { events: OUT, user_data: self.socket.user_data_or(fd), ..NOTHING }
     }
 
-    /// Whether memory alone says that there is something.
+    /// Where there is something, if memory alone says so.
     #[inline]
-    fn has_memory_news(&self) -> bool {
-        match self.socket.kind() {
+    fn memory_news(&self) -> Option<News<'_>> {
+        let is_there = match self.socket.kind() {
             Kind::Stream if self.wants_room() && self.has_ring_room() => true,
             Kind::Stream if !self.has_ended => {
                 self.socket.segment().is_some_and(|segment| park::has_news(&self.socket, segment))
             }
-            Kind::Datagram => datagram::stored(&self.socket).is_some_and(Store::has_record),
+            Kind::Datagram => {
+                let store = datagram::stored(&self.socket)?;
+                return store.has_record().then_some(News::Mail(store));
+            }
             Kind::Stream | Kind::Fresh | Kind::Listener | Kind::Connecting => false,
-        }
+        };
+        is_there.then_some(News::Bytes)
     }
 
     /// Receives a packet, or finds the end of a stream.
@@ -605,7 +622,32 @@ impl Seat {
         Some(self.packet(fd, len, list, from))
     }
 
-    /// Receives a short packet in the plainest case: how long it is, and where it comes from.
+    /// Says what is in a mailbox, if that is a short packet in the plainest case. False: [`Self::serve`] finds out what
+    /// there is, and nothing has happened.
+    #[inline]
+    fn take_mail(
+        &self,
+        mailbox: &Mailbox,
+        fd: c_int,
+        paper: &mut Paper,
+        pool: &mut Pool,
+        room: &mut Room,
+    ) -> bool {
+        let _errno = raw::KeptErrno::new();
+        let Some(blank) = paper.blank(pool) else { return false };
+        let libc::iovec { iov_base, iov_len } = blank.part();
+        // SAFETY: it has room for as much, in whole runs, and is the paper's alone.
+        let got =
+            unsafe { datagram::receive_short(&self.socket, fd, mailbox, iov_base.cast(), iov_len) };
+        if let Some((len, from)) = got
+            && let Some(blank) = paper.blank.take()
+        {
+            room.put(self.packet(fd, len, (pool.fill(blank, len), 1), short(from)));
+        }
+        got.is_some()
+    }
+
+    /// Receives a few bytes of a connection in the plainest case: how many, and where they come from.
     #[inline]
     fn take_short(
         &self,
@@ -613,15 +655,9 @@ impl Seat {
         paper: &mut Paper,
         pool: &mut Pool,
     ) -> Option<(usize, libc::sockaddr_in)> {
-        let libc::iovec { iov_base, iov_len } = paper.blank(pool)?.part();
-        if self.socket.kind() == Kind::Datagram {
-            // SAFETY: it has room for as much, in whole words, and is the paper's alone.
-            let (len, from) =
-                unsafe { datagram::receive_short(&self.socket, fd, iov_base.cast(), iov_len) }?;
-            return Some((len, short(from)));
-        }
         let from = self.peer?;
-        // SAFETY: as above.
+        let libc::iovec { iov_base, iov_len } = paper.blank(pool)?.part();
+        // SAFETY: it has room for as much, and is the paper's alone.
         let len = unsafe { stream::try_receive_short(&self.socket, fd, iov_base.cast(), iov_len) }?;
         Some((len, from))
     }
@@ -748,6 +784,7 @@ impl Seat {
 }
 
 /// An address as completions have room for: of IPv6 the family and the port alone.
+#[inline]
 fn short(addr: Option<SocketAddr>) -> libc::sockaddr_in {
     let Some(addr) = addr else { return NOTHING.from };
     let ip = match addr.ip().to_canonical() {

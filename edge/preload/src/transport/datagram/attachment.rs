@@ -66,10 +66,13 @@ impl Socket {
     /// The same, and made if need be. A thread that comes second loses, and uses the first's.
     #[inline]
     pub(super) fn udp_attachment_or_new(&self, fd: c_int) -> Option<&UdpAttachment> {
-        self.udp_attachment().or_else(|| {
-            self.attach(UdpAttachment::new(self, fd));
-            self.udp_attachment()
-        })
+        self.udp_attachment().or_else(|| self.attach_udp(fd))
+    }
+
+    #[cold]
+    fn attach_udp(&self, fd: c_int) -> Option<&UdpAttachment> {
+        self.attach(UdpAttachment::new(self, fd));
+        self.udp_attachment()
     }
 }
 

@@ -86,23 +86,22 @@ pub(crate) fn receive_now(socket: &SocketRef, fd: c_int, request: Request<'_>) -
     counted(socket, outcome)
 }
 
-/// Takes the datagram that is there, if it is a short one of at most `most` bytes in the mailbox, in the plainest case.
-/// `None`: [`receive_now`] finds out what there is, and nothing has happened.
+/// Takes the datagram that is in the mailbox of a socket, if it is a short one of at most `most` bytes, in the plainest
+/// case. `None`: [`receive_now`] finds out what there is, and nothing has happened.
 ///
 /// # Safety
 ///
-/// `into` has room for `most` bytes, in whole words of eight, which are nothing else's.
+/// `into` has room for `most` bytes, in whole runs (`RUN_BYTES`), which are nothing else's.
+#[inline]
 pub(crate) unsafe fn receive_short(
     socket: &SocketRef,
     fd: c_int,
+    mailbox: &Mailbox,
     into: *mut u8,
     most: usize,
 ) -> Option<(usize, Option<SocketAddr>)> {
-    if xdp::of(socket).is_some() {
-        return None;
-    }
-    let mailbox = attachment::inbox(socket, fd)?.mailbox();
-    if !mailbox.let_sleeper_wake() {
+    // A mailbox that has been given up is here still.
+    if !socket.datagrams.has_inbox.load(Ordering::Acquire) || !mailbox.let_sleeper_wake() {
         return None;
     }
     let _held = mailbox.hold_readers()?;
@@ -314,11 +313,15 @@ fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<
 /// What others want to know of a mailbox that is read. The readers' lock is held.
 #[inline]
 fn mind_others(socket: &Socket, fd: c_int, mailbox: &Mailbox) {
-    mailbox.let_senders(
-        socket.waiters.sleepers.load(Ordering::SeqCst),
-        socket.waiters.watchers.load(Ordering::SeqCst),
-    );
-    show_groups(socket, fd, mailbox);
+    if mailbox.is_held() {
+        mailbox.let_senders(
+            socket.waiters.sleepers.load(Ordering::SeqCst),
+            socket.waiters.watchers.load(Ordering::SeqCst),
+        );
+    }
+    if mailbox.shows() == Shows::Wanted {
+        show_groups(socket, fd, mailbox);
+    }
 }
 
 /// Remembers how much waits, from a record on.
@@ -549,11 +552,9 @@ pub(super) fn shows_option(fd: c_int) -> (c_int, c_int) {
 /// A sender to a group wants to know what comes of it: from now on the kernel says so,
 /// unless the program could see that, and we say which groups' datagrams are for this socket. The
 /// readers' lock is held.
+#[cold]
 fn show_groups(socket: &Socket, fd: c_int, mailbox: &Mailbox) {
-    if mailbox.shows() != Shows::Wanted
-        || mailbox.is_held()
-        || socket.datagrams.is_kernel_only.load(Ordering::Relaxed)
-    {
+    if mailbox.is_held() || socket.datagrams.is_kernel_only.load(Ordering::Relaxed) {
         return;
     }
     let (level, name) = shows_option(fd);

@@ -36,6 +36,7 @@ use crate::base::shelter::Mapping;
 use crate::transport::rendezvous;
 
 use newest::Newest;
+pub(crate) use newest::RUN_BYTES;
 use proofs::Proofs;
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
 pub(super) use senders::{Expects, Origin, Place, Sender, Sent};

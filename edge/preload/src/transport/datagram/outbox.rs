@@ -398,10 +398,16 @@ impl Outbox {
         self.find(to)
     }
 
-    /// Delivers a short datagram to where the socket is connected to, in the plainest case: as the last one went, and
-    /// nothing has changed since. False: [`Self::plan`] decides, and nothing has happened.
+    /// Delivers a short datagram in the plainest case: to where the last one went, and as that did, since nothing has
+    /// changed. `to` is where the call says, if it says so. False: [`Self::plan`] decides, and nothing has happened.
     #[inline]
-    fn send_short(&mut self, socket: &Socket, part: &libc::iovec, directory: &Directory) -> bool {
+    fn send_short(
+        &mut self,
+        socket: &Socket,
+        part: &libc::iovec,
+        to: Option<&SocketAddr>,
+        directory: &Directory,
+    ) -> bool {
         if socket.datagrams.epoch.load(Ordering::Acquire) != self.peer_turn
             || !self.groups.is_empty()
         {
@@ -410,7 +416,7 @@ impl Outbox {
         let Some(Some(route)) = self.routes.get_mut(self.last) else { return false };
         let here = directory.generation(route.to.port());
         let there = directory::host_if_known().map_or(0, |host| host.generation(route.key));
-        let is_as_before = self.peer == Some(route.to)
+        let is_as_before = to.or(self.peer.as_ref()) == Some(&route.to)
             && route.generations == [here, there]
             && route.generations != [0; 2]
             && route.strangers.is_empty();
@@ -634,6 +640,14 @@ pub(crate) fn send(
     kernel: impl FnOnce() -> Answer,
 ) -> Answer {
     raw::cancellation_point();
+    if let [part] = parts
+        && !is_special
+        && send_short(socket, part, to.as_ref())
+    {
+        add(&socket.counters.tx_packets, 1);
+        add(&socket.counters.tx_bytes, part.iov_len);
+        return Ok(part.iov_len);
+    }
     if socket.datagrams.is_kernel_only.load(Ordering::Acquire) {
         return through_kernel(socket, kernel);
     }
@@ -649,17 +663,6 @@ pub(crate) fn send(
         return through_kernel(socket, kernel);
     };
     let held = socket.sending.hold();
-    if let [part] = parts
-        && (1..=SHORT).contains(&part.iov_len)
-        && to.is_none()
-        && !is_special
-        && ours.outbox(&held, |outbox| outbox.send_short(socket, part, directory))
-    {
-        drop(held);
-        add(&socket.counters.tx_packets, 1);
-        add(&socket.counters.tx_bytes, part.iov_len);
-        return Ok(part.iov_len);
-    }
     let plan =
         ours.outbox(&held, |outbox| outbox.plan(socket, fd, parts, to, is_special, directory));
     drop(held);
@@ -713,6 +716,21 @@ pub(crate) fn send(
     }
     raw::set_errno(errno);
     answer
+}
+
+/// Delivers a short datagram in the plainest case; see [`Outbox::send_short`].
+#[inline]
+fn send_short(socket: &Socket, part: &libc::iovec, to: Option<&SocketAddr>) -> bool {
+    if !(1..=SHORT).contains(&part.iov_len)
+        || socket.datagrams.is_kernel_only.load(Ordering::Acquire)
+        || !xdp::has_none(socket)
+    {
+        return false;
+    }
+    let Some(ours) = socket.udp_attachment() else { return false };
+    let Some(directory) = ours.directory else { return false };
+    let held = socket.sending.hold();
+    ours.outbox(&held, |outbox| outbox.send_short(socket, part, to, directory))
 }
 
 /// Whether a call waits that may.

@@ -9,8 +9,8 @@
 //!
 //! # Safety
 //!
-//! 1. What senders copy from lies in the ring of the mailbox, in one piece, and was written by the caller.
-//! 2. What readers copy to has room for as many bytes, in whole words.
+//! 1. What senders copy from lies in the ring of the mailbox, in one piece, and no other thread writes there.
+//! 2. What readers copy to has room for as many bytes, in whole runs.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -18,8 +18,12 @@ use adverb_shm::line;
 
 /// So many bytes are short: with the word and what there is to know of the record they fill two lines.
 pub(super) const NEWEST_BYTES: usize = WORDS * WORD_BYTES;
-const WORDS: usize = 12;
+const WORDS: usize = RUNS * RUN_WORDS;
 const WORD_BYTES: usize = size_of::<u64>();
+/// They are copied in runs of so many words, and of so many bytes.
+const RUNS: usize = 3;
+const RUN_WORDS: usize = 4;
+pub(crate) const RUN_BYTES: usize = RUN_WORDS * WORD_BYTES;
 
 /// The newest record.
 #[derive(Debug, Default)]
@@ -28,7 +32,7 @@ pub(super) struct Newest {
     /// Where it is in the ring; [`NOWHERE`] while it is written, and if it is a long one.
     at: AtomicU64,
     head: [AtomicU32; 4],
-    bytes: [AtomicU64; WORDS],
+    bytes: [[AtomicU64; RUN_WORDS]; RUNS],
 }
 
 /// No record begins there: cursors have fewer bits.
@@ -59,11 +63,11 @@ impl Newest {
         line::prefetch((&raw const *self).cast::<u8>().wrapping_add(line::LINE_BYTES));
     }
 
-    /// Copies a record of at most [`NEWEST_BYTES`] bytes from the ring, which has them at `source`, in whole words.
+    /// Copies a record of at most [`NEWEST_BYTES`] bytes from the ring, which has as many at `source`.
     ///
     /// # Safety
     ///
-    /// They may be read, and are written by no other thread meanwhile. The senders' lock is held.
+    /// All of those may be read, and are written by no other thread meanwhile. The senders' lock is held.
     #[inline]
     pub(super) unsafe fn put(&self, cursor: u64, head: [u32; 4], source: *const u8, len: usize) {
         self.clear();
@@ -72,10 +76,12 @@ impl Newest {
         for (place, value) in self.head.iter().zip(head) {
             place.store(value, Ordering::Relaxed);
         }
-        for (at, place) in self.bytes.iter().enumerate().take(len.div_ceil(WORD_BYTES)) {
+        let mut source = source.cast::<[u64; RUN_WORDS]>();
+        for (_, run) in Self::runs(len).zip(&self.bytes) {
             // SAFETY: the caller's promise.
-            let word = unsafe { source.cast::<u64>().wrapping_add(at).read() };
-            place.store(word, Ordering::Relaxed);
+            let words = unsafe { source.read() };
+            run.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+            source = source.wrapping_add(1);
         }
         self.at.store(cursor, Ordering::Release);
     }
@@ -91,21 +97,29 @@ impl Newest {
         self.is_still(cursor).then_some(head)
     }
 
-    /// Copies the bytes of the record that begins there, in whole words. False: it is not here any more, and what has
+    /// The runs in which so many bytes lie.
+    #[inline]
+    fn runs(len: usize) -> impl Iterator<Item = usize> {
+        (0..len).step_by(RUN_BYTES)
+    }
+
+    /// Copies the bytes of the record that begins there, in whole runs. False: it is not here any more, and what has
     /// been copied is of no use.
     ///
     /// # Safety
     ///
-    /// `into` has room for `len` bytes, rounded up to whole words, which are nothing else's.
+    /// `into` has room for `len` bytes, rounded up to whole runs, which are nothing else's.
     #[inline]
     pub(super) unsafe fn copy(&self, cursor: u64, into: *mut u8, len: usize) -> bool {
         if self.at.load(Ordering::Acquire) != cursor {
             return false;
         }
-        for (at, place) in self.bytes.iter().enumerate().take(len.div_ceil(WORD_BYTES)) {
-            let target = into.cast::<u64>().wrapping_add(at);
+        let mut target = into.cast::<[u64; RUN_WORDS]>();
+        for (_, [a, b, c, d]) in Self::runs(len).zip(&self.bytes) {
+            let words = [a, b, c, d].map(|place| place.load(Ordering::Relaxed));
             // SAFETY: the caller's promise.
-            unsafe { target.write_unaligned(place.load(Ordering::Relaxed)) };
+            unsafe { target.write_unaligned(words) };
+            target = target.wrapping_add(1);
         }
         self.is_still(cursor)
     }
@@ -126,7 +140,7 @@ mod tests {
     use adverb_shm::file::{Expect, SharedFile};
 
     use super::super::{About, Mailbox, Place, Pushed};
-    use super::NEWEST_BYTES;
+    use super::{NEWEST_BYTES, RUN_BYTES};
     use crate::base::iovec::IoCursor;
 
     fn mailbox(of: &str) -> Mailbox {
@@ -161,8 +175,8 @@ mod tests {
         let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let copied = mailbox.copy(&front, &mut IoCursor::new(&[part])).expect("it has room");
         assert_eq!(copied, front.len);
-        let mut words = vec![0_u64; front.len.div_ceil(size_of::<u64>())];
-        // SAFETY: it has room for as many bytes, in whole words.
+        let mut words = vec![0_u64; front.len.next_multiple_of(RUN_BYTES) / size_of::<u64>()];
+        // SAFETY: it has room for as many bytes, in whole runs.
         if unsafe { mailbox.copy_short(&front, words.as_mut_ptr().cast()) } {
             let again: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             assert_eq!(again.get(..front.len), Some(bytes.as_slice()));

@@ -15,6 +15,7 @@ use super::{
 };
 use adverb_shm::line;
 
+use crate::base::copy;
 use crate::base::iovec::{Fault, IoCursor};
 use crate::base::lock::Held;
 use crate::socket::loans::PIECES_MAX;
@@ -88,6 +89,15 @@ struct Space {
     charge: u32,
 }
 
+impl Space {
+    /// What there is to know of the record.
+    #[inline]
+    fn words(&self, sender: Place, before: u32) -> [u32; 4] {
+        let index = u32::try_from(sender.index).unwrap_or(0);
+        [u32::try_from(self.len).unwrap_or(0), index, before, self.charge]
+    }
+}
+
 /// A mailbox whose owners do not go to sleep, and to which no other sends, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved<'a> {
@@ -143,7 +153,7 @@ fn refusal(word: u64, woken: Option<Sleep>) -> Option<Pushed> {
 
 impl Mailbox {
     fn total(&self) -> u64 {
-        units(self.ring_bytes)
+        u64::try_from(self.ring_bytes / UNIT).unwrap_or(0)
     }
 
     fn at(&self, cursor: u64) -> (*mut u8, usize) {
@@ -242,8 +252,7 @@ impl Mailbox {
         let sender = self.entered(place).filter(|sender| self.has_confirmed(sender))?;
         let start = producer.head.load(Ordering::Relaxed);
         let space = self.space(start, part.iov_len)?;
-        let mut from = IoCursor::new(std::slice::from_ref(part));
-        if !self.fill(&space, place, sender.given(), &mut from) {
+        if !self.fill_short(&space, place, sender.given(), part) {
             return None;
         }
         // As in `push`.
@@ -303,9 +312,7 @@ impl Mailbox {
     /// Writes a record. Returns false if the datagram is not where the program has said. The senders'
     /// lock is held.
     fn fill(&self, space: &Space, sender: Place, before: u32, from: &mut IoCursor<'_>) -> bool {
-        let Space { head, len, charge, .. } = *space;
-        let index = u32::try_from(sender.index).unwrap_or(0);
-        let words = [u32::try_from(len).unwrap_or(0), index, before, charge];
+        let (Space { head, len, .. }, words) = (*space, space.words(sender, before));
         self.write_head(head, words);
         let (mut at, mut left) = (head.wrapping_add(1), len);
         while left > 0 {
@@ -317,15 +324,43 @@ impl Mailbox {
             left -= copied;
             at = at.wrapping_add(units(copied));
         }
-        let (newest, (source, room)) =
-            (&self.header().published.newest, self.at(head.wrapping_add(1)));
-        if len <= NEWEST_BYTES.min(room) {
-            // SAFETY: in the ring, whose units are of whole words (rule 2); the lock is held (rule 3).
+        self.put_newest(space, words);
+        true
+    }
+
+    /// The same of a datagram that is in one place, and short enough for a look at whether it is so in the ring to pay.
+    #[inline]
+    fn fill_short(&self, space: &Space, sender: Place, before: u32, part: &libc::iovec) -> bool {
+        let (target, room) = self.at(space.head.wrapping_add(1));
+        if space.len > room {
+            return self.fill(
+                space,
+                sender,
+                before,
+                &mut IoCursor::new(std::slice::from_ref(part)),
+            );
+        }
+        let words = space.words(sender, before);
+        self.write_head(space.head, words);
+        // SAFETY: in the ring, where there is room for it (rule 2), and the lock is held (rule 3); the program's promise.
+        let is_there = unsafe { copy::copy(target, part.iov_base.cast(), space.len) };
+        if is_there {
+            self.put_newest(space, words);
+        }
+        is_there
+    }
+
+    /// Has what has been written of a record beside the word as well, if it is short. The senders' lock is held.
+    #[inline]
+    fn put_newest(&self, space: &Space, words: [u32; 4]) {
+        let (newest, Space { head, len, .. }) = (&self.header().published.newest, *space);
+        let (source, room) = self.at(head.wrapping_add(1));
+        if len <= NEWEST_BYTES && NEWEST_BYTES <= room {
+            // SAFETY: so much lies in the ring (rule 2), and the lock is held (rule 3).
             unsafe { newest.put(head, words, source, len) };
         } else {
             newest.forget(head);
         }
-        true
     }
 
     fn charge(&self, space: &Space) {
@@ -480,7 +515,7 @@ impl Mailbox {
     ///
     /// # Safety
     ///
-    /// `into` has room for as many bytes, in whole words of eight, which are nothing else's.
+    /// `into` has room for as many bytes, in whole runs (`RUN_BYTES`), which are nothing else's.
     #[inline]
     pub(crate) unsafe fn copy_short(&self, front: &Front, into: *mut u8) -> bool {
         let newest = &self.header().published.newest;

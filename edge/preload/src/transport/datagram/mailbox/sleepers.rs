@@ -135,7 +135,7 @@ impl Mailbox {
     #[inline]
     fn is_only_reader(&self) -> bool {
         let consumer = &self.header().consumer;
-        let (me, is_handler) = (thread::id(), thread::is_in_handler());
+        let (me, is_handler) = thread::id_and_handler();
         if !is_handler && consumer.reader.load(Ordering::Relaxed) == me {
             return consumer.is_shared.load(Ordering::Relaxed) == 0;
         }
@@ -188,6 +188,7 @@ impl Mailbox {
 
     /// Ends the maker's hold, once no thread can be asleep that does not know of the mailbox:
     /// `strangers` of them sleep in calls, and `watchers` epoll instances know the socket.
+    #[cold]
     pub(crate) fn let_senders(&self, strangers: u32, watchers: u32) {
         let header = self.header();
         if header.consumer.hold.load(Ordering::Relaxed) != 0
