@@ -12,6 +12,7 @@ use crate::base::raw;
 use crate::socket::state::Socket;
 use crate::transport::bell;
 use crate::transport::ring::{Ring, Segment};
+use crate::transport::xdp::streams;
 
 /// Whether there is anything new to look at, going by memory alone. True for a socket without rings.
 #[inline]
@@ -142,16 +143,17 @@ pub(crate) fn readiness(socket: &Socket, segment: &Segment) -> i16 {
     let incoming = segment.incoming(socket.end());
     let outgoing = segment.outgoing(socket.end());
     let fin = incoming.direction.producer.fin.load(Ordering::Acquire) != 0;
+    let ended = fin || streams::has_fin(socket);
     let gone = socket.flags.is_peer_gone.load(Ordering::Acquire);
     let read_shut = socket.flags.is_read_shut.load(Ordering::Relaxed);
     let write_shut = socket.flags.is_write_shut.load(Ordering::Relaxed);
     if incoming.direction.has_bytes() || fin || gone || read_shut {
         events |= libc::POLLIN | libc::POLLRDNORM;
     }
-    if fin || gone || read_shut {
+    if ended || gone || read_shut {
         events |= libc::POLLRDHUP;
     }
-    if (fin || gone || read_shut) && write_shut {
+    if (ended || gone || read_shut) && write_shut {
         events |= libc::POLLHUP;
     }
     let void = gone || outgoing.direction.consumer.sleep.gone.load(Ordering::Relaxed) != 0;

@@ -63,6 +63,7 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             Some(("hold", option)) => impatient(stream, option),
             _ if mode == "urgent" => urge(stream),
             _ if mode == "hold" => hold(stream),
+            _ if mode == "hup" => hear_of_the_end(stream),
             _ if mode == "first" => close_first(stream),
             _ if mode == "wish" => wish(stream),
             _ if ["more", "cork"].contains(&mode.as_str()) => in_two(stream, &mode),
@@ -704,6 +705,28 @@ fn hold_on(mut stream: TcpStream) {
     println!("said {:?}", (&stream).write(b"?").map_err(|error| error.kind()));
 }
 
+/// Says whether it hears of the end of the peer's stream before it reads any of that, and how much it reads slowly, at edges.
+fn hear_of_the_end(mut stream: TcpStream) {
+    begin(&mut stream);
+    let instance = Epoll::new(0);
+    instance.add(stream.as_raw_fd(), libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET);
+    let mut polled = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: a structure, which is ours.
+    let count = unsafe { libc::poll(&raw mut polled, 1, 5_000) };
+    println!("said {count} {}", polled.revents == libc::POLLRDHUP);
+    stream.set_nonblocking(true).expect("an option");
+    let (mut got, mut room) = (0, [0; 3000]);
+    loop {
+        match stream.read(&mut room).map_err(|error| error.kind()) {
+            Ok(0) => return println!("said {got}"),
+            Ok(len) => got += len,
+            Err(ErrorKind::WouldBlock) => _ = instance.wait(),
+            Err(error) => panic!("{error}"),
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
 /// Says what is to be read of a connection after it has been reset, and what comes behind that; or something else is asked
 /// before, or a child or another program reads it.
 fn outlive(mut stream: TcpStream, how: &str) {
@@ -1308,6 +1331,26 @@ fn what_came_before_a_reset_is_read() {
                 let ours = pair.framed_by(&TIGHT, &serve, at(NEAR), None);
                 assert_eq!(said(ours, bytes, true), kernels, "{how} {bytes}");
             }
+        }
+    });
+}
+
+/// Goal: a program hears at once that its peer has ended its stream, also where more has come than its ring holds; at edges
+/// it misses neither the rest nor the end.
+#[test]
+fn the_end_of_a_stream_is_told_before_the_rest_is_read() {
+    with_namespaces("streams::the_end_of_a_stream_is_told_before_the_rest_is_read", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for bytes in [64, 66_000, 150_000] {
+            let mut server = pair.framed_by(&TIGHT, "serve hup", at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+            assert!(server.has_frames(), "{bytes}: {}", server.explained());
+            client.tell(&format!("half {bytes} 0"));
+            assert_eq!(server.await_line("said "), "said 1 true", "{bytes}");
+            assert_eq!(server.await_line("said "), format!("said {bytes}"));
+            assert_eq!(client.await_line("said "), "said 0 Ok(())");
         }
     });
 }

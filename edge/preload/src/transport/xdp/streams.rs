@@ -86,6 +86,8 @@ struct Shared {
     is_over: AtomicBool,
     /// It has been reset, by another process than the one that carries it.
     is_lost: AtomicBool,
+    /// The peer has ended its stream. The end is in the ring once all that came before is.
+    has_fin: AtomicBool,
     /// More has come than there is room for in its ring.
     is_full: AtomicBool,
     /// That, once frames carry the connection no longer.
@@ -99,6 +101,7 @@ impl Default for Shared {
         Self {
             is_over: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
+            has_fin: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             rest: Guarded::new(Vec::new()),
             sends: AtomicU64::new(0),
@@ -366,6 +369,13 @@ pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
     });
     raw::set_errno(errno);
     given.unwrap_or(GivenBack::Stays)
+}
+
+/// Whether the peer of a connection that frames carry has ended its stream, however much of it the program has to read yet.
+#[inline]
+pub(crate) fn has_fin(socket: &Socket) -> bool {
+    let is_told = |framed: &Framed| framed.shared.has_fin.load(Ordering::Acquire);
+    IS_ANY.load(Ordering::Relaxed) && socket.attached::<Framed>().is_some_and(is_told)
 }
 
 /// Whether a connection that frames have carried is over: both streams have ended, and there is no other end any more.

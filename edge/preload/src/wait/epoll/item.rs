@@ -222,7 +222,8 @@ impl Item {
                     return 0;
                 };
                 let ready = events_of(socket, segment, self.via);
-                look.ends = ready & ENDS;
+                let is_in_ring = segment.incoming(socket.end()).direction.has_fin();
+                look.ends = ready & ENDS | if is_in_ring { END_IN_RING } else { 0 };
                 if self.events & libc::EPOLLET as u32 != 0 && !self.is_edge(*look, ready) {
                     return 0;
                 }
@@ -500,6 +501,9 @@ const ALL: i16 = libc::POLLIN
 const ROOM: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// Events that come once, and stay.
 const ENDS: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+
+/// Of a connection of frames that comes later than `POLLRDHUP`, behind what there was no room for.
+const END_IN_RING: i16 = libc::POLLIN;
 
 /// How long a watcher sleeps that waits for what the kernel has not brought yet.
 const BLOCKED_NAP_NS: i64 = 50_000;

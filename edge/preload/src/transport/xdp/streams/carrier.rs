@@ -513,6 +513,9 @@ impl Carried {
         if has_moved {
             self.wake(self.connection().wake_reader());
         }
+        if has_fin(connection) && !self.shared.has_fin.swap(true, Ordering::AcqRel) {
+            self.wake(self.connection().wake_at_fin());
+        }
         self.rest.is_empty() && connection.is_at_end() && connection.end().is_none()
     }
 
@@ -612,6 +615,19 @@ impl Carried {
                 raw::send(twin.number(), &[0]).is_ok() && repair::wake_readers(twin).is_ok()
             });
         }
+    }
+}
+
+/// Whether the peer has ended its stream.
+fn has_fin(connection: &tcp::Connection<Vec<u8>>) -> bool {
+    match connection.state() {
+        State::CloseWait | State::Closing | State::LastAck | State::TimeWait => true,
+        State::Closed => connection.end().is_none(),
+        State::Established
+        | State::FinWait1
+        | State::FinWait2
+        | State::SynReceived
+        | State::SynSent => false,
     }
 }
 
