@@ -25,6 +25,7 @@ use crate::waiting::{self, Attempt};
 use adverb_ibv::rdma_cm::{Command, Request};
 use libc::{c_char, c_int, c_void};
 use slots::Slot;
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -90,8 +91,9 @@ unsafe extern "C-unwind" fn open(path: *const c_char, flags: c_int, mode: libc::
 
 unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, len: usize) -> isize {
     if channel::is_ours(fd) {
+        let has_waited = Cell::new(false);
         // SAFETY: the caller's contract.
-        return match waiting::until(&move || unsafe { attempt(fd, bytes, len) }) {
+        return match waiting::until(&|| unsafe { attempt(fd, (bytes, len), &has_waited) }) {
             Ok(()) => isize::try_from(len).unwrap_or(isize::MAX),
             Err(error) => {
                 errno::set(error);
@@ -157,20 +159,30 @@ unsafe fn command(bytes: *const c_void, len: usize) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len.min(COMMAND_MAX)) }.to_vec()
 }
 
-/// Carries out what was written to a descriptor of ours, or says that it has to wait for an event.
+/// Carries out what was written to a descriptor of ours, or says that it has to wait for an event: as in the kernel, for good
+/// if the descriptor is closed meanwhile.
 ///
 /// # Safety
 ///
 /// As for `write`.
-unsafe fn attempt(fd: c_int, bytes: *const c_void, len: usize) -> Answer<Attempt> {
-    let channel = channel::find(fd).ok_or(Errno(libc::EBADF))?;
+unsafe fn attempt(
+    fd: c_int,
+    (bytes, len): (*const c_void, usize),
+    has_waited: &Cell<bool>,
+) -> Answer<Attempt> {
+    let Some(channel) = channel::find(fd) else {
+        return if has_waited.get() { Ok(Attempt::Waits(NONE)) } else { Err(Errno(libc::EBADF)) };
+    };
     // SAFETY: the caller's promise.
     let bytes = unsafe { command(bytes, len) };
     let Request { command, place } =
         Request::parse(&bytes).map_err(|error| Errno(error.errno()))?;
     let waits = matches!(command, Command::GetEvent) && channel.waits();
     let answer = match commands::carry_out(&channel, command, place.len, &memory::read) {
-        Err(AGAIN) if waits => return Ok(Attempt::Waits(fd)),
+        Err(AGAIN) if waits => {
+            has_waited.set(true);
+            return Ok(Attempt::Waits(fd));
+        }
         other => other?,
     };
     let len = answer.len().min(place.len);
@@ -179,6 +191,9 @@ unsafe fn attempt(fd: c_int, bytes: *const c_void, len: usize) -> Answer<Attempt
     }
     Ok(Attempt::Done)
 }
+
+/// No descriptor: `poll` leaves it out.
+const NONE: c_int = -1;
 
 /// The kernel's device.
 const DEVICE: &CStr = c"/dev/infiniband/rdma_cm";
