@@ -457,6 +457,9 @@ fn hand_on(mut stream: TcpStream, how: &str) {
     };
     std::io::stdin().read_line(&mut String::new()).expect("a line");
     let fd = stream.as_raw_fd();
+    if how == "watched" {
+        return watch(stream);
+    }
     if ["child", "standard"].contains(&how) {
         return keep_at_hand(stream, how);
     }
@@ -551,6 +554,26 @@ fn keep_at_hand(stream: TcpStream, how: &str) {
     drop(stream);
     // SAFETY: no pointer: a child of ours.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+}
+
+/// An epoll instance tells of the connection after another program has been started that has it, too.
+fn watch(stream: TcpStream) {
+    let fd = stream.into_raw_fd();
+    // SAFETY: no pointer.
+    let watch = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 7 };
+    let event = &raw mut event;
+    // SAFETY: a structure, which is ours.
+    assert_eq!(unsafe { libc::epoll_ctl(watch, libc::EPOLL_CTL_ADD, fd, event) }, 0);
+    // SAFETY: the same.
+    assert_eq!(unsafe { libc::epoll_wait(watch, event, 1, 5000) }, 1);
+    // SAFETY: no pointer.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }, 0);
+    let status = Command::new("true").env_remove("LD_PRELOAD").status().expect("a program");
+    assert!(status.success(), "{status}");
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::epoll_wait(watch, event, 1, 5000) }, 1);
+    inherit(fd);
 }
 
 /// Ends a stream when the peer has ended its own, and reads nothing of that. The end is not to be seen behind more than the
@@ -1680,7 +1703,7 @@ fn what_follows_gets_what_a_ring_did_not_hold() {
     with_namespaces("streams::what_follows_gets_what_a_ring_did_not_hold", || {
         let pair = Pair::new();
         let _owner = pair.owner();
-        for how in WAYS.into_iter().chain(["child", "standard"]) {
+        for how in WAYS.into_iter().chain(["child", "standard", "watched"]) {
             for (front, rest) in
                 [(&TIGHT[..], 64), (&TIGHT[..], 66_000), (&TIGHT[..], 150_000), (&[][..], 350_000)]
             {

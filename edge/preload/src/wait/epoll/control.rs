@@ -363,7 +363,10 @@ impl Epoll {
             self.mark(at, item, epfd);
             start_polling(polled, at, item);
         } else {
-            let _ = kernel_control(epfd, op, fd, item.events, item.data);
+            // A connection that has been put in the place of one that had ended is new to the kernel.
+            if kernel_control(epfd, op, fd, item.events, item.data) == Err(Errno(libc::ENOENT)) {
+                let _ = kernel_control(epfd, libc::EPOLL_CTL_ADD, fd, item.events, item.data);
+            }
             item.is_polled = false;
             polled.retain(|polled| *polled != at);
         }
