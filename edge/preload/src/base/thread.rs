@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use adverb_shm::alive::{self, Forking};
 
 use crate::base::pace::Pace;
-use crate::base::raw;
+use crate::base::{raw, signal};
 
 /// One thread's own numbers.
 #[derive(Debug)]
@@ -109,8 +109,12 @@ impl Thread {
 
     #[cold]
     fn find_id(&self) -> u32 {
-        self.id.set(alive::thread(raw::thread_id()));
-        self.id.get()
+        let id = alive::thread(raw::thread_id());
+        // A `vfork` child uses the memory of its parent's thread, which goes on with it.
+        if !signal::is_vfork_child() {
+            self.id.set(id);
+        }
+        id
     }
 }
 

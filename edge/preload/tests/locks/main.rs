@@ -18,6 +18,13 @@ mod thread;
 /// The room that they know.
 mod base {
     pub(crate) use crate::{pace, raw, thread};
+
+    pub(crate) mod signal {
+        /// No process here has another one's memory.
+        pub(crate) fn is_vfork_child() -> bool {
+            false
+        }
+    }
 }
 
 use std::process::{Child, Command};
