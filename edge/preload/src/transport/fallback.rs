@@ -729,10 +729,16 @@ fn inherit(socket: &Socket, segment: &Segment, fd: c_int, (mut bytes, behind): (
         return raw::disconnect(fd);
     };
     let is_reset = socket.is_reset() && socket.take_error().is_some();
-    if give(writer, bytes.as_ptr(), bytes.len()).is_ok_and(|given| given < bytes.len()) {
+    if is_reset {
+        widen(reader, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, bytes.len());
+    }
+    let is_given =
+        !give(writer, bytes.as_ptr(), bytes.len()).is_ok_and(|given| given < bytes.len());
+    // A reset takes what has not arrived; an end in its place would say that nothing is missing.
+    if !is_given || is_reset && !arrives(writer) {
         raw::disconnect(fd);
     } else {
-        if is_reset && raw::unsent(writer) == Ok(0) {
+        if is_reset {
             raw::disconnect(writer);
         }
         raw::shut(writer, libc::SHUT_WR);
@@ -746,6 +752,27 @@ fn inherit(socket: &Socket, segment: &Segment, fd: c_int, (mut bytes, behind): (
     }
     raw::close(writer);
     raw::close(reader);
+}
+
+/// Makes a buffer of a socket hold as much, as far as the kernel allows. What it spends on the bytes it counts, too.
+fn widen(fd: c_int, name: c_int, forced: c_int, bytes: usize) {
+    let wanted = c_int::try_from(bytes.saturating_mul(2)).unwrap_or(c_int::MAX / 4);
+    let wanted = wanted.min(c_int::MAX / 4);
+    if raw::set_option(fd, libc::SOL_SOCKET, forced, wanted).is_err() {
+        let _ = raw::set_option(fd, libc::SOL_SOCKET, name, wanted);
+    }
+}
+
+/// Whether all that was given to a connection within this host is at its other end, for which it takes a moment.
+fn arrives(writer: c_int) -> bool {
+    let until = raw::now_ns() + ARRIVING_NS;
+    loop {
+        match raw::unsent(writer) {
+            Ok(0) => return true,
+            Ok(_) if raw::now_ns() < until => raw::nap(ARRIVING_NAP_NS),
+            Ok(_) | Err(_) => return false,
+        }
+    }
 }
 
 /// Two ends of a connection of this process with itself.
@@ -833,6 +860,9 @@ const TIMEOUT_NS: u64 = 10_000_000_000;
 /// What every process is granted for the asking, unless the system has been told otherwise (`wmem_max`, tcp(7)):
 /// where the kernel holds more by itself, asking might make it less.
 const GRANTED_BYTES: c_int = 2 * 212_992;
+/// How long bytes take to the other end of a connection within this host, and how long a nap is meanwhile.
+const ARRIVING_NS: u64 = 20_000_000;
+const ARRIVING_NAP_NS: i64 = 100_000;
 /// How long an end that closes waits for a reader that takes nothing: a call that another process holds up takes
 /// less than a second.
 const STALLED_NS: u64 = 800_000_000;

@@ -63,7 +63,7 @@ fn is_near(ours: SocketAddr, theirs: SocketAddr) -> bool {
 /// The end that connected, to `theirs`: offers rings, if the peer is one that looks for them.
 pub(crate) fn offer(socket: &Socket, fd: c_int, theirs: SocketAddr) {
     socket.set_end(End::Client);
-    if streams::adopt(socket, fd) {
+    if streams::adopt(socket, fd) || socket.is_reset() {
         return;
     }
     if rendezvous::place().is_none() {
@@ -242,7 +242,7 @@ fn open(path: &CStr) -> Option<Segment> {
 /// The end that accepted: takes the rings that the peer has offered, if it has. No other thread may be
 /// sending or receiving on the socket.
 pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
-    if streams::adopt(socket, fd) {
+    if streams::adopt(socket, fd) || socket.is_reset() {
         return true;
     }
     let port = socket.rendezvous.port.load(Ordering::Relaxed);

@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 
 use adverb_netstack::{Limits, Netstack};
 use adverb_sockconf::Level;
+use adverb_switchover::Route;
 use adverb_sys::fork::Generation;
 use adverb_sys::netdev;
 use adverb_sys::repair::{self, Snapshot};
@@ -89,6 +90,7 @@ pub(super) fn adopt(
                 log::print(Level::Warning, || format!("fd {fd}: it stays in repair: reset"));
                 tell_of_reset(carrier, key, lent);
                 break_off(socket, fd);
+                socket.set_route(Route::Kernel);
             }
         }
         let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
