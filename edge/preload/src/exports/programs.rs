@@ -213,10 +213,10 @@ unsafe extern "C-unwind" fn posix_spawn(
     // SAFETY: the program's promise.
     let program = path_of(unsafe { given(path) });
     // SAFETY: the program's promise.
-    let forgotten = unsafe { exec_target::prepare_child(program.as_deref(), environment) };
+    let counted = unsafe { exec_target::prepare_child(program.as_deref(), environment) };
     let answer = real!(posix_spawn(pid, path, actions, attributes, arguments, environment));
     if answer != 0 {
-        forgotten.undo();
+        counted.undo();
     }
     answer
 }
@@ -233,10 +233,10 @@ unsafe extern "C-unwind" fn posix_spawnp(
     // SAFETY: the program's promise.
     let program = unsafe { given(file) }.and_then(exec_target::find);
     // SAFETY: the program's promise.
-    let forgotten = unsafe { exec_target::prepare_child(program.as_deref(), environment) };
+    let counted = unsafe { exec_target::prepare_child(program.as_deref(), environment) };
     let answer = real!(posix_spawnp(pid, file, actions, attributes, arguments, environment));
     if answer != 0 {
-        forgotten.undo();
+        counted.undo();
     }
     answer
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use adverb_shm::alive;
 use adverb_switchover::Route;
 
-use crate::base::lock::{Guarded, Lazy, Lock};
+use crate::base::lock::Lazy;
 use crate::base::{config, raw, signal};
 use crate::share::processes;
 use crate::socket::state::{Kind, Reason, Socket};
@@ -35,66 +35,31 @@ pub(crate) struct Prepared {
     unnamed: Vec<(&'static Socket, Option<u32>)>,
     /// Those among them that the next program will have.
     passed_on: Vec<&'static Socket>,
-    forgotten: Forgotten,
+    counted: Counted,
 }
 
-/// Sockets of which an owner has a copy, and which another program is to have besides; and their lives.
+/// Sockets that another program is to have besides, and their lives.
 #[derive(Debug, Default)]
-pub(crate) struct Forgotten(Vec<(&'static Socket, u32)>);
+pub(crate) struct Counted(Vec<(&'static Socket, u32)>);
 
-/// The copy of a socket that has been forgotten for programs: how many of their starts are not known to have failed.
-#[derive(Debug)]
-struct Shared {
-    socket: &'static Socket,
-    life: u32,
-    starts: usize,
-}
-
-/// A start that succeeds is never taken back: an entry goes with its last start that fails, or with the life of its socket.
-static SHARED: Guarded<Vec<Shared>> = Guarded::new(Vec::new());
-
-/// What a fork holds, so that the child gets a list that no thread is in the middle of.
-pub(crate) fn lock() -> &'static Lock {
-    SHARED.lock()
-}
-
-impl Forgotten {
+impl Counted {
     /// If another program is about to have a connection, or may be, to close it here does not end it.
-    fn forget(&mut self, socket: &SocketRef, fd: c_int) {
+    fn count(&mut self, socket: &SocketRef, fd: c_int) {
         if raw::ends_with_program(fd) {
             return;
         }
-        let (socket, is_copied) = (socket.socket(), &socket.flags.is_copied);
         let life = socket.life.load(Ordering::Relaxed);
-        SHARED.with(|all| {
-            all.retain(|one| one.life == one.socket.life.load(Ordering::Relaxed));
-            let known = all.iter_mut().find(|one| std::ptr::eq(one.socket, socket));
-            match known {
-                Some(one) => one.starts = one.starts.saturating_add(1),
-                None if !is_copied.load(Ordering::Relaxed) => return,
-                None => all.push(Shared { socket, life, starts: 1 }),
-            }
-            is_copied.store(false, Ordering::Relaxed);
-            self.0.push((socket, life));
-        });
+        socket.note_taker();
+        self.0.push((socket.socket(), life));
     }
 
     /// There is no such program. Another one that has been started, or is about to be, may have the same sockets.
     pub(crate) fn undo(self) {
-        SHARED.with(|all| {
-            for (socket, life) in self.0 {
-                let is_it = |one: &Shared| std::ptr::eq(one.socket, socket) && one.life == life;
-                let Some(at) = all.iter().position(is_it) else { continue };
-                let Some(one) = all.get_mut(at) else { continue };
-                one.starts = one.starts.saturating_sub(1);
-                if one.starts == 0 {
-                    all.swap_remove(at);
-                    if socket.life.load(Ordering::Relaxed) == life {
-                        socket.flags.is_copied.store(true, Ordering::Relaxed);
-                    }
-                }
-            }
-        });
+        let is_same =
+            |(socket, life): &(&Socket, u32)| socket.life.load(Ordering::Relaxed) == *life;
+        for (socket, _) in self.0.into_iter().filter(is_same) {
+            socket.identity.takers.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -146,8 +111,8 @@ pub(crate) unsafe fn prepare(
     let errno = raw::errno();
     // A parent has not counted a `vfork` child in its memory.
     // SAFETY: the caller's promise.
-    let forgotten = unsafe { leave_to(program, environment, signal::is_vfork_child()) };
-    let mut prepared = Prepared { forgotten, ..Prepared::default() };
+    let counted = unsafe { leave_to(program, environment, signal::is_vfork_child()) };
+    let mut prepared = Prepared { counted, ..Prepared::default() };
     if !signal::is_vfork_child() {
         table::each(0, usize::MAX, |fd| prepared.unname(fd));
         arena::remove_process();
@@ -179,7 +144,7 @@ impl Prepared {
 
     /// It has not come to that, and `errno` says why.
     pub(crate) fn undo(self) {
-        self.forgotten.undo();
+        self.counted.undo();
         if signal::is_vfork_child() {
             return;
         }
@@ -207,12 +172,12 @@ impl Prepared {
 pub(crate) unsafe fn prepare_child(
     program: Option<&Path>,
     environment: *const *const c_char,
-) -> Forgotten {
+) -> Counted {
     let errno = raw::errno();
     // SAFETY: the caller's promise.
-    let forgotten = unsafe { leave_to(program, environment, true) };
+    let counted = unsafe { leave_to(program, environment, true) };
     raw::set_errno(errno);
-    forgotten
+    counted
 }
 
 /// Leaves what is in shared memory to a program: where it finds it, or else to the kernel. `is_another`: this
@@ -225,13 +190,13 @@ unsafe fn leave_to(
     program: Option<&Path>,
     environment: *const *const c_char,
     is_another: bool,
-) -> Forgotten {
-    let mut forgotten = Forgotten::default();
+) -> Counted {
+    let mut counted = Counted::default();
     table::each(0, usize::MAX, |fd| {
-        table::socket(fd).iter().for_each(|socket| forgotten.forget(socket, fd));
+        table::socket(fd).iter().for_each(|socket| counted.count(socket, fd));
     });
     if !has_rings() {
-        return forgotten;
+        return counted;
     }
     // SAFETY: the caller's promise.
     let knows_us = program.is_some_and(|program| unsafe { is_one_of_us(program, environment) });
@@ -254,14 +219,14 @@ unsafe fn leave_to(
         }
     }
     together.finish();
-    forgotten
+    counted
 }
 
 /// A connection is put where programs expect their terminal: it may be used by the C library's own
 /// streams, and by whatever program comes next.
 pub(crate) fn prepare_standard(fd: c_int) {
     if let Some(socket) = table::socket(fd) {
-        socket.flags.is_copied.store(false, Ordering::Relaxed);
+        socket.note_taker();
     }
     if let Some(socket) = in_shared_memory(fd) {
         let errno = raw::errno();
@@ -303,7 +268,7 @@ fn give_up<'a>(socket: &'a Socket, fd: c_int, together: &mut Together<'a>) {
 /// more; if not, the connection goes back to the kernel.
 pub(crate) fn hand_over(over: c_int, fd: c_int) {
     let Some(socket) = table::socket(fd) else { return };
-    socket.flags.is_copied.store(false, Ordering::Relaxed);
+    socket.note_taker();
     datagram::give_up(&socket, fd);
     if takes_over(over) {
         pass_on(&socket, fd);

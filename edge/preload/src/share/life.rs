@@ -177,7 +177,6 @@ fn locks() -> impl Iterator<Item = &'static Lock> {
     let ours = [
         config::RULES.lock(),
         policy::WISHES.lock(),
-        exec_target::lock(),
         &path_proof::OPENING,
         &doorbell::OPENING,
         filters::lock(),

@@ -33,6 +33,9 @@ parts! {
     pub(crate) struct Identity {
         /// Other programs that have it, or may have.
         strangers: AtomicU32,
+        /// Starts of programs that have its descriptor, or may have, and that are not known to have failed; and how often it
+        /// has been passed on.
+        takers: AtomicU32,
         /// The process that made it or accepted it, and the descriptor's number there.
         owner: AtomicU32,
         owner_fd: AtomicU32,
@@ -65,7 +68,7 @@ parts! {
         has_least: AtomicBool,
         /// It came with its descriptor from another program, which may have it still.
         is_adopted: AtomicBool,
-        /// The owner of an interface did not answer, and has or will have a copy of its descriptor; no other program has.
+        /// The owner of an interface did not answer, and has or will have a copy of its descriptor.
         is_copied: AtomicBool,
         /// A thread of this process has its locks, in the midst of a call, for longer than others wait.
         is_held_up: AtomicBool,

@@ -322,6 +322,11 @@ impl Socket {
         self.counters.reset();
     }
 
+    /// Another program is about to have it, or may be: to close it here does not end a connection.
+    pub(crate) fn note_taker(&self) {
+        self.identity.takers.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Remembers for statistics which process uses it, and under which number.
     pub(crate) fn set_owner(&self, process: u32, fd: c_int) {
         self.identity.owner.store(process, Ordering::Relaxed);

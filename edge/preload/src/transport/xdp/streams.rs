@@ -413,7 +413,7 @@ pub(crate) fn is_lost(socket: &Socket) -> bool {
 }
 
 /// Whether an owner that does not answer has, or will have, a copy of a connection's socket: one that this process has
-/// asked, or its parent.
+/// asked, or its parent. No other program has it.
 pub(crate) fn is_copied(socket: &Socket, fd: c_int) -> bool {
     let is_late = |own: SocketAddr| {
         PROCESS.get().carriers.with(|carriers| {
@@ -421,7 +421,9 @@ pub(crate) fn is_copied(socket: &Socket, fd: c_int) -> bool {
             its.is_none_or(|carrier| carrier.membership.is_stuck())
         })
     };
-    socket.flags.is_copied.load(Ordering::Relaxed) && address::name(fd, false).is_some_and(is_late)
+    socket.flags.is_copied.load(Ordering::Relaxed)
+        && socket.identity.takers.load(Ordering::Relaxed) == 0
+        && address::name(fd, false).is_some_and(is_late)
 }
 
 /// What is to be done about a connection that its program closes, or whose stream it ends.
