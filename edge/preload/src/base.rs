@@ -5,7 +5,7 @@
 //! ```text
 //! raw, real, ppoll    system calls, and the real functions of the C library
 //! address, iovec, copy        sockaddr, iovec, and copies that survive a wrong pointer
-//! signal, shelter, thread     handlers, faults, what each thread has for itself
+//! signal, shelter, thread, vfork      handlers, faults, what each thread and what a `vfork` child has
 //! lock, forks, confined       locks, and what happens to them in a fork; `seccomp`
 //! heap, few       memory, but not the program's       locals   addresses of this host
 //! config, logic, log, pace    settings, lines of the log, how regular a thread's waits are
@@ -30,3 +30,4 @@ pub(crate) mod real;
 pub(crate) mod shelter;
 pub(crate) mod signal;
 pub(crate) mod thread;
+pub(crate) mod vfork;

@@ -22,37 +22,17 @@
 #![expect(clippy::as_conversions, reason = "handlers are numbers to the kernel")]
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use crate::base::real::real;
 use crate::base::thread::{self, Handler, Interrupts};
-use crate::base::{copy, log, raw, shelter};
+use crate::base::{copy, log, raw, shelter, vfork};
 
 const SIGNALS: usize = 65;
 
 /// What the program has set for each signal: handler and flags.
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
 static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
-/// The process whose handlers these are: in a child of `vfork`, which shares our memory but not
-/// our handlers, it is another.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
-
-/// This process is whose memory this is, from now on.
-pub(crate) fn settle_in() {
-    PROCESS.store(raw::process_id(), Ordering::Relaxed);
-}
-
-/// Whose memory this is is not asked any more.
-pub(crate) fn move_out() {
-    PROCESS.store(0, Ordering::Relaxed);
-}
-
-/// Whether this is a process that borrows another's memory, until it executes something.
-pub(crate) fn is_vfork_child() -> bool {
-    let process = PROCESS.load(Ordering::Relaxed);
-    process != 0 && process != raw::process_id()
-}
-
 /// Whether the program has handlers, and whether it has any that end calls for good.
 static HAS_HANDLERS: AtomicBool = AtomicBool::new(false);
 static HAS_HARD_HANDLERS: AtomicBool = AtomicBool::new(false);
@@ -274,7 +254,7 @@ pub(crate) fn sigaction(
 ) -> c_int {
     let null = std::ptr::null();
     let index = usize::try_from(signal).ok().filter(|index| (1..SIGNALS).contains(index));
-    let (Some(index), false) = (index, is_vfork_child()) else {
+    let (Some(index), false) = (index, vfork::is_child()) else {
         let new = new.map_or(null, std::ptr::from_ref);
         return next_sigaction(signal, new, old.map_or(std::ptr::null_mut(), std::ptr::from_mut));
     };

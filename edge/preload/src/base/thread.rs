@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use adverb_shm::alive::{self, Forking};
 
 use crate::base::pace::Pace;
-use crate::base::{raw, signal};
+use crate::base::{raw, vfork};
 
 /// One thread's own numbers.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Thread {
     fn find_id(&self) -> u32 {
         let id = alive::thread(raw::thread_id());
         // A `vfork` child uses the memory of its parent's thread, which goes on with it.
-        if !signal::is_vfork_child() {
+        if !vfork::is_child() {
             self.id.set(id);
         }
         id

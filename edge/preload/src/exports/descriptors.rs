@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
-use crate::base::{copy, signal};
+use crate::base::{copy, vfork};
 use crate::exports::extra::xtreme;
 use crate::share::{closing, exec_target, sockets};
 use crate::socket::table;
@@ -24,7 +24,7 @@ use crate::wait::epoll;
 fn closes(fd: c_int) {
     doorbell::closes(fd..=fd);
     xtreme::closes(&(fd..=fd));
-    if (table::socket(fd).is_some() || epoll::of(fd).is_some()) && !signal::is_vfork_child() {
+    if (table::socket(fd).is_some() || epoll::of(fd).is_some()) && !vfork::is_child() {
         let errno = raw::errno();
         xtreme::leaves(fd);
         closing::forget(fd);
@@ -34,7 +34,7 @@ fn closes(fd: c_int) {
 
 /// A descriptor has been made that stands for what another does.
 fn copied(old: c_int, new: c_int) {
-    if new < 0 || new == old || signal::is_vfork_child() {
+    if new < 0 || new == old || vfork::is_child() {
         return;
     }
     table::clear(new).map(crate::socket::state::Socket::release).unwrap_or(());
@@ -136,7 +136,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
             xtreme::closes(&(number(first)..=number(last)));
         }
     }
-    if closes_all && !signal::is_vfork_child() {
+    if closes_all && !vfork::is_child() {
         let each = if others_keep_theirs { exec_target::prepare_standard } else { closes };
         table::each(first as usize, last as usize, each);
     }

@@ -40,7 +40,7 @@ unsafe extern "C-unwind" fn connect(
     len: libc::socklen_t,
 ) -> c_int {
     raw::cancellation_point();
-    let socket = table::socket(fd).filter(|_| !crate::base::signal::is_vfork_child());
+    let socket = table::socket(fd).filter(|_| !crate::base::vfork::is_child());
     if let Some(socket) = &socket {
         // SAFETY: the program's promise about the address.
         let peer = unsafe { address::given(to, len) };

@@ -19,7 +19,7 @@ use adverb_shm::alive;
 use adverb_switchover::Route;
 
 use crate::base::lock::Lazy;
-use crate::base::{config, raw, signal};
+use crate::base::{config, raw, vfork};
 use crate::share::processes;
 use crate::socket::state::{Kind, Reason, Socket};
 use crate::socket::table::{self, SocketRef};
@@ -85,7 +85,7 @@ pub(crate) fn in_shared_memory(fd: c_int) -> Option<SocketRef> {
             && cookie
                 .is_none_or(|cookie| socket.rendezvous.cookie.load(Ordering::Relaxed) == cookie)
     };
-    if !signal::is_vfork_child() {
+    if !vfork::is_child() {
         return table::socket(fd).filter(|socket| is_it(socket, None));
     }
     let cookie = Some(rendezvous::cookie(fd)).filter(|cookie| *cookie != 0)?;
@@ -111,9 +111,9 @@ pub(crate) unsafe fn prepare(
     let errno = raw::errno();
     // A parent has not counted a `vfork` child in its memory.
     // SAFETY: the caller's promise.
-    let counted = unsafe { leave_to(program, environment, signal::is_vfork_child()) };
+    let counted = unsafe { leave_to(program, environment, vfork::is_child()) };
     let mut prepared = Prepared { counted, ..Prepared::default() };
-    if !signal::is_vfork_child() {
+    if !vfork::is_child() {
         table::each(0, usize::MAX, |fd| prepared.unname(fd));
         arena::remove_process();
         // What it has besides descriptors goes when others see that it is another program.
@@ -145,7 +145,7 @@ impl Prepared {
     /// It has not come to that, and `errno` says why.
     pub(crate) fn undo(self) {
         self.counted.undo();
-        if signal::is_vfork_child() {
+        if vfork::is_child() {
             return;
         }
         arena::add_process(alive::me());

@@ -13,7 +13,7 @@ use adverb_shm::alive;
 use adverb_switchover::Route;
 
 use crate::base::lock::Lock;
-use crate::base::{config, confined, forks, heap, raw, real, signal, thread};
+use crate::base::{config, confined, forks, heap, raw, real, signal, thread, vfork};
 use crate::share::{exec_target, processes};
 use crate::socket::ownership::Reserved;
 use crate::socket::state::{self, Kind, Socket};
@@ -32,7 +32,7 @@ static BEGIN: extern "C" fn() = begin;
 static END: extern "C" fn() = end;
 
 extern "C" fn begin() {
-    signal::settle_in();
+    vfork::settle_in();
     // SAFETY: the function takes pointers to functions of the type it wants, or none.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     adopt_descriptors();
@@ -41,7 +41,7 @@ extern "C" fn begin() {
 
 /// The program ends in peace: its peers see that as if it had closed everything.
 extern "C" fn end() {
-    if signal::is_vfork_child() || confined::is_confined() {
+    if vfork::is_child() || confined::is_confined() {
         return;
     }
     table::each(0, usize::MAX, |fd| {
@@ -60,7 +60,7 @@ extern "C" fn end() {
 /// on it makes those alone that it would make without us. So all that can be done beforehand is done, as
 /// if it were about to end.
 pub(crate) fn confine() {
-    if signal::is_vfork_child() || confined::is_confined() {
+    if vfork::is_child() || confined::is_confined() {
         return;
     }
     signal::guard();
@@ -89,7 +89,7 @@ pub(crate) fn confine() {
     if crate::share::stats::remove() {
         rendezvous::clear_away();
     }
-    signal::move_out();
+    vfork::move_out();
     confined::confine(is_passthrough);
     raw::set_errno(errno);
 }
@@ -258,7 +258,7 @@ extern "C" fn in_child() {
         }
     }
     if !is_confined {
-        signal::settle_in();
+        vfork::settle_in();
         arena::add_process(alive::me());
     }
     if thread::is_in_handler() {

@@ -28,7 +28,7 @@ use crate::base::lock::Lock;
 use adverb_shm::alive;
 use adverb_sys::random;
 
-use crate::base::{address, confined, raw, signal, thread};
+use crate::base::{address, confined, raw, thread, vfork};
 use crate::transport::rendezvous::{self, Reach, Table};
 
 adverb_shm::layout! {
@@ -335,7 +335,7 @@ pub(crate) fn notify(number: u32) -> bool {
 /// sends bells, or gets them.
 #[inline]
 pub(crate) fn closes(fds: RangeInclusive<c_int>) {
-    if *fds.end() >= FD_MIN && !signal::is_vfork_child() {
+    if *fds.end() >= FD_MIN && !vfork::is_child() {
         SENDER.closes(&fds);
         SPARES.iter().for_each(|spare| spare.bell.socket.closes(&fds));
     }

@@ -19,9 +19,9 @@ mod thread;
 mod base {
     pub(crate) use crate::{pace, raw, thread};
 
-    pub(crate) mod signal {
+    pub(crate) mod vfork {
         /// No process here has another one's memory.
-        pub(crate) fn is_vfork_child() -> bool {
+        pub(crate) fn is_child() -> bool {
             false
         }
     }

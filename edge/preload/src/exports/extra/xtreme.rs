@@ -23,7 +23,7 @@ use crate::base::forks::{self, Rank};
 use crate::base::iovec::IoCursor;
 use crate::base::lock::Guarded;
 use crate::base::raw::{self, Errno};
-use crate::base::{address, config, copy, signal};
+use crate::base::{address, config, copy, vfork};
 use crate::exports::extra::buffers::{Blank, Buffer, Pool, SHORT};
 use crate::exports::extra::rings;
 use crate::share::sockets;
@@ -247,7 +247,7 @@ pub(crate) fn leaves(fd: c_int) {
 
 /// Descriptors are about to be closed: sockets of rings among them have no seat any more, until they get another ring.
 pub(crate) fn closes(fds: &RangeInclusive<c_int>) {
-    if !signal::is_vfork_child() && rings::closes(fds) {
+    if !vfork::is_child() && rings::closes(fds) {
         HALL.with(|Hall { desks, pool }| {
             for desk in desks.extract_if(.., |desk| fds.contains(&desk.ring)) {
                 desk.paper.blank.into_iter().for_each(|blank| pool.put_back(blank));
