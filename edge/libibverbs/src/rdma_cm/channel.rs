@@ -9,12 +9,17 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An open descriptor of the device: librdmacm's event channel.
 pub(super) struct Channel {
     descriptor: Descriptor,
+    /// Of all channels of this process: the descriptor's number may be another's later.
+    pub(super) opening: u64,
     pub(super) queue: EventQueue,
 }
+
+static OPENINGS: AtomicU64 = AtomicU64::new(1);
 
 static CHANNELS: Mutex<BTreeMap<c_int, Arc<Channel>>> = Mutex::new(BTreeMap::new());
 
@@ -26,7 +31,8 @@ pub(super) fn open(flags: c_int) -> Answer<c_int> {
         descriptor.set_non_blocking()?;
     }
     let number = descriptor.number();
-    CHANNELS.lock().insert(number, Arc::new(Channel { descriptor, queue }));
+    let opening = OPENINGS.fetch_add(1, Ordering::Relaxed);
+    CHANNELS.lock().insert(number, Arc::new(Channel { descriptor, opening, queue }));
     Ok(number)
 }
 

@@ -23,10 +23,12 @@ use crate::errno::{self, Answer, Errno};
 use crate::export::guarded;
 use crate::waiting::{self, Attempt};
 use adverb_ibv::rdma_cm::{Command, Request};
+use channel::Channel;
 use libc::{c_char, c_int, c_void};
 use slots::Slot;
 use std::cell::Cell;
 use std::ffi::CStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 type Open = unsafe extern "C-unwind" fn(*const c_char, c_int, libc::mode_t) -> c_int;
@@ -91,9 +93,9 @@ unsafe extern "C-unwind" fn open(path: *const c_char, flags: c_int, mode: libc::
 
 unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, len: usize) -> isize {
     if channel::is_ours(fd) {
-        let has_waited = Cell::new(false);
+        let waits_at = Cell::new(0);
         // SAFETY: the caller's contract.
-        return match waiting::until(&|| unsafe { attempt(fd, (bytes, len), &has_waited) }) {
+        return match waiting::until(&|| unsafe { attempt(fd, (bytes, len), &waits_at) }) {
             Ok(()) => isize::try_from(len).unwrap_or(isize::MAX),
             Err(error) => {
                 errno::set(error);
@@ -160,7 +162,7 @@ unsafe fn command(bytes: *const c_void, len: usize) -> Vec<u8> {
 }
 
 /// Carries out what was written to a descriptor of ours, or says that it has to wait for an event: as in the kernel, for good
-/// if the descriptor is closed meanwhile.
+/// if the descriptor is closed meanwhile. `waits_at` is the opening of the channel where it has waited, or 0.
 ///
 /// # Safety
 ///
@@ -168,10 +170,11 @@ unsafe fn command(bytes: *const c_void, len: usize) -> Vec<u8> {
 unsafe fn attempt(
     fd: c_int,
     (bytes, len): (*const c_void, usize),
-    has_waited: &Cell<bool>,
+    waits_at: &Cell<u64>,
 ) -> Answer<Attempt> {
-    let Some(channel) = channel::find(fd) else {
-        return if has_waited.get() { Ok(Attempt::Waits(NONE)) } else { Err(Errno(libc::EBADF)) };
+    let is_it = |channel: &Arc<Channel>| [0, channel.opening].contains(&waits_at.get());
+    let Some(channel) = channel::find(fd).filter(is_it) else {
+        return if waits_at.get() > 0 { Ok(Attempt::Waits(NONE)) } else { Err(Errno(libc::EBADF)) };
     };
     // SAFETY: the caller's promise.
     let bytes = unsafe { command(bytes, len) };
@@ -180,7 +183,7 @@ unsafe fn attempt(
     let waits = matches!(command, Command::GetEvent) && channel.waits();
     let answer = match commands::carry_out(&channel, command, place.len, &memory::read) {
         Err(AGAIN) if waits => {
-            has_waited.set(true);
+            waits_at.set(channel.opening);
             return Ok(Attempt::Waits(fd));
         }
         other => other?,
