@@ -546,6 +546,11 @@ impl Socket {
         self.completions.has_told_error.store(false, Ordering::Relaxed);
     }
 
+    /// The next call reports an error. What has been written before is seen by it.
+    pub(crate) fn set_error(&self, errno: c_int) {
+        self.flags.pending_error.store(u8::try_from(errno).unwrap_or(0), Ordering::Release);
+    }
+
     /// An error that the next call reports, once.
     pub(crate) fn take_error(&self) -> Option<c_int> {
         if self.flags.pending_error.load(Ordering::Relaxed) == 0 {

@@ -735,8 +735,13 @@ fn inherit(socket: &Socket, segment: &Segment, fd: c_int, (mut bytes, behind): (
     let is_given =
         !give(writer, bytes.as_ptr(), bytes.len()).is_ok_and(|given| given < bytes.len());
     // A reset takes what has not arrived; an end in its place would say that nothing is missing.
-    if !is_given || is_reset && !arrives(writer) {
+    if !is_given || is_reset && !arrives(reader, bytes.len()) {
         raw::disconnect(fd);
+        if is_reset {
+            // The kernel has another error.
+            let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+            socket.set_error(libc::ECONNRESET);
+        }
     } else {
         if is_reset {
             raw::disconnect(writer);
@@ -763,12 +768,12 @@ fn widen(fd: c_int, name: c_int, forced: c_int, bytes: usize) {
     }
 }
 
-/// Whether all that was given to a connection within this host is at its other end, for which it takes a moment.
-fn arrives(writer: c_int) -> bool {
+/// Whether so many bytes come to the end of a connection within this host, for which they take a moment.
+fn arrives(reader: c_int, bytes: usize) -> bool {
     let until = raw::now_ns() + ARRIVING_NS;
     loop {
-        match raw::unsent(writer) {
-            Ok(0) => return true,
+        match raw::waiting(reader) {
+            Ok(there) if there >= bytes => return true,
             Ok(_) if raw::now_ns() < until => raw::nap(ARRIVING_NAP_NS),
             Ok(_) | Err(_) => return false,
         }

@@ -110,7 +110,7 @@ fn take_error(socket: &Socket, fd: c_int) -> Option<Errno> {
 /// The same of a call that receives: what had come before a connection of frames was reset comes first.
 fn take_error_unless_unread(socket: &Socket, fd: c_int) -> Option<Errno> {
     let is_behind = || socket.is_reset() && socket.segment().is_some();
-    let is_one = socket.flags.pending_error.load(Ordering::Relaxed) != 0;
+    let is_one = socket.flags.pending_error.load(Ordering::Acquire) != 0;
     if is_one && !is_behind() { take_error(socket, fd) } else { None }
 }
 

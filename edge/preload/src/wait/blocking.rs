@@ -256,7 +256,13 @@ pub(crate) fn receive(
                 }
             }
             Step::Ended | Step::Nothing => return Ok(done),
-            Step::Failed(_) if done > 0 => return Ok(done),
+            Step::Failed(error) if done > 0 => {
+                // What has come is the answer, and the end of the connection that of the next call.
+                if error == Errno::CONNRESET {
+                    socket.set_error(error.0);
+                }
+                return Ok(done);
+            }
             Step::Failed(error) => {
                 if error != Errno::AGAIN {
                     add(&socket.counters.rx_errors, 1);

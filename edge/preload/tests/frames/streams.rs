@@ -762,7 +762,13 @@ fn outlive(mut stream: TcpStream, how: &str) {
     // SAFETY: the same.
     assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 0) }, 1);
     println!("said {}", polled.revents & polled.events == polled.events);
-    let read = |room: &mut [u8]| (&stream).read(room).map_err(|error| error.kind());
+    let flags = if how == "waitall" { libc::MSG_WAITALL } else { 0 };
+    let read = |room: &mut [u8]| {
+        let (fd, at, len) = (stream.as_raw_fd(), room.as_mut_ptr().cast(), room.len());
+        // SAFETY: room of ours.
+        let read = unsafe { libc::recv(fd, at, len, flags) };
+        usize::try_from(read).map_err(|_| std::io::Error::last_os_error().kind())
+    };
     let write = || (&stream).write(b"?").map_err(|error| error.kind());
     let rest = || {
         let (mut bytes, mut room) = (Vec::new(), [0; 3000]);
@@ -1335,7 +1341,7 @@ fn what_came_before_a_reset_is_read() {
     with_namespaces("streams::what_came_before_a_reset_is_read", || {
         let pair = Pair::new();
         let _owner = pair.owner();
-        for how in ["read", "asked", "written", "child", "another"] {
+        for how in ["read", "waitall", "asked", "written", "child", "another"] {
             let said = |mut server: Running, bytes: usize, has_frames: bool| {
                 let mut client = talker(&pair, NEAR);
                 assert_eq!(client.ask("exchange 50 64 0"), "said 50");

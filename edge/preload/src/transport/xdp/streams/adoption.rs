@@ -127,9 +127,8 @@ fn break_off(socket: &Socket, fd: c_int) {
     raw::disconnect(fd);
     // Of one in repair the kernel says something else.
     let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
-    let reset = u8::try_from(libc::ECONNRESET).unwrap_or(u8::MAX);
-    socket.flags.pending_error.store(reset, Ordering::Relaxed);
     socket.set_reason(Reason::Reset);
+    socket.set_error(libc::ECONNRESET);
 }
 
 /// The carrier of the interface with an address; its owner is asked if there is none yet.

@@ -589,8 +589,9 @@ impl Carried {
         self.shared.is_full.store(has_rest, Ordering::Release);
         self.shared.is_over.store(true, Ordering::Release);
         let Some(socket) = self.socket.filter(|_| errno != 0) else { return };
-        socket.flags.pending_error.store(u8::try_from(errno).unwrap_or(0), Ordering::Relaxed);
+        // In this order: what is unread comes before the error of one that was reset.
         socket.set_reason(Reason::Reset);
+        socket.set_error(errno);
         if !has_unread {
             socket.set_route(adverb_switchover::Route::Kernel);
         }
