@@ -72,7 +72,7 @@ fn the_program_finds_what_was_asked_for_in_its_environment() {
         assert!(stdout(&output).contains(line), "{line} in\n{}", stdout(&output));
     }
     let failing = adverb(&["sockets", "--library", libc, "--", "/nowhere/program"]);
-    assert_eq!(failing.status.code(), Some(1));
+    assert_eq!(failing.status.code(), Some(127));
 }
 
 /// Words and variables of other programs are bytes, and theirs.
