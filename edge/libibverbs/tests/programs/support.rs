@@ -223,10 +223,12 @@ pub(crate) fn meet(
     set: &[(&str, &str)],
     end: Ended,
 ) -> Result<String, String> {
-    let mut result = Err(String::new());
+    let (mut result, mut hung) = (Err(String::new()), 0);
     for more in 0..MEETINGS {
         result = meet_once([server, client], place, set, end, HEAD_START * (more + 1).min(5));
-        if result.as_ref().err().is_none_or(|why| why.contains(HUNG)) {
+        let Err(why) = &result else { break };
+        hung += u32::from(why.contains(HUNG));
+        if hung > HUNG_MAX {
             break;
         }
     }
@@ -266,6 +268,9 @@ fn meet_once(
 
 /// What is printed of a client that was killed because it took too long.
 const HUNG: &str = "client signal: 9";
+
+/// How often a client may: fi_pingpong of endpoints of kind rdm does now and then when the other end has gone.
+const HUNG_MAX: u32 = 1;
 
 /// How often a server and its client are started.
 const MEETINGS: u32 = 12;
