@@ -271,13 +271,13 @@ fn send_datagram(
     call: impl FnOnce() -> libc::ssize_t,
 ) -> libc::ssize_t {
     match pace(socket, fd, parts, flags) {
-        Ok(granted) => charged(socket, granted, send_letter(socket, fd, parts, to, flags, call)),
+        Ok(granted) => charged(socket, granted, send_unpaced(socket, fd, parts, to, flags, call)),
         Err(error) => size(Err(error)),
     }
 }
 
 /// Sends it by the way that its socket has.
-fn send_letter(
+fn send_unpaced(
     socket: &SocketRef,
     fd: c_int,
     parts: &[libc::iovec],
