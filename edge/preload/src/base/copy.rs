@@ -18,7 +18,8 @@
 
 use std::ffi::c_void;
 
-use crate::base::{signal, thread};
+use crate::base::signal;
+use crate::base::thread::{self, Here};
 
 /// Copies `len` bytes, and returns whether all of them were there.
 ///
@@ -27,10 +28,20 @@ use crate::base::{signal, thread};
 /// The two do not overlap, and nothing that is mapped there may be a reference of Rust's.
 #[inline]
 pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { copy_by(Here::find(), target, source, len) }
+}
+
+/// The same, by a caller that knows where its thread's numbers are.
+///
+/// # Safety
+///
+/// That of [`copy`].
+#[inline]
+pub(crate) unsafe fn copy_by(here: Here, target: *mut u8, source: *const u8, len: usize) -> bool {
     signal::guard();
-    let note = thread::with(|thread| thread.fault_return.as_ptr());
     // SAFETY: the caller's promise; a fault is survived (rule 1).
-    unsafe { guarded(target, source, len, note) == 0 }
+    unsafe { guarded(target, source, len, here.fault_return()) == 0 }
 }
 
 /// Reads a structure of the program's, if it is there.

@@ -60,7 +60,12 @@ impl Lock {
     /// written nonsense.
     #[inline]
     pub(crate) fn hold_within(&self, most_ns: u64) -> Option<Held<'_>> {
-        let here = Here::find();
+        self.hold_within_by(Here::find(), most_ns)
+    }
+
+    /// The same, by a caller that knows where its thread's numbers are.
+    #[inline]
+    pub(crate) fn hold_within_by(&self, here: Here, most_ns: u64) -> Option<Held<'_>> {
         let me = here.enter();
         if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err()
             && !self.wait_until(me, raw::now_ns().saturating_add(most_ns))
@@ -74,7 +79,12 @@ impl Lock {
     /// The lock, if it is not held.
     #[inline]
     pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
-        let here = Here::find();
+        self.try_hold_by(Here::find())
+    }
+
+    /// The same, by a caller that knows where its thread's numbers are.
+    #[inline]
+    pub(crate) fn try_hold_by(&self, here: Here) -> Option<Held<'_>> {
         let me = here.enter();
         let taken = self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
         if taken.is_err() {
@@ -146,6 +156,14 @@ impl Lock {
     }
 }
 
+impl Held<'_> {
+    /// Where the numbers of the thread are that holds it.
+    #[inline]
+    pub(crate) fn here(&self) -> Here {
+        self.1
+    }
+}
+
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -171,9 +189,14 @@ impl<T> Guarded<T> {
 
     /// Calls `f` with the value; `f` must not come back here.
     pub(crate) fn with<A>(&self, f: impl FnOnce(&mut T) -> A) -> A {
-        let _held = self.lock.hold();
+        self.with_here(|value, _| f(value))
+    }
+
+    /// The same, for an `f` that takes other locks, too.
+    pub(crate) fn with_here<A>(&self, f: impl FnOnce(&mut T, Here) -> A) -> A {
+        let held = self.lock.hold();
         // SAFETY: the lock is held (rule 1), and `f` does not come back here.
-        f(unsafe { &mut *self.value.get() })
+        f(unsafe { &mut *self.value.get() }, held.here())
     }
 
     /// The same, unless the lock is held.

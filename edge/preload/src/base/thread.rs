@@ -139,6 +139,19 @@ impl Here {
         with(|thread| Self(NonNull::from(thread)))
     }
 
+    /// The calling thread, as others know it, and whether it is in a handler.
+    #[inline]
+    pub(crate) fn id_and_handler(self) -> (u32, bool) {
+        let thread = self.thread();
+        (thread.id(), thread.is_in_handler())
+    }
+
+    /// Where it notes its stack while it copies from or to the program; see `copy.rs`.
+    #[inline]
+    pub(crate) fn fault_return(self) -> *mut usize {
+        self.thread().fault_return.as_ptr()
+    }
+
     #[inline]
     fn thread(&self) -> &Thread {
         // SAFETY: they are the calling thread's, whose `Here` no other has, and there for as long as it runs.
@@ -252,12 +265,6 @@ pub(crate) fn end_handler() {
 #[inline]
 pub(crate) fn is_in_handler() -> bool {
     with(Thread::is_in_handler)
-}
-
-/// The calling thread, as others know it, and whether it is in a handler.
-#[inline]
-pub(crate) fn id_and_handler() -> (u32, bool) {
-    with(|thread| (thread.id(), thread.is_in_handler()))
 }
 
 #[cold]

@@ -378,9 +378,16 @@ impl Socket {
     pub(crate) fn release(&'static self) {
         let Some(Local { users, .. }) = self.local() else { return };
         if users.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.detach();
-            arena::with(|ownership, me| ownership.give_back(me, self.index()));
+            self.let_go();
         }
+    }
+
+    /// This process has got it no more.
+    #[cold]
+    #[inline(never)]
+    fn let_go(&'static self) {
+        self.detach();
+        arena::with(|ownership, me| ownership.give_back(me, self.index()));
     }
 
     /// One more descriptor of this process stands for it.

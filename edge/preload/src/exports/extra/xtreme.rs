@@ -23,6 +23,7 @@ use crate::base::forks::{self, Rank};
 use crate::base::iovec::IoCursor;
 use crate::base::lock::Guarded;
 use crate::base::raw::{self, Errno};
+use crate::base::thread::Here;
 use crate::base::{address, config, copy, vfork};
 use crate::exports::extra::buffers::{Blank, Buffer, Pool, SHORT};
 use crate::exports::extra::rings;
@@ -279,10 +280,10 @@ pub(crate) unsafe fn poll(ring: c_int, into: *mut Completion, room: usize) -> Re
     if into.is_null() || room == 0 {
         return Err(Errno(libc::EINVAL));
     }
-    HALL.with(|Hall { desks, pool }| {
+    HALL.with_here(|Hall { desks, pool }, here| {
         let desk = desks.iter_mut().find(|desk| desk.ring == ring);
         match desk {
-            Some(desk) => Ok(desk.poll(&mut Room { into, room, count: 0 }, pool)),
+            Some(desk) => Ok(desk.poll(here, &mut Room { into, room, count: 0 }, pool)),
             None if rings::is_ring(ring) => Ok(0),
             None => Err(Errno(libc::EBADFD)),
         }
@@ -365,14 +366,15 @@ impl Desk {
         self.front = self.front.min(self.seats.len());
     }
 
-    fn poll(&mut self, room: &mut Room, pool: &mut Pool) -> usize {
-        self.look_at_memory(room, pool);
+    fn poll(&mut self, here: Here, room: &mut Room, pool: &mut Pool) -> usize {
+        self.look_at_memory(here, room, pool);
         self.calls = self.calls.wrapping_add(1);
         if room.count > 0 {
             self.idle = 0;
             return room.count;
         }
         self.idle = self.idle.wrapping_add(1);
+        let _ = self.paper.blank(pool); // The next packet finds it made.
         // Before it polls again, a thread had better leave the lines alone for a moment that others write to.
         std::hint::spin_loop();
         // What has ended the flow may be that the next one comes through the kernel.
@@ -390,33 +392,33 @@ impl Desk {
     /// The seats in front, and then some of the others; now and then the other way round, so that those in front do
     /// not keep the others waiting for good.
     #[inline]
-    fn look_at_memory(&mut self, room: &mut Room, pool: &mut Pool) {
+    fn look_at_memory(&mut self, here: Here, room: &mut Room, pool: &mut Pool) {
         let is_other_way = self.calls.is_multiple_of(BEHIND_FIRST);
         if is_other_way {
-            self.look_behind(room, pool);
+            self.look_behind(here, room, pool);
         }
-        self.look_in_front(room, pool);
+        self.look_in_front(here, room, pool);
         if !is_other_way {
-            self.look_behind(room, pool);
+            self.look_behind(here, room, pool);
         }
     }
 
     #[inline]
-    fn look_in_front(&mut self, room: &mut Room, pool: &mut Pool) {
+    fn look_in_front(&mut self, here: Here, room: &mut Room, pool: &mut Pool) {
         let [first, behind] = self.turns;
         for step in 0..self.front {
             if room.is_full() {
                 return;
             }
             let at = wrapped(first, step, self.front);
-            if self.look_at(at, room, pool) {
+            if self.look_at(here, at, room, pool) {
                 self.turns = [at + 1, behind];
             }
         }
     }
 
     #[inline]
-    fn look_behind(&mut self, room: &mut Room, pool: &mut Pool) {
+    fn look_behind(&mut self, here: Here, room: &mut Room, pool: &mut Pool) {
         let ([front, first], others) = (self.turns, self.seats.len() - self.front);
         for step in 0..others.min(BEHIND_LOOKS) {
             if room.is_full() {
@@ -425,7 +427,7 @@ impl Desk {
             let at = wrapped(first, step, others);
             self.turns = [front, at + 1];
             let at = at + self.front;
-            if self.look_at(at, room, pool) {
+            if self.look_at(here, at, room, pool) {
                 self.come_to_front(at);
             }
         }
@@ -433,7 +435,7 @@ impl Desk {
 
     /// Says what the memory of a seat has to say, if anything.
     #[inline]
-    fn look_at(&mut self, at: usize, room: &mut Room, pool: &mut Pool) -> bool {
+    fn look_at(&mut self, here: Here, at: usize, room: &mut Room, pool: &mut Pool) -> bool {
         let Some(seat) = self.seats.get_mut(at) else { return false };
         let Some(news) = seat.memory_news() else { return false };
         let fd = seat.fd;
@@ -442,7 +444,7 @@ impl Desk {
             return false;
         }
         if let News::Mail(Store::Mailbox(mailbox)) = news
-            && seat.take_mail(mailbox, fd, &mut self.paper, pool, room)
+            && seat.take_mail(here, mailbox, fd, &mut self.paper, pool, room)
         {
             return true;
         }
@@ -627,18 +629,19 @@ impl Seat {
     #[inline]
     fn take_mail(
         &self,
+        here: Here,
         mailbox: &Mailbox,
         fd: c_int,
         paper: &mut Paper,
         pool: &mut Pool,
         room: &mut Room,
     ) -> bool {
-        let _errno = raw::KeptErrno::new();
         let Some(blank) = paper.blank(pool) else { return false };
         let libc::iovec { iov_base, iov_len } = blank.part();
         // SAFETY: it has room for as much, in whole runs, and is the paper's alone.
-        let got =
-            unsafe { datagram::receive_short(&self.socket, fd, mailbox, iov_base.cast(), iov_len) };
+        let got = unsafe {
+            datagram::receive_short(here, &self.socket, mailbox, iov_base.cast(), iov_len)
+        };
         if let Some((len, from)) = got
             && let Some(blank) = paper.blank.take()
         {

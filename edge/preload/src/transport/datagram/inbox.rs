@@ -23,7 +23,7 @@ use super::{across, attachment, framed, outbox};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
-use crate::base::thread::Interrupts;
+use crate::base::thread::{Here, Interrupts};
 use crate::base::{address, config, log};
 use crate::socket::counters::{add, rise};
 use crate::socket::loans::{Loan, NO_PIECE, PIECES_MAX};
@@ -87,31 +87,53 @@ pub(crate) fn receive_now(socket: &SocketRef, fd: c_int, request: Request<'_>) -
 }
 
 /// Takes the datagram that is in the mailbox of a socket, if it is a short one of at most `most` bytes, in the plainest
-/// case. `None`: [`receive_now`] finds out what there is, and nothing has happened.
+/// case. `None`: [`receive_now`] finds out what there is, and nothing has happened, to `errno` neither.
 ///
 /// # Safety
 ///
 /// `into` has room for `most` bytes, in whole runs (`RUN_BYTES`), which are nothing else's.
 #[inline]
 pub(crate) unsafe fn receive_short(
+    here: Here,
     socket: &SocketRef,
-    fd: c_int,
     mailbox: &Mailbox,
     into: *mut u8,
     most: usize,
 ) -> Option<(usize, Option<SocketAddr>)> {
     // A mailbox that has been given up is here still.
-    if !socket.datagrams.has_inbox.load(Ordering::Acquire) || !mailbox.let_sleeper_wake() {
+    if !socket.datagrams.has_inbox.load(Ordering::Acquire) || !mailbox.let_sleeper_wake(here) {
         return None;
     }
-    let _held = mailbox.hold_readers()?;
-    mind_others(socket, fd, mailbox);
-    let front = mailbox.front().filter(|front| front.len <= most && !mailbox.is_blocked(front))?;
-    if mailbox.peeked() == Peeked::Kernel || mailbox.is_others_turn_next() {
-        return None;
-    }
+    let _held = mailbox.try_hold_readers(here)?;
     // SAFETY: the caller's promise.
-    if !unsafe { mailbox.copy_short(&front, into) } {
+    let take = |front| unsafe { take_short(socket, mailbox, front, into, most) };
+    match mailbox.front_beside() {
+        Some(front) => take(front),
+        None => take(mailbox.front()?),
+    }
+}
+
+/// Takes the first record, in the plainest case; see [`receive_short`]. The readers' lock is held.
+///
+/// # Safety
+///
+/// That of [`receive_short`].
+#[inline(always)]
+unsafe fn take_short(
+    socket: &Socket,
+    mailbox: &Mailbox,
+    front: Front,
+    into: *mut u8,
+    most: usize,
+) -> Option<(usize, Option<SocketAddr>)> {
+    let is_plain = !mailbox.is_held()
+        && mailbox.shows() != Shows::Wanted
+        && front.len <= most
+        && !mailbox.is_blocked(&front)
+        && mailbox.peeked() != Peeked::Kernel
+        && !mailbox.is_others_turn_next();
+    // SAFETY: the caller's promise.
+    if !is_plain || !unsafe { mailbox.copy_short(&front, into) } {
         return None;
     }
     mailbox.is_others_turn();
@@ -271,7 +293,7 @@ fn attempt(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
 
 /// The mailbox first, the kernel's queue when it is empty, or has to wait for what is there.
 fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
-    if !mailbox.let_sleeper_wake() {
+    if !mailbox.let_sleeper_wake(Here::find()) {
         return Err(Errno::AGAIN);
     }
     let Some(_held) = mailbox.hold_readers() else {

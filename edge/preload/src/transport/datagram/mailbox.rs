@@ -33,6 +33,7 @@ use adverb_shm::file::SharedFile;
 
 use crate::base::lock::{Held, Lock};
 use crate::base::shelter::Mapping;
+use crate::base::thread::Here;
 use crate::transport::rendezvous;
 
 use newest::Newest;
@@ -294,6 +295,12 @@ impl Mailbox {
         self.hold_readers_for(READERS_NS)
     }
 
+    /// The same, if it is not held.
+    #[inline]
+    pub(super) fn try_hold_readers(&self, here: Here) -> Option<Held<'_>> {
+        self.header().consumer.lock.try_hold_by(here).filter(|_| !self.is_spoilt())
+    }
+
     fn hold_readers_for(&self, most_ns: u64) -> Option<Held<'_>> {
         let held = self.header().consumer.lock.hold_within(most_ns);
         if held.is_none() {
@@ -304,8 +311,8 @@ impl Mailbox {
 
     /// The senders' lock; `None` if the mailbox is spoilt.
     #[inline]
-    fn hold_senders(&self) -> Option<Held<'_>> {
-        let held = self.header().producer.lock.hold_within(SENDERS_NS);
+    fn hold_senders(&self, here: Here) -> Option<Held<'_>> {
+        let held = self.header().producer.lock.hold_within_by(here, SENDERS_NS);
         if held.is_none() {
             self.spoil();
         }

@@ -15,6 +15,7 @@ use super::group::{self, Groups};
 use super::mailbox::{Mailbox, Place, Pushed, Sender, Sleep};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer, Errno};
+use crate::base::thread::Here;
 use crate::base::{address, config, thread};
 use crate::socket::counters::add;
 use crate::socket::state::Socket;
@@ -403,6 +404,7 @@ impl Outbox {
     #[inline]
     fn send_short(
         &mut self,
+        here: Here,
         socket: &Socket,
         part: &libc::iovec,
         to: Option<&SocketAddr>,
@@ -414,14 +416,14 @@ impl Outbox {
             return false;
         }
         let Some(Some(route)) = self.routes.get_mut(self.last) else { return false };
-        let here = directory.generation(route.to.port());
+        let near = directory.generation(route.to.port());
         let there = directory::host_if_known().map_or(0, |host| host.generation(route.key));
         let is_as_before = to.or(self.peer.as_ref()) == Some(&route.to)
-            && route.generations == [here, there]
+            && route.generations == [near, there]
             && route.generations != [0; 2]
             && route.strangers.is_empty();
         match route.ways.as_mut_slice() {
-            [way] if is_as_before => way.send_short(part),
+            [way] if is_as_before => way.send_short(here, part),
             [] | [..] => false,
         }
     }
@@ -601,13 +603,13 @@ impl Way {
     /// Puts a short datagram into the mailbox, whose readers are awake, most likely, and which it need not be looked
     /// after. False: [`Self::send`] finds out what there is to do, and nothing has happened.
     #[inline]
-    fn send_short(&mut self, part: &libc::iovec) -> bool {
+    fn send_short(&mut self, here: Here, part: &libc::iovec) -> bool {
         let looks = self.looks.wrapping_add(1);
         if !self.is_awake || looks.is_multiple_of(LOOK) || self.mailbox.is_spoilt() {
             return false;
         }
         self.mailbox.prepare(self.pushed_to);
-        let Some(end) = self.mailbox.push_short(self.place, part) else { return false };
+        let Some(end) = self.mailbox.push_short(here, self.place, part) else { return false };
         (self.looks, self.pushed_to) = (looks, end);
         self.unverified = self.unverified.saturating_add(1);
         true
@@ -730,7 +732,7 @@ fn send_short(socket: &Socket, part: &libc::iovec, to: Option<&SocketAddr>) -> b
     let Some(ours) = socket.udp_attachment() else { return false };
     let Some(directory) = ours.directory else { return false };
     let held = socket.sending.hold();
-    ours.outbox(&held, |outbox| outbox.send_short(socket, part, to, directory))
+    ours.outbox(&held, |outbox| outbox.send_short(held.here(), socket, part, to, directory))
 }
 
 /// Whether a call waits that may.

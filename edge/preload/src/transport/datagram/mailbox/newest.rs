@@ -169,7 +169,10 @@ mod tests {
     /// The first record, as a call and as SocketXtreme reads it; `meanwhile` happens between a look at it and its use.
     fn read(mailbox: &Mailbox, meanwhile: impl FnOnce()) -> Vec<u8> {
         let _held = mailbox.hold_readers().expect("it is not spoilt");
+        let beside = mailbox.front_beside();
         let front = mailbox.front().expect("a record");
+        // The shorter look at it finds the same, or nothing.
+        assert!(beside.is_none_or(|beside| beside == front), "{beside:?} {front:?}");
         meanwhile();
         let mut bytes = vec![0_u8; front.len];
         let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -199,7 +202,9 @@ mod tests {
         mailbox.hold();
         assert_eq!(push(&mailbox, place, &short), Pushed::Asleep);
         mailbox.awake();
+        assert_eq!(mailbox.front_beside(), None);
         assert!(matches!(push(&mailbox, place, &[3; 5]), Pushed::At(_)));
+        assert!(mailbox.front_beside().is_some());
         assert_eq!(read(&mailbox, || {}), [3; 5]);
     }
 

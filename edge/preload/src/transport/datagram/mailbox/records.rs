@@ -18,6 +18,7 @@ use adverb_shm::line;
 use crate::base::copy;
 use crate::base::iovec::{Fault, IoCursor};
 use crate::base::lock::Held;
+use crate::base::thread::Here;
 use crate::socket::loans::PIECES_MAX;
 
 /// From where the datagram came that was last peeked at.
@@ -42,7 +43,7 @@ pub(crate) enum Pushed {
 }
 
 /// The first record.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Front {
     sender: usize,
     before: u32,
@@ -205,7 +206,7 @@ impl Mailbox {
         if !is_eager && let Some(refused) = refusal(word.load(Ordering::Acquire), woken) {
             return refused;
         }
-        let Some(_held) = self.hold_senders() else { return Pushed::Gone };
+        let Some(_held) = self.hold_senders(Here::find()) else { return Pushed::Gone };
         if self.entered(sender).is_none() {
             return Pushed::Gone;
         }
@@ -246,13 +247,13 @@ impl Mailbox {
     /// Puts one there that lies in one piece, in the plainest case: its readers are awake, and have been seen to get this
     /// sender's. Returns where the record ends; `None`: [`Self::push`] finds out what there is, and nothing has happened.
     #[inline]
-    pub(crate) fn push_short(&self, place: Place, part: &libc::iovec) -> Option<u64> {
+    pub(crate) fn push_short(&self, here: Here, place: Place, part: &libc::iovec) -> Option<u64> {
         let Header { published: Published { word, .. }, producer, .. } = self.header();
-        let _held = self.hold_senders()?;
+        let _held = self.hold_senders(here)?;
         let sender = self.entered(place).filter(|sender| self.has_confirmed(sender))?;
         let start = producer.head.load(Ordering::Relaxed);
         let space = self.space(start, part.iov_len)?;
-        if !self.fill_short(&space, place, sender.given(), part) {
+        if !self.fill_short(here, &space, place, sender.given(), part) {
             return None;
         }
         // As in `push`.
@@ -268,35 +269,48 @@ impl Mailbox {
 
     /// Where a datagram of `len` bytes goes, if senders have got as far as `start`; `None` if there is no
     /// room for it. The senders' lock is held.
+    #[inline]
     fn space(&self, start: u64, len: usize) -> Option<Space> {
-        let Header { producer, consumer, skipped, limit, .. } = self.header();
+        let Producer { tail_seen, released_seen, .. } = &self.header().producer;
+        let tail = tail_seen.load(Ordering::Relaxed);
+        let released = released_seen.load(Ordering::Relaxed);
+        let is_near = start & (self.total() - 1) < RESTART_UNITS;
+        if !is_near || !self.fits(start, len, tail, released) {
+            return self.space_anew(start, len);
+        }
+        let end = start.wrapping_add(1 + units(len)) & CURSOR_MASK;
+        Some(Space { head: start, end, len, charge: charge_of(len) })
+    }
+
+    /// Whether there is room for it, if readers have got as far as that.
+    #[inline]
+    fn fits(&self, start: u64, len: usize, tail: u64, released: u64) -> bool {
+        let Header { producer, limit, .. } = self.header();
+        let charged = producer.charged.load(Ordering::Relaxed);
+        distance(start, tail).saturating_add(1 + units(len)) <= self.total()
+            && charged.wrapping_sub(released) <= limit.load(Ordering::Relaxed)
+    }
+
+    /// The same as [`Self::space`], by a look at how far readers have got.
+    fn space_anew(&self, start: u64, len: usize) -> Option<Space> {
+        let Header { producer, consumer, skipped, .. } = self.header();
         let (total, charge) = (self.total(), charge_of(len));
         let needed = 1 + units(len);
-        let limit = limit.load(Ordering::Relaxed);
-        let charged = producer.charged.load(Ordering::Relaxed);
-        let fits = |tail: u64, released: u64| {
-            distance(start, tail).saturating_add(needed) <= total
-                && charged.wrapping_sub(released) <= limit
-        };
-        let mut tail = producer.tail_seen.load(Ordering::Relaxed);
-        let released = producer.released_seen.load(Ordering::Relaxed);
         let offset = start & (total - 1);
-        if offset >= RESTART_UNITS || !fits(tail, released) {
-            tail = consumer.tail.load(Ordering::Acquire);
-            // What was skipped is empty, also before readers have got there.
-            let skip_to = skipped.to.load(Ordering::Relaxed);
-            if tail == skipped.from.load(Ordering::Relaxed)
-                && distance(skip_to, tail) < distance(start, tail)
-            {
-                tail = skip_to;
-            }
-            tail = tail.wrapping_sub(consumer.held.load(Ordering::Acquire)) & CURSOR_MASK;
-            let released = consumer.released.load(Ordering::Acquire);
-            producer.tail_seen.store(tail, Ordering::Relaxed);
-            producer.released_seen.store(released, Ordering::Relaxed);
-            if !fits(tail, released) {
-                return None;
-            }
+        let mut tail = consumer.tail.load(Ordering::Acquire);
+        // What was skipped is empty, also before readers have got there.
+        let skip_to = skipped.to.load(Ordering::Relaxed);
+        if tail == skipped.from.load(Ordering::Relaxed)
+            && distance(skip_to, tail) < distance(start, tail)
+        {
+            tail = skip_to;
+        }
+        tail = tail.wrapping_sub(consumer.held.load(Ordering::Acquire)) & CURSOR_MASK;
+        let released = consumer.released.load(Ordering::Acquire);
+        producer.tail_seen.store(tail, Ordering::Relaxed);
+        producer.released_seen.store(released, Ordering::Relaxed);
+        if !self.fits(start, len, tail, released) {
+            return None;
         }
         let mut head = start;
         let rest = total - offset;
@@ -330,7 +344,14 @@ impl Mailbox {
 
     /// The same of a datagram that is in one place, and short enough for a look at whether it is so in the ring to pay.
     #[inline]
-    fn fill_short(&self, space: &Space, sender: Place, before: u32, part: &libc::iovec) -> bool {
+    fn fill_short(
+        &self,
+        here: Here,
+        space: &Space,
+        sender: Place,
+        before: u32,
+        part: &libc::iovec,
+    ) -> bool {
         let (target, room) = self.at(space.head.wrapping_add(1));
         if space.len > room {
             return self.fill(
@@ -343,7 +364,7 @@ impl Mailbox {
         let words = space.words(sender, before);
         self.write_head(space.head, words);
         // SAFETY: in the ring, where there is room for it (rule 2), and the lock is held (rule 3); the program's promise.
-        let is_there = unsafe { copy::copy(target, part.iov_base.cast(), space.len) };
+        let is_there = unsafe { copy::copy_by(here, target, part.iov_base.cast(), space.len) };
         if is_there {
             self.put_newest(space, words);
         }
@@ -377,7 +398,7 @@ impl Mailbox {
         if let Some(refused) = refusal(word.load(Ordering::Acquire), None) {
             return Err(refused);
         }
-        let held = self.hold_senders().ok_or(Pushed::Gone)?;
+        let held = self.hold_senders(Here::find()).ok_or(Pushed::Gone)?;
         let mut now = word.load(Ordering::Acquire);
         loop {
             if let Some(refused) = refusal(now, None) {
@@ -437,6 +458,23 @@ impl Mailbox {
         distance(tail, position) <= CURSOR_MASK / 2
     }
 
+    /// The first record, if it is the newest one and lies beside the word. The readers' lock is held.
+    #[inline]
+    pub(crate) fn front_beside(&self) -> Option<Front> {
+        let Header { published, consumer, .. } = self.header();
+        // First: what lay there before and was not published is there no more, then.
+        let head = self.head();
+        let tail = consumer.tail.load(Ordering::Relaxed);
+        let [len, sender, before, charge] = published.newest.head(tail)?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let next = tail.wrapping_add(units(len).saturating_add(1)) & CURSOR_MASK;
+        let sender = usize::try_from(sender).unwrap_or(usize::MAX);
+        // Nonsense is for `front`.
+        let is_it = head == next && len <= NEWEST_BYTES && self.sender(sender).is_some();
+        let at = tail.wrapping_add(1);
+        is_it.then_some(Front { sender, before, len, at, next, charge, is_newest: true })
+    }
+
     /// The first record. The readers' lock is held.
     pub(crate) fn front(&self) -> Option<Front> {
         let Header { published, skipped, consumer, .. } = self.header();
@@ -475,6 +513,7 @@ impl Mailbox {
     }
 
     /// Whether a record has to wait for what its sender gave to the kernel before.
+    #[inline]
     pub(crate) fn is_blocked(&self, front: &Front) -> bool {
         let Some(sender) = self.sender(front.sender) else { return false };
         let due = earlier(front.before, sender.given());
@@ -507,6 +546,7 @@ impl Mailbox {
     }
 
     /// The sender of a record.
+    #[inline]
     pub(crate) fn address(&self, front: &Front) -> Option<SocketAddr> {
         self.sender(front.sender).map(Sender::address)
     }
@@ -560,10 +600,12 @@ impl Mailbox {
     }
 
     /// The first record has been read. The readers' lock is held.
+    #[inline]
     pub(crate) fn advance(&self, front: &Front) {
         self.leave_behind(front, false);
     }
 
+    #[inline]
     fn leave_behind(&self, front: &Front, is_lent: bool) {
         let consumer = &self.header().consumer;
         let released = consumer.released.load(Ordering::Relaxed);
@@ -575,6 +617,7 @@ impl Mailbox {
 
     /// Readers have got from one position to another. The program may have some of what lies behind, or be
     /// lent it now. In this order: senders look at the cursor first.
+    #[inline]
     fn move_on(&self, from: u64, to: u64, is_lent: bool) {
         let consumer = &self.header().consumer;
         let before = consumer.held.load(Ordering::Relaxed);
@@ -616,6 +659,7 @@ impl Mailbox {
     }
 
     /// Whether it is the turn of the others, which send through the kernel.
+    #[inline]
     pub(crate) fn is_others_turn(&self) -> bool {
         let turns = &self.header().consumer.turns;
         let is_theirs = self.is_others_turn_next();
@@ -624,6 +668,7 @@ impl Mailbox {
     }
 
     /// Whether that is what it is going to say next.
+    #[inline]
     pub(crate) fn is_others_turn_next(&self) -> bool {
         let turns = self.header().consumer.turns.load(Ordering::Relaxed);
         turns.wrapping_add(1).is_multiple_of(OTHERS_TURN)

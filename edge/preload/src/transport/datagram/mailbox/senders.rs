@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use adverb_shm::alive;
 
 use super::{LOOPBACK, Mailbox};
+use crate::base::thread::Here;
 
 /// One sender, as this socket sees it; and further entries for the groups to which it sends, which say
 /// what is known of those, while what is counted is counted in the first.
@@ -67,6 +68,7 @@ impl Sender {
         self.interface.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(super) fn address(&self) -> SocketAddr {
         let port = self.port.load(Ordering::Relaxed);
         let [a, b] = &self.addr;
@@ -195,7 +197,7 @@ impl Mailbox {
         backlog: u64,
     ) -> Option<Place> {
         let header = self.header();
-        let _held = self.hold_senders()?;
+        let _held = self.hold_senders(Here::find())?;
         let is_empty = !self.has_record();
         let mut free = None;
         for (index, sender) in header.senders.iter().enumerate() {
@@ -246,7 +248,7 @@ impl Mailbox {
 
     /// A sender has closed its socket. Its address is needed for as long as records are here.
     pub(crate) fn leave(&self, place: Place) {
-        let Some(_held) = self.hold_senders() else { return };
+        let Some(_held) = self.hold_senders(Here::find()) else { return };
         if let Some(sender) = self.entered(place) {
             let users = sender.users.load(Ordering::Relaxed).saturating_sub(1);
             sender.users.store(users, Ordering::Relaxed);

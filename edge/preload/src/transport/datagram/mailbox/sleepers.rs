@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 
 use super::word::{COMING, GONE, KNOCKABLE, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Sleep, marked};
 use super::{COMING_NS, Consumer, Header, Mailbox, NAP_NS, Published};
-use crate::base::{raw, thread};
+use crate::base::raw;
+use crate::base::thread::{self, Here};
 
 /// How long another reader waits for a sleeper that has been woken, whether or not its own call may wait, and for how long a
 /// handler reads nothing that has interrupted it.
@@ -26,7 +27,7 @@ impl Mailbox {
     /// The same, for a thread that reads what is here when the kernel has woken it. Returns whether senders know that.
     pub(crate) fn doze_to_read(&self) -> Option<bool> {
         let sleeps = &self.header().consumer.sleeps;
-        let mark = match self.is_only_reader() {
+        let mark = match self.is_only_reader(Here::find()) {
             true => marked(sleeps.fetch_add(1, Ordering::AcqRel).wrapping_add(1)),
             false => 0,
         };
@@ -122,8 +123,8 @@ impl Mailbox {
     /// the sleeper itself, which would wait for it in vain.
     #[inline]
     #[must_use]
-    pub(crate) fn let_sleeper_wake(&self) -> bool {
-        self.is_only_reader() || !self.has_woken_sleeper() || self.outlast_sleeper()
+    pub(crate) fn let_sleeper_wake(&self, here: Here) -> bool {
+        self.is_only_reader(here) || !self.has_woken_sleeper() || self.outlast_sleeper()
     }
 
     #[inline]
@@ -133,9 +134,9 @@ impl Mailbox {
 
     /// Whether no thread but the calling one has read here so far. A handler may have interrupted the sleep of its thread.
     #[inline]
-    fn is_only_reader(&self) -> bool {
+    fn is_only_reader(&self, here: Here) -> bool {
         let consumer = &self.header().consumer;
-        let (me, is_handler) = thread::id_and_handler();
+        let (me, is_handler) = here.id_and_handler();
         if !is_handler && consumer.reader.load(Ordering::Relaxed) == me {
             return consumer.is_shared.load(Ordering::Relaxed) == 0;
         }
