@@ -27,7 +27,7 @@ mod table;
 pub use crate::banner::{Level, banner};
 pub use crate::glob::matches;
 pub use crate::nearest::nearest;
-pub use crate::pace::{Grant, Load, Pace, TICKS};
+pub use crate::pace::{Discount, Grant, Load, Pace, TICKS};
 pub use crate::parameter::{Effect, Kind, Parameter, Value, processors};
 pub use crate::profile::Profile;
 pub use crate::rule::{Addresses, Ports, Role, Rule, RuleError, Side, Socket, Transport};

@@ -12,7 +12,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use adverb_sockconf::{Grant, Load, Pace};
+use adverb_sockconf::{Discount, Grant, Load, Pace};
 
 use crate::base::copy;
 use crate::base::raw::{self, Errno};
@@ -34,7 +34,7 @@ pub(crate) struct Paced {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Granted {
     pub bytes: u64,
-    paid: u64,
+    discount: Discount,
 }
 
 impl Paced {
@@ -75,7 +75,7 @@ impl Paced {
     fn take(&self, load: Load, has_waited: bool, now_ns: impl Fn() -> u64) -> Result<Granted, u64> {
         let Some(pace) = self.pace() else {
             let (Load::Stream(bytes) | Load::Datagram(bytes)) = load;
-            return Ok(Granted { bytes, paid: 0 });
+            return Ok(Granted { bytes, discount: Discount::default() });
         };
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
         let mut full_at = self.full_at.load(r);
@@ -92,18 +92,19 @@ impl Paced {
                 }
                 let _ = self.owed.fetch_update(o, r, |owed| Some(Pace::owe(owed, late)));
             }
-            let (granted, next) = match pace.take(full_at, now_ns, load) {
+            let owed = self.owed.load(r);
+            let (granted, next) = match pace.take(full_at, now_ns, load, owed) {
                 Grant::Bytes(granted, next) => (granted, next),
                 Grant::Wait(wait_ns) => return Err(wait_ns),
             };
-            let owed = self.owed.load(r);
-            let paid = pace.discount(granted, owed);
-            let next = next.saturating_sub(paid);
+            let discount = pace.discount(granted, owed);
+            let Discount { paid, off } = discount;
+            let next = next.saturating_sub(off);
             if paid > 0 && self.owed.compare_exchange(owed, owed - paid, o, r).is_err() {
                 continue;
             }
             match self.full_at.compare_exchange(full_at, next, o, r) {
-                Ok(_) => return Ok(Granted { bytes: granted, paid }),
+                Ok(_) => return Ok(Granted { bytes: granted, discount }),
                 Err(changed) => full_at = changed,
             }
             if paid > 0 {
@@ -181,11 +182,11 @@ impl Paced {
     /// Gives back what was taken and could not be sent.
     pub(crate) fn give_back(&self, granted: Granted, unsent: u64) {
         let (Some(pace), true) = (self.pace(), unsent > 0) else { return };
-        let Granted { bytes, paid } = granted;
+        let Granted { bytes, discount } = granted;
         let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
-        let back = |full_at| Some(pace.give_back(full_at, bytes, paid, unsent).0);
+        let back = |full_at| Some(pace.give_back(full_at, bytes, discount, unsent).0);
         let _ = self.full_at.fetch_update(o, r, back);
-        let (_, owed) = pace.give_back(0, bytes, paid, unsent);
+        let (_, owed) = pace.give_back(0, bytes, discount, unsent);
         if owed > 0 {
             let _ = self.owed.fetch_update(o, r, |before| Some(Pace::owe(before, owed)));
         }
@@ -349,7 +350,7 @@ mod tests {
             let granted = paced.take(Load::Stream(800), false, || 1_000_000_000).expect("room");
             paced.give_back(granted, granted.bytes);
         }
-        assert!(before.paid > 0, "nothing was owed");
+        assert!(before.discount.paid > 0, "nothing was owed");
         assert_eq!(paced.full_at.load(Ordering::Relaxed), full_at);
         assert_eq!(paced.owed.load(Ordering::Relaxed), owed);
     }
@@ -370,7 +371,7 @@ mod tests {
         let before = owed();
         now_ns += 60_000_000_000;
         let granted = paced.take(Load::Datagram(1500), false, || now_ns).expect("a full bucket");
-        assert_eq!(owed(), before - granted.paid, "a pause");
+        assert_eq!(owed(), before - granted.discount.paid, "a pause");
         now_ns += 60_000_000_000;
         paced.take(Load::Datagram(1500), true, || now_ns).expect("a full bucket");
         assert!(owed() > before, "a sender that waited");
