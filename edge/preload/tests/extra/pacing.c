@@ -148,7 +148,7 @@ static struct flow flow(int kind, size_t size, uint64_t rate, double seconds) {
 static double carried(int kind, size_t size, int runs) {
 	double least = 0;
 	for (int run = 0; run < runs; run++) {
-		double now = flow(kind, size, 0, .15).bytes;
+		double now = flow(kind, size, 0, .1).bytes;
 		if (!run || now < least) least = now;
 	}
 	return least;
