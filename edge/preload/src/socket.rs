@@ -4,7 +4,7 @@
 //! state, parts, arena   one socket, and the memory that all lie in      table   which descriptor is which
 //! policy          what rules allow            history       connections that were too short
 //! counters, memberships, changes      for statistics, and for epoll
-//! ownership, own  which process has which socket, and which of them this one is
+//! ownership, own  which process has which socket, and which of them this one is      takers     other programs that have it
 //! spin            how long a wait spins       pacing      rates that sends keep
 //! stamps          time stamps                 loans       bytes that the program reads where they lie
 //! ```
@@ -24,4 +24,5 @@ pub(crate) mod spin;
 pub(crate) mod stamps;
 pub(crate) mod state;
 pub(crate) mod table;
+pub(crate) mod takers;
 pub(crate) mod waits;

@@ -48,18 +48,12 @@ impl Counted {
         if raw::ends_with_program(fd) {
             return;
         }
-        let life = socket.life.load(Ordering::Relaxed);
-        socket.note_taker();
-        self.0.push((socket.socket(), life));
+        self.0.push((socket.socket(), socket.takers.count()));
     }
 
     /// There is no such program. Another one that has been started, or is about to be, may have the same sockets.
     pub(crate) fn undo(self) {
-        let is_same =
-            |(socket, life): &(&Socket, u32)| socket.life.load(Ordering::Relaxed) == *life;
-        for (socket, _) in self.0.into_iter().filter(is_same) {
-            socket.identity.takers.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.0.into_iter().for_each(|(socket, life)| socket.takers.take_back(life));
     }
 }
 
@@ -226,7 +220,7 @@ unsafe fn leave_to(
 /// streams, and by whatever program comes next.
 pub(crate) fn prepare_standard(fd: c_int) {
     if let Some(socket) = table::socket(fd) {
-        socket.note_taker();
+        socket.takers.count();
     }
     if let Some(socket) = in_shared_memory(fd) {
         let errno = raw::errno();
@@ -268,7 +262,7 @@ fn give_up<'a>(socket: &'a Socket, fd: c_int, together: &mut Together<'a>) {
 /// more; if not, the connection goes back to the kernel.
 pub(crate) fn hand_over(over: c_int, fd: c_int) {
     let Some(socket) = table::socket(fd) else { return };
-    socket.note_taker();
+    socket.takers.count();
     datagram::give_up(&socket, fd);
     if takes_over(over) {
         pass_on(&socket, fd);

@@ -33,9 +33,6 @@ parts! {
     pub(crate) struct Identity {
         /// Other programs that have it, or may have.
         strangers: AtomicU32,
-        /// Starts of programs that have its descriptor, or may have, and that are not known to have failed; and how often it
-        /// has been passed on.
-        takers: AtomicU32,
         /// The process that made it or accepted it, and the descriptor's number there.
         owner: AtomicU32,
         owner_fd: AtomicU32,

@@ -30,6 +30,7 @@ use crate::socket::pacing::Paced;
 use crate::socket::parts::{
     Completions, Datagrams, Flags, Identity, Options, Rendezvous, State, Traffic, Waiting,
 };
+use crate::socket::takers::Takers;
 use crate::socket::{arena, changes, memberships, own};
 
 /// What a socket is.
@@ -125,6 +126,7 @@ pub(crate) struct Socket {
     /// How often the socket has become a new socket: tells one from the next.
     pub(crate) life: AtomicU32,
     pub(crate) identity: Identity,
+    pub(crate) takers: Takers,
     state: State,
     pub(crate) flags: Flags,
     pub(crate) receiving: Lock,
@@ -303,8 +305,9 @@ impl Socket {
         if self.kind() == Kind::Datagram {
             memberships::forget(self);
         }
-        self.life.fetch_add(1, Ordering::Relaxed);
+        let life = self.life.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         self.identity.reset();
+        self.takers.begin(life);
         // It is not watched yet: no instance is told.
         self.state.reset();
         self.set_kind(kind);
@@ -320,11 +323,6 @@ impl Socket {
         self.completions.reset();
         self.paced.reset();
         self.counters.reset();
-    }
-
-    /// Another program is about to have it, or may be: to close it here does not end a connection.
-    pub(crate) fn note_taker(&self) {
-        self.identity.takers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Remembers for statistics which process uses it, and under which number.

@@ -422,7 +422,7 @@ pub(crate) fn is_copied(socket: &Socket, fd: c_int) -> bool {
         })
     };
     socket.flags.is_copied.load(Ordering::Relaxed)
-        && socket.identity.takers.load(Ordering::Relaxed) == 0
+        && !socket.takers.is_any()
         && address::name(fd, false).is_some_and(is_late)
 }
 
