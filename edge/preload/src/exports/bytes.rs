@@ -28,7 +28,7 @@ use crate::socket::state::Kind;
 use crate::socket::table::{self, SocketRef};
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::{self, Receive};
-use crate::transport::{fallback, kernel, park, streak, xdp};
+use crate::transport::{fallback, kernel, park, streak};
 use crate::wait::blocking::{self, Send};
 use crate::wait::filters;
 
@@ -301,8 +301,8 @@ fn send_unpaced(
     let to = to();
     let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
     // The kernel refuses an address of the other family.
-    let is_foreign = || xdp::get(socket, fd).is_some_and(|frames| frames.domain() == libc::AF_INET);
-    let is_special = flags & !known != 0 || to.is_special || to.is_v6 && is_foreign();
+    let is_foreign = to.is_v6 && socket.datagrams.is_v4.load(Ordering::Relaxed);
+    let is_special = flags & !known != 0 || to.is_special || is_foreign;
     let waits = flags & libc::MSG_DONTWAIT == 0;
     size(datagram::send(socket, fd, parts, to.addr, is_special, waits, || answer(call())))
 }

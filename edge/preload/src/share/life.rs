@@ -353,3 +353,4 @@ pub(crate) fn adopt(fd: c_int) {
     }
     table::set_socket(fd, socket);
 }
+        socket.datagrams.is_v4.store(domain == libc::AF_INET, Ordering::Relaxed);

@@ -42,6 +42,7 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int) {
     }
     socket.flags.is_nonblocking.store(kind & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     if socket_kind == Kind::Datagram {
+        socket.datagrams.is_v4.store(domain == libc::AF_INET, Ordering::Relaxed);
         socket.leave_to_kernel(Reason::Spin);
         socket.counters.note_limit(fd);
         if !config.multicast_loop {

@@ -138,6 +138,8 @@ parts! {
         shows_groups: AtomicBool,
         /// It has joined a group, now or before.
         has_joined: AtomicBool,
+        /// It is one of IPv4, which has no addresses of IPv6, not even those that mean one of IPv4.
+        is_v4: AtomicBool,
         /// What it sends to groups does not come back to this host.
         is_loop_off: AtomicBool,
         /// By which interface it sends to groups, if the program has said so: an address, and an index

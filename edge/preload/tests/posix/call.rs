@@ -196,6 +196,33 @@ pub(crate) fn sendto(fd: c_int, bytes: &[u8], domain: c_int, port: u16) -> Answe
     answer(unsafe { libc::sendto(fd, base, count, 0, (&raw const addr).cast(), len) } as i64)
 }
 
+/// What each call that takes an address says to one of this host, if it is that of IPv4, as IPv6 writes it or as itself:
+/// `sendto`, `sendmsg`, `sendmmsg`, and `connect`.
+pub(crate) fn to_v4(fd: c_int, is_mapped: bool, port: u16) -> [Answer; 4] {
+    let (mut addr, len) = loopback(if is_mapped { libc::AF_INET6 } else { libc::AF_INET }, port);
+    if is_mapped {
+        let mapped = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
+        // SAFETY: the storage holds this structure.
+        unsafe { (*(&raw mut addr).cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr = mapped };
+    }
+    let mut part = libc::iovec { iov_base: b"x".as_ptr().cast_mut().cast(), iov_len: 1 };
+    let to = &raw mut addr;
+    // SAFETY: zeros are a legal header; it, and the calls, get locals.
+    unsafe {
+        let mut message: libc::mmsghdr = zeroed();
+        message.msg_hdr.msg_iov = &raw mut part;
+        message.msg_hdr.msg_iovlen = 1;
+        message.msg_hdr.msg_name = to.cast();
+        message.msg_hdr.msg_namelen = len;
+        [
+            answer(libc::sendto(fd, part.iov_base, 1, 0, to.cast(), len) as i64),
+            answer(libc::sendmsg(fd, &raw const message.msg_hdr, 0) as i64),
+            answer(libc::sendmmsg(fd, &raw mut message, 1, 0).into()),
+            answer(libc::connect(fd, to.cast(), len).into()),
+        ]
+    }
+}
+
 /// Sends to an IPv4 address.
 pub(crate) fn sendto_group(fd: c_int, bytes: &[u8], group: [u8; 4], port: u16) -> Answer {
     let addr = any(libc::AF_INET, group, port);

@@ -162,6 +162,31 @@ const CASES: &[(&str, Case)] = &[
         }
         close(c).unwrap();
     }),
+    ("an address of the other family", |log, m| {
+        let near = bound(libc::AF_INET);
+        let (plain, both) = (bound(libc::AF_INET), socket(libc::AF_INET6, libc::SOCK_DGRAM));
+        for from in [plain, both] {
+            for round in 0..10 {
+                let is_mapped = from == both && round % 2 == 0;
+                let [sent, ..] = to_v4(from, is_mapped, port(near));
+                log.see("sent", sent);
+                arrives(near);
+                log.see("got", all(near).len());
+                unconnect(from).unwrap();
+            }
+            log.see("mapped", to_v4(from, true, port(near)));
+            settle();
+            log.see("got", all(near));
+            unconnect(from).unwrap();
+            log.see("plain", to_v4(from, false, port(near)));
+            settle();
+            log.see("got", all(near));
+        }
+        for fd in [near, plain, both] {
+            close(fd).unwrap();
+        }
+        log.see("there", send(m.a, b"x", 0));
+    }),
     ("one socket for many", |log, m| {
         let server = bound(m.domain);
         let clients: Vec<c_int> = (0..10).map(|_| bound(m.domain)).collect();
