@@ -238,6 +238,8 @@ fn send_any(
         return size(dummy(fd, parts, to()));
     }
     let Some(socket) = table::socket(fd) else { return call() };
+    // A way of its own from the start: what is asked below is about connections, and was a part of what a short datagram
+    // took 2,079 instructions for, there and back, rather than 1,610.
     if socket.kind() == Kind::Datagram {
         return send_datagram(&socket, fd, parts, to, flags, call);
     }
@@ -307,7 +309,8 @@ fn send_unpaced(
     size(datagram::send(socket, fd, parts, to.addr, is_special, waits, || answer(call())))
 }
 
-/// So few bytes of a connection may go by a shorter way.
+/// So few bytes of a connection may go by a shorter way, which asks at once all that makes it the plainest case. For a
+/// datagram the receiver's mailbox has one, behind the way that all of them go.
 const SHORT: usize = 512;
 
 /// `VMA_SND_FLAGS_DUMMY`: everything is made ready, and nothing is sent. To the kernel the flag means nothing, nor does
@@ -365,7 +368,7 @@ fn pace(
     parts: &[libc::iovec],
     flags: c_int,
 ) -> Result<Option<Granted>, Errno> {
-    if !socket.paced.is_on() || socket.kind() != Kind::Datagram {
+    if !socket.paced.is_on() {
         return Ok(None);
     }
     let now =
@@ -907,14 +910,6 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
             unsafe { each_passed(message, |passed| exec_target::hand_over(fd, passed)) };
         }
     }
-    if let Some(socket) = socket.as_ref().filter(|_| !is_ours) {
-        // SAFETY: the program's promise about the array.
-        let parts = unsafe { list(header.msg_iov, header.msg_iovlen.min(PARTS_KERNEL_MAX)) };
-        return match pace(socket, fd, parts.unwrap_or(&[]), flags) {
-            Ok(granted) => charged(socket, granted, call()),
-            Err(error) => size(Err(error)),
-        };
-    }
     if let Some(socket) = socket.filter(|_| is_ours && header.msg_controllen > 0) {
         // It may be the size of segments: then one call is many datagrams.
         datagram::keep_to_kernel(&socket, fd);
@@ -924,7 +919,7 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
             return size(Err(refused));
         }
     }
-    if !is_ours || header.msg_iovlen > PARTS_KERNEL_MAX {
+    if header.msg_iovlen > PARTS_KERNEL_MAX {
         return call();
     }
     // SAFETY: the program's promise about the array.
