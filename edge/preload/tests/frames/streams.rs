@@ -521,7 +521,8 @@ impl InVain {
             // SAFETY: that structure, a string, and an array that ends at once. Its child waits in that open for a writer.
             unsafe { libc::posix_spawn(pid, path, actions, how, none, none) }
         });
-        std::thread::sleep(Duration::from_millis(200));
+        // By then this library has counted it.
+        soon("a child that waits", has_child);
         Self { pipe, start }
     }
 
@@ -530,6 +531,16 @@ impl InVain {
         assert_eq!(self.start.join().expect("a thread"), libc::ENOENT);
         fs::remove_file(self.pipe).expect("a pipe");
     }
+}
+
+/// Whether this process has started another one, which has not ended.
+fn has_child() -> bool {
+    fs::read_dir("/proc").expect("processes").flatten().any(|process| {
+        // The second field behind the name, which is in brackets.
+        let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
+        parent == Some(&std::process::id().to_string())
+    })
 }
 
 /// A child goes on with the connection, or this program by its standard input.

@@ -27,7 +27,7 @@ use crate::support::{Place, free_port};
 const HEADER_BYTES: usize = 4096;
 /// How long answers to others may take, on a busy machine.
 const HANG: Duration = Duration::from_secs(20);
-/// How long calls may take that do not wait, on a machine whose processors are free: see [`Lateness`].
+/// How long calls may run, or be on their way, that do not wait.
 const CALL: Duration = Duration::from_secs(1);
 /// Attackers of each kind: `ADVERB_SCRIBBLES` says how many.
 const ROUNDS: u64 = 4;
@@ -51,6 +51,10 @@ impl Mapped {
 
     fn words(&self) -> usize {
         self.len / size_of::<u64>()
+    }
+
+    fn store_all(&self, words: [usize; 2], value: u64) {
+        words.into_iter().for_each(|word| self.store(word, value));
     }
 
     fn store(&self, word: usize, value: u64) {
@@ -301,35 +305,35 @@ fn is_answered(port: u16) {
 
 /// Answers datagrams.
 pub(crate) fn answer_datagrams(port: u16) {
-    Lateness::watch();
+    Watch::start();
     let socket = UdpSocket::bind(("127.0.0.1", port)).expect("a port");
     socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a time");
     let mut buffer = vec![0; 60_000];
     loop {
-        if let Ok((got, from)) = timed("receive", || socket.recv_from(&mut buffer)) {
-            let _ = timed("send", || socket.send_to(&buffer[..got], from));
+        if let Ok((got, from)) = bounded("receive", || socket.recv_from(&mut buffer)) {
+            let _ = bounded("send", || socket.send_to(&buffer[..got], from));
         }
     }
 }
 
 /// Asks for half a second, with sockets that come and go.
 pub(crate) fn ask_by_datagrams(port: u16) {
-    Lateness::watch();
+    Watch::start();
     let start = Instant::now();
     let mut buffer = vec![7; 1000];
     while start.elapsed() < Duration::from_millis(500) {
         let socket = UdpSocket::bind(("127.0.0.1", 0)).expect("a port");
         socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a time");
         for _ in 0..2000 {
-            let _ = timed("send", || socket.send_to(&buffer, ("127.0.0.1", port)));
-            if timed("receive", || socket.recv(&mut buffer)).is_err() {
+            let _ = bounded("send", || socket.send_to(&buffer, ("127.0.0.1", port)));
+            if bounded("receive", || socket.recv(&mut buffer)).is_err() {
                 break;
             }
             if start.elapsed() > Duration::from_millis(500) {
                 break;
             }
         }
-        timed("close", || drop(socket));
+        bounded("close", || drop(socket));
     }
 }
 
@@ -369,13 +373,13 @@ impl Watched {
     fn step(&mut self, others: usize) -> bool {
         let mut buffer = vec![0; 60_000];
         if self.unsent.is_empty() {
-            match timed("read", || self.stream.read(&mut buffer)) {
+            match bounded("read", || self.stream.read(&mut buffer)) {
                 Ok(got @ 1..) => self.unsent = answer(&buffer[..got], others),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
                 Ok(_) | Err(_) => return false,
             }
         }
-        match timed("write", || self.stream.write(&self.unsent)) {
+        match bounded("write", || self.stream.write(&self.unsent)) {
             Ok(sent) => drop(self.unsent.drain(..sent)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => return false,
@@ -411,17 +415,52 @@ impl Lateness {
     }
 }
 
-/// Fails if a call takes long that does not wait.
-fn timed<T>(what: &str, call: impl FnOnce() -> T) -> T {
-    let start = Instant::now();
-    let answer = call();
-    let took = start.elapsed();
-    if took >= Lateness::allowed() {
-        // What has kept this thread may have kept the one that watches, too, which says so in a moment.
-        std::thread::sleep(20 * Lateness::MOMENT);
+/// What a thread is seen to do in a call: another one looks again and again whether it sleeps.
+#[derive(Debug)]
+struct Watch;
+
+static SLEPT: AtomicU64 = AtomicU64::new(0);
+
+impl Watch {
+    const MOMENT: Duration = Duration::from_millis(5);
+    /// Looks that may find a thread asleep in a call that does not wait: a second of them.
+    const SLEPT_MAX: u64 = 200;
+
+    /// Looks at the calling thread from now on.
+    fn start() {
+        // SAFETY: the call takes nothing.
+        let thread = unsafe { libc::gettid() };
+        let stat = format!("/proc/self/task/{thread}/stat");
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(Self::MOMENT);
+                let stat = fs::read_to_string(&stat).expect("a thread");
+                if stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S')) {
+                    SLEPT.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
     }
-    let allowed = Lateness::allowed();
-    assert!(took < allowed, "to {what} took {took:?} of {allowed:?}");
+
+    /// How often it was asleep, and what it has had of a processor.
+    fn seen() -> (u64, Duration) {
+        let mut ran = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a structure on this stack (rule 2).
+        let got = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut ran) };
+        assert_eq!(got, 0);
+        let [seconds, ns] = [ran.tv_sec, ran.tv_nsec].map(|of| u64::try_from(of).expect("a time"));
+        let ran = Duration::from_secs(seconds) + Duration::from_nanos(ns);
+        (SLEPT.load(Ordering::Relaxed), ran)
+    }
+}
+
+/// Fails if a call sleeps or runs for long that does not wait. What it waits for a processor is of no account.
+fn bounded<T>(what: &str, call: impl FnOnce() -> T) -> T {
+    let (slept, ran) = Watch::seen();
+    let answer = call();
+    let (slept, ran) = (Watch::seen().0 - slept, Watch::seen().1 - ran);
+    assert!(slept < Watch::SLEPT_MAX, "to {what}, it slept at {slept} looks");
+    assert!(ran < CALL, "to {what}, it ran for {ran:?}");
     answer
 }
 
@@ -447,7 +486,7 @@ fn a_neighbour_that_stops_in_the_midst_does_not_keep_an_end_from_leaving() {
         assert!(said.any(|line| line.is_ok_and(|line| line.contains("ready"))), "{name}");
         let mapped = rings(&place);
         assert!(!mapped.is_empty(), "{name}: there are no rings");
-        mapped.iter().for_each(|rings| words.iter().for_each(|word| rings.store(*word, value)));
+        mapped.iter().for_each(|rings| rings.store_all(words, value));
         Lateness::watch();
         let start = Instant::now();
         client.stdin.take().expect("a pipe").write_all(b"go\n").expect("the client");
@@ -478,9 +517,24 @@ fn an_end_that_closes_sleeps_until_the_last_bell_is_there() {
     assert!(said.any(|line| line.is_ok_and(|line| line.contains("ready"))));
     let mapped = rings(&place);
     assert!(!mapped.is_empty(), "there are no rings");
-    mapped.iter().for_each(|rings| RINGING.iter().for_each(|word| rings.store(*word, 1 << 32)));
+    let ring = || mapped.iter().for_each(|rings| rings.store_all(RINGING, 1 << 32));
+    ring();
     client.stdin.take().expect("a pipe").write_all(b"go\n").expect("the client");
-    let took = said.find_map(|line| Some(line.ok()?.strip_prefix("took ")?.to_owned()));
+    let (told, is_told) = std::sync::mpsc::channel();
+    let said = std::thread::spawn(move || {
+        let took =
+            said.by_ref().find_map(|line| Some(line.ok()?.strip_prefix("took ")?.to_owned()));
+        let _ = told.send(took);
+        said.for_each(drop);
+    });
+    // The server may have been in the midst of ringing, and say that it is not any more.
+    let took = loop {
+        match is_told.recv_timeout(Duration::from_millis(1)) {
+            Ok(took) => break took,
+            Err(_) => ring(),
+        }
+    };
+    said.join().expect("a thread");
     let sleeps = took.expect("a number").parse::<i64>().expect("a number");
     assert!(client.wait().expect("the client").success());
     assert!(sleeps >= 5, "{sleeps} sleeps");
@@ -592,7 +646,7 @@ fn sleeps() -> i64 {
 
 /// Echoes from one thread, by epoll, without ever waiting for a connection.
 pub(crate) fn serve_events(port: u16) {
-    Lateness::watch();
+    Watch::start();
     let listener = TcpListener::bind(("127.0.0.1", port)).expect("a port");
     listener.set_nonblocking(true).expect("a listener");
     // SAFETY: the call has no preconditions.
@@ -637,7 +691,7 @@ pub(crate) fn serve_events(port: u16) {
 /// Asks for half a second, again and again, and gives up a connection on which nothing comes: no call takes
 /// long, whatever its rings say.
 pub(crate) fn call(port: u16) {
-    Lateness::watch();
+    Watch::start();
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(500) {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server");
@@ -645,9 +699,9 @@ pub(crate) fn call(port: u16) {
         stream.set_write_timeout(Some(Duration::from_millis(100))).expect("a time");
         let mut buffer = vec![7; 30_000];
         while start.elapsed() < Duration::from_millis(500)
-            && timed("write", || stream.write(&buffer[..1000])).is_ok()
-            && timed("read", || stream.read(&mut buffer)).is_ok_and(|got| got > 0)
+            && bounded("write", || stream.write(&buffer[..1000])).is_ok()
+            && bounded("read", || stream.read(&mut buffer)).is_ok_and(|got| got > 0)
         {}
-        timed("close", || drop(stream));
+        bounded("close", || drop(stream));
     }
 }
