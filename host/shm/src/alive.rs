@@ -30,9 +30,14 @@ static IS_BLIND: AtomicBool = AtomicBool::new(false);
 pub fn me() -> u32 {
     let process = rustix::process::getpid().as_raw_pid().cast_unsigned();
     let known = OWN.load(Ordering::Relaxed);
-    if number(known) == process {
-        return known;
-    }
+    if number(known) == process { known } else { find_out(process) }
+}
+
+/// The same, where that has to be read: into more of the stack than a process that forks should use each time, as its child
+/// gets a copy of that.
+#[cold]
+#[inline(never)]
+fn find_out(process: u32) -> u32 {
     let new = if can_tell(process) { named(process, beginning(process)) } else { process };
     OWN.store(new, Ordering::Relaxed);
     new

@@ -1,6 +1,15 @@
-//! Forks: locks and calls that take part in them from when they are first used.
+//! Forks: locks and calls that take part in them from when they are first used, and whether there is another thread that
+//! could hold a lock.
 //!
 //! Not here: what every process has from the start (`life.rs`).
+//!
+//! # Safety
+//!
+//! The C library's `__libc_single_threaded`, where it has one, is a byte that lies where it is for good.
+
+use std::ffi::c_char;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::base::lock::{Lazy, Lock};
 
@@ -47,4 +56,24 @@ pub(crate) fn in_child() {
     if let Some(call) = IN_CHILD.get() {
         call();
     }
+}
+
+/// Where the C library says whether there is one thread (Linux, glibc 2.32); null where that is not known.
+static IS_SINGLE: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+/// From now on [`is_alone`] has an answer. This looks a name up.
+#[cold]
+pub(crate) fn learn_threads() {
+    // SAFETY: a C string; a null pointer if there is no such name.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    IS_SINGLE.store(found.cast(), Ordering::Relaxed);
+}
+
+/// Whether the calling thread is known to be the only one: no other holds a lock that this process has for itself. Handlers
+/// have to be kept out all the same.
+#[inline]
+pub(crate) fn is_alone() -> bool {
+    let at = NonNull::new(IS_SINGLE.load(Ordering::Relaxed));
+    // SAFETY: it lies there for good; only threads that begin or end change it, and this is the only one, or the answer is no.
+    at.is_some_and(|at| unsafe { at.read_volatile() } != 0)
 }

@@ -42,8 +42,9 @@ pub(crate) struct Thread {
     pub(crate) has_woken: Cell<bool>,
     /// The outermost handler that it is in.
     handler: Cell<Option<Handler>>,
-    /// It has taken all locks for a fork.
+    /// It has taken all locks for a fork; or is the only thread, and handlers wait.
     pub(crate) is_prepared: Cell<bool>,
+    pub(crate) is_alone: Cell<bool>,
     /// It is in a fork by the function of that name.
     pub(crate) is_forking: Cell<bool>,
     /// When it was about to fork.
@@ -72,6 +73,7 @@ thread_local! {
             has_woken: Cell::new(false),
             handler: Cell::new(None),
             is_prepared: Cell::new(false),
+            is_alone: Cell::new(false),
             is_forking: Cell::new(false),
             forking: Cell::new(None),
             reserved: Cell::new(None),

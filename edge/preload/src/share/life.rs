@@ -111,7 +111,7 @@ pub(crate) fn before_fork() {
     thread::with(|thread| thread.is_forking.set(true));
 }
 
-/// Before the first of many forks that is no handler's, looks up what their children may call. That takes the
+/// Before the first of many forks that is no handler's, looks up what their children may call, and the like. That takes the
 /// loader's locks, and the program's memory for what it does not find: a handler may have interrupted either.
 fn prepare_many() {
     let forks = FORKS.load(Ordering::Relaxed);
@@ -122,6 +122,8 @@ fn prepare_many() {
     let (o, next) = (Ordering::Relaxed, forks + 1);
     if FORKS.compare_exchange(forks, next, o, o).is_ok() && next > MANY_FORKS {
         real::find_all();
+        forks::learn_threads();
+        epoll::get_ready();
     }
 }
 
@@ -200,15 +202,35 @@ fn give_back_framed() {
     all.iter().for_each(|(socket, fd)| policy::explain(socket, *fd, "frames"));
 }
 
+/// Before a fork, where there is one thread, and no socket that would have to go back to the kernel: handlers wait until
+/// after it, and no lock is needed. To take them would give parent and child a copy each of every page that they lie in.
+fn keep_handlers_out() -> bool {
+    if !forks::is_alone() {
+        return false;
+    }
+    thread::enter();
+    let has_frames = xdp::has_had_any();
+    if has_frames {
+        thread::leave();
+    }
+    !has_frames
+}
+
 /// Just before every fork, by whatever function: the child gets nothing that another thread is in the middle
 /// of. The fork of a handler that has interrupted this thread in such a middle has to do without.
 extern "C" fn prepare() {
     if !thread::holds_locks() {
-        xdp::before_fork();
-        give_back_framed();
-        epoll::before_fork();
-        locks().for_each(|lock| std::mem::forget(lock.hold()));
-        thread::with(|thread| thread.is_prepared.set(true));
+        let is_alone = keep_handlers_out();
+        if !is_alone {
+            xdp::before_fork();
+            give_back_framed();
+            epoll::before_fork();
+            locks().for_each(|lock| std::mem::forget(lock.hold()));
+        }
+        thread::with(|thread| {
+            thread.is_prepared.set(true);
+            thread.is_alone.set(is_alone);
+        });
         xdp::about_to_fork();
     } else {
         xdp::defer_hand_over();
@@ -234,7 +256,9 @@ extern "C" fn in_parent() {
 /// Lets go of all locks, if the calling thread has taken them for a fork.
 fn release() -> bool {
     let is_prepared = thread::with(|thread| thread.is_prepared.replace(false));
-    if is_prepared {
+    if is_prepared && thread::with(|thread| thread.is_alone.get()) {
+        thread::leave();
+    } else if is_prepared {
         locks().for_each(Lock::let_go);
         epoll::after_fork_in_parent();
         xdp::after_fork(false);
@@ -270,8 +294,14 @@ extern "C" fn in_child() {
     doorbell::after_fork();
     rendezvous::after_fork();
     if thread::with(|thread| thread.is_prepared.replace(false)) {
-        locks().for_each(Lock::let_go);
-        epoll::after_fork();
+        let is_alone = thread::with(|thread| thread.is_alone.get());
+        if !is_alone {
+            locks().for_each(Lock::let_go);
+        }
+        epoll::after_fork(is_alone);
+        if is_alone {
+            thread::leave();
+        }
         if !thread::is_in_handler() {
             epoll::count_again();
             count_users();
@@ -348,9 +378,9 @@ pub(crate) fn adopt(fd: c_int) {
         socket.leave_to_kernel(state::Reason::HandedOver);
     }
     if kind == Kind::Datagram {
+        socket.datagrams.is_v4.store(domain == libc::AF_INET, Ordering::Relaxed);
         socket.leave_to_kernel(state::Reason::Spin);
         crate::transport::datagram::adopted(socket, fd);
     }
     table::set_socket(fd, socket);
 }
-        socket.datagrams.is_v4.store(domain == libc::AF_INET, Ordering::Relaxed);

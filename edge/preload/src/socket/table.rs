@@ -16,19 +16,21 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use crate::base::forks;
 use crate::base::lock::{Lazy, Lock};
 use crate::base::raw::{self, Errno};
-use crate::base::thread;
+use crate::base::thread::{self, Deferring};
 use crate::socket::loans::Keep;
 use crate::socket::state::Socket;
 
 const PAGE_ENTRIES: usize = 1024;
 const PAGES: usize = 1 << 20;
+const STRIDE: usize = 64;
 const SOCKET: usize = 1;
 const OTHER: usize = 2;
 
 /// Held while an entry changes, and across a fork: a child is counted for what it gets, neither more nor
-/// less.
+/// less. Where there is one thread alone, handlers are kept out instead ([`forks::is_alone`]).
 pub(crate) static CHANGES: Lock = Lock::new();
 
 /// Makes an entry another one, and returns what it was.
@@ -56,7 +58,10 @@ fn socket_of(word: usize) -> Option<&'static Socket> {
 /// Calls `f` while no other thread changes an entry.
 pub(crate) fn unchanged<T>(f: impl FnOnce() -> T) -> T {
     // Handlers of the program's that run in the midst of a fork have the lock already.
-    let _held = (!thread::with(|thread| thread.is_prepared.get())).then(|| CHANGES.hold());
+    let is_prepared = thread::with(|thread| thread.is_prepared.get());
+    let is_alone = forks::is_alone();
+    let _deferring = is_alone.then(Deferring::new);
+    let _held = (!is_prepared && !is_alone).then(|| CHANGES.hold());
     f()
 }
 
@@ -80,7 +85,8 @@ fn disown_those(is_it: impl Fn(usize) -> bool) {
     });
 }
 
-/// One more than the highest descriptor that has stood for something: what is looked at by a child of each fork.
+/// From here on no descriptor has stood for anything: what is looked at by a child of each fork. In strides, so that a
+/// child with a few more than its parent needs no page of its own for that.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 static TABLE: [AtomicPtr<AtomicUsize>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
 
@@ -97,7 +103,7 @@ fn entry(fd: c_int) -> Option<&'static AtomicUsize> {
 fn entry_or_new(fd: c_int) -> Option<&'static AtomicUsize> {
     let number = usize::try_from(fd).ok()?;
     if HIGH.load(Ordering::Relaxed) <= number {
-        HIGH.fetch_max(number + 1, Ordering::AcqRel);
+        HIGH.fetch_max((number + 1).next_multiple_of(STRIDE), Ordering::AcqRel);
     }
     if let Some(entry) = entry(fd) {
         return Some(entry);
@@ -230,10 +236,13 @@ pub(crate) fn set_socket(fd: c_int, socket: &'static Socket) {
     }
 }
 
-/// Makes `fd` stand for what lies `at`, and is no socket. `let_go_of` is told when it does so no longer: one
-/// function for all. Returns false if it cannot.
-pub(crate) fn set_other(fd: c_int, at: usize, let_go_of: fn(usize)) -> bool {
+/// What is told when a descriptor no longer stands for what is no socket: one function for all.
+pub(crate) fn tell(let_go_of: fn(usize)) {
     LET_GO_OF.get_or_init(|| let_go_of);
+}
+
+/// Makes `fd` stand for what lies `at`, and is no socket; see [`tell`]. Returns false if it cannot.
+pub(crate) fn set_other(fd: c_int, at: usize) -> bool {
     let entry = entry_or_new(fd);
     entry.map(|entry| let_go(change(entry, at | OTHER))).is_some()
 }

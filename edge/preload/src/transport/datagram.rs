@@ -123,10 +123,16 @@ pub(crate) fn connected(socket: &Socket, fd: c_int) {
 }
 
 /// The last descriptor is about to be closed.
+#[inline]
 pub(crate) fn closing(socket: &Socket) {
+    if socket.kind() == Kind::Datagram {
+        closing_datagrams(socket);
+    }
+}
+
+fn closing_datagrams(socket: &Socket) {
     xdp::give_up(socket, socket.reason());
-    if socket.kind() == Kind::Datagram
-        && let Some(directory) = socket.udp_attachment().and_then(|ours| ours.directory)
+    if let Some(directory) = socket.udp_attachment().and_then(|ours| ours.directory)
         && let Ok(port @ 1..) = u16::try_from(socket.rendezvous.port.load(Ordering::Relaxed))
     {
         directory.change(port);
@@ -145,8 +151,15 @@ pub(crate) fn adopted(socket: &Socket, fd: c_int) {
 }
 
 /// In a child just forked.
+#[inline]
 pub(crate) fn after_fork(socket: &Socket) {
-    forget_threads(socket);
+    if socket.kind() == Kind::Datagram {
+        forget_threads(socket);
+        own_mailbox(socket);
+    }
+}
+
+fn own_mailbox(socket: &Socket) {
     if let Some(mailbox) = mapped(socket) {
         mailbox.own();
     }

@@ -214,6 +214,11 @@ pub(crate) fn before_fork() {
     hand_over();
 }
 
+/// Whether anything of this process, or of one before it in the family, has had frames.
+pub(crate) fn has_had_any() -> bool {
+    uplink::is_any() || streams::has_had_any()
+}
+
 /// Just before the fork of a handler that has interrupted a thread which holds locks: the sockets are handed over once
 /// that thread waits or calls again. What comes until then is the parent's.
 pub(crate) fn defer_hand_over() {
@@ -246,7 +251,11 @@ fn hand_over() {
 
 /// Still before it, when no thread changes a descriptor any more: none that was made meanwhile has frames yet.
 pub(crate) fn about_to_fork() {
-    table::each_socket(|socket| _ = refuse(socket));
+    table::each_socket(|socket| {
+        if socket.kind() == Kind::Datagram {
+            refuse(socket);
+        }
+    });
 }
 
 /// Just after it.

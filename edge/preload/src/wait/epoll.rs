@@ -139,11 +139,16 @@ pub(crate) fn is_of(fd: c_int, epoll: &Epoll) -> bool {
 /// Makes `fd` stand for an instance.
 pub(crate) fn set(fd: c_int, instance: Instance) {
     let epoll = Epoll::name(instance);
-    // SAFETY: as above.
-    let let_go_of = |at| unsafe { instance_at(at) }.unname();
-    if !table::set_other(fd, ptr::from_ref(epoll).expose_provenance(), let_go_of) {
+    get_ready();
+    if !table::set_other(fd, ptr::from_ref(epoll).expose_provenance()) {
         epoll.unname();
     }
+}
+
+/// What the first instance needs, which children would each make for themselves.
+pub(crate) fn get_ready() {
+    // SAFETY: what [`set`] has put there.
+    table::tell(|at| unsafe { instance_at(at) }.unname());
 }
 
 /// The instance that lies there.
@@ -284,9 +289,11 @@ impl Epoll {
         }
     }
 
-    /// For a child just forked, whose thread has held the lock since before.
-    pub(crate) fn after_fork(&self) {
-        self.lock.let_go();
+    /// For a child just forked, whose thread has held the lock since before, unless it has been alone.
+    fn after_fork(&self, was_alone: bool) {
+        if !was_alone {
+            self.lock.let_go();
+        }
         self.wanting.store(0, Ordering::Relaxed);
         self.with(|state| {
             state.asleep = 0;
@@ -405,10 +412,12 @@ pub(crate) fn each_socket(mut f: impl FnMut(&'static Socket)) {
     });
 }
 
-/// For a child just forked: the only thread holds the locks of the list and of all instances.
-pub(crate) fn after_fork() {
-    ALL.lock.let_go();
-    with_all(|all| all.iter().for_each(|epoll| epoll.after_fork()));
+/// For a child just forked: the only thread holds the locks of the list and of all instances, unless it has been alone.
+pub(crate) fn after_fork(was_alone: bool) {
+    if !was_alone {
+        ALL.lock.let_go();
+    }
+    with_all(|all| all.iter().for_each(|epoll| epoll.after_fork(was_alone)));
 }
 
 /// The same, if that thread is inside no call: what the child has is all that uses an instance.

@@ -219,6 +219,7 @@ fn join(socket: &Socket, fd: c_int) -> Option<&Inbox> {
 }
 
 /// In a child just forked: nothing of a socket is in the hands of the parent's threads.
+#[inline]
 pub(crate) fn forget_threads(socket: &Socket) {
     socket.udp_attachment().into_iter().for_each(UdpAttachment::after_fork);
 }

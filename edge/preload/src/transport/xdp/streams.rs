@@ -154,6 +154,11 @@ pub(crate) fn is_carried(socket: &Socket) -> bool {
     is_framed(socket) || is_parents()
 }
 
+/// Whether frames have ever carried one.
+pub(super) fn has_had_any() -> bool {
+    IS_ANY.load(Ordering::Relaxed)
+}
+
 /// Calls `f` with the carrier of a connection.
 fn with<A>(framed: &Framed, f: impl FnOnce(&mut Carrier) -> A) -> Option<A> {
     PROCESS.get().carriers.with(|carriers| {
