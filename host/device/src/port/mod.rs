@@ -51,6 +51,14 @@ struct Opened {
 }
 
 static OPEN: PerProcess<Mutex<Vec<Opened>>> = PerProcess::new();
+/// One is started at a time, which takes a while: meanwhile the list can be looked at.
+static STARTING: PerProcess<Mutex<()>> = PerProcess::new();
+
+/// The first port like that which is still open.
+fn opened(is_it: impl Fn(&Opened) -> bool) -> Option<Arc<Port>> {
+    let open = OPEN.get().lock();
+    open.iter().filter(|known| is_it(known)).find_map(|known| known.port.upgrade())
+}
 
 impl Port {
     fn progress(self: &Arc<Self>) -> Arc<dyn Progress> {
@@ -77,14 +85,14 @@ impl Port {
         if exclusive {
             return Self::start(name, path);
         }
-        let mut open = OPEN.get().lock();
-        open.retain(|known| known.port.strong_count() > 0);
-        let known = open.iter().find(|known| known.name == name && known.path == path);
-        if let Some(port) = known.and_then(|known| known.port.upgrade()) {
+        let _starting = STARTING.get().lock();
+        if let Some(port) = opened(|known| known.name == name && known.path == path) {
             let _ = port.look(); // Else its table is as of the last look.
             return Ok(port);
         }
         let port = Self::start(name, path)?;
+        let mut open = OPEN.get().lock();
+        open.retain(|known| known.port.strong_count() > 0);
         open.push(Opened { name: name.to_owned(), path, port: Arc::downgrade(&port) });
         Ok(port)
     }
@@ -259,13 +267,9 @@ impl Port {
         self.links.gids.entries()
     }
 
-    /// The GID table as it is now of the device of this name, if this process has it open; `None`, too, while it opens one.
+    /// The GID table as it is now of the device of this name, if this process has it open.
     pub fn gids_of_open(name: &str) -> Option<Vec<GidEntry>> {
-        let find = |open: &Vec<Opened>| {
-            open.iter().find(|known| known.name == name).and_then(|known| known.port.upgrade())
-        };
-        let port = find(&*OPEN.get().try_lock()?)?;
-        port.look().ok()?.map(|device| device.gids)
+        opened(|known| known.name == name)?.look().ok()?.map(|device| device.gids)
     }
 
     /// Places of the GID table, empty ones included: as many as long as the device is open.
@@ -384,5 +388,26 @@ impl Port {
             false => self.links.local_route(source, attr.gid, address_vector.marks()),
         };
         Ok(Ah::new(Arc::new(address_vector), self.progress(), domain, attr))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the table of a device is that of a port that is open, whichever others have been, or are about to be.
+    #[test]
+    fn the_table_of_a_device_is_that_of_one_that_is_open() {
+        let open = |path| {
+            let config = PortConfig { path, ..PortConfig::default() };
+            Port::open_with("soft_lo", &config).unwrap()
+        };
+        let closed = open(Some(PathChoice::Udp));
+        let port = open(None);
+        drop(closed);
+        let _starting = STARTING.get().lock();
+        assert_eq!(Port::gids_of_open("soft_lo"), Some(port.gids()));
+        drop(port);
+        assert_eq!(Port::gids_of_open("soft_lo"), None);
     }
 }
