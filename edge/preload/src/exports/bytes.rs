@@ -127,7 +127,10 @@ fn send_parts(
     };
     if flags & libc::MSG_OOB != 0 {
         let may_wait = !how.now && !socket.flags.is_nonblocking.load(Ordering::Relaxed);
-        let is_left = fallback::leave_now(socket, fd, may_wait);
+        let is_left = match fallback::leave_now(socket, fd, may_wait) {
+            Ok(is_left) => is_left,
+            Err(busy) => return Some(Err(busy)),
+        };
         if is_left && !park::has_to_resend(socket) {
             return None;
         }

@@ -104,23 +104,26 @@ pub(crate) fn leave_for_feature(socket: &Socket, fd: c_int) {
     socket.flags.wants_kernel.store(has_to_wait, Ordering::Relaxed);
 }
 
-/// The same at once, whatever has not been read. Returns false if frames carry it on, or another thread uses it, for which
-/// a call that may wait waits longer.
+/// The same at once, whatever has not been read. Returns false if frames carry it on.
+///
+/// # Errors
+///
+/// `EAGAIN`: another thread is in the midst of something. One that may wait waits for it, as long as a send may take.
 #[cold]
-pub(crate) fn leave_now(socket: &Socket, fd: c_int, may_wait: bool) -> bool {
+pub(crate) fn leave_now(socket: &Socket, fd: c_int, may_wait: bool) -> Result<bool, Errno> {
     advance(socket, fd);
     socket.leave_to_kernel(Reason::Feature);
-    let mut waits = if may_wait { Waits::default() } else { Waits::of_call(socket) };
-    leave_within(socket, fd, Reason::Feature, &mut waits)
+    let mut waits = if may_wait { Waits::of_send(socket) } else { Waits::of_call(socket) };
+    match leave_as(socket, fd, Reason::Feature, &mut waits) {
+        Departure::Gone | Departure::OtherFirst => Ok(true),
+        Departure::Stays => Ok(false),
+        Departure::Busy => Err(Errno::AGAIN),
+    }
 }
 
 /// Returns false if nothing has happened, so that it is to be tried again.
 fn leave_now_as(socket: &Socket, fd: c_int, reason: Reason) -> bool {
-    leave_within(socket, fd, reason, &mut Waits::of_call(socket))
-}
-
-fn leave_within(socket: &Socket, fd: c_int, reason: Reason, waits: &mut Waits) -> bool {
-    match leave_as(socket, fd, reason, waits) {
+    match leave_as(socket, fd, reason, &mut Waits::of_call(socket)) {
         Departure::Gone | Departure::OtherFirst => true,
         Departure::Stays | Departure::Busy => false,
     }
@@ -243,6 +246,15 @@ impl Waits {
         Self { for_ours: if is_held_up { 0 } else { CALL_NS / STEP_NS }, ..Self::default() }
     }
 
+    /// Those of a call that sends and may wait.
+    fn of_send(socket: &Socket) -> Self {
+        let limit_ns = match socket.options.send_limit_ns.load(Ordering::Relaxed) {
+            0 => HOLDER_NS,
+            limit_ns => limit_ns.min(HOLDER_NS),
+        };
+        Self { for_ours: limit_ns.div_ceil(STEP_NS), ..Self::default() }
+    }
+
     /// Both locks of a connection.
     fn hold<'b>(&mut self, socket: &'b Socket) -> Result<[Held<'b>; 2], Holder> {
         let held = self.hold_both(socket);
@@ -254,7 +266,21 @@ impl Waits {
     }
 
     fn hold_both<'b>(&mut self, socket: &'b Socket) -> Result<[Held<'b>; 2], Holder> {
-        Ok([self.hold_one(&socket.receiving)?, self.hold_one(&socket.sending)?])
+        loop {
+            let receiving = self.hold_one(&socket.receiving)?;
+            if let Some(sending) = socket.sending.hold_within(LAST_NS) {
+                return Ok([receiving, sending]);
+            }
+            // While it waits for one that sends, others receive.
+            drop(receiving);
+            drop(self.hold_one(&socket.sending)?);
+            // Where many send in turn, each turn counts.
+            if self.for_ours == 0 {
+                return Err(Holder::Ours);
+            }
+            self.steps = self.steps.saturating_sub(1);
+            self.for_ours = self.for_ours.saturating_sub(1);
+        }
     }
 
     fn hold_one<'b>(&mut self, lock: &'b Lock) -> Result<Held<'b>, Holder> {

@@ -144,6 +144,15 @@ fn a_connection_waits_for_a_slow_thread_of_its_own_process() {
     }
 }
 
+/// Goal: a thread that sends an urgent byte while another is stuck in the midst of a send keeps none from receiving, and waits
+/// no longer than the socket says.
+#[test]
+fn an_urgent_byte_keeps_no_thread_from_receiving() {
+    if has_faults() {
+        succeeds("urgent", &[&SHARED], &[""]);
+    }
+}
+
 fn has_faults() -> bool {
     // SAFETY: no pointer; the descriptor goes with the process.
     let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_FAULTS) };
