@@ -67,6 +67,8 @@ parts! {
         is_adopted: AtomicBool,
         /// The owner of an interface did not answer, and has or will have a copy of its descriptor.
         is_copied: AtomicBool,
+        /// Frames have brought more before it was reset than its ring holds: the process that has carried it has the rest.
+        has_rest: AtomicBool,
         /// A thread of this process has its locks, in the midst of a call, for longer than others wait.
         is_held_up: AtomicBool,
         /// What the program thinks `TCP_NODELAY` is.

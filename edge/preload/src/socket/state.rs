@@ -561,7 +561,7 @@ impl Socket {
         if self.flags.pending_error.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        match self.flags.pending_error.swap(0, Ordering::Relaxed) {
+        match self.flags.pending_error.swap(0, Ordering::Acquire) {
             0 => None,
             error => Some(c_int::from(error)),
         }

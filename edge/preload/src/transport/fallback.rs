@@ -619,10 +619,7 @@ pub(crate) fn is_drained(socket: &Socket, segment: &Segment, fd: c_int) -> bool 
             Err(Errno::AGAIN | Errno::INTR) => return false,
             Err(Errno(error)) => {
                 // The kernel says it once: now.
-                socket
-                    .flags
-                    .pending_error
-                    .store(u8::try_from(error).unwrap_or(0), Ordering::Relaxed);
+                socket.set_error(error);
                 return true;
             }
         }
@@ -760,16 +757,16 @@ fn inherit(socket: &Socket, segment: &Segment, fd: c_int, (mut bytes, behind): (
     }
     let is_given =
         !give(writer, bytes.as_ptr(), bytes.len()).is_ok_and(|given| given < bytes.len());
-    // A reset takes what has not arrived; an end in its place would say that nothing is missing.
-    if !is_given || is_reset && !arrives(reader, bytes.len()) {
+    let is_whole = is_given && (!is_reset || arrives(reader, bytes.len()));
+    if !is_whole && !is_reset {
+        // An end would say that nothing is missing.
         raw::disconnect(fd);
-        if is_reset {
-            // The kernel has another error.
-            let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
-            socket.set_error(libc::ECONNRESET);
-        }
     } else {
         if is_reset {
+            if is_whole && streams::has_fin(socket) {
+                raw::shut(writer, libc::SHUT_WR);
+            }
+            // A reset takes what has not arrived.
             raw::disconnect(writer);
         }
         raw::shut(writer, libc::SHUT_WR);

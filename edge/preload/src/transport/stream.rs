@@ -107,9 +107,11 @@ fn take_error(socket: &Socket, fd: c_int) -> Option<Errno> {
     Some(Errno(error))
 }
 
-/// The same of a call that receives: what had come before a connection of frames was reset comes first.
+/// The same of a call that receives: what had come before a connection of frames was reset comes first, and the end of the
+/// stream, if its peer had said so, hides the error from it for good.
 fn take_error_unless_unread(socket: &Socket, fd: c_int) -> Option<Errno> {
-    let is_behind = || socket.is_reset() && socket.segment().is_some();
+    let is_behind =
+        || socket.is_reset() && (socket.segment().is_some() || streams::has_fin(socket));
     let is_one = socket.flags.pending_error.load(Ordering::Acquire) != 0;
     if is_one && !is_behind() { take_error(socket, fd) } else { None }
 }
@@ -451,14 +453,18 @@ fn last_word(socket: &Socket, segment: &Segment, fd: c_int) -> Step {
 }
 
 /// The ring is empty of a connection that frames have carried, and that was reset: what comes behind, or the error, once,
-/// and the end.
+/// and the end; the end alone, if the peer had said so before.
 #[cold]
 fn at_reset(socket: &Socket, fd: c_int) -> Step {
     if streams::refill(socket) {
         return Step::Moved(0);
     }
+    if streams::is_parents_to_read(socket) {
+        // A child reads no further. The rest, and the error behind it, are there for the one that has the rest.
+        return Step::Failed(Errno::CONNRESET);
+    }
     socket.set_route(Route::Kernel);
-    take_error(socket, fd).map_or(Step::Ended, Step::Failed)
+    take_error_unless_unread(socket, fd).map_or(Step::Ended, Step::Failed)
 }
 
 /// Goes the way of a send as far as the ring that it would write to. Returns whether there is one.

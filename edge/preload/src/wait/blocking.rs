@@ -258,7 +258,9 @@ pub(crate) fn receive(
             Step::Ended | Step::Nothing => return Ok(done),
             Step::Failed(error) if done > 0 => {
                 // What has come is the answer, and the end of the connection that of the next call.
-                if error == Errno::CONNRESET {
+                let is_calls =
+                    [libc::EAGAIN, libc::EINTR, libc::EFAULT, libc::EBADF, libc::ENOTSOCK];
+                if !is_calls.contains(&error.0) {
                     socket.set_error(error.0);
                 }
                 return Ok(done);

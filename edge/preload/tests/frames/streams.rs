@@ -61,6 +61,7 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             Some(("unbound", _)) => close_unbound(stream),
             Some(("hold", "on")) => hold_on(stream),
             Some(("hold", option)) => impatient(stream, option),
+            _ if mode == "shared" => outlive_together(stream),
             _ if mode == "urgent" => urge(stream),
             _ if mode == "hold" => hold(stream),
             _ if mode == "hup" => hear_of_the_end(stream),
@@ -660,7 +661,7 @@ fn impatient(mut stream: TcpStream, what: &str) {
         let len = stream.read(&mut room).expect("a request");
         send_all(&mut stream, &room[..len]);
     }
-    if what == "asking" {
+    if what != "waiting" {
         for (name, value) in
             [(libc::TCP_KEEPIDLE, 1), (libc::TCP_KEEPINTVL, 1), (libc::TCP_KEEPCNT, 2)]
         {
@@ -668,6 +669,17 @@ fn impatient(mut stream: TcpStream, what: &str) {
         }
         set(&stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
         assert_eq!(option(&stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+        if what == "whole" {
+            // What has come is less than is wanted, and the answer all the same.
+            let mut receive = |flags| {
+                let (fd, at) = (stream.as_raw_fd(), (&raw mut room).cast());
+                // SAFETY: room of ours.
+                unsafe { libc::recv(fd, at, 100, flags) }
+            };
+            let there = receive(libc::MSG_PEEK);
+            println!("said {there} are here");
+            assert_eq!(receive(libc::MSG_WAITALL), there);
+        }
         return hold(stream);
     }
     set(&stream, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 1500);
@@ -821,6 +833,44 @@ fn outlive(mut stream: TcpStream, how: &str) {
     println!("said done");
 }
 
+/// After a line, says what a child reads of a connection that has been reset, and then what this program does.
+fn outlive_together(mut stream: TcpStream) {
+    begin(&mut stream);
+    std::io::stdin().read_line(&mut String::new()).expect("a line");
+    let mut polled = libc::pollfd { fd: stream.as_raw_fd(), events: 0, revents: 0 };
+    let mut say = |read: usize| {
+        let mut bytes = pattern(read);
+        let end = stream.read_to_end(&mut bytes).map_err(|error| error.kind());
+        assert!(bytes == pattern(bytes.len()), "other bytes");
+        println!(
+            "said {} {end:?} {:?}",
+            bytes.len(),
+            stream.read(&mut [0]).map_err(|error| error.kind())
+        );
+        bytes.len()
+    };
+    let mut pipe = [0; 2];
+    // SAFETY: room for two numbers.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    // SAFETY: no pointer; the child ends when it has read.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        println!("said ready");
+        // SAFETY: a structure, which is ours.
+        assert_eq!(unsafe { libc::poll(&raw mut polled, 1, -1) }, 1);
+        let read = say(0).to_ne_bytes();
+        // SAFETY: so many bytes of ours.
+        unsafe { libc::write(pipe[1], read.as_ptr().cast(), read.len()) };
+        // SAFETY: no pointer.
+        unsafe { libc::_exit(0) };
+    }
+    let mut read = [0; size_of::<usize>()];
+    // SAFETY: room for so many bytes.
+    let got = unsafe { libc::read(pipe[0], read.as_mut_ptr().cast(), read.len()) };
+    assert_eq!(usize::try_from(got), Ok(read.len()));
+    say(usize::from_ne_bytes(read));
+}
+
 /// Connects, and does what lines say.
 pub(crate) fn talk(at: SocketAddr) {
     let mut streams = vec![connect(at)];
@@ -858,6 +908,9 @@ pub(crate) fn talk(at: SocketAddr) {
             }
             "abort" => {
                 stream.write_all(&pattern(number(1))).expect("it is sent");
+                if words.get(2) == Some(&"ended") {
+                    stream.shutdown(Shutdown::Write).expect("it ends");
+                }
                 soon("an answer", || unacknowledged(stream) == 0);
                 let linger = libc::linger { l_onoff: 1, l_linger: 0 };
                 let len = libc::socklen_t::try_from(size_of_val(&linger)).expect("a length");
@@ -1232,16 +1285,22 @@ fn small_pieces_wait_for_those_that_follow() {
     });
 }
 
-/// Goal: what a program says of silent peers counts, also where it says it late.
+/// Goal: what a program says of silent peers counts, also where it says it late, and a call that returns what had come by
+/// then hides it not from the next one.
 #[test]
 fn a_silent_peer_is_given_up_when_the_program_says() {
     with_namespaces("streams::a_silent_peer_is_given_up_when_the_program_says", || {
         let pair = Pair::new();
         let _owner = pair.owner();
-        for mode in ["asking", "waiting"] {
+        for mode in ["asking", "waiting", "whole"] {
             let mut server = pair.framed(&format!("serve hold {mode}"), at(NEAR), None);
             let mut client = talker(&pair, NEAR);
-            assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+            if mode == "whole" {
+                client.tell("exchange 101 64 0");
+                assert_eq!(server.await_line("said "), "said 66 are here");
+            } else {
+                assert_eq!(client.ask("exchange 100 64 0"), "said 100");
+            }
             let _loss = Running::start(&mut pair.role(true, "loss 100", at(FAR)));
             assert_eq!(server.await_line("said "), "said TimedOut", "{mode}");
             assert!(server.has_frames(), "{mode}: {}", server.explained());
@@ -1346,18 +1405,19 @@ fn a_reset_is_told_once_and_then_the_end() {
 }
 
 /// Goal: what had come before a reset is read before the program, its child or another one learns of that, as by the kernel,
-/// and where more had come than its ring holds.
+/// and where more had come than its ring holds. If the peer had ended its stream before, that hides the reset from what reads.
 #[test]
 fn what_came_before_a_reset_is_read() {
     with_namespaces("streams::what_came_before_a_reset_is_read", || {
         let pair = Pair::new();
         let _owner = pair.owner();
-        for how in ["read", "waitall", "asked", "written", "child", "another"] {
+        let hows = ["read", "waitall", "asked", "written", "child", "another"];
+        for (how, end) in hows.into_iter().flat_map(|how| [(how, ""), (how, " ended")]) {
             let said = |mut server: Running, bytes: usize, has_frames: bool| {
                 let mut client = talker(&pair, NEAR);
                 assert_eq!(client.ask("exchange 50 64 0"), "said 50");
                 assert_eq!(server.has_frames(), has_frames, "{how}: {}", server.explained());
-                assert_eq!(client.ask(&format!("abort {bytes}")), "said aborted");
+                assert_eq!(client.ask(&format!("abort {bytes}{end}")), "said aborted");
                 let mut lines = vec![server.await_line("said ")];
                 while lines.last().is_some_and(|line| line != "said done") {
                     lines.push(server.await_line("said "));
@@ -1369,9 +1429,32 @@ fn what_came_before_a_reset_is_read() {
             let kernels = said(kernels, 20_000, false);
             for bytes in [64, 20_000, 66_000, 150_000] {
                 let ours = pair.framed_by(&TIGHT, &serve, at(NEAR), None);
-                assert_eq!(said(ours, bytes, true), kernels, "{how} {bytes}");
+                assert_eq!(said(ours, bytes, true), kernels, "{how}{end} {bytes}");
             }
         }
+    });
+}
+
+/// Goal: a child that has a connection of its parent's, whose owner has been stopped, takes neither the rest of one that was
+/// reset from its parent nor the error, where it reads before that does.
+#[test]
+fn a_child_leaves_what_its_parent_has() {
+    with_namespaces("streams::a_child_leaves_what_its_parent_has", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        let mut server = pair.framed_by(&TIGHT, "serve shared", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        assert!(server.has_frames(), "{}", server.explained());
+        owner.signal("STOP");
+        assert_eq!(server.ask("fork"), "said ready");
+        assert_eq!(client.ask("abort 150000"), "said aborted");
+        let childs = server.await_line("said ");
+        let reset = "Err(ConnectionReset)";
+        assert!(childs.ends_with(&format!(" {reset} {reset}")), "{childs}");
+        assert!(!childs.starts_with("said 150000 "), "{childs}");
+        assert_eq!(server.await_line("said "), format!("said 150000 {reset} Ok(0)"));
+        owner.signal("CONT");
     });
 }
 

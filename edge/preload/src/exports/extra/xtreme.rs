@@ -610,8 +610,7 @@ impl Seat {
                 Step::Ended => return self.end(fd, IN | RDHUP),
                 Step::Failed(error) => {
                     // Whatever the program does next fails with it.
-                    let error = u8::try_from(error.0).unwrap_or(0);
-                    socket.flags.pending_error.store(error, Ordering::Relaxed);
+                    socket.set_error(error.0);
                     return self.end(fd, IN | ERR | HUP | RDHUP);
                 }
             };

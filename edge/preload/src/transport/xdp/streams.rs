@@ -301,8 +301,14 @@ pub(crate) fn refill(socket: &Socket) -> bool {
         let done = carrier::put_into(segment.outgoing(socket.end().other()), rest);
         rest.drain(..done);
         is_full.store(!rest.is_empty(), Ordering::Release);
+        socket.flags.has_rest.store(!rest.is_empty(), Ordering::Release);
         done > 0
     })
+}
+
+/// Whether the parent of this process has something of a connection that was reset, which it has not read yet.
+pub(crate) fn is_parents_to_read(socket: &Socket) -> bool {
+    socket.flags.has_rest.load(Ordering::Acquire) && left_of(socket).is_none()
 }
 
 /// Whether this process alone has something of a connection: frames carry it, or not all that had come before it was reset
@@ -360,6 +366,7 @@ pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
         }
         let rest = left_of(socket).map(|framed| {
             framed.shared.is_full.store(false, Ordering::Release);
+            socket.flags.has_rest.store(false, Ordering::Release);
             framed.shared.rest.with(std::mem::take)
         });
         return rest.map_or(GivenBack::NotFramed, GivenBack::Ended);

@@ -326,6 +326,8 @@ impl Carrier {
         let _ = self.membership.release(one.key);
         let errno = match end {
             Some(tcp::End::TimedOut) => libc::ETIMEDOUT,
+            // As the kernel has it of a peer that had ended its stream before: there is nothing to send to.
+            Some(tcp::End::Reset) if one.awaits_own_end() => libc::EPIPE,
             Some(tcp::End::Aborted | tcp::End::Refused | tcp::End::Reset) => libc::ECONNRESET,
             None => 0,
         };
@@ -519,6 +521,12 @@ impl Carried {
         self.rest.is_empty() && connection.is_at_end() && connection.end().is_none()
     }
 
+    /// The peer has ended its stream, and the program has not.
+    fn awaits_own_end(&self) -> bool {
+        let is_open = |socket: &Socket| !socket.flags.is_write_shut.load(Ordering::Relaxed);
+        self.shared.has_fin.load(Ordering::Relaxed) && self.socket.is_some_and(is_open)
+    }
+
     /// More has come than there is room for yet, and its program may still read it.
     fn has_more(&self, connection: &tcp::Connection<Vec<u8>>) -> bool {
         let has_rest = !self.rest.is_empty() || connection.readable_bytes() > 0;
@@ -589,6 +597,7 @@ impl Carried {
         self.shared.is_full.store(has_rest, Ordering::Release);
         self.shared.is_over.store(true, Ordering::Release);
         let Some(socket) = self.socket.filter(|_| errno != 0) else { return };
+        socket.flags.has_rest.store(has_rest, Ordering::Relaxed);
         // In this order: what is unread comes before the error of one that was reset.
         socket.set_reason(Reason::Reset);
         socket.set_error(errno);
