@@ -27,6 +27,7 @@ static OWN: AtomicU32 = AtomicU32::new(0);
 static IS_BLIND: AtomicBool = AtomicBool::new(false);
 
 /// This process.
+#[inline]
 pub fn me() -> u32 {
     let process = rustix::process::getpid().as_raw_pid().cast_unsigned();
     let known = OWN.load(Ordering::Relaxed);
@@ -63,6 +64,7 @@ pub fn before_fork() -> Option<Forking> {
 }
 
 /// In a child just forked, which may have its parent's number, in another namespace.
+#[inline]
 pub fn after_fork(before: Option<Forking>) {
     let own = before.and_then(|before| {
         let parent = rustix::process::getppid()?.as_raw_pid().cast_unsigned();
@@ -74,12 +76,14 @@ pub fn after_fork(before: Option<Forking>) {
 
 /// A child, if it began in the very tick in which its parent was about to fork. One in another namespace does not see its
 /// parent, or sees another time.
+#[inline]
 fn child(process: u32, parent: u32, now: u64, before: Forking) -> Option<u32> {
     let is_known = parent == before.parent && now == before.ticks;
     is_known.then(|| named(process, Some(beginning_of(now))))
 }
 
 /// The time in which the kernel says when processes began.
+#[inline]
 fn ticks() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let (seconds, rest) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));

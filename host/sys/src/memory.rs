@@ -313,6 +313,7 @@ pub fn put_zeros_for_kept() {
 
 /// In a child just forked: the ranges of its parent are not its own, and its children have none of them. Safe in a signal
 /// handler.
+#[inline]
 pub fn forget_kept() {
     kept().for_each(|kept| kept.base.store(0, Ordering::Release));
 }

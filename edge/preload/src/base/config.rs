@@ -276,10 +276,12 @@ impl Config {
         }
     }
 
-    /// What rules allow for a socket.
-    pub(crate) fn allowed(&self, socket: &Socket) -> Transport {
-        let particular = RULES
-            .with(|rules| rules.as_ref().map_or(Transport::Best, |rules| rules.transport(socket)));
+    /// What rules allow for a socket, which is looked at if there are any.
+    pub(crate) fn allowed(&self, socket: impl FnOnce() -> Socket) -> Transport {
+        let particular = RULES.with(|rules| {
+            let rules = rules.as_ref().filter(|rules| !rules.is_empty());
+            rules.map_or(Transport::Best, |rules| rules.transport(&socket()))
+        });
         match (particular, self.transport) {
             (Transport::Best, general) => general,
             (particular, _) => particular,

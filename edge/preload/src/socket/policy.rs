@@ -90,10 +90,12 @@ pub(crate) fn is_wanted() -> bool {
 
 /// Asks the rules about a socket, and remembers the answer.
 pub(crate) fn judge(socket: &Socket, fd: c_int, role: Role, peer: Option<SocketAddr>) {
-    let local = address::name(fd, false)
-        .map_or(adverb_sockconf::Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
-    let remote = peer.map_or(adverb_sockconf::Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
-    let transport = config::get().allowed(&adverb_sockconf::Socket { role, local, remote });
+    let nowhere = adverb_sockconf::Socket::NOWHERE;
+    let transport = config::get().allowed(|| {
+        let local = address::name(fd, false).map_or(nowhere, |addr| (addr.ip(), addr.port()));
+        let remote = peer.map_or(nowhere, |addr| (addr.ip(), addr.port()));
+        adverb_sockconf::Socket { role, local, remote }
+    });
     allow(socket, transport);
 }
 

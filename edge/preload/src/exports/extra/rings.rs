@@ -132,15 +132,20 @@ pub(crate) fn after_fork() {
     });
 }
 
+/// Whether there have been any.
+#[inline]
+pub(crate) fn are_any() -> bool {
+    HAS_ANY.load(Ordering::Acquire)
+}
+
 /// Descriptors are about to be closed: the rings among them are gone, and other files may have their numbers. Returns
 /// whether there are any.
 pub(crate) fn closes(fds: &RangeInclusive<c_int>) -> bool {
-    HAS_ANY.load(Ordering::Acquire)
-        && RINGS.with(|Rings { all: rings, .. }| {
-            let before = rings.len();
-            rings.retain(|ring| !fds.contains(&ring.fd));
-            rings.len() < before
-        })
+    RINGS.with(|Rings { all: rings, .. }| {
+        let before = rings.len();
+        rings.retain(|ring| !fds.contains(&ring.fd));
+        rings.len() < before
+    })
 }
 
 /// Whether a descriptor is that of a ring.

@@ -164,7 +164,7 @@ fn is_allowed(socket: &Socket, fd: c_int) -> bool {
     let remote = address::name(fd, true)
         .map_or(adverb_sockconf::Socket::NOWHERE, |addr| (addr.ip(), addr.port()));
     let asked = adverb_sockconf::Socket { role: Role::UdpSender, local, remote };
-    match config::get().allowed(&asked) {
+    match config::get().allowed(|| asked) {
         Transport::Best | Transport::SharedMemory => policy::may_share(socket),
         Transport::Frames => {
             policy::want_frames(socket);
