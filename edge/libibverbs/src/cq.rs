@@ -414,15 +414,19 @@ const EMPTY_MAX: u32 = 256;
 const EMPTY_MORE: u32 = 32;
 
 impl CqInner {
-    /// A poll has found nothing: a peer that waits for a processor gets one.
-    fn found_nothing(&self) {
+    /// A poll has found nothing: now and then a peer that waits for a processor gets one. True if it did: the poll looks
+    /// again then. That may have taken milliseconds, and programs look next for other news, such as the end of a
+    /// connection, and destroy its queue pair together with completions that came before it.
+    #[must_use]
+    fn found_nothing(&self) -> bool {
         // Threads that poll one queue at once may count one poll for two.
         let count = self.empty.load(Ordering::Relaxed) + 1;
-        if count < EMPTY_MAX {
-            return self.empty.store(count, Ordering::Relaxed);
+        let yields = count >= EMPTY_MAX;
+        self.empty.store(if yields { EMPTY_MAX - EMPTY_MORE } else { count }, Ordering::Relaxed);
+        if yields {
+            std::thread::yield_now();
         }
-        self.empty.store(EMPTY_MAX - EMPTY_MORE, Ordering::Relaxed);
-        std::thread::yield_now();
+        yields
     }
 
     /// A poll has found something.
@@ -452,7 +456,7 @@ unsafe fn take<const N: usize>(
     Ok(found)
 }
 
-/// Takes what is left after the first look; says how many.
+/// Takes what is left after the first look, or has come since; says how many.
 ///
 /// # Safety
 ///
@@ -489,9 +493,12 @@ pub(crate) unsafe extern "C" fn poll_cq(
             // SAFETY: as above.
             taken += unsafe { take_rest(queue, places.add(FEW), room - FEW) };
         }
-        match taken {
-            0 => inner.found_nothing(),
-            _ => inner.found_something(),
+        if taken == 0 && inner.found_nothing() {
+            // SAFETY: as above.
+            taken = unsafe { take_rest(queue, places, room) };
+        }
+        if taken > 0 {
+            inner.found_something();
         }
         Ok(taken)
     });
@@ -529,6 +536,12 @@ impl CqInner {
     }
 }
 
+/// Takes the first completion of an extended queue; the lock is held if there is one.
+fn begin_poll(inner: &CqInner, cq: *mut layout::CqEx) -> Answer<()> {
+    inner.lock_polls();
+    caught(|| advance(cq)).inspect_err(|_| inner.unlock_polls())
+}
+
 /// Takes the next completion of an extended queue; the lock is held.
 fn advance(cq: *mut layout::CqEx) -> Answer<()> {
     // SAFETY: one of ours.
@@ -559,16 +572,12 @@ entry! {
         }
         // SAFETY: one of ours.
         let inner = unsafe { Cq::checked(cq) }?;
-        inner.lock_polls();
-        let found = caught(|| advance(cq));
-        match found {
-            Ok(()) => inner.found_something(),
-            Err(error) => {
-                inner.unlock_polls();
-                if error == NOTHING {
-                    inner.found_nothing();
-                }
-            }
+        let mut found = begin_poll(inner, cq);
+        if found == Err(NOTHING) && inner.found_nothing() {
+            found = begin_poll(inner, cq);
+        }
+        if found.is_ok() {
+            inner.found_something();
         }
         found
     }

@@ -39,6 +39,7 @@ impl Core {
             }
             Event::Disconnected { id } => {
                 self.forget_peer(id);
+                self.take_in_what_came(id);
                 self.change(id, Stage::Over, EventKind::Disconnected, 0, Param::None);
             }
             Event::Rejected { id, reason, private } => {
@@ -67,6 +68,15 @@ impl Core {
             state.stage = stage;
         }
         self.tell(key, kind, status, param);
+    }
+
+    /// What the peer sent before it ended the connection completes before the event: programs destroy the queue pair on
+    /// that, and its completions with it.
+    fn take_in_what_came(&self, id: CommId) {
+        let state = self.connections.get(&id).and_then(|key| self.ids.get(key));
+        if let Some(place) = state.and_then(|state| state.place.as_ref()) {
+            place.port.settle();
+        }
     }
 
     /// The protocol knows the connection no longer.
@@ -249,3 +259,55 @@ pub(crate) fn group_ah(gid: Gid, gid_index: u8, traffic_class: u8) -> AhAttr {
 }
 
 const ETIMEDOUT: i32 = 110;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::core;
+    use crate::{EventQueue, Id, Space};
+    use adverb_device::{CqConfig, QpCap, QpConfig, QpType};
+    use std::net::UdpSocket;
+
+    /// Goal: packets that came before the end of a connection are taken in before the program hears of that. Method: one
+    /// waits in the socket, and nothing polls; it is garbage for a queue pair of this process, and is counted.
+    #[test]
+    fn what_came_before_a_connection_ended_is_taken_in_before_the_event() {
+        let queue = EventQueue::new().unwrap();
+        let id = Id::new(&queue, Space::Tcp, Transport::Rc, 1).unwrap();
+        id.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let connection = CommId(7);
+        let key = *core().ids.keys().next().unwrap();
+        core().connections.insert(connection, key);
+        let port = Arc::clone(&core().ids[&key].place().unwrap().port);
+        let cq = port.create_cq(&CqConfig { capacity: 1, ..CqConfig::default() });
+        let target = port.create_qp(&QpConfig {
+            domain: port.new_domain(),
+            kind: QpType::Ud,
+            send_cq: (*cq).clone(),
+            recv_cq: (*cq).clone(),
+            srq: None,
+            xrcd: None,
+            events: None,
+            context: 0,
+            cap: QpCap {
+                max_send_wr: 1,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline: 0,
+            },
+            signal_all: false,
+            block_self_multicast: false,
+        });
+        let [_, a, b, c] = target.unwrap().number().get().to_be_bytes();
+        let mut packet = [0; 64];
+        packet[..8].copy_from_slice(&[0x64, 0x40, 0xff, 0xff, 0, a, b, c]);
+
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut core = core();
+        let before = port.counters().icrc_errors;
+        socket.send_to(&packet, ("127.0.0.1", adverb_wire::ROCE_PORT)).unwrap();
+        core.on_event(Event::Disconnected { id: connection });
+        assert_eq!(port.counters().icrc_errors, before + 1);
+    }
+}

@@ -143,6 +143,19 @@ fn what_few_programs_ask_for_is_as_the_manual_has_it() {
     }
 }
 
+/// Goal: a poll that has let other threads run answers with what came meanwhile: a program that looks for the end of its
+/// connection next, and destroys the queue pair, would lose it. Method: the program's own `sched_yield` sends it.
+#[test]
+fn a_poll_that_lets_others_run_finds_what_came_meanwhile() {
+    let Some(program) = Compiled::new("yields", &["-rdynamic", "-libverbs"]) else {
+        return;
+    };
+    for path in PATHS {
+        let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+        support::alone(program.path(), &[], &set);
+    }
+}
+
 /// Goal: a signal ends a wait for an event as it ends `read`, also if it comes while the library looks for something to do. One
 /// that comes before the call has begun does not: that has to be rare.
 #[test]
