@@ -6,6 +6,7 @@
 mod facts;
 pub(crate) mod links;
 mod oddities;
+mod pointers;
 mod rooms;
 mod storeys;
 
@@ -17,6 +18,7 @@ use crate::{Failure, book, crates, figures, source};
 pub(crate) fn tidy(root: &Path) -> Result<(), Failure> {
     let sources = source::tree(root)?;
     let mut broken: Vec<String> = sources.iter().flat_map(facts::broken).collect();
+    broken.extend(sources.iter().flat_map(pointers::broken));
     broken.extend(storeys::broken(root)?);
     broken.extend(rooms::broken(&sources));
     broken.extend(links::broken(root, &sources));

@@ -4,6 +4,7 @@
 //! page    files in memory with a layout: made, sealed, opened, checked
 //! file    files with a path, which are to be one user's alone
 //! alive   processes and threads as words, and whether they have ended
+//! copying copies of bytes that others change meanwhile
 //! line    cache lines asked for ahead of their use
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! by [`file::SharedFile`]. Pages alone are the device's: they come with the standard library's descriptors.
 
 pub mod alive;
+pub mod copying;
 pub mod file;
 pub mod line;
 pub mod page;

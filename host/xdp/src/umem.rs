@@ -20,6 +20,7 @@
 //!    in a frame that is this member's, which the kernel does not write until it is given back.
 //! 3. A frame is written only by the member that has it.
 
+use adverb_shm::copying::copy_short;
 use adverb_shm::{alive, line};
 use adverb_sys::fork::{KeptFd, PerProcess};
 use adverb_sys::memory::{self, Mapping};
@@ -250,7 +251,7 @@ impl Umem {
         room.clear();
         room.resize(len, 0);
         // SAFETY: within the mapping (rule 1), and copied (rule 2) to as many bytes of this process.
-        unsafe { std::ptr::copy_nonoverlapping(start, room.as_mut_ptr(), len) };
+        unsafe { copy_short(start, room.as_mut_ptr(), len) };
         Some(take(room))
     }
 
@@ -473,7 +474,7 @@ impl Writer<'_> {
         }
         let to = self.start.wrapping_add(self.len);
         // SAFETY: readable by the caller's promise; the frame is this member's (rule 3) and has room.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        unsafe { copy_short(from, to, len) };
         self.len += len;
     }
 
@@ -495,7 +496,7 @@ impl Writer<'_> {
         if at.checked_add(bytes.len()).is_some_and(|end| end <= self.len) {
             let to = self.start.wrapping_add(at);
             // SAFETY: a slice can be read; the frame is this member's (rule 3), and has as many bytes there.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+            unsafe { copy_short(bytes.as_ptr(), to, bytes.len()) };
         }
     }
 
@@ -506,7 +507,7 @@ impl Writer<'_> {
             let part = (self.len - at).min(block.len());
             let from = self.start.wrapping_add(at);
             // SAFETY: bytes of this member's frame (rule 3) that were written; a block of this process has room for them.
-            unsafe { std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), part) };
+            unsafe { copy_short(from, block.as_mut_ptr(), part) };
             sum = add(sum, block.get(..part).unwrap_or_default());
             at += part;
         }

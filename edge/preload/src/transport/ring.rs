@@ -28,6 +28,7 @@ use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use adverb_shm::copying::copy_short;
 use adverb_shm::file::SharedFile;
 use adverb_shm::{alive, line};
 use adverb_switchover::{
@@ -655,7 +656,7 @@ impl Ring<'_> {
             return None;
         }
         // SAFETY: within the ring (rule 2), whose missing pages are replaced; the caller's promise.
-        unsafe { into.copy_from_nonoverlapping(self.bytes.wrapping_add(offset), available) };
+        unsafe { copy_short(self.bytes.wrapping_add(offset), into, available) };
         if self.is_spoilt.load(Ordering::Relaxed) {
             return None;
         }

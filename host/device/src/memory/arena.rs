@@ -17,6 +17,7 @@
 
 use crate::memory::export::{Class, Home};
 use crate::sync::Mutex;
+use adverb_shm::copying::fill_long;
 use adverb_sys::memory::{Mapping, page_bytes};
 use std::collections::BTreeMap;
 use std::io;
@@ -125,7 +126,7 @@ impl Arena {
             return unsafe { self.mapping.discard(run.start, run.len) }.is_ok();
         }
         // SAFETY: within the mapping, and this process alone writes to it; others that read see either.
-        unsafe { self.place(run).as_ptr().write_bytes(0, run.len) };
+        unsafe { fill_long(self.place(run).as_ptr(), 0, run.len) };
         true
     }
 

@@ -10,10 +10,10 @@
 //! [`Pages`] lends the address of its mapping, whose rules are those of `adverb_sys::memory`.
 
 use crate::memory::arena::{Arena, Run};
-use crate::memory::copying::copy_long;
 use crate::memory::peer_page::PeerPage;
 use crate::sync::Mutex;
 use adverb_engine::Access;
+use adverb_shm::copying::copy_long;
 use adverb_sys::memory::Mapping;
 use adverb_sys::process::descriptors_max;
 use std::collections::BTreeMap;

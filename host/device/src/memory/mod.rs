@@ -1,7 +1,6 @@
 //! Registered memory: regions, windows, their keys, and what neighbours can map of it.
 
 pub(crate) mod arena;
-pub(crate) mod copying;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod local;

@@ -28,11 +28,11 @@
 //! 6. A thread that waits for a region's count to become 0 holds no pin, and one that waits for a window's
 //!    holds none but of the region that it is to be bound to. So no thread waits for ever.
 
-use crate::memory::copying::copy_short;
 use crate::memory::export::{ACCESS_MAX, Exports, LAST_ACCESS_MAX, Published};
 use crate::memory::window;
 use crate::sync::Mutex;
 use adverb_engine::{Access, AccessError, AtomicOp};
+use adverb_shm::copying::{copy_short, fill_long};
 use adverb_sys::memory::fault_in;
 use adverb_sys::random;
 use std::collections::VecDeque;
@@ -690,7 +690,7 @@ impl Region {
             return false;
         };
         // SAFETY: in bounds, mapped and writable as in `write`.
-        unsafe { std::ptr::write_bytes(target.as_ptr(), byte, len) }
+        unsafe { fill_long(target.as_ptr(), byte, len) }
         true
     }
 

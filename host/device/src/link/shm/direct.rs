@@ -20,12 +20,12 @@
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::guard::AccessGuard;
 use crate::link::shm::link::{InRing, MessageBytes, PIECE_BYTES, ShmLink};
-use crate::memory::copying::{copy_short, copy_word, move_long};
 use crate::memory::import::ImportedFile;
 use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::peer_page::QpWord;
 use crate::memory::region::{Grip, Pin, Regions, Serial};
 use adverb_engine::{Access, AccessError, AtomicOp, FetchError, LocalError, Request, RequestKind};
+use adverb_shm::copying::{copy_short, copy_word, move_long};
 use adverb_sys::vm::{self, Direction, Piece};
 use adverb_wire::Qpn;
 use std::marker::PhantomData;
@@ -428,7 +428,8 @@ fn fetch_piece(
         Sink::Region { pin, va } => {
             let va = va.wrapping_add(u64::from(at));
             let target = pin.range(va, len, Access::REMOTE_WRITE).map_err(FetchError::Access)?;
-            copy(from, target, len)
+            // SAFETY: `len` bytes of both are there: of the place as it was claimed, of the target pinned.
+            unsafe { copy(from, target, len) }
         }
     }
 }
@@ -615,7 +616,8 @@ fn get(
 ) -> Result<(), FetchError> {
     each_target(regions, domain, sges, at, len, |target, part| {
         if let Some(target) = target {
-            copy(place, target, part)?;
+            // SAFETY: `part` bytes of both are there: of the place as it was claimed, of the target pinned.
+            unsafe { copy(place, target, part) }?;
         }
         place = place.skip(part);
         Ok(())
@@ -648,17 +650,21 @@ fn each_target(
     if parts.is_done() { Ok(()) } else { Err(FetchError::Local(LocalError::Protection)) }
 }
 
-fn copy(from: Place<'_>, target: *mut u8, len: usize) -> Result<(), FetchError> {
+/// Copies `len` bytes; the two places may overlap.
+///
+/// # Safety
+///
+/// `len` bytes were claimed of the place (rules 1 and 2), and as many at the target are pinned and writable (rule 4).
+unsafe fn copy(from: Place<'_>, target: *mut u8, len: usize) -> Result<(), FetchError> {
     match from.spot {
         Spot::Here(source) => {
-            // SAFETY: the source was claimed for the access (rules 1 and 2), the target is pinned
-            // (rule 4); they may overlap.
+            // SAFETY: the caller's promise.
             unsafe { move_long(source, target, len) };
             Ok(())
         }
         Spot::There { pid, address } => {
             let here = [Piece { start: target, len }];
-            // SAFETY: the target is pinned and writable (rule 4).
+            // SAFETY: the caller's promise.
             unsafe { vm::copy(pid, Direction::Read, &here, address) }.map_err(|_| FetchError::Lost)
         }
     }

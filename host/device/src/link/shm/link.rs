@@ -23,7 +23,6 @@ use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::doorbell::PeerDoorbell;
 use crate::link::shm::guard::{self, AccessGuard, Counters};
 use crate::link::shm::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
-use crate::memory::copying::{copy_short, read_word};
 use crate::memory::export::{Exports, Neighbour};
 use crate::memory::import::Imports;
 use crate::memory::local::{Sge, Source};
@@ -31,6 +30,7 @@ use crate::memory::peer_page::{PeerPage, QpWord};
 use crate::memory::region::{Grip, Regions};
 use crate::registry::SlotId;
 use adverb_engine::{Access, AccessError, EagerHeader};
+use adverb_shm::copying::{copy_short, read_word};
 use adverb_shm::line::{prefetch, prefetch_for_writing};
 use adverb_shm::page::{Bytes, Page, Writers};
 use adverb_sys::udp::BURST_BYTES_MAX;
@@ -778,7 +778,8 @@ impl<'a> TxBatch<'a> {
     /// happened then, and with the reservation neither.
     #[inline]
     pub(crate) fn reserve<'r>(&mut self, bytes: &'r [u8]) -> Option<Reservation<'r>> {
-        self.reserve_for(bytes.as_ptr(), bytes.len())
+        // SAFETY: a slice, which is borrowed as long.
+        unsafe { self.reserve_for(bytes.as_ptr(), bytes.len()) }
     }
 
     /// The same, of registered bytes.
@@ -792,17 +793,24 @@ impl<'a> TxBatch<'a> {
         let pin = grip.pin_local(sge.lkey, domain).ok()?;
         let len = usize::try_from(sge.len).ok()?;
         let bytes = pin.range(sge.addr, len, Access::NONE).ok()?;
-        self.reserve_for(bytes.cast_const(), len)
+        // SAFETY: `len` bytes, pinned as long as the grip is borrowed.
+        unsafe { self.reserve_for(bytes.cast_const(), len) }
     }
 
     /// The same, of words.
     #[inline]
     pub(crate) fn reserve_words<'r>(&mut self, words: &'r [u64]) -> Option<Reservation<'r>> {
-        self.reserve_for(words.as_ptr().cast(), size_of_val(words))
+        // SAFETY: a slice, which is borrowed as long.
+        unsafe { self.reserve_for(words.as_ptr().cast(), size_of_val(words)) }
     }
 
+    /// The same, of bytes by their place.
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes can be read there for `'r`.
     #[inline(always)]
-    fn reserve_for<'r>(&mut self, bytes: *const u8, len: usize) -> Option<Reservation<'r>> {
+    unsafe fn reserve_for<'r>(&mut self, bytes: *const u8, len: usize) -> Option<Reservation<'r>> {
         let total = EagerHeader::LEN + len;
         if self.budget == 0 || total > RECORD_MAX || self.shm_link.is_cut() {
             return None;
@@ -820,8 +828,12 @@ impl<'a> TxBatch<'a> {
         let note = if by_reference { NOTE_EAGER | NOTE_BY_REFERENCE } else { NOTE_EAGER };
         let Reservation { start, bytes, len, .. } = reservation;
         let first = len.min(FIRST_BYTES);
-        // SAFETY: the reservation has room for the eager header (rules 1 and 3).
-        unsafe { start.cast::<[u64; 2]>().write_unaligned(eager) };
+        for (at, word) in eager.into_iter().enumerate() {
+            let place = start.cast::<AtomicU64>().wrapping_add(at);
+            // SAFETY: the reservation begins with room for the eager header (rules 1 and 3), right behind a mark, with
+            // which a line begins.
+            unsafe { &*place }.store(word, Ordering::Relaxed);
+        }
         // SAFETY: `EagerHeader::LEN` bytes lie within the reservation's (rule 1).
         let body = unsafe { start.add(EagerHeader::LEN) };
         // The bytes of the first line by themselves: those of the next may have to wait for theirs.

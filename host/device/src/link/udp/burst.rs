@@ -12,11 +12,11 @@
 use crate::link::address_vector::AddressVector;
 use crate::link::udp::endpoint::Endpoint;
 use crate::link::xdp::{NextHop, Way};
-use crate::memory::copying::copy_short;
 use crate::memory::local::Source;
 use crate::memory::region::Regions;
 use crate::registry::counters::Counters;
 use adverb_engine::AccessError;
+use adverb_shm::copying::copy_short;
 use adverb_shm::line::prefetch_bytes;
 use adverb_sys::cancel::uncancelled;
 use adverb_sys::udp::{

@@ -76,11 +76,13 @@ impl Newest {
         for (place, value) in self.head.iter().zip(head) {
             place.store(value, Ordering::Relaxed);
         }
-        let mut source = source.cast::<[u64; RUN_WORDS]>();
+        let mut source = source.cast::<[AtomicU64; RUN_WORDS]>();
         for (_, run) in Self::runs(len).zip(&self.bytes) {
-            // SAFETY: the caller's promise.
-            let words = unsafe { source.read() };
-            run.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+            // SAFETY: the caller's promise; records begin at units of 16 bytes.
+            let words = unsafe { &*source };
+            for (place, word) in run.iter().zip(words) {
+                place.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
             source = source.wrapping_add(1);
         }
         self.at.store(cursor, Ordering::Release);

@@ -6,13 +6,14 @@
 //! records written under the senders' lock, read and released under the readers'.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::newest::NEWEST_BYTES;
 use super::word::{COMING, CURSOR_MASK, GONE, KNOCKABLE, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Sleep};
 use super::{
     HEADER_BYTES, Header, Mailbox, Origin, Place, Producer, Published, SENDERS_NS, Sender,
 };
+use adverb_shm::copying::copy_short;
 use adverb_shm::line;
 
 use crate::base::copy;
@@ -163,18 +164,22 @@ impl Mailbox {
         (self.mapping.base().as_ptr().wrapping_add(HEADER_BYTES + offset), self.ring_bytes - offset)
     }
 
+    /// The head of a record: the caller holds the senders' lock (rule 3), or has read a cursor that was published after it.
+    fn head_words(&self, cursor: u64) -> &[AtomicU32; 4] {
+        let (at, _) = self.at(cursor);
+        // SAFETY: one unit at a unit's boundary inside of the ring (rule 2), mapped and aligned; any bits are legal.
+        unsafe { &*at.cast::<[AtomicU32; 4]>() }
+    }
+
     fn write_head(&self, cursor: u64, words: [u32; 4]) {
-        let (target, _) = self.at(cursor);
-        // SAFETY: one unit at a unit's boundary inside of the ring (rule 2); the page is mapped and
-        // aligned, and the senders' lock is held (rule 3).
-        unsafe { target.cast::<[u32; 4]>().write(words) };
+        for (place, word) in self.head_words(cursor).iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
     }
 
     fn read_head(&self, cursor: u64) -> [u32; 4] {
-        let (source, _) = self.at(cursor);
-        // SAFETY: one unit at a unit's boundary inside of the ring (rule 2), published before the
-        // cursor that the caller has read; any bits are legal.
-        unsafe { source.cast::<[u32; 4]>().read() }
+        let [a, b, c, d] = self.head_words(cursor);
+        [a, b, c, d].map(|word| word.load(Ordering::Relaxed))
     }
 
     /// A record is about to be written, most likely at this position, and then the word, which readers look at.
@@ -568,7 +573,7 @@ impl Mailbox {
             return false;
         }
         // SAFETY: within the ring (rule 2), whose missing pages are replaced; the caller's promise.
-        unsafe { into.copy_from_nonoverlapping(source, front.len) };
+        unsafe { copy_short(source, into, front.len) };
         !self.is_spoilt()
     }
 

@@ -8,13 +8,15 @@
 //!
 //! Bytes are copied by pointer, and the caller answers for both places.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 unsafe extern "C" {
     /// `memcpy(3)`.
     fn memcpy(to: *mut c_void, from: *const c_void, len: usize) -> *mut c_void;
     /// `memmove(3)`.
     fn memmove(to: *mut c_void, from: *const c_void, len: usize) -> *mut c_void;
+    /// `memset(3)`.
+    fn memset(to: *mut c_void, byte: c_int, len: usize) -> *mut c_void;
 }
 
 /// As [`std::ptr::copy_nonoverlapping`]. Up to 64 bytes are copied as two pieces, which overlap unless the length
@@ -25,7 +27,7 @@ unsafe extern "C" {
 ///
 /// As there, but that others may change the bytes meanwhile.
 #[inline(always)]
-pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
+pub unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     match len {
         0 => {}
         // SAFETY: the caller's promise.
@@ -53,7 +55,7 @@ pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
 ///
 /// As [`copy_short`].
 #[inline]
-pub(crate) unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
+pub unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
     let copy = std::hint::black_box::<Copy>(memcpy);
     // SAFETY: the caller's promise.
     unsafe { copy(to.cast(), from.cast(), len) };
@@ -65,14 +67,28 @@ pub(crate) unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
 ///
 /// As [`std::ptr::copy`], but that others may change the bytes meanwhile.
 #[inline]
-pub(crate) unsafe fn move_long(from: *const u8, to: *mut u8, len: usize) {
+pub unsafe fn move_long(from: *const u8, to: *mut u8, len: usize) {
     let copy = std::hint::black_box::<Copy>(memmove);
     // SAFETY: the caller's promise.
     unsafe { copy(to.cast(), from.cast(), len) };
 }
 
+/// Sets any number of bytes to one value, by a call.
+///
+/// # Safety
+///
+/// `len` bytes can be written there, which others may read and write meanwhile.
+#[inline]
+pub unsafe fn fill_long(to: *mut u8, byte: u8, len: usize) {
+    let fill = std::hint::black_box::<Fill>(memset);
+    // SAFETY: the caller's promise.
+    unsafe { fill(to.cast(), c_int::from(byte), len) };
+}
+
 /// The compiler knows what `memcpy` does, but not that it is what a pointer of this type points to.
 type Copy = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
+/// The same of `memset`.
+type Fill = unsafe extern "C" fn(*mut c_void, c_int, usize) -> *mut c_void;
 
 /// Copies eight bytes at once.
 ///
@@ -80,7 +96,7 @@ type Copy = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_vo
 ///
 /// As [`copy_short`], of eight bytes.
 #[inline(always)]
-pub(crate) unsafe fn copy_word(from: *const u8, to: *mut u8) {
+pub unsafe fn copy_word(from: *const u8, to: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { copy_piece::<8>(from, to) };
 }
@@ -91,7 +107,7 @@ pub(crate) unsafe fn copy_word(from: *const u8, to: *mut u8) {
 ///
 /// Eight bytes can be read from there.
 #[inline(always)]
-pub(crate) unsafe fn read_word(from: *const u8) -> u64 {
+pub unsafe fn read_word(from: *const u8) -> u64 {
     let mut word = [0; 8];
     // SAFETY: the caller's promise, and a local of eight bytes.
     unsafe { copy_word(from, word.as_mut_ptr()) };
@@ -196,7 +212,7 @@ unsafe fn copy_piece<const N: usize>(from: *const u8, to: *mut u8) {
 
 #[cfg(test)]
 mod tests {
-    use super::{copy_long, copy_short, read_word};
+    use super::{copy_long, copy_short, fill_long, read_word};
 
     #[test]
     fn every_length_is_copied_and_nothing_else() {
@@ -220,5 +236,9 @@ mod tests {
         // SAFETY: eight bytes of a vector of 300.
         let word = unsafe { read_word(from[1..9].as_ptr()) };
         assert_eq!(word.to_ne_bytes(), from[1..9]);
+        let mut to = from.clone();
+        // SAFETY: 70 bytes of a vector of 300.
+        unsafe { fill_long(to[10..80].as_mut_ptr(), 255, 70) };
+        assert_eq!(to, [&from[..10], &[255; 70], &from[80..]].concat());
     }
 }
