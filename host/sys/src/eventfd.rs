@@ -17,9 +17,12 @@ impl EventFd {
     ///
     /// # Errors
     ///
-    /// Those of `eventfd(2)`: no descriptors or no memory left.
+    /// Those of `eventfd(2)`: no descriptors or no memory left; one that names the call if a filter of system calls
+    /// forbids it.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+        let made =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
+        Ok(Self { fd: made.map_err(|error| crate::process::forbidden("eventfd2", error))? })
     }
 
     /// Rings. A waiter on the descriptor wakes up, now or at its next wait.

@@ -334,12 +334,14 @@ impl Drop for Mapping {
 ///
 /// # Errors
 ///
-/// No descriptors or no memory left, or a name of more than 249 bytes; `EFBIG` if no file may be as long (`ulimit -f`).
+/// No descriptors or no memory left, or a name of more than 249 bytes; `EFBIG` if no file may be as long (`ulimit -f`);
+/// one that names the call if a filter of system calls forbids it.
 pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     let len = u64::try_from(len).map_err(io::Error::other)?;
     crate::process::may_make(len)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create(name, flags)?;
+    let made = rustix::fs::memfd_create(name, flags).map_err(io::Error::from);
+    let file = made.map_err(|error| crate::process::forbidden("memfd_create", error))?;
     rustix::fs::ftruncate(&file, len)?;
     Ok(file)
 }

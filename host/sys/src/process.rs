@@ -90,6 +90,17 @@ pub fn may_make(file_bytes: u64) -> rustix::io::Result<()> {
     }
 }
 
+/// The error of a call that takes no right, with its name if it was refused all the same: a filter of system calls
+/// forbids it.
+pub(crate) fn forbidden(call: &str, error: io::Error) -> io::Error {
+    let kind = error.kind();
+    if matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) {
+        let message = format!("{call}(2) is forbidden to this process, as by seccomp: {error}");
+        return io::Error::new(kind, message);
+    }
+    error
+}
+
 /// Whether the process of this number is stopped, by a signal or by a tracer; false if there is none.
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
@@ -144,6 +155,44 @@ mod tests {
     use std::hint::black_box;
 
     use super::*;
+
+    /// This thread may not make this call any more.
+    fn forbid(call: libc::c_long) {
+        let line = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
+        let mut lines = [
+            line(0x20, 0, 0), // The number of the call,
+            line(0x15, 1, u32::try_from(call).unwrap()),
+            line(0x06, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned()),
+            line(0x06, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: 4, filter: lines.as_mut_ptr() };
+        // SAFETY: numbers alone.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+        let filter = (&raw const program).cast::<libc::c_void>();
+        let mode = libc::SECCOMP_MODE_FILTER;
+        // SAFETY: a program of four lines that lives during the call.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, filter) }, 0);
+    }
+
+    /// Goal: where a filter of system calls lacks one that is needed, the error says which.
+    #[test]
+    fn a_call_that_is_forbidden_is_named() {
+        type Attempt = fn() -> io::Result<()>;
+        let attempts: [(_, _, Attempt); 2] = [
+            (libc::SYS_memfd_create, "memfd_create", || crate::memory::memfd("x", 1).map(drop)),
+            (libc::SYS_eventfd2, "eventfd2", || crate::eventfd::EventFd::new().map(drop)),
+        ];
+        for (call, name, attempt) in attempts {
+            attempt().unwrap();
+            let confined = std::thread::spawn(move || {
+                forbid(call);
+                attempt().unwrap_err()
+            });
+            let error = confined.join().unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
 
     #[test]
     fn capabilities_of_a_file_are_seen() {
