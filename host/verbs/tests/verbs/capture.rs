@@ -138,7 +138,8 @@ fn tshark_reads_a_capture_as_roce() {
     });
 }
 
-/// Goal: two processes that are told the same file do not write into one another's.
+/// Goal: two processes that are told the same file do not write into one another's, and both have names that tell other
+/// programs what is in them.
 #[test]
 fn a_file_that_is_in_use_is_left_alone() {
     alone("capture::a_file_that_is_in_use_is_left_alone", || {
@@ -153,9 +154,7 @@ fn a_file_that_is_in_use_is_left_alone() {
         let far = b.memory();
         let (addr, rkey) = (far.addr, far.rkey.0);
         assert_eq!(a.ask(&format!("write {} 0 5000 {addr} {rkey}", x.index)), "Success");
-        let mut name = file.0.clone().into_os_string();
-        name.push(format!(".{}", b.pid()));
-        let other = Scratch(name.into());
+        let other = Scratch(file.0.with_extension(format!("{}.pcapng", b.pid())));
         drop((a, b));
         for path in [&file.0, &other.0] {
             let packets = packets(&std::fs::read(path).expect("the file"));

@@ -2,14 +2,15 @@
 //!
 //! `ADVERB_PCAP=file` turns it on. Packets are written as they leave this process's sockets and as
 //! they arrive there, with the IP and UDP headers that the network showed, or would have shown. A
-//! file that another process is writing already is left alone: the process number is appended to
-//! the name.
+//! file that another process is writing already is left alone: the process number comes before the
+//! extension, by which other programs know what the file is.
 
 use crate::sync::Mutex;
 use adverb_sys::cancel::uncancelled;
 use adverb_sys::clock;
 use adverb_sys::lock::FileLock;
 use adverb_wire::{Flow, Marks, ip, pcap};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -79,8 +80,12 @@ fn open(path: &Path) -> io::Result<File> {
     File::options().create(true).truncate(false).write(true).open(path)
 }
 
+/// `trace.pcapng` becomes `trace.PID.pcapng`.
 fn numbered(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    name.into()
+    let mut extension = OsString::from(std::process::id().to_string());
+    if let Some(known) = path.extension() {
+        extension.push(".");
+        extension.push(known);
+    }
+    path.with_extension(extension)
 }
