@@ -4,12 +4,17 @@
  *   probe turn tcp|udp SECONDS   64 bytes there and back, calls that block: median one way, in us
  *   probe spin tcp|udp SECONDS   the same, calls that do not block, tried again and again
  *   probe raw SECONDS            the same over shared memory and nothing else: what the machine can
+ *   probe three sleeps|yields|spins SECONDS
+ *                                sockperf's under-load mode over shared memory: the first never sleeps and asks 10,000
+ *                                times a second, the second spins and answers each hundredth time, the third waits for
+ *                                answers in this way. One way, in us: median, mean, 99 %
  *
- * The two processes are pinned to the first and the last processor. Nothing here knows of the
+ * The two processes are pinned to the first and the last processor; the three are where the kernel puts them. Nothing here knows of the
  * library: it is run with it and without. `benches/sockets/run` calls it. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/futex.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
@@ -20,6 +25,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -200,6 +206,66 @@ static void raw(double limit) {
     report(turns, count);
 }
 
+enum { ASKS_A_SECOND = 10000, ANSWERED = 100, KEPT = 256 };
+
+struct three {
+    _Alignas(128) atomic_ulong asked;
+    /* When each that is answered was asked. */
+    double when[KEPT];
+    _Alignas(128) atomic_uint answered;
+    _Alignas(128) atomic_int over;
+};
+
+static void answer(struct three *all, int sleeps) {
+    for (unsigned answered = 0;;) {
+        if (atomic_load_explicit(&all->asked, memory_order_acquire) / ANSWERED <= answered) continue;
+        atomic_store_explicit(&all->answered, ++answered, memory_order_release);
+        if (!sleeps) continue;
+        syscall(SYS_futex, &all->answered, FUTEX_WAKE, 1, NULL, NULL, 0);
+        sched_yield();
+    }
+}
+
+static void await(struct three *all, char how) {
+    double *turns = calloc(TURNS_MAX, sizeof *turns), sum = 0;
+    size_t count = 0;
+    for (unsigned seen = 0; !atomic_load(&all->over) && count < TURNS_MAX;) {
+        unsigned now = atomic_load_explicit(&all->answered, memory_order_acquire);
+        if (now == seen) {
+            if (how == 's') syscall(SYS_futex, &all->answered, FUTEX_WAIT, now, NULL, NULL, 0);
+            if (how == 'y') sched_yield();
+            continue;
+        }
+        seen++;
+        turns[count] = (seconds() - all->when[seen % KEPT]) * 1e6 / 2;
+        sum += turns[count++];
+    }
+    qsort(turns, count, sizeof *turns, compare);
+    if (count > 0) printf("%.1f %.1f %.1f\n", turns[count / 2], sum / (double)count, turns[count * 99 / 100]);
+    fflush(stdout);
+    _exit(0);
+}
+
+static void three(char how, double limit) {
+    struct three *all = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t second = fork();
+    if (second == 0) answer(all, how == 's');
+    pid_t third = fork();
+    if (third == 0) await(all, how);
+    double start = seconds(), now;
+    for (unsigned long i = 1; (now = seconds()) < start + limit; i++) {
+        while ((now = seconds()) < start + (double)i / ASKS_A_SECOND) {}
+        if (i % ANSWERED == 0) all->when[i / ANSWERED % KEPT] = now;
+        atomic_store_explicit(&all->asked, i, memory_order_release);
+    }
+    atomic_store(&all->over, 1);
+    atomic_fetch_add(&all->answered, 1);
+    syscall(SYS_futex, &all->answered, FUTEX_WAKE, 1, NULL, NULL, 0);
+    waitpid(third, NULL, 0);
+    kill(second, SIGKILL);
+    waitpid(second, NULL, 0);
+}
+
 int main(int count, char **words) {
     const char *what = count > 1 ? words[1] : "";
     if (strcmp(what, "stream") == 0 && count == 4) {
@@ -209,8 +275,10 @@ int main(int count, char **words) {
         turn(type, what[0] == 's' ? MSG_DONTWAIT : 0, atof(words[3]));
     } else if (strcmp(what, "raw") == 0 && count == 3) {
         raw(atof(words[2]));
+    } else if (strcmp(what, "three") == 0 && count == 4) {
+        three(strcmp(words[2], "spins") == 0 ? 'b' : words[2][0], atof(words[3]));
     } else {
-        fprintf(stderr, "usage: probe stream BYTES SECONDS | turn|spin tcp|udp SECONDS | raw SECONDS\n");
+        fprintf(stderr, "usage: probe stream BYTES SECONDS | turn|spin tcp|udp SECONDS | raw SECONDS | three sleeps|yields|spins SECONDS\n");
         return 2;
     }
     return 0;
