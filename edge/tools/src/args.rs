@@ -613,6 +613,8 @@ pub(crate) struct MeshArgs {
 
 /// Options of `adverb pingpong`.
 #[derive(Debug, Parser)]
+#[command(after_help = "\
+A network that is away for half a second ends the run; `adverb mesh` goes on.")]
 pub(crate) struct PingpongArgs {
     #[command(flatten)]
     pub(crate) connection: ConnectionArgs,

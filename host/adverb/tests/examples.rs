@@ -1,13 +1,18 @@
 //! The examples, run as a reader would run them.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-/// Runs an example, which cargo has built beside this test.
-fn run(name: &str) -> Output {
+/// An example, which cargo has built beside this test.
+fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this test has a path");
     let target = test.parent().and_then(|deps| deps.parent()).expect("in target/…/deps");
-    let example: PathBuf = target.join("examples").join(name);
+    target.join("examples").join(name)
+}
+
+fn run(name: &str) -> Output {
+    let example = example(name);
     Command::new(&example).output().unwrap_or_else(|error| panic!("{}: {error}", example.display()))
 }
 
@@ -102,6 +107,64 @@ fn a_session_echoes_what_it_is_sent() {
     for text in ["echo: hello", "echo: how are you?", "echo: goodbye"] {
         assert!(lines.iter().any(|line| line == text), "{lines:?}");
     }
+}
+
+/// Two hosts on one cable, and the server on the first of them; gone when the test is over.
+struct Hosts {
+    names: [String; 2],
+    server: Option<Child>,
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        if let Some(server) = &mut self.server {
+            let _ = server.kill().and_then(|()| server.wait());
+        }
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+/// Goal: what the example's header says about two machines is so: no word about devices.
+#[test]
+fn a_session_echoes_between_two_hosts() {
+    const AT: &str = "10.9.5.1:9000";
+    let names = [0, 1].map(|host| format!("adverb-echo-{host}-{}", std::process::id()));
+    let [near, far] = &names;
+    let ip = |words: &str| {
+        Command::new("ip").args(words.split(' ')).output().is_ok_and(|o| o.status.success())
+    };
+    let made = ip(&format!("netns add {near}")) && ip(&format!("netns add {far}"));
+    let mut hosts = Hosts { names: names.clone(), server: None };
+    if !made {
+        println!("skipped: no network namespaces");
+        return;
+    }
+    assert!(ip(&format!("-n {near} link add eth0 type veth peer name eth0 netns {far}")));
+    for (host, name) in (1..).zip(&names) {
+        for words in
+            ["link set lo up", "link set eth0 up", &format!("addr add 10.9.5.{host}/24 dev eth0")]
+        {
+            assert!(ip(&format!("-n {name} {words}")), "{words}");
+        }
+    }
+    let on = |name: &str, role: &str| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", name]).arg(example("session_echo")).args([role, AT]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+    };
+    hosts.server = Some(on(near, "server").spawn().expect("a server"));
+    let limit = Instant::now() + Duration::from_secs(30);
+    let client = loop {
+        let client = on(far, "client").output().expect("a client");
+        if client.status.success() || Instant::now() > limit {
+            break client; // Else the server does not listen yet.
+        }
+    };
+    let said = String::from_utf8_lossy(&client.stdout);
+    assert!(client.status.success() && said.ends_with("echo: goodbye\n"), "{client:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{adverb, stderr, stdout};
+use super::{adverb, command, stderr, stdout};
 
 #[test]
 fn json_describes_the_device_of_the_loopback_interface() {
@@ -44,4 +44,34 @@ fn text_is_a_table_of_all_addresses_and_with_v_what_scripts_look_for() {
         assert!(stdout(&long).contains(label), "{label:?} in\n{}", stdout(&long));
     }
     assert!(stdout(&long).lines().count() > stdout(&short).lines().count());
+}
+
+/// Goal: where the kernel has no RDMA device the system's libibverbs is not asked, which would warn of limits that matter to
+/// nothing. Method: a library of that name that speaks when it is loaded, and is found before the system's.
+#[test]
+fn a_library_for_hardware_is_left_alone_where_there_is_none() {
+    let hardware = std::fs::read_dir("/sys/class/infiniband");
+    if hardware.is_ok_and(|mut devices| devices.next().is_some()) {
+        return; // It is asked here, and rightly so.
+    }
+    let place = std::env::temp_dir().join(format!("adverb-ibverbs-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a directory");
+    let (source, library) = (place.join("loud.c"), place.join("libibverbs.so.1"));
+    let loud = "#include <stdio.h>\n__attribute__((constructor)) static void say(void) { fputs(\"asked\\n\", stderr); }\n";
+    std::fs::write(&source, loud).expect("a file");
+    let built = std::process::Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .status();
+    if !built.is_ok_and(|status| status.success()) {
+        return println!("skipped: there is no compiler for C");
+    }
+    let run = |variable: &str, value: &std::path::Path| {
+        let output = command(&["devices"]).env(variable, value).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stderr(&output)
+    };
+    assert_eq!(run("LD_LIBRARY_PATH", &place), "");
+    assert!(run("ADVERB_IBVERBS", &library).contains("asked"), "it would be heard");
+    std::fs::remove_dir_all(&place).expect("it is ours");
 }

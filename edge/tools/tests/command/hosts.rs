@@ -261,6 +261,48 @@ fn a_closed_port_of_queue_pairs_is_said_by_each_command() {
     }
 }
 
+/// Goal: what each command says of a network that is away is so: a run between two hosts ends with an error, and a mesh goes on.
+/// Method: an interface that is down for 1.5 s in their midst.
+#[test]
+fn a_network_that_is_away_ends_runs_and_no_mesh() {
+    let Some(hosts) = Hosts::new(2) else {
+        return;
+    };
+    let pause = Duration::from_millis(1500);
+    let away = || {
+        std::thread::sleep(pause);
+        for state in ["down", "up"] {
+            run(&format!("ip -n {} link set p0 {state}", hosts.bridge)).expect("an interface");
+            std::thread::sleep(pause);
+        }
+    };
+    let sentence = "A network that is away for half a second ends the run; `adverb mesh` goes on.";
+    let (bench, pingpong) = (
+        &["-D", "600", "--op", "write", "--test", "bandwidth", "--no-floor"][..],
+        &["-n", "100000000"][..],
+    );
+    for (command, endless) in [("bench", bench), ("pingpong", pingpong)] {
+        let help = hosts.on(1, &[command, "--help"]).output().expect("it runs");
+        assert!(stdout(&help).contains(sentence), "{command}: {}", stdout(&help));
+        let mut server = hosts.on(0, &[command, "--server"]).spawn().expect("the command starts");
+        let there = address(0);
+        let words = [&[command, &there, "--connect-timeout", "30"], endless].concat();
+        let client = hosts.on(1, &words).spawn().expect("the command starts");
+        away();
+        let output = finish(client);
+        assert_eq!(output.status.code(), Some(1), "{command}: {}", stdout(&output));
+        server.kill().expect("a child of ours");
+        server.wait().expect("a child of ours");
+    }
+    let nodes = format!("{},{}", address(0), address(1));
+    let node = |host| hosts.on(host, &["mesh", "--nodes", &nodes, "-D", "6", "--json"]).spawn();
+    let both = [0, 1].map(|host| node(host).expect("the command starts"));
+    away();
+    for output in both.map(finish) {
+        assert_eq!(output.status.code(), Some(0), "{}{}", stderr(&output), stdout(&output));
+    }
+}
+
 /// Goal: a client that finds no server says so at once, and what it does about it.
 #[test]
 fn a_pingpong_without_a_server_says_so_before_it_gives_up() {
