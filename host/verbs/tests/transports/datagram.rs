@@ -192,24 +192,31 @@ const WAITS: u32 = 40;
 /// Many more than a socket holds.
 const SENT_MAX: u32 = 100_000;
 
+/// Has a queue of ten packets before a slow line; says why not, if it cannot be had.
+pub(crate) fn slow_line() -> bool {
+    let made = is_alone()
+        && [
+            "qdisc add dev lo root handle 1: htb default 1",
+            "class add dev lo parent 1: classid 1:1 htb rate 20mbit",
+            "qdisc add dev lo parent 1:1 pfifo limit 10",
+        ]
+        .into_iter()
+        .all(|line| {
+            let shaped = Command::new("tc").args(line.split(' ')).output();
+            shaped.is_ok_and(|shaped| shaped.status.success())
+        });
+    if !made {
+        println!("skipped: no slow line");
+    }
+    made
+}
+
 /// Goal: datagrams that the socket has room for and the interface's queue has not wait as well, and none is lost. Method: a
 /// queue of ten packets before a slow line.
 #[test]
 fn datagrams_that_find_the_interfaces_queue_full_wait_for_room() {
     over_udp("datagram::datagrams_that_find_the_interfaces_queue_full_wait_for_room", || {
-        let made = is_alone()
-            && [
-                "qdisc add dev lo root handle 1: htb default 1",
-                "class add dev lo parent 1: classid 1:1 htb rate 20mbit",
-                "qdisc add dev lo parent 1:1 pfifo limit 10",
-            ]
-            .into_iter()
-            .all(|line| {
-                let shaped = Command::new("tc").args(line.split(' ')).output();
-                shaped.is_ok_and(|shaped| shaped.status.success())
-            });
-        if !made {
-            println!("skipped: no slow line");
+        if !slow_line() {
             return;
         }
         let [a, b] = [(); 2].map(|()| Side::new(QKEY));

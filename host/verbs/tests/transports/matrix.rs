@@ -4,6 +4,8 @@
 //!
 //! Raw requests here name no memory: their lists of pieces are empty.
 
+use crate::alone::over_udp;
+use crate::datagram::slow_line;
 use crate::pair::{bytes_of, pattern, remote, wait};
 use crate::path::{Path, on_every_path};
 use adverb_verbs::{
@@ -210,4 +212,33 @@ fn an_unreliable_connection_works_with_every_path_mtu_and_address(path: Path) {
             }
         }
     }
+}
+
+/// Goal: a long message for whose packets the interface's queue has no room waits for it, and is not lost, as nothing
+/// would send it again. Method: a SEND and a WRITE of four thousand packets each, and a queue of ten before a slow line.
+#[test]
+fn an_unreliable_connection_waits_for_room_in_the_interfaces_queue() {
+    over_udp("matrix::an_unreliable_connection_waits_for_room_in_the_interfaces_queue", || {
+        if !slow_line() {
+            return;
+        }
+        let [a, b] = uc(Path::Udp, |peer| usual(peer).path_mtu(PathMtu::B256));
+        let data = pattern(7, 1 << 20);
+        let target = b.pd.allocate(1 << 20, Access::ALL).expect("memory");
+        for writes in [false, true] {
+            b.qp.post(Work::recv(b.pd.buffer(1 << 20).expect("memory"))).expect("room");
+            let bytes = buffer(&a.pd, &data);
+            let work = match writes {
+                true => a.qp.post(Work::write_with_imm(bytes, remote(&target), 1)),
+                false => a.qp.post(Work::send(bytes)),
+            };
+            work.expect("room");
+            wait(&a.cq).ok().expect("sent");
+            let done = wait(&b.cq).ok().expect("received").memory.and_then(Memory::into_buf);
+            let got = done.expect("the buffer");
+            assert!(writes || *got == *data, "a SEND");
+        }
+        assert!(bytes_of(&target, 0, 1 << 20) == data, "a WRITE");
+        assert_eq!(a.context.counters().send_dropped, 0);
+    });
 }
