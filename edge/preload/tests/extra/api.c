@@ -5,12 +5,14 @@
 int main(void) {
 	struct vma_api_t *api = vma_get_api();
 	CHECK(api);
-	uint64_t mask = api->vma_extra_supported_mask;
-	CHECK(mask & VMA_EXTRA_API_DUMP_FD_STATS && mask & VMA_EXTRA_API_RECVFROM_ZCOPY);
-	/* No ring is hardware's, and no memory is registered: none of these is announced. */
-	CHECK(!(mask & (VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER | VMA_EXTRA_API_GET_RING_DIRECT_DESCRIPTORS |
-		VMA_EXTRA_API_REGISTER_MEMORY_ON_RING | VMA_EXTRA_API_DEREGISTER_MEMORY_ON_RING |
-		VMA_EXTRA_API_MODIFY_RING | VMA_EXTRA_API_IOCTL)));
+	/* No ring is hardware's, and no memory is registered: what is for those is not announced. */
+	uint64_t xtreme = VMA_EXTRA_API_SOCKETXTREME_POLL | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_PACKETS |
+		VMA_EXTRA_API_SOCKETXTREME_REF_VMA_BUFF | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF;
+	CHECK(api->vma_extra_supported_mask == (VMA_EXTRA_API_REGISTER_RECV_CALLBACK | VMA_EXTRA_API_RECVFROM_ZCOPY |
+		VMA_EXTRA_API_FREE_PACKETS | VMA_EXTRA_API_ADD_CONF_RULE | VMA_EXTRA_API_THREAD_OFFLOAD |
+		VMA_EXTRA_API_DUMP_FD_STATS | VMA_EXTRA_API_GET_SOCKET_RINGS_NUM | VMA_EXTRA_API_GET_SOCKET_RINGS_FDS |
+		VMA_EXTRA_API_GET_SOCKET_TX_RING_FD | VMA_EXTRA_API_ADD_RING_PROFILE |
+		(getenv("VMA_SOCKETXTREME") ? xtreme : 0)));
 	CHECK(api->get_ring_direct_descriptors(0, NULL) < 0 && errno == EOPNOTSUPP);
 	CHECK(api->register_memory_on_ring(0, NULL, 0, NULL) < 0 && errno == EOPNOTSUPP);
 	CHECK(api->deregister_memory_on_ring(0, NULL, 0) < 0 && errno == EOPNOTSUPP);

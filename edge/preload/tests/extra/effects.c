@@ -162,6 +162,44 @@ static void skips(void) {
 	printf("%s\n", calls <= 1 ? "at once" : calls < 20 ? "soon" : "late");
 }
 
+static int written[2];
+static clockid_t of_caller;
+static uint64_t before_ns;
+
+static void *writes(void *unused) {
+	usleep(5000);
+	before_ns = now_ns(of_caller);
+	CHECK(write(written[1], "x", 1) == 1);
+	return unused;
+}
+
+static int compare(const void *a, const void *b) {
+	uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+	return (left > right) - (left < right);
+}
+
+/* How long a call spins, by its thread's own time, until it sees what the kernel alone knows of: the median of some calls. */
+static void ratio(void) {
+	enum { ROUNDS = 15 };
+	int ends[2];
+	uint64_t spent_ns[ROUNDS];
+	stream(AF_INET, ends);
+	warm_up(ends);
+	CHECK(!pipe(written) && !pthread_getcpuclockid(pthread_self(), &of_caller));
+	for (int round = 0; round < ROUNDS; round++) {
+		struct pollfd polled[2] = { { .fd = ends[1], .events = POLLIN }, { .fd = written[0], .events = POLLIN } };
+		pthread_t writer;
+		char byte;
+		CHECK(!pthread_create(&writer, NULL, writes, NULL));
+		CHECK(poll(polled, 2, 20000) == 1 && polled[1].revents == POLLIN && !polled[0].revents);
+		uint64_t seen_ns = now_ns(of_caller);
+		CHECK(!pthread_join(writer, NULL) && read(written[0], &byte, 1) == 1);
+		spent_ns[round] = seen_ns - before_ns;
+	}
+	qsort(spent_ns, ROUNDS, sizeof *spent_ns, compare);
+	puts(spent_ns[ROUNDS / 2] < 200000 ? "soon" : "late");
+}
+
 /* A call that spins in vain; how often it has looked is in the log. */
 static void looks(void) {
 	int ends[2];
@@ -240,6 +278,7 @@ int main(int count, char **arguments) {
 	if (IS("group")) waits_for_group();
 	if (IS("yields")) yields();
 	if (IS("rings")) rings();
+	if (IS("ratio")) ratio();
 	if (IS("skips")) skips();
 	if (IS("looks")) looks();
 	if (IS("full")) full();

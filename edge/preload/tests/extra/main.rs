@@ -93,7 +93,9 @@ fn a_ring_that_is_lent_grows_only_for_a_program_that_keeps_much() {
 
 #[test]
 fn the_extra_functions_do_what_their_mask_says() {
-    succeeds("api", &[&SHARED, &SPINNING], &[""]);
+    let [shared, wants_rings] = SHARED;
+    let polled = [shared, wants_rings, ("VMA_SOCKETXTREME", "1")];
+    succeeds("api", &[&SHARED, &SPINNING, &polled], &[""]);
 }
 
 /// Goal: every packet is seen once, in order, and goes where the program says, however it is waited for.
@@ -150,6 +152,33 @@ fn a_rate_is_kept() {
     succeeds("pacing", &[&SHARED, &SPINNING], &[""]);
 }
 
+/// Goal: what is sent to a group by an interface comes to those that have joined it there, once each, and to no others, by
+/// IPv6 as by IPv4; a group of IPv4 reaches sockets of IPv6, by shared memory as well, from addresses that are mapped.
+#[test]
+fn groups_are_joined_by_interface_in_both_families() {
+    const CABLES: &str = "ip link set lo up && \
+        for name in one two; do \
+            ip link add $name type veth peer name $name-far && \
+            ip link set $name up && ip link set $name-far up || exit; \
+        done && \
+        ip addr add 10.98.1.1/24 dev one && ip addr add 10.98.2.1/24 dev two && \
+        ip addr add fd98:1::1/64 dev one nodad && ip addr add fd98:2::1/64 dev two nodad && exec \"$0\"";
+    let place = Place::new("groups6");
+    let Some(program) = built(&place, "groups6") else { return };
+    let can = |flag: &&str| {
+        let status = Command::new("unshare").args([flag, "true"]).status();
+        status.is_ok_and(|status| status.success())
+    };
+    let Some(flag) = ["-n", "-rn"].into_iter().find(can) else {
+        return eprintln!("skipped: no namespace to be had");
+    };
+    for mode in [SHARED.as_slice(), SPINNING.as_slice()] {
+        let mut command = place.command(Path::new("unshare"));
+        command.args([flag, "sh", "-c", CABLES]).arg(&program).envs(mode.iter().copied());
+        ends_well(&mut command);
+    }
+}
+
 /// Goal: what programs get wrong is an error, and harms nothing.
 #[test]
 fn mistakes_are_errors() {
@@ -199,6 +228,9 @@ fn parameters_do_what_their_table_says() {
             &[("VMA_RING_ALLOCATION_LOGIC_RX", "10"), ("VMA_RING_LIMIT_PER_INTERFACE", "2")],
             "2",
         ),
+        ("ratio", &[("VMA_SELECT_POLL", "-1")], "soon"),
+        ("ratio", &[("VMA_SELECT_POLL", "-1"), ("VMA_SELECT_POLL_OS_RATIO", "1000000")], "late"),
+        ("ratio", &[("VMA_SELECT_POLL", "-1"), ("VMA_SELECT_POLL_OS_RATIO", "0")], "soon"),
         ("skips", &[], "soon"),
         ("skips", &[("VMA_SELECT_SKIP_OS", "1")], "at once"),
         ("skips", &[("VMA_SELECT_SKIP_OS", "1000")], "late"),

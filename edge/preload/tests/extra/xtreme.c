@@ -180,6 +180,17 @@ static void try_mail(int domain) {
 		CHECK(!api->socketxtreme_free_vma_packets(&completion.packet, 1));
 		if (round % 3 == 0) pass(ends[1], ends[0], ring, 64);
 	}
+	/* What has come by then, by one call, in order. */
+	for (int round = 0; round < 12; round++) CHECK(send(ends[0], bytes + round, 40, 0) == 40);
+	struct vma_completion_t many[12];
+	int taken = api->socketxtreme_poll(ring, many, 12, 0);
+	if (getenv("WANT_RINGS")) CHECK(taken == 12);
+	for (int at = 0; at < 12; at++) {
+		if (at >= taken) many[at] = next(ring);
+		CHECK(many[at].user_data == (uint64_t)ends[1]);
+		is_packet(&many[at].packet, at, 40);
+		CHECK(!api->socketxtreme_free_vma_packets(&many[at].packet, 1));
+	}
 	/* Several at a time, given back together, from both ends. */
 	for (int round = 0; round < 8; round++) CHECK(send(ends[round & 1], bytes, 100, 0) == 100);
 	struct vma_completion_t all[8];

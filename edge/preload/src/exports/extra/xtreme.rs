@@ -367,7 +367,13 @@ impl Desk {
     }
 
     fn poll(&mut self, here: Here, room: &mut Room, pool: &mut Pool) -> usize {
-        self.look_at_memory(here, room, pool);
+        for _ in 0..ROUNDS_MAX {
+            let before = room.count;
+            self.look_at_memory(here, room, pool);
+            if room.is_full() || room.count == before {
+                break;
+            }
+        }
         self.calls = self.calls.wrapping_add(1);
         if room.count > 0 {
             self.idle = 0;
@@ -830,7 +836,9 @@ const NOTHING: Completion = Completion {
     listener: 0,
 };
 
-/// Seats in front, and of those behind how many a call looks at.
+/// Packets of one socket that a call takes, where there is room for them.
+const ROUNDS_MAX: usize = 16;
+/// Seats in front, and of those behind how many a call looks at in a round.
 const FRONT_MAX: usize = 16;
 const BEHIND_LOOKS: usize = 8;
 /// Once in so many calls those behind come first.
