@@ -269,7 +269,10 @@ fn meet_once(
 /// What is printed of a client that was killed because it took too long.
 const HUNG: &str = "client signal: 9";
 
-/// How often a client may: fi_pingpong of endpoints of kind rdm does now and then when the other end has gone.
+/// How often a client may: libfabric, when a peer has ended the connection, destroys the queue pair (`vrb_ep_close`
+/// calls `rdma_destroy_ep`) before it polls for the last messages (`vrb_cleanup_cq`). Their completions are gone then, here as
+/// with libmlx5. fi_pingpong of endpoints of kind rdm waits for such a message for ever if it lost its processor between its poll
+/// and its look at the events.
 const HUNG_MAX: u32 = 1;
 
 /// How often a server and its client are started.
