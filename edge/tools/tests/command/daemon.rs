@@ -161,6 +161,43 @@ fn the_daemon_outlives_programs_and_programs_the_daemon() {
     assert!(stdout(&text).contains("2 ended"), "{}", stdout(&text));
 }
 
+/// Goal: a thread that sleeps in memory learns from the daemon that its peer has been killed, sooner than it looks by itself,
+/// which is after 20 ms. Method: medians of some connections each, in turn.
+#[test]
+fn peers_of_the_killed_are_told_at_once() {
+    let mut waits = [Vec::new(), Vec::new()];
+    let places = Places::new("at-once");
+    for round in 0..18 {
+        let is_watched = round % 2 == 1;
+        let daemon = is_watched.then(|| Daemon::start(&places.place, &places.state));
+        let (mut server, mut client) = (places.talker(), places.talker());
+        let port = server.ask("listen");
+        client.ask(&format!("dial {port}"));
+        server.ask("accept");
+        for _ in 0..20 {
+            client.ask("say");
+            server.ask("hear");
+            server.ask("say");
+            client.ask("hear");
+        }
+        if daemon.is_some() {
+            places.await_stat("both are seen", |all| of(all, &server).is_some());
+        }
+        client.tell("outlive");
+        // It sleeps by then.
+        std::thread::sleep(Duration::from_millis(4));
+        let since = Instant::now();
+        server.0.kill().expect("a process");
+        assert_eq!(client.await_line("done "), "end");
+        waits[usize::from(is_watched)].push(since.elapsed());
+    }
+    let [alone, told] = waits.map(|mut waits| {
+        waits.sort_unstable();
+        waits[waits.len() / 2]
+    });
+    assert!(told + Duration::from_millis(5) < alone, "told after {told:?}, alone {alone:?}");
+}
+
 /// A program in a process namespace of its own, where it has that number; `None` if there is none to be had.
 fn start_apart(places: &Places, number: u32) -> Option<Talker> {
     let place = places.place.to_str().expect("a path in Unicode").to_owned();
@@ -278,6 +315,12 @@ fn the_unit_of_the_package_grants_what_the_daemon_takes() {
     command.arg(&places.place).arg("--state").arg(&places.state).arg("--library").arg(library);
     let _daemon = Daemon(command.stdin(Stdio::null()).spawn().expect("a daemon"));
     places.await_stat("it is seen", |all| of(all, &program).map(counts) == Some(40));
+    // By that user as well.
+    let mut command = Command::new("setpriv");
+    command.args(AS_OTHER).args([adverb, "sockets", "stat", "--daemon", "--json", "-k"]);
+    let output = command.arg(&places.place).output().expect("a command");
+    let own: Value = serde_json::from_str(&stdout(&output)).expect("one program");
+    assert_eq!((&own["pid"], &own["uid"]), (&program.0.id().into(), &OTHER.into()), "{own}");
     program.0.kill().expect("a process");
     let all = places.await_stat("it has ended", |all| ended(all) == (1, 40));
     assert_eq!(all[0]["uid"], OTHER, "{all:?}");

@@ -56,7 +56,7 @@ impl Talker {
         talker
     }
 
-    fn await_line(&mut self, what: &str) -> String {
+    pub(crate) fn await_line(&mut self, what: &str) -> String {
         loop {
             let mut line = String::new();
             assert!(self.1.read_line(&mut line).expect("a line") > 0, "it has ended before {what}");
@@ -68,8 +68,13 @@ impl Talker {
 
     /// Tells it something, and returns what it has answered.
     pub(crate) fn ask(&mut self, what: &str) -> String {
-        writeln!(self.0.stdin.as_mut().expect("a pipe"), "{what}").expect("a line");
+        self.tell(what);
         self.await_line("done ")
+    }
+
+    /// The same, without waiting for it.
+    pub(crate) fn tell(&mut self, what: &str) {
+        writeln!(self.0.stdin.as_mut().expect("a pipe"), "{what}").expect("a line");
     }
 
     fn stat(&self, words: &str) -> String {
@@ -108,8 +113,7 @@ fn columns(text: &str, fd: &str) -> (Vec<String>, Vec<String>) {
     (words(rx), words(lines.next().expect("what it sends")))
 }
 
-/// Goal: views 1 and 2 count what went through rings and what the kernel had, and show the transport and
-/// its reason; view 5 is as netstat; `-S` and view 3 are about one socket and its rings.
+/// Goal: each counter is a metric with a type and a line for each socket, named by its process and descriptor.
 #[test]
 fn prometheus_reads_what_sockets_count() {
     let mut talker = Talker::start("prometheus");
@@ -129,6 +133,8 @@ fn prometheus_reads_what_sockets_count() {
     assert_eq!(names, once);
 }
 
+/// Goal: views 1 and 2 count what went through rings and what the kernel had, and show the transport and
+/// its reason; view 5 is as netstat; `-S` and view 3 are about one socket and its rings.
 #[test]
 fn views_show_what_was_sent_and_received() {
     let mut program = Talker::start("views");
