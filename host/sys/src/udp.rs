@@ -552,11 +552,25 @@ impl Socket {
     ///
     /// None in practice.
     pub fn usual_hop_limit(&self) -> io::Result<u8> {
-        let (level, name) = match self.local {
+        let (level, name) = self.hop_limit_option();
+        u8::try_from(sockopt::get(&self.fd, level, name)?).map_err(io::Error::other)
+    }
+
+    /// The same from now on; packets to multicast groups are not meant.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is 0.
+    pub fn set_usual_hop_limit(&self, hop_limit: u8) -> io::Result<()> {
+        let (level, name) = self.hop_limit_option();
+        sockopt::set(&self.fd, level, name, &c_int::from(hop_limit))
+    }
+
+    const fn hop_limit_option(&self) -> (c_int, c_int) {
+        match self.local {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
-        };
-        u8::try_from(sockopt::get(&self.fd, level, name)?).map_err(io::Error::other)
+        }
     }
 
     /// Takes the next datagram out of a socket that accepts no bursts: cheaper than

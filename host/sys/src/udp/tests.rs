@@ -234,6 +234,24 @@ fn what_is_not_marked_is_as_the_system_does_it() {
     }
 }
 
+/// Goal: a socket's usual hop limit can be chosen, and a datagram's own still counts more.
+#[test]
+fn the_usual_hop_limit_is_that_of_datagrams_that_have_none_of_their_own() {
+    for addr in [v4(), v6()] {
+        let (from, to) = (bind(addr), bind(addr));
+        to.show_marks().unwrap();
+        from.set_usual_hop_limit(255).unwrap();
+        assert_eq!(from.usual_hop_limit().unwrap(), 255);
+        for (own, expected) in [(0, 255), (7, 7), (0, 255)] {
+            let marks = Marks { hop_limit: own, ..Marks::default() };
+            from.send(b"bytes", &dest(&to).marked(marks), None).unwrap();
+            to.wait_readable();
+            let (_, got) = to.recv_marked(&mut [0; 64]).unwrap();
+            assert_eq!(got.hop_limit, expected);
+        }
+    }
+}
+
 /// A `struct in6_flowlabel_req`.
 #[derive(Clone, Copy)]
 #[repr(C)]

@@ -7,8 +7,8 @@ use adverb_sys::udp::{self, BindOptions, Destination, Socket};
 use adverb_wire::{Flow, Marks, ROCE_PORT};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A socket on the RoCE port of one address.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(crate) struct Endpoint {
     ecn_capable: AtomicBool,
     /// Hop limit of packets of which nothing else is said.
     hop_limit: u8,
+    /// That of the socket from the first destination on. All others need a control message with each call.
+    of_socket: OnceLock<u8>,
     /// Packets to other hosts leave as frames where they can.
     frames: Option<Arc<XdpLink>>,
 }
@@ -46,8 +48,18 @@ impl Endpoint {
         let _ = socket.set_multicast_interface(interface);
         let ecn_capable = AtomicBool::new(false);
         let bursts = AtomicU64::new(0);
-        let frames = None;
-        Ok(Self { socket, addr, interface, capture, gso, bursts, ecn_capable, hop_limit, frames })
+        Ok(Self {
+            socket,
+            addr,
+            interface,
+            capture,
+            gso,
+            bursts,
+            ecn_capable,
+            hop_limit,
+            of_socket: OnceLock::new(),
+            frames: None,
+        })
     }
 
     /// The same, whose packets to and from other hosts go by a link of frames. The socket has what that cannot carry.
@@ -104,8 +116,11 @@ impl Endpoint {
     /// How packets for a destination are to be marked.
     pub(crate) fn marks(&self, destination: &Destination) -> Marks {
         let udp::Marks { traffic_class, hop_limit, flow_label } = destination.marks();
-        let usual = || self.usual_hop_limit(destination.addr());
-        let hop_limit = if hop_limit == 0 { usual() } else { hop_limit };
+        let hop_limit = match hop_limit {
+            0 if destination.addr().ip().is_multicast() => GROUP_HOP_LIMIT,
+            0 => self.of_socket.get().copied().unwrap_or(self.hop_limit),
+            said => said,
+        };
         Marks { traffic_class, hop_limit, flow_label }
     }
 
@@ -120,8 +135,13 @@ impl Endpoint {
         }
     }
 
-    fn usual_hop_limit(&self, peer: SocketAddr) -> u8 {
-        if peer.ip().is_multicast() { GROUP_HOP_LIMIT } else { self.hop_limit }
+    /// The hop limit of the socket, which the first destination chooses.
+    fn hop_limit_of_socket(&self, wanted: u8) -> u8 {
+        let set = |wanted| self.socket.set_usual_hop_limit(wanted).map(|()| wanted);
+        *self.of_socket.get_or_init(|| match wanted == self.hop_limit {
+            true => wanted,
+            false => set(wanted).unwrap_or(self.hop_limit),
+        })
     }
 
     /// The address and port of a peer's device, as seen from this address.
@@ -139,10 +159,16 @@ impl Endpoint {
     }
 
     /// Where to send packets for `peer` that are marked in this way. What is marked as it would be anyway costs nothing
-    /// more.
+    /// more, nor does the hop limit of the first: a program often has one for all.
     pub(crate) fn destination(&self, peer: SocketAddr, marks: Marks) -> Destination {
         let Marks { traffic_class, hop_limit, flow_label } = marks;
-        let hop_limit = if hop_limit == self.usual_hop_limit(peer) { 0 } else { hop_limit };
+        let wanted = if hop_limit == 0 { self.hop_limit } else { hop_limit };
+        let hop_limit = match peer.ip().is_multicast() {
+            true if hop_limit == GROUP_HOP_LIMIT => 0,
+            true => hop_limit,
+            false if wanted == self.hop_limit_of_socket(wanted) => 0,
+            false => wanted,
+        };
         Destination::new(peer).marked(udp::Marks { traffic_class, hop_limit, flow_label })
     }
 
@@ -215,5 +241,49 @@ impl FlowCache {
             *entry = Some((source, endpoint.flow_from(source)?));
         }
         entry.as_ref().map(|(_, flow)| flow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn marks(hop_limit: u8) -> Marks {
+        Marks { hop_limit, ..Marks::default() }
+    }
+
+    /// Goal: what leaves without a control message has the hop limit of the first destination, all else its own.
+    #[test]
+    fn the_first_destination_chooses_the_hop_limit_of_the_socket() {
+        let here = Ipv4Addr::LOCALHOST.into();
+        for first in [0, 64, 255, 1] {
+            // A port of its own: others of this user share that of the devices.
+            let endpoint = Endpoint::bind(SocketAddr::new(here, 0), 1, None).unwrap();
+            let usual = endpoint.hop_limit;
+            let peer = SocketAddr::new(here, ROCE_PORT);
+            let expected = if first == 0 { usual } else { first };
+            for asked in [first, 0, 64, 255, 1] {
+                let limit = if asked == 0 { usual } else { asked };
+                let destination = endpoint.destination(peer, marks(asked));
+                let said = if limit == expected { 0 } else { limit };
+                assert_eq!(destination.marks().hop_limit, said, "{asked} after {first}");
+                assert_eq!(endpoint.as_sent(&destination).hop_limit, limit);
+            }
+            assert_eq!(endpoint.socket.usual_hop_limit().unwrap(), expected);
+        }
+    }
+
+    /// Goal: groups have a hop limit of their own, whatever that of the socket is.
+    #[test]
+    fn packets_to_groups_pass_no_router_unless_it_is_said() {
+        let endpoint = Endpoint::bind((Ipv4Addr::LOCALHOST, 0).into(), 1, None).unwrap();
+        let group = SocketAddr::new(Ipv4Addr::new(239, 0, 0, 1).into(), ROCE_PORT);
+        for (asked, said, sent) in [(0, 0, 1), (1, 0, 1), (255, 255, 255)] {
+            let destination = endpoint.destination(group, marks(asked));
+            assert_eq!(destination.marks().hop_limit, said);
+            assert_eq!(endpoint.as_sent(&destination).hop_limit, sent);
+        }
+        assert_eq!(endpoint.of_socket.get(), None);
     }
 }
