@@ -19,6 +19,7 @@ pub(crate) fn tidy(root: &Path) -> Result<(), Failure> {
     let sources = source::tree(root)?;
     let mut broken: Vec<String> = sources.iter().flat_map(facts::broken).collect();
     broken.extend(sources.iter().flat_map(pointers::broken));
+    broken.extend(pointers::idle(&sources));
     broken.extend(storeys::broken(root)?);
     broken.extend(rooms::broken(&sources));
     broken.extend(links::broken(root, &sources));

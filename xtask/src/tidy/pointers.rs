@@ -3,6 +3,10 @@
 //! A safe function takes no raw pointer, for its caller promises nothing about it, and returns no lifetime that its
 //! arguments do not have, for nothing would bound it. Bytes are copied by `copying.rs`, which the compiler does not see
 //! into: to it they would be this program's alone. Exceptions are listed, each with its reason.
+//!
+//! It reads words and not types. It does not see: accesses behind a reference to such bytes (`&*bytes`), fields (`(*at).len`),
+//! a pointer's methods in the midst of an unsafe function, a pointer that comes in a structure or a tuple, a function under
+//! another name (`use ptr::read as r`), and a lifetime that an `impl` declares.
 
 use crate::source::{Source, has_word, words};
 
@@ -37,7 +41,7 @@ const UNFOLLOWED: [(&str, &str); 6] = [
 ];
 
 /// What the compiler takes for accesses to bytes that nothing else changes.
-const PLAIN: [&str; 8] = [
+const PLAIN: [&str; 11] = [
     "copy_nonoverlapping",
     "copy_from_nonoverlapping",
     "copy_to_nonoverlapping",
@@ -46,13 +50,28 @@ const PLAIN: [&str; 8] = [
     "write_unaligned",
     "from_raw_parts",
     "from_raw_parts_mut",
+    "slice_from_raw_parts",
+    "slice_from_raw_parts_mut",
+    "swap_nonoverlapping",
 ];
 
-/// The same by methods of a pointer, in a block of its own.
+/// The same as parts of paths and calls: the words alone have other meanings.
+const PLAIN_CALLS: [&str; 7] = [
+    "ptr::copy(",
+    ".copy_from(",
+    ".copy_to(",
+    "ptr::read(",
+    "ptr::write(",
+    "ptr::swap(",
+    "ptr::replace(",
+];
+
+/// The same by methods of a pointer, or by a pointer alone, in a block of its own.
 const BY_POINTER: &str = "read or write";
+const ACCESSES: [&str; 2] = [".read()", ".write("];
 
 /// Files where such bytes are this program's alone.
-const ALONE: [(&str, &str); 10] = [
+const ALONE: [(&str, &str); 13] = [
     // Of a UMEM that no other process maps.
     ("host/xdp/src/umem.rs", "from_raw_parts"),
     // Of a buffer that no peer may write to, while it is the caller's.
@@ -69,18 +88,46 @@ const ALONE: [(&str, &str); 10] = [
     ("edge/preload/src/transport/datagram/attachment.rs", BY_POINTER),
     // The copy that the caller has asked for.
     ("edge/preload/src/transport/datagram/mailbox/newest.rs", "write_unaligned"),
+    // Functions of this project's own, by the name of a pointer's.
+    ("host/device/src/link/shm/link.rs", ".copy_to("),
+    ("host/session/src/messenger.rs", ".copy_to("),
+    ("host/verbs/src/memory.rs", ".copy_from("),
 ];
 
 fn plain_accesses(source: &Source) -> Vec<String> {
     let path = &source.path;
-    let used = PLAIN.iter().filter(|word| has_word(source.product(), word));
-    let by_pointer = source.product().lines().any(|line| {
-        let accesses = [".read()", ".write("].iter().any(|access| line.contains(access));
-        line.contains("unsafe {") && accesses
-    });
-    let used = used.copied().chain(by_pointer.then_some(BY_POINTER));
-    let wrong = used.filter(|word| !ALONE.contains(&(path.as_str(), *word)));
+    let wrong = used(source.product()).filter(|word| !ALONE.contains(&(path.as_str(), *word)));
     wrong.map(|word| format!("{path}: `{word}` of memory that others may write")).collect()
+}
+
+/// The plain accesses of `code`.
+fn used(code: &str) -> impl Iterator<Item = &'static str> {
+    let words = PLAIN.into_iter().filter(move |word| has_word(code, word));
+    let calls = PLAIN_CALLS.into_iter().filter(move |call| code.contains(call));
+    let mut blocks = code.match_indices("unsafe {").filter_map(|(at, _)| {
+        let (_, from) = code.split_at_checked(at + "unsafe ".len())?;
+        group(from, '{', '}')
+    });
+    let by_pointer = blocks.any(|(block, _)| {
+        let is_place = block.trim_start().starts_with('*');
+        is_place || ACCESSES.iter().any(|access| block.contains(access))
+    });
+    words.chain(calls).chain(by_pointer.then_some(BY_POINTER))
+}
+
+/// Exceptions that nothing needs, one sentence each.
+pub(super) fn idle(sources: &[Source]) -> Vec<String> {
+    let product = |path: &str| {
+        let found = sources.iter().find(|source| source.path == path);
+        found.map_or("", Source::product)
+    };
+    let unfollowed = UNFOLLOWED.iter().filter(|(path, name)| {
+        !functions(product(path)).any(|function| function.name == *name && function.follows())
+    });
+    let alone =
+        ALONE.iter().filter(|(path, word)| !used(product(path)).any(|found| found == *word));
+    let idle = unfollowed.chain(alone);
+    idle.map(|(path, what)| format!("{path}: nothing needs the exception for `{what}`")).collect()
 }
 
 /// The head of a function that has a body.
@@ -99,12 +146,10 @@ impl Function<'_> {
     fn broken(&self, path: &str) -> Vec<String> {
         let Self { name, is_unsafe: _, generics, arguments, rest } = self;
         let mut found = Vec::new();
-        let own = without_calls(arguments);
-        let follows = own.contains("*const ") || own.contains("*mut ");
-        if follows && !UNFOLLOWED.contains(&(path, name)) {
+        if self.follows() && !UNFOLLOWED.contains(&(path, name)) {
             found.push(format!("{path}: `{name}` is safe and takes a raw pointer"));
         }
-        let returned = rest.split(" where ").next().unwrap_or_default();
+        let returned = without_bounds(rest);
         let unbounded = lifetimes(generics)
             .filter(|life| has_lifetime(returned, life) && !has_lifetime(arguments, life));
         for life in unbounded {
@@ -112,6 +157,33 @@ impl Function<'_> {
         }
         found
     }
+
+    /// It takes a raw pointer.
+    fn follows(&self) -> bool {
+        let own = without_calls(self.arguments);
+        own.contains("*const ") || own.contains("*mut ")
+    }
+}
+
+/// What stands before `where`.
+fn without_bounds(rest: &str) -> &str {
+    let bounds = rest.match_indices("where").find(|(at, word)| {
+        let before = rest.get(..*at).is_some_and(|text| text.ends_with(char::is_whitespace));
+        let after = rest.get(at + word.len()..);
+        before && after.is_some_and(|text| text.starts_with(char::is_whitespace))
+    });
+    bounds.and_then(|(at, _)| rest.get(..at)).unwrap_or(rest)
+}
+
+/// Where the body begins, or the end of a function without one: not at the semicolon of an array's type.
+fn end_of_head(text: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    let end = text.char_indices().find(|(_, c)| {
+        depth += usize::from(matches!(c, '[' | '('));
+        depth = depth.saturating_sub(usize::from(matches!(c, ']' | ')')));
+        depth == 0 && matches!(c, '{' | ';')
+    });
+    end.map(|(at, _)| at)
 }
 
 fn functions(code: &str) -> impl Iterator<Item = Function<'_>> {
@@ -127,7 +199,7 @@ fn functions(code: &str) -> impl Iterator<Item = Function<'_>> {
         let (generics, after) =
             if after.starts_with('<') { group(after, '<', '>')? } else { ("", after) };
         let (arguments, after) = group(after, '(', ')')?;
-        let (rest, end) = after.split_at_checked(after.find(['{', ';'])?)?;
+        let (rest, end) = after.split_at_checked(end_of_head(after)?)?;
         let is_unsafe = has_word(modifiers, "unsafe");
         end.starts_with('{').then_some(Function { name, is_unsafe, generics, arguments, rest })
     })
@@ -191,6 +263,7 @@ mod tests {
             "impl A { pub(crate) const fn a(&self, from: *const u8) -> bool { true } }",
             "fn a<T: Fn(u8) -> u8>(t: T, from: *const u8) {}",
             "unsafe impl Send for A {}\nfn a(from: *const u8) {}",
+            "fn a(from: *const u8) -> [u8; 4] { b() }",
         ] {
             let found = broken_in(PATH, wrong);
             assert_eq!(
@@ -224,6 +297,7 @@ mod tests {
             "fn a(&self) -> InRing<'_> { b() }",
             "unsafe fn a<'r>(bytes: *const u8) -> R<'r> { b() }",
             "fn a<'v>(&self) -> u8 where Self: 'v { 0 }",
+            "fn a<'v>(&self) -> u8\nwhere\n    Self: 'v,\n{ 0 }",
         ] {
             assert_eq!(broken_in(PATH, right), [""; 0], "{right}");
         }
@@ -243,9 +317,29 @@ mod tests {
         let alone = "fn a() { unsafe { std::slice::from_raw_parts(b, 1) } }";
         assert_eq!(broken_in("host/xdp/src/umem.rs", alone), [""; 0]);
         assert_eq!(broken_in(PATH, alone).len(), 1);
-        for access in ["b.read()", "b.cast::<u64>().write(1)"] {
+        for (word, code) in [
+            ("ptr::copy(", "ptr::copy(b, c, 1)"),
+            (".copy_to(", "b.copy_to(c, 1)"),
+            ("ptr::read(", "std::ptr::read(b)"),
+            ("swap_nonoverlapping", "ptr::swap_nonoverlapping(b, c, 1)"),
+            ("slice_from_raw_parts", "ptr::slice_from_raw_parts(b, 1)"),
+        ] {
+            let found = broken_in(PATH, &format!("fn a() {{ {code} }}"));
+            assert_eq!(found, [format!("{PATH}: `{word}` of memory that others may write")]);
+        }
+        for access in ["b.read()", "b.cast::<u64>().write(1)", "\n    b\n.read()\n"] {
             assert_eq!(broken_in(PATH, &format!("fn a() {{ unsafe {{ {access} }} }}")).len(), 1);
             assert_eq!(broken_in(PATH, &format!("fn a() {{ {access} }}")), [""; 0]);
         }
+        assert_eq!(broken_in(PATH, "fn a() -> u8 { unsafe { *b } }").len(), 1);
+        assert_eq!(broken_in(PATH, "fn a() -> u8 { unsafe { &*b }.load() }"), [""; 0]);
+    }
+
+    #[test]
+    fn an_exception_that_nothing_needs_is_named() {
+        let all = UNFOLLOWED.len() + ALONE.len();
+        assert_eq!(idle(&[]).len(), all);
+        let needs = "fn prefetch(line: *const u8) {}\nfn prefetch_bytes(bytes: u64) {}";
+        assert_eq!(idle(&[Source::new("host/shm/src/line.rs", needs)]).len(), all - 1);
     }
 }
