@@ -5,12 +5,14 @@
  *   probe spin tcp|udp SECONDS   the same, calls that do not block, tried again and again
  *   probe raw SECONDS            the same over shared memory and nothing else: what the machine can
  *   probe three sleeps|yields|spins SECONDS
- *                                sockperf's under-load mode over shared memory: the first never sleeps and asks 10,000
- *                                times a second, the second spins and answers each hundredth time, the third waits for
- *                                answers in this way. One way, in us: median, mean, 99 %
+ *                                sockperf's under-load mode over shared memory: the first
+ *                                never sleeps and asks 10,000 times a second, the second spins
+ *                                and answers each hundredth time, the third waits for answers
+ *                                in this way. One way, in us: median, mean, 99 %
  *
- * The two processes are pinned to the first and the last processor; the three are where the kernel puts them. Nothing here knows of the
- * library: it is run with it and without. `benches/sockets/run` calls it. */
+ * The two processes are pinned to the first and the last processor; the three are where the kernel
+ * puts them. Nothing here knows of the library: it is run with it and without.
+ * `benches/sockets/run` calls it. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -30,7 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TURN_BYTES = 64, TURNS_MAX = 4000000, READ_BYTES = 65536 };
+enum { TURN_BYTES = 64, TURNS_MAX = 4000000, READ_BYTES = 65536, SHARED_BYTES = 4096 };
 
 static void fail(const char *what) {
     perror(what);
@@ -171,13 +173,19 @@ static void turn(int type, int flags, double limit) {
     _exit(0);
 }
 
+static void *shared_page(void) {
+    void *page = mmap(NULL, SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) fail("mmap");
+    return page;
+}
+
 struct side {
     _Alignas(128) atomic_ulong turn;
     _Alignas(128) char message[TURN_BYTES];
 };
 
 static void raw(double limit) {
-    struct side *sides = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct side *sides = shared_page();
     char message[TURN_BYTES] = {0};
     pid_t child = fork();
     pin(child == 0);
@@ -215,6 +223,7 @@ struct three {
     _Alignas(128) atomic_uint answered;
     _Alignas(128) atomic_int over;
 };
+_Static_assert(sizeof(struct three) <= SHARED_BYTES, "all of it is in the page");
 
 static void answer(struct three *all, int sleeps) {
     for (unsigned answered = 0;;) {
@@ -231,6 +240,7 @@ static void await(struct three *all, char how) {
     size_t count = 0;
     for (unsigned seen = 0; !atomic_load(&all->over) && count < TURNS_MAX;) {
         unsigned now = atomic_load_explicit(&all->answered, memory_order_acquire);
+        if (atomic_load(&all->over)) break; /* What ended the wait may be the end alone. */
         if (now == seen) {
             if (how == 's') syscall(SYS_futex, &all->answered, FUTEX_WAIT, now, NULL, NULL, 0);
             if (how == 'y') sched_yield();
@@ -241,13 +251,14 @@ static void await(struct three *all, char how) {
         sum += turns[count++];
     }
     qsort(turns, count, sizeof *turns, compare);
-    if (count > 0) printf("%.1f %.1f %.1f\n", turns[count / 2], sum / (double)count, turns[count * 99 / 100]);
+    double mean = sum / (double)count;
+    if (count > 0) printf("%.1f %.1f %.1f\n", turns[count / 2], mean, turns[count * 99 / 100]);
     fflush(stdout);
     _exit(0);
 }
 
 static void three(char how, double limit) {
-    struct three *all = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct three *all = shared_page();
     pid_t second = fork();
     if (second == 0) answer(all, how == 's');
     pid_t third = fork();
@@ -278,7 +289,8 @@ int main(int count, char **words) {
     } else if (strcmp(what, "three") == 0 && count == 4) {
         three(strcmp(words[2], "spins") == 0 ? 'b' : words[2][0], atof(words[3]));
     } else {
-        fprintf(stderr, "usage: probe stream BYTES SECONDS | turn|spin tcp|udp SECONDS | raw SECONDS | three sleeps|yields|spins SECONDS\n");
+        fprintf(stderr, "usage: probe stream BYTES SECONDS | turn|spin tcp|udp SECONDS | raw SECONDS |"
+                        " three sleeps|yields|spins SECONDS\n");
         return 2;
     }
     return 0;
