@@ -8,7 +8,7 @@ use crate::service::Core;
 use crate::state::{Stage, State};
 use crate::waiting::Entry;
 use adverb_cm::{Answer, Event, ListenerId};
-use adverb_device::{AhAttr, Gid};
+use adverb_device::{AhAttr, Gid, Port};
 use adverb_wire::cm::{
     Addressing, CommId, Reason, Rep, Req, Service, SidrRep, SidrReq, SidrStatus,
 };
@@ -17,7 +17,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 impl Core {
-    pub(crate) fn on_event(&mut self, event: Event) {
+    /// `settled`: the ports that have taken in what came, for this event and those that are told with it.
+    pub(crate) fn on_event(&mut self, event: Event, settled: &mut Vec<Arc<Port>>) {
         match event {
             Event::ConnectRequest { id, local, peer, listener, request } => {
                 let asked = Asked { connection: id, local: Gid(local), peer: Gid(peer), listener };
@@ -39,7 +40,7 @@ impl Core {
             }
             Event::Disconnected { id } => {
                 self.forget_peer(id);
-                self.take_in_what_came(id);
+                self.take_in_what_came(id, settled);
                 self.change(id, Stage::Over, EventKind::Disconnected, 0, Param::None);
             }
             Event::Rejected { id, reason, private } => {
@@ -72,10 +73,13 @@ impl Core {
 
     /// What the peer sent before it ended the connection completes before the event: programs destroy the queue pair on
     /// that, and its completions with it.
-    fn take_in_what_came(&self, id: CommId) {
+    fn take_in_what_came(&self, id: CommId, settled: &mut Vec<Arc<Port>>) {
         let state = self.connections.get(&id).and_then(|key| self.ids.get(key));
-        if let Some(place) = state.and_then(|state| state.place.as_ref()) {
-            place.port.settle();
+        if let Some(Place { port, .. }) = state.and_then(|state| state.place.as_ref())
+            && !settled.iter().any(|other| Arc::ptr_eq(other, port))
+        {
+            port.settle_briefly();
+            settled.push(Arc::clone(port));
         }
     }
 
@@ -273,10 +277,11 @@ mod tests {
     #[test]
     fn what_came_before_a_connection_ended_is_taken_in_before_the_event() {
         let queue = EventQueue::new().unwrap();
-        let id = Id::new(&queue, Space::Tcp, Transport::Rc, 1).unwrap();
+        let mark = 0x005e_77ed; // Other tests of this process have identifiers, too.
+        let id = Id::new(&queue, Space::Tcp, Transport::Rc, mark).unwrap();
         id.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let connection = CommId(7);
-        let key = *core().ids.keys().next().unwrap();
+        let key = *core().ids.iter().find(|(_, state)| state.user == mark).unwrap().0;
         core().connections.insert(connection, key);
         let port = Arc::clone(&core().ids[&key].place().unwrap().port);
         let cq = port.create_cq(&CqConfig { capacity: 1, ..CqConfig::default() });
@@ -307,7 +312,7 @@ mod tests {
         let mut core = core();
         let before = port.counters().icrc_errors;
         socket.send_to(&packet, ("127.0.0.1", adverb_wire::ROCE_PORT)).unwrap();
-        core.on_event(Event::Disconnected { id: connection });
+        core.on_event(Event::Disconnected { id: connection }, &mut Vec::new());
         assert_eq!(port.counters().icrc_errors, before + 1);
     }
 }

@@ -225,8 +225,9 @@ impl Core {
     /// After a command or an arrival: tells what has come of it, sends what is to be sent, and wakes
     /// the thread if it would sleep too long.
     pub(crate) fn settle(&mut self) {
+        let mut settled = Vec::new();
         while let Some(event) = self.served.as_mut().and_then(|s| s.manager.poll_event()) {
-            self.on_event(event);
+            self.on_event(event, &mut settled);
         }
         while let Some(transmit) = self.served.as_mut().and_then(|s| s.manager.poll_transmit()) {
             let adverb_cm::Transmit { local, peer, traffic_class, datagram } = transmit;

@@ -22,6 +22,7 @@ use adverb_engine::{
 };
 use adverb_wire::{Packet, Qpn, Transport};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 impl Port {
     /// Takes a step on behalf of the program: receives, and does what is due. True if something was
@@ -48,8 +49,7 @@ impl Port {
                 let quiet = receiver.quiet;
                 drop(receiver);
                 if quiet >= SPIN_STEPS && quiet.is_multiple_of(YIELD_STEPS) {
-                    // The neighbour may be waiting for this very processor.
-                    std::thread::yield_now();
+                    return self.yield_and_step();
                 }
                 busy
             }
@@ -57,15 +57,43 @@ impl Port {
         }
     }
 
+    /// The neighbour may be waiting for this very processor. What it sent meanwhile is taken in: programs look next for other
+    /// news, such as the end of its connection, and destroy the queue pair together with completions that came before it.
+    #[cold]
+    fn yield_and_step(&self) -> bool {
+        std::thread::yield_now();
+        let receiver = self.receiver.try_lock();
+        receiver.is_some_and(|mut receiver| self.step(&mut receiver, Driver::Program))
+    }
+
     /// Takes in all that has arrived, and answers all that waits for an answer.
     ///
     /// Unlike [`Port::drive`], it waits for a thread that is driving: that one may have taken packets
     /// and not yet looked at them. A peer that goes on sending is not waited for.
     pub fn settle(&self) {
-        let mut receiver = self.receiver.lock();
+        self.settle_held(&mut self.receiver.lock(), SETTLING_STEPS_MAX);
+    }
+
+    /// The same for a caller that holds a lock which others wait for: what can have arrived before the call is taken in, but
+    /// not all that a peer goes on sending. A thread that keeps the port is given up after a while: it may be this one, if
+    /// a signal interrupted it, or wait for this one's lock.
+    pub fn settle_briefly(&self) {
+        let until = Instant::now() + KEPT_MAX;
+        loop {
+            if let Some(mut receiver) = self.receiver.try_lock() {
+                return self.settle_held(&mut receiver, BRIEF_STEPS_MAX);
+            }
+            if Instant::now() >= until {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn settle_held(&self, receiver: &mut Receiver, steps_max: u32) {
         receiver.waiting.set_patient(false);
-        for _ in 0..SETTLING_STEPS_MAX {
-            if !self.step(&mut receiver, Driver::Helper) {
+        for _ in 0..steps_max {
+            if !self.step(receiver, Driver::Helper) {
                 break;
             }
         }
@@ -450,6 +478,11 @@ const BURSTS_MAX: usize = 16;
 const RELAYED_MAX: usize = 16;
 /// Steps after which a peer that goes on sending is not waited for.
 const SETTLING_STEPS_MAX: u32 = 10_000;
+/// The same for a caller that others wait for: those of a ring that is full of the shortest records, 4,096 of them, in which
+/// 2,048 bursts are taken from each socket.
+const BRIEF_STEPS_MAX: u32 = 128;
+/// How long such a caller waits for a thread that drives: one that has lost its processor has it again by then.
+const KEPT_MAX: Duration = Duration::from_millis(10);
 /// What arrives in so few bytes at once is looked at before more is taken: a program may poll for it.
 pub(super) const LITTLE_BYTES: usize = 512;
 
@@ -462,7 +495,6 @@ mod tests {
     use adverb_sys::poll;
     use std::net::{IpAddr, Ipv4Addr, SocketAddr};
     use std::sync::Arc;
-    use std::time::{Duration, Instant};
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -527,6 +559,37 @@ mod tests {
             assert!(Instant::now() < until, "it rings for ever");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Goal: a thread that has the port for good, as one in a signal handler that ends the program, keeps no caller with a
+    /// lock of its own for ever; and what has arrived is taken in once it is free.
+    #[test]
+    fn a_port_that_is_kept_is_waited_for_briefly() {
+        let [port, other] = [(); 2].map(|()| open());
+        let relayed = || port.links.counters.relayed.get();
+        let receiver = port.receiver.lock();
+        let before = relayed();
+        other.links.relay.pass(port.links.relay.port(), message()).unwrap();
+        port.settle_briefly();
+        assert_eq!(relayed(), before);
+        drop(receiver);
+        port.settle_briefly();
+        assert_eq!(relayed(), before + 1);
+    }
+
+    /// Goal: a peer that goes on sending is not waited for longer than the steps that are given.
+    #[test]
+    fn a_port_settles_in_so_many_steps_and_no_more() {
+        let [port, other] = [(); 2].map(|()| open());
+        let mut receiver = port.receiver.lock();
+        (0..3 * RELAYED_MAX)
+            .for_each(|_| other.links.relay.pass(port.links.relay.port(), message()).unwrap());
+        let before = port.links.counters.relayed.get();
+        port.settle_held(&mut receiver, 2);
+        assert_eq!(
+            port.links.counters.relayed.get() - before,
+            2 * u64::try_from(RELAYED_MAX).unwrap()
+        );
     }
 
     /// Goal: a stranger that sends to the relay socket without end does not keep a step from its other work.
