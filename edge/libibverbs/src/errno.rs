@@ -54,7 +54,7 @@ fn explain(error: &dyn Display) {
 }
 
 fn of_system(error: &io::Error, otherwise: c_int) -> Errno {
-    Errno(error.raw_os_error().unwrap_or(match error.kind() {
+    Errno(adverb_device::errno(error).unwrap_or(match error.kind() {
         io::ErrorKind::AddrInUse => libc::EADDRINUSE,
         io::ErrorKind::AlreadyExists => libc::EEXIST,
         io::ErrorKind::InvalidInput => libc::EINVAL,

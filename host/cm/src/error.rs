@@ -44,7 +44,7 @@ impl Error {
             Self::Gone => ENOENT,
             Self::Full => ENOMEM,
             Self::Invalid(_) | Self::State(_) | Self::TooLong { .. } => EINVAL,
-            Self::System { error, .. } => error.raw_os_error().unwrap_or(EIO),
+            Self::System { error, .. } => adverb_sys::process::errno(error).unwrap_or(EIO),
             Self::Unsupported => EOPNOTSUPP,
         }
     }

@@ -45,6 +45,7 @@ pub use adverb_sys::memory::{
     Mapping, fault_in, file_len, is_mapped, is_sealed, page_bytes, prefer_huge_pages,
 };
 #[doc(hidden)]
+pub use adverb_sys::process::errno;
 pub use adverb_sys::{caused, debug_as_display, wraps};
 pub use adverb_wire::{Feth, Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use data_path::DataPath;

@@ -6,6 +6,7 @@
 //! 2. `atexit(3)` keeps a function, which lives as long as the object that it is in: the C library calls it before it
 //!    unloads that.
 
+use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
@@ -90,16 +91,40 @@ pub fn may_make(file_bytes: u64) -> rustix::io::Result<()> {
     }
 }
 
-/// The error of a call that takes no right, with its name if it was refused all the same: a filter of system calls
-/// forbids it.
-pub(crate) fn forbidden(call: &str, error: io::Error) -> io::Error {
+/// The error of a call that takes no right, with its name if it was refused all the same: a filter of system calls or
+/// a setting of the kernel forbids it. [`errno`] tells its number.
+pub(crate) fn forbidden(call: &'static str, error: io::Error) -> io::Error {
     let kind = error.kind();
-    if matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) {
-        let message = format!("{call}(2) is forbidden to this process, as by seccomp: {error}");
-        return io::Error::new(kind, message);
+    let is_forbidden = matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported);
+    match error.raw_os_error().filter(|_| is_forbidden) {
+        Some(number) => io::Error::new(kind, Forbidden { call, number }),
+        None => error,
     }
-    error
 }
+
+/// The number of an error of the system, as [`io::Error::raw_os_error`] gives it, also of one that names its call.
+#[must_use]
+pub fn errno(error: &io::Error) -> Option<i32> {
+    let forbidden = || error.get_ref()?.downcast_ref::<Forbidden>();
+    error.raw_os_error().or_else(|| forbidden().map(|forbidden| forbidden.number))
+}
+
+/// A call that this process may not make.
+#[derive(Debug)]
+struct Forbidden {
+    call: &'static str,
+    number: i32,
+}
+
+impl fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { call, number } = self;
+        let error = io::Error::from_raw_os_error(*number);
+        write!(f, "{call}(2) is forbidden to this process, as by seccomp or sysctl: {error}")
+    }
+}
+
+impl std::error::Error for Forbidden {}
 
 /// Whether the process of this number is stopped, by a signal or by a tracer; false if there is none.
 #[must_use]
@@ -190,6 +215,7 @@ mod tests {
             });
             let error = confined.join().unwrap();
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+            assert_eq!(errno(&error), Some(libc::EPERM));
             assert!(error.to_string().contains(name), "{error}");
         }
     }
