@@ -53,7 +53,7 @@ pub(crate) const VARIABLES: [Variable; 14] = [
         Readers::All,
         "ADVERB_PCAP",
         "FILE",
-        "packets of a process for Wireshark; to trace.PID.pcapng while another process writes to trace.pcapng",
+        "packets of a process for Wireshark; with .PID before the extension while another process writes to FILE",
     ),
     variable(
         Readers::All,
