@@ -262,18 +262,17 @@ fn a_closed_port_of_queue_pairs_is_said_by_each_command() {
 }
 
 /// Goal: what each command says of a network that is away is so: a run between two hosts ends with an error, and a mesh goes on.
-/// Method: an interface that is down for 1.5 s in their midst.
+/// Method: an interface that is down for half a second in their midst.
 #[test]
 fn a_network_that_is_away_ends_runs_and_no_mesh() {
     let Some(hosts) = Hosts::new(2) else {
         return;
     };
-    let pause = Duration::from_millis(1500);
     let away = || {
-        std::thread::sleep(pause);
+        std::thread::sleep(Duration::from_millis(1500));
         for state in ["down", "up"] {
             run(&format!("ip -n {} link set p0 {state}", hosts.bridge)).expect("an interface");
-            std::thread::sleep(pause);
+            std::thread::sleep(Duration::from_millis(500));
         }
     };
     let sentence = "A network that is away for half a second ends the run; `adverb mesh` goes on.";
