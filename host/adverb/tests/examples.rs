@@ -158,7 +158,13 @@ fn a_session_echoes_between_two_hosts() {
     hosts.server = Some(on(near, "server").spawn().expect("a server"));
     let limit = Instant::now() + Duration::from_secs(30);
     let client = loop {
-        let client = on(far, "client").output().expect("a client");
+        let mut running = on(far, "client").spawn().expect("a client");
+        drop(running.stdin.take());
+        while running.try_wait().expect("a child of ours").is_none() && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = running.kill(); // It may have ended in the meantime.
+        let client = running.wait_with_output().expect("a child of ours");
         if client.status.success() || Instant::now() > limit {
             break client; // Else the server does not listen yet.
         }
