@@ -9,6 +9,8 @@
 //! attachment  what this process has of both   group       into those of a multicast group
 //! listing     what the kernel says of sockets   evacuation   out of it, into the kernel's queue
 //! store       a mailbox, or frames, of one socket
+//! order       which of both a reader gets next
+//! ways        which of one destination's mailboxes, or the kernel
 //! across      from one network namespace into another
 //! ```
 
@@ -22,8 +24,12 @@ mod group;
 mod inbox;
 mod listing;
 mod mailbox;
+mod order;
 mod outbox;
+#[cfg(test)]
+mod simulation;
 mod store;
+mod ways;
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;

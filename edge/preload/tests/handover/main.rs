@@ -121,6 +121,13 @@ fn what_is_there_to_read_is_counted_by_any_thread() {
     succeeds("counted", &[&SHARED, &SPINNING], &[""]);
 }
 
+/// Goal: a sender's datagrams come in their order while they change over to a mailbox, however many its receiver has still to
+/// read then.
+#[test]
+fn datagrams_stay_in_order_when_a_mailbox_takes_over() {
+    succeeds("order", &[&SHARED, &SLEEPING], &[""]);
+}
+
 /// Goal: a child that only serves a connection of its parent's is spared what others need.
 #[test]
 fn a_child_for_one_connection_makes_nothing_ready_for_others() {

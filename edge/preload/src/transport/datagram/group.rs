@@ -20,7 +20,8 @@ use adverb_sockconf::Level;
 use super::directory::{self, Directory};
 use super::listing::Listing;
 use super::mailbox::{Expects, LOOPBACK, Place, Pushed, Reserved, Sender, Shows, Sleep};
-use super::outbox::{FULL_ROUNDS, LEN_MAX, LOOK, Plan, VERIFY, Way, source_of};
+use super::outbox::{Plan, source_of};
+use super::ways::{FULL_ROUNDS, LEN_MAX, LOOK, VERIFY, Way};
 use crate::base::iovec::IoCursor;
 use crate::base::{config, raw};
 use crate::socket::state::Socket;
@@ -119,13 +120,11 @@ impl Member {
     /// One datagram more is about to go through the kernel.
     fn count(&mut self) {
         self.settle();
-        let Some(sender) = self.way.sender() else { return };
         let expects = self.expects();
-        if expects == Expects::Nothing || self.is_by_network() {
+        if expects == Expects::Nothing || self.is_by_network() || !self.way.gives() {
             return;
         }
         self.guessed += u32::from(expects == Expects::Unknown);
-        sender.gives();
     }
 
     /// It has not.
@@ -213,19 +212,17 @@ impl Groups {
         members.map(Member::settle).filter(|is_settled| !is_settled).count() == 0
     }
 
-    /// What has just been given to the kernel ends a sleep.
-    pub(super) fn wakes(&mut self, to: SocketAddr, sleep: Sleep) {
-        let group = self.groups.iter_mut().find(|group| group.to == to);
-        if let Some(way) = group.and_then(Group::only) {
+    /// The kernel has been given one to a group; whether it has taken it, and which sleep that ends.
+    pub(super) fn gave(&mut self, to: SocketAddr, is_taken: bool, wakes: Option<Sleep>) {
+        let Some(group) = self.groups.iter_mut().find(|group| group.to == to) else { return };
+        if !is_taken {
+            group.members.iter_mut().for_each(Member::uncount);
+        } else if let Some(sleep) = wakes
+            && let Some(way) = group.only()
+        {
             way.wakes(sleep);
         }
-    }
-
-    /// A datagram that was counted has not gone through the kernel.
-    pub(super) fn uncount(&mut self, to: SocketAddr) {
-        if let Some(group) = self.groups.iter_mut().find(|group| group.to == to) {
-            group.members.iter_mut().for_each(Member::uncount);
-        }
+        group.members.iter_mut().for_each(|member| member.way.gave(1));
     }
 
     /// Decides about one datagram, and delivers it if it can.
@@ -237,21 +234,22 @@ impl Groups {
         is_special: bool,
         directory: &Directory,
     ) -> Plan {
-        let kernel = |is_counted, wakes| Plan::Kernel { is_counted, to: Some(to), wakes };
+        let kernel =
+            Plan::Kernel { is_counted: false, is_awaited: false, to: Some(to), wakes: None };
         let is_known = source.socket.datagrams.multicast_by.load(Ordering::Relaxed) != BY_UNKNOWN;
         if !is_known {
-            return kernel(false, None);
+            return kernel;
         }
-        let Some(at) = self.find_or_new(to) else { return kernel(false, None) };
+        let Some(at) = self.find_or_new(to) else { return kernel };
         let Self { groups, listing } = self;
-        let Some(group) = groups.get_mut(at) else { return kernel(false, None) };
+        let Some(group) = groups.get_mut(at) else { return kernel };
         let generation = directory.generation(to.port());
         // A sender that has lost its place is told nothing there any more, so what the receiver expects is not known.
         if group.generation != generation || group.members.iter().any(Member::is_lost) {
             group.search(directory, generation, source);
         }
         if group.members.is_empty() {
-            return kernel(false, None);
+            return kernel;
         }
         if !is_special && IoCursor::new(parts).remaining() <= LEN_MAX && group.is_ready(listing) {
             group.explain(source.fd);
@@ -266,7 +264,8 @@ impl Groups {
         // A socket that gets this one, and has not been there so far, is not to miss the next.
         group.until_ns = 0;
         let wakes = group.only().and_then(|way| way.mailbox.sleep());
-        kernel(true, wakes)
+        let is_awaited = group.members.iter().any(|member| member.way.is_awaited());
+        Plan::Kernel { is_counted: true, is_awaited, to: Some(to), wakes }
     }
 
     fn find_or_new(&mut self, to: SocketAddr) -> Option<usize> {
@@ -329,10 +328,9 @@ impl Group {
             if !is_fit || mailbox.port() != self.to.port() {
                 continue;
             }
-            let sent = socket.counters.tx_os_packets.load(Ordering::Relaxed);
-            let Some(way) = Way::new(mailbox, me, source, sent) else { continue };
+            let Some(way) = Way::new(mailbox, me, source) else { continue };
             let group = Some(self.to.ip());
-            let Some(place) = way.mailbox.enter(me, source, group, sent) else { continue };
+            let Some(place) = way.mailbox.enter(me, source, group) else { continue };
             for from in [Shows::Nothing, Shows::Groups] {
                 way.mailbox.set_shows(from, Shows::Wanted);
             }

@@ -18,6 +18,7 @@ use adverb_sockconf::Level;
 use super::asleep::{self, Sleeper};
 use super::attachment::Inbox;
 use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
+use super::order::{self, KernelQueue, Next};
 use super::store::Store;
 use super::{across, attachment, framed, outbox};
 use crate::base::iovec::IoCursor;
@@ -301,35 +302,46 @@ fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<
         return from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false);
     };
     mind_others(socket, fd, mailbox);
-    let front = mailbox.front();
-    let peeked = mailbox.peeked();
-    let kernel_first = peeked == Peeked::Kernel;
-    if let Some(front) = &front
-        && !kernel_first
-        && !mailbox.is_blocked(front)
-    {
-        let is_promised = request.peeks() || peeked == Peeked::Ring;
-        if is_promised || !mailbox.is_others_turn() || !has_stranger(socket, fd, mailbox) {
-            return from_ring(socket, mailbox, front, request);
-        }
-    }
-    match from_kernel(socket, fd, request, request.flags | libc::MSG_DONTWAIT, false) {
-        Ok(arrival) => {
+    let mut kernel = Queue { socket, fd, request };
+    match order::next(mailbox, request.peeks(), &mut kernel)? {
+        Next::Record(front) => from_ring(socket, mailbox, &front, request),
+        Next::Kernel(arrival) => {
             count(socket, fd, mailbox, request, &arrival);
-            return Ok(arrival);
+            Ok(arrival)
         }
-        Err(Errno::AGAIN) => {}
-        Err(error) => return Err(error),
     }
-    if kernel_first {
-        // Another thread has taken what was peeked at.
-        mailbox.set_peeked(Peeked::Nothing);
+}
+
+/// The kernel's queue of a socket.
+struct Queue<'a> {
+    socket: &'a Socket,
+    fd: c_int,
+    request: Request<'a>,
+}
+
+impl KernelQueue for Queue<'_> {
+    type Arrival = Arrival;
+
+    fn receive(&mut self) -> Outcome {
+        let now = self.request.flags | libc::MSG_DONTWAIT;
+        from_kernel(self.socket, self.fd, self.request, now, false)
     }
-    let Some(front) = mailbox.front() else { return Err(Errno::AGAIN) };
-    if !mailbox.is_blocked(&front) || mailbox.unblock(&front, drops(fd), raw::now_ns()) {
-        return from_ring(socket, mailbox, &front, request);
+
+    fn is_empty(&mut self) -> bool {
+        has_none(self.fd)
     }
-    Err(Errno::AGAIN)
+
+    fn begins_with_stranger(&mut self, mailbox: &Mailbox) -> bool {
+        has_stranger(self.socket, self.fd, mailbox)
+    }
+
+    fn drops(&mut self) -> u32 {
+        drops(self.fd)
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        raw::now_ns()
+    }
 }
 
 /// What others want to know of a mailbox that is read. The readers' lock is held.
@@ -368,6 +380,11 @@ fn drops(fd: c_int) -> u32 {
     let [.., drops] =
         raw::option::<[u32; 9]>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO).unwrap_or([0; 9]);
     drops
+}
+
+/// Whether the kernel's queue is empty.
+fn has_none(fd: c_int) -> bool {
+    raw::poll_now(fd, libc::POLLIN) == Ok(0)
 }
 
 /// Whether the kernel's queue begins with a datagram of a sender that does not use the mailbox.
@@ -420,12 +437,7 @@ fn from_ring(
     };
     let is_cut = copied < front.len;
     let (from, from_len) = sender_of(mailbox, from);
-    if request.peeks() {
-        mailbox.set_peeked(Peeked::Ring);
-    } else {
-        mailbox.advance(front);
-        mailbox.set_peeked(Peeked::Nothing);
-    }
+    order::taken(mailbox, request.peeks(), front);
     let cut = if is_cut { libc::MSG_TRUNC } else { 0 };
     let mut control = Control::new(request.control, request.control_len);
     control.stamp(socket.options.stamps.load(Ordering::Relaxed));
@@ -664,12 +676,9 @@ fn take_note(socket: &SocketRef, fd: c_int, request: Request<'_>, arrival: &Arri
 
 /// Counts a datagram of the kernel's for its sender. The readers' lock is held.
 fn count(socket: &Socket, fd: c_int, mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
-    if request.peeks() {
-        return mailbox.set_peeked(Peeked::Kernel);
-    }
-    mailbox.set_peeked(Peeked::Nothing);
-    if let Some(from) = address::read(&arrival.from)
-        && !mailbox.note(from, arrival.sent)
+    let from = address::read(&arrival.from);
+    if !order::note(mailbox, request.peeks(), from, arrival.sent, || has_none(fd))
+        && let Some(from) = from
     {
         across::received(socket, fd, mailbox, from, prove);
     }
@@ -750,7 +759,7 @@ pub(crate) fn content(store: Store<'_>, fd: c_int) -> Content {
     let Some(front) = mailbox.front() else { return Content::Nothing };
     // What is waited for may have been dropped.
     let goes = !mailbox.is_blocked(&front)
-        || raw::poll_now(fd, libc::POLLIN) == Ok(0)
+        || has_none(fd)
             && (!mailbox.is_blocked(&front) || mailbox.unblock(&front, drops(fd), raw::now_ns()));
     if goes { Content::Datagram } else { Content::Blocked }
 }

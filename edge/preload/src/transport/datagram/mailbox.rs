@@ -151,6 +151,9 @@ struct Consumer {
     lock: Lock,
     /// From where the datagram came that was last peeked at.
     peeked: AtomicU32,
+    /// A sender may not be settled; and how often that could have been looked at since one was entered.
+    is_unsettled: AtomicU32,
+    looks: AtomicU32,
     /// Taken from the ring since the kernel was last looked at for the sake of others.
     turns: AtomicU32,
     /// The first record waits since then for what its sender gave to the kernel.
@@ -435,6 +438,16 @@ impl Mailbox {
         word & GONE != 0
             || header.is_crowded.load(Ordering::Acquire) == 0
                 && owners.all(|owner| owner == 0 || alive::has_ended(owner))
+    }
+
+    /// Another process has written nonsense into a word.
+    #[cfg(test)]
+    pub(super) fn scribble(&self, random: u64, value: u64) {
+        let words = size_of::<Header>() / size_of::<u64>();
+        let word = usize::try_from(random >> 8).unwrap_or(0) % words;
+        let at = self.mapping.base().as_ptr().cast::<AtomicU64>().wrapping_add(word);
+        // SAFETY: within the header, which is aligned and made of atomics (rule 1).
+        unsafe { &*at }.store(value, Ordering::Relaxed);
     }
 
     /// Whether there is a record, blocked or not.

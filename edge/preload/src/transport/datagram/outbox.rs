@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 use super::across::{self, Stranger};
 use super::directory::{self, Directory, Found};
 use super::group::{self, Groups};
-use super::mailbox::{Mailbox, Place, Pushed, Sender, Sleep};
+use super::mailbox::{Sender, Sleep};
+use super::ways::{Verdict, Way, Ways};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::Here;
@@ -28,56 +29,8 @@ const CANDIDATES_MAX: usize = 4;
 const ROUTES: usize = 64;
 /// Places where one destination may be.
 const PROBES: usize = 4;
-/// The most that a datagram of IPv4 carries.
-pub(super) const LEN_MAX: usize = 65_507;
-/// What is written before it is looked whether the readers are awake: copying more in vain costs more.
-const EAGER_LEN: usize = 2048;
 /// So few bytes may go by a shorter way.
 const SHORT: usize = 512;
-/// After so many datagrams one goes through the kernel.
-pub(super) const VERIFY: u32 = 4096;
-/// Datagrams that are sent between two looks at whether the receiver reads them.
-pub(super) const LOOK: u32 = 64;
-/// What is put into a mailbox whose reader has been woken and does not run yet, at most, and after how many, or how
-/// long, it is woken again meanwhile: the kernel may have lost what was to wake it, or have brought it elsewhere.
-const UNHEARD_MAX: u32 = 512;
-const KNOCK_AGAIN: u32 = 128;
-const KNOCK_AGAIN_NS: u64 = 1_000_000;
-/// How often a full mailbox is tried again while its owner reads.
-pub(super) const FULL_ROUNDS: u32 = 512;
-
-/// The way to one mailbox.
-#[derive(Debug)]
-pub(super) struct Way {
-    pub(super) mailbox: Mailbox,
-    /// Our place there.
-    pub(super) place: Place,
-    /// It was copied by a fork: the parent has entered it, and leaves.
-    pub(super) is_copied: bool,
-    /// Datagrams since one went through the kernel.
-    unverified: u32,
-    /// Datagrams that were given to the kernel while it was not known to which socket it brings them.
-    guessed: u32,
-    /// The end of the last one.
-    pub(super) pushed_to: u64,
-    /// Datagrams so far.
-    looks: u32,
-    /// The readers were awake for the last one.
-    is_awake: bool,
-    /// The sleep of theirs that this socket has ended last, by what it gave to the kernel; when it last gave it something
-    /// for that, and datagrams since it first did.
-    woken: Option<Sleep>,
-    woken_ns: u64,
-    unheard: u32,
-}
-
-impl Drop for Way {
-    fn drop(&mut self) {
-        if !self.is_copied {
-            self.mailbox.leave(self.place);
-        }
-    }
-}
 
 /// What is known about one destination.
 #[derive(Debug)]
@@ -87,7 +40,7 @@ struct Route {
     key: u16,
     /// What the directories, of this namespace and of the host, said when they were last searched.
     generations: [u32; 2],
-    ways: Vec<Way>,
+    ways: Ways,
     /// It is in another namespace, if it is on this host: which mailboxes may be its, and where datagrams to it
     /// come from.
     is_elsewhere: bool,
@@ -115,12 +68,13 @@ pub(super) enum Plan {
     /// Nothing more: there was no room for it, and it is dropped.
     Dropped,
     /// Through the kernel; there are candidates which have been told of it, or none. It ends that sleep.
-    Kernel { is_counted: bool, to: Option<SocketAddr>, wakes: Option<Sleep> },
+    /// `is_awaited`: it is of account when the kernel has been given it.
+    Kernel { is_counted: bool, is_awaited: bool, to: Option<SocketAddr>, wakes: Option<Sleep> },
 }
 
 impl Route {
     fn new(to: SocketAddr) -> Self {
-        let (ways, strangers, source) = (Vec::new(), Vec::new(), None);
+        let (ways, strangers, source) = (Ways::default(), Vec::new(), None);
         let (key, generations) = (directory::key(to), [0; 2]);
         Self { to, key, generations, ways, is_elsewhere: false, strangers, source }
     }
@@ -145,20 +99,20 @@ impl Route {
             None => (directory, self.to.port()),
         };
         let Some((all, count)) = directory.find::<CANDIDATES_MAX>(key) else {
-            self.ways.clear();
+            self.ways.0.clear();
             self.strangers.clear();
             return;
         };
         let all = all.get(..count).unwrap_or(&[]);
         let is_there = |cookie| all.iter().any(|found| found.cookie == cookie);
-        self.ways.retain(|way| is_there(way.mailbox.cookie()));
+        self.ways.0.retain(|way| is_there(way.mailbox.cookie()));
         self.strangers.retain(|stranger| is_there(stranger.cookie()));
-        for way in &self.ways {
+        for way in &self.ways.0 {
             way.sender().into_iter().for_each(Sender::doubt);
         }
         self.source = None;
         for Found { cookie, network } in all.iter().copied() {
-            if self.ways.iter().any(|way| way.mailbox.cookie() == cookie)
+            if self.ways.0.iter().any(|way| way.mailbox.cookie() == cookie)
                 || self.strangers.iter().any(|stranger| stranger.cookie() == cookie)
             {
                 continue;
@@ -175,8 +129,7 @@ impl Route {
             if self.is_elsewhere {
                 self.strangers.extend(Stranger::new(mailbox, source.ip()));
             } else {
-                let sent = socket.counters.tx_os_packets.load(Ordering::Relaxed);
-                self.ways.extend(Way::new(mailbox, me, source, sent));
+                self.ways.0.extend(Way::new(mailbox, me, source));
             }
         }
     }
@@ -188,73 +141,20 @@ impl Route {
         let Some(source) = self.source else { return };
         for stranger in &mut self.strangers {
             if let Some(mailbox) = stranger.shown(source.ip(), self.to.ip()) {
-                let sent = socket.counters.tx_os_packets.load(Ordering::Relaxed);
-                self.ways.extend(Way::new(mailbox, me, source, sent));
+                self.ways.0.extend(Way::new(mailbox, me, source));
             }
         }
         let is_known = |stranger: &Stranger| {
-            self.ways.iter().any(|way| way.mailbox.cookie() == stranger.cookie())
+            self.ways.0.iter().any(|way| way.mailbox.cookie() == stranger.cookie())
         };
         self.strangers.retain(|stranger| !is_known(stranger));
     }
 
     /// All is found out again.
     fn forget(&mut self) {
-        self.ways.clear();
+        self.ways.0.clear();
         self.strangers.clear();
         self.generations = [0; 2];
-    }
-
-    /// The way that the kernel has been seen to take, if it is one.
-    fn confirmed(&mut self) -> Option<&mut Way> {
-        let mut confirmed = self.ways.iter_mut().filter(|way| way.is_confirmed());
-        let first = confirmed.next()?;
-        match confirmed.next() {
-            None => Some(first),
-            Some(second) => {
-                // The kernel has changed its mind: which of them is it now?
-                [first, second].iter().filter_map(|way| way.sender()).for_each(Sender::doubt);
-                None
-            }
-        }
-    }
-
-    /// What was given to the kernel while its receiver was not known was for the one that it has been seen
-    /// to bring it to. Returns false if there is none.
-    fn settle(&mut self) -> bool {
-        if self.confirmed().is_none() {
-            return false;
-        }
-        for way in self.ways.iter_mut().filter(|way| way.guessed > 0) {
-            let guessed = std::mem::take(&mut way.guessed);
-            if let Some(sender) = way.sender().filter(|_| !way.is_confirmed()) {
-                sender.gave_not(guessed);
-            }
-        }
-        true
-    }
-
-    /// One datagram more is about to go through the kernel: to the one that it was last seen to bring
-    /// them to, or to whichever.
-    fn count(&mut self) {
-        let is_known = self.settle();
-        for way in self.ways.iter_mut().filter(|way| !is_known || way.is_confirmed()) {
-            if let Some(sender) = way.sender() {
-                sender.gives();
-                way.guessed += u32::from(!is_known);
-            }
-        }
-    }
-
-    /// It has not.
-    fn uncount(&mut self) {
-        let is_known = self.confirmed().is_some();
-        for way in self.ways.iter_mut().filter(|way| !is_known || way.is_confirmed()) {
-            if let Some(sender) = way.sender() {
-                sender.gave_not(1);
-                way.guessed = way.guessed.saturating_sub(1);
-            }
-        }
     }
 }
 
@@ -324,7 +224,7 @@ impl Outbox {
     /// In a child just forked: it uses the ways of its parent for as long as that has them. Its end, of which mailboxes may
     /// never hear, is not the end of them; where they have ended, it enters by itself.
     pub(super) fn after_fork(&mut self) {
-        for way in self.routes.iter_mut().flatten().flat_map(|route| &mut route.ways) {
+        for way in self.routes.iter_mut().flatten().flat_map(|route| &mut route.ways.0) {
             way.after_fork();
         }
         self.groups.after_fork();
@@ -370,10 +270,10 @@ impl Outbox {
         for index in places {
             if let Some(Some(route)) = self.routes.get_mut(index)
                 && route.to.port() == port
-                && route.ways.len() > 1
-                && route.ways.iter().any(|way| way.guessed > 0)
+                && route.ways.0.len() > 1
+                && route.ways.is_guessed()
             {
-                is_settled &= route.settle();
+                is_settled &= route.ways.settle();
             }
         }
         is_settled
@@ -387,7 +287,8 @@ impl Outbox {
             }
             let is_free = |index: &usize| match self.routes.get(*index) {
                 Some(Some(route)) => {
-                    route.strangers.is_empty() && route.ways.iter().all(|way| way.mailbox.is_dead())
+                    route.strangers.is_empty()
+                        && route.ways.0.iter().all(|way| way.mailbox.is_dead())
                 }
                 Some(None) => true,
                 None => false,
@@ -422,7 +323,7 @@ impl Outbox {
             && route.generations == [near, there]
             && route.generations != [0; 2]
             && route.strangers.is_empty();
-        match route.ways.as_mut_slice() {
+        match route.ways.0.as_mut_slice() {
             [way] if is_as_before => way.send_short(here, part),
             [] | [..] => false,
         }
@@ -440,7 +341,7 @@ impl Outbox {
     ) -> Plan {
         let peer = self.peer(socket, fd);
         let to = to.or(peer).filter(|to| is_unicast(*to) || is_group(*to));
-        let kernel = Plan::Kernel { is_counted: false, to, wakes: None };
+        let kernel = Plan::Kernel { is_counted: false, is_awaited: false, to, wakes: None };
         let Some(to) = to else { return kernel };
         let here = directory.generation(to.port());
         let me = self.cookie;
@@ -466,168 +367,31 @@ impl Outbox {
         if !route.strangers.is_empty() {
             route.introduce(socket, fd, me);
         }
-        if !is_special && let Some(way) = route.confirmed() {
-            match way.send(parts) {
-                Pushed::At(_) => return Plan::Done,
-                Pushed::Full => return Plan::Dropped,
-                Pushed::Asleep => {}
-                Pushed::Gone => {
-                    if way.is_dead() {
-                        way.resend(fd, to);
-                    }
-                    route.forget();
-                    return kernel;
+        match route.ways.plan(parts, is_special) {
+            Verdict::Delivered => Plan::Done,
+            Verdict::Dropped => Plan::Dropped,
+            Verdict::Kernel { wakes, is_awaited } => {
+                Plan::Kernel { is_counted: true, is_awaited, to: Some(to), wakes }
+            }
+            Verdict::Forget { is_dead } => {
+                if is_dead && let Some(way) = route.ways.confirmed() {
+                    resend(way, fd, to);
                 }
+                route.forget();
+                kernel
             }
         }
-        // Another sender may have our place by now.
-        if route.ways.iter().any(|way| way.sender().is_none()) {
-            route.forget();
-            return kernel;
-        }
-        route.count();
-        let wakes = route.confirmed().and_then(|way| way.mailbox.sleep());
-        Plan::Kernel { is_counted: true, to: Some(to), wakes }
     }
 }
 
-impl Way {
-    /// In a child just forked; see [`Outbox::after_fork`].
-    pub(super) fn after_fork(&mut self) {
-        (self.guessed, self.is_copied) = (0, true);
-    }
-
-    /// Our entry there, unless another sender has its place by now.
-    #[inline]
-    pub(super) fn sender(&self) -> Option<&Sender> {
-        self.mailbox.entered(self.place)
-    }
-
-    /// Whether the kernel has been seen to bring our datagrams there.
-    #[inline]
-    fn is_confirmed(&self) -> bool {
-        self.mailbox.is_confirmed(self.place)
-    }
-
-    /// Enters a socket as a sender, from `source`, that has sent so many datagrams through the kernel.
-    pub(super) fn new(mailbox: Mailbox, me: u64, source: SocketAddr, sent: u64) -> Option<Self> {
-        let place = mailbox.enter(me, source, None, sent)?;
-        let pushed_to = mailbox.head();
-        let (unverified, guessed, looks) = (0, 0, 0);
-        let (is_awake, woken, woken_ns, unheard) = (false, None, 0, 0);
-        Some(Self {
-            mailbox,
-            place,
-            is_copied: false,
-            unverified,
-            guessed,
-            pushed_to,
-            looks,
-            is_awake,
-            woken,
-            woken_ns,
-            unheard,
-        })
-    }
-
-    /// What has just been given to the kernel ends a sleep. Of no account if that is one of another mailbox's readers:
-    /// another way may have been taken meanwhile.
-    pub(super) fn wakes(&mut self, sleep: Sleep) {
-        if sleep.mailbox() != self.mailbox.cookie() {
-            return;
-        }
-        if self.woken != Some(sleep) {
-            (self.woken, self.unheard) = (Some(sleep), 0);
-        }
-        self.woken_ns = raw::now_ns();
-    }
-
-    /// The sleep of the reader, if this socket has ended it and one more may be put there before it runs.
-    fn woken(&mut self) -> Option<Sleep> {
-        let woken = self.woken.filter(|_| self.mailbox.sleep() == self.woken)?;
-        self.unheard = self.unheard.saturating_add(1);
-        let is_due = self.unheard.is_multiple_of(KNOCK_AGAIN)
-            || self.unheard > UNHEARD_MAX
-            || raw::now_ns().saturating_sub(self.woken_ns) > KNOCK_AGAIN_NS;
-        (!is_due).then_some(woken)
-    }
-
-    /// Puts a datagram into the mailbox; `Asleep` if it is to go through the kernel for any reason.
-    pub(super) fn send(&mut self, parts: &[libc::iovec]) -> Pushed {
-        self.mailbox.prepare(self.pushed_to);
-        let mut cursor = IoCursor::new(parts);
-        let len = cursor.remaining();
-        if self.mailbox.is_spoilt() {
-            return Pushed::Gone;
-        }
-        if len > LEN_MAX {
-            return Pushed::Asleep;
-        }
-        // The readers' cursor is in their cache: it is looked at now and then.
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(LOOK) {
-            if self.mailbox.is_read(self.pushed_to) {
-                if self.unverified >= VERIFY {
-                    self.unverified = 0;
-                    return Pushed::Asleep;
-                }
-            } else if self.is_dead() {
-                return Pushed::Gone;
-            }
-        }
-        let woken = if self.is_awake { None } else { self.woken() };
-        let Some(sender) = self.mailbox.entered(self.place) else { return Pushed::Gone };
-        let mut rounds = 0;
-        loop {
-            let is_eager = self.is_awake && len <= EAGER_LEN;
-            let given = sender.given();
-            let pushed = self.mailbox.push(self.place, given, &mut cursor, len, is_eager, woken);
-            self.is_awake = matches!(pushed, Pushed::At(_)) && woken.is_none();
-            match pushed {
-                Pushed::At(end) => {
-                    self.pushed_to = end;
-                    self.unverified = self.unverified.saturating_add(1);
-                }
-                Pushed::Full if rounds < FULL_ROUNDS && self.mailbox.moves() => {
-                    rounds += 1;
-                    std::hint::spin_loop();
-                    continue;
-                }
-                Pushed::Full => self.mailbox.stalls(len),
-                Pushed::Asleep | Pushed::Gone => {}
-            }
-            return pushed;
-        }
-    }
-
-    /// Puts a short datagram into the mailbox, whose readers are awake, most likely, and which it need not be looked
-    /// after. False: [`Self::send`] finds out what there is to do, and nothing has happened.
-    #[inline]
-    fn send_short(&mut self, here: Here, part: &libc::iovec) -> bool {
-        let looks = self.looks.wrapping_add(1);
-        if !self.is_awake || looks.is_multiple_of(LOOK) || self.mailbox.is_spoilt() {
-            return false;
-        }
-        self.mailbox.prepare(self.pushed_to);
-        let Some(end) = self.mailbox.push_short(here, self.place, part) else { return false };
-        (self.looks, self.pushed_to) = (looks, end);
-        self.unverified = self.unverified.saturating_add(1);
-        true
-    }
-
-    pub(super) fn is_dead(&self) -> bool {
-        self.mailbox.is_dead()
-    }
-
-    /// Sends again, through the kernel, what will not be read here: the socket that has the port now gets
-    /// it, or none does, and the kernel says so.
-    fn resend(&self, fd: c_int, to: SocketAddr) {
-        let domain = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(0);
-        let (storage, len) = address::write(to, domain);
-        self.mailbox.take_back(self.place, |bytes| {
-            let _ = raw::send_to(fd, bytes, &storage, len);
-        });
-    }
+/// Sends again, through the kernel, what will not be read here: the socket that has the port now gets
+/// it, or none does, and the kernel says so.
+fn resend(way: &Way, fd: c_int, to: SocketAddr) {
+    let domain = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(0);
+    let (storage, len) = address::write(to, domain);
+    way.mailbox.take_back(way.place, |bytes| {
+        let _ = raw::send_to(fd, bytes, &storage, len);
+    });
 }
 
 /// Sends one datagram: `to` is where the call says, if it says so. `is_special`: it asks for what
@@ -668,7 +432,7 @@ pub(crate) fn send(
     let plan =
         ours.outbox(&held, |outbox| outbox.plan(socket, fd, parts, to, is_special, directory));
     drop(held);
-    let (is_counted, to, wakes) = match plan {
+    let (is_counted, is_awaited, to, wakes) = match plan {
         Plan::Dropped if config::get().says_full && !blocks(socket, waits) => {
             add(&socket.counters.tx_eagain, 1);
             socket.want_room();
@@ -680,26 +444,18 @@ pub(crate) fn send(
             add(&socket.counters.tx_bytes, len);
             return Ok(len);
         }
-        Plan::Kernel { is_counted, to, wakes } => (is_counted, to, wakes),
+        Plan::Kernel { is_counted, is_awaited, to, wakes } => (is_counted, is_awaited, to, wakes),
     };
     let answer = through_kernel(socket, kernel);
     let errno = raw::errno();
-    if answer.is_err() && is_counted {
+    let is_taken = answer.is_ok();
+    if let Some(to) = to
+        && (is_awaited || is_counted && (!is_taken || wakes.is_some()))
+    {
         let held = socket.sending.hold();
-        ours.outbox(&held, |outbox| {
-            let Some(to) = to else { return };
-            match outbox.find(to) {
-                Some(route) => route.uncount(),
-                None => outbox.groups.uncount(to),
-            }
-        });
-    }
-    if let (Ok(_), Some(sleep), Some(to)) = (&answer, wakes, to) {
-        let held = socket.sending.hold();
-        ours.outbox(&held, |outbox| match outbox.find(to).map(Route::confirmed) {
-            Some(Some(way)) => way.wakes(sleep),
-            Some(None) => {}
-            None => outbox.groups.wakes(to, sleep),
+        ours.outbox(&held, |outbox| match outbox.find(to) {
+            Some(route) => route.ways.gave(is_taken, wakes),
+            None => outbox.groups.gave(to, is_taken, wakes),
         });
     }
     if answer.is_ok() {
@@ -746,7 +502,7 @@ pub(crate) fn warm(socket: &SocketRef, fd: c_int, to: Option<SocketAddr>) -> boo
     let held = socket.sending.hold();
     ours.outbox(&held, |outbox| {
         let peer = outbox.peer(socket, fd);
-        let way = to.or(peer).and_then(|to| outbox.find(to)?.confirmed());
+        let way = to.or(peer).and_then(|to| outbox.find(to)?.ways.confirmed());
         way.is_some_and(|way| {
             way.mailbox.prepare(way.pushed_to);
             std::hint::black_box(way.mailbox.head());
@@ -789,8 +545,8 @@ pub(crate) fn mind(socket: &Socket, fd: c_int) {
         for route in outbox.routes.iter_mut().flatten() {
             let to = route.to;
             let is_lost = |way: &Way| !way.mailbox.is_read(way.pushed_to) && way.mailbox.is_dead();
-            if route.ways.iter().any(is_lost) {
-                route.ways.iter().filter(|way| is_lost(way)).for_each(|way| way.resend(fd, to));
+            if route.ways.0.iter().any(is_lost) {
+                route.ways.0.iter().filter(|way| is_lost(way)).for_each(|way| resend(way, fd, to));
                 route.forget();
             }
         }

@@ -160,7 +160,7 @@ mod tests {
     fn enter(mailbox: &Mailbox, cookie: u64) -> Place {
         let port = u16::try_from(cookie).expect("a number");
         let from = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
-        mailbox.enter(cookie, from, None, 0).expect("a place")
+        mailbox.enter(cookie, from, None).expect("a place")
     }
 
     fn push(mailbox: &Mailbox, place: Place, bytes: &[u8]) -> Pushed {

@@ -2,11 +2,11 @@
 //! the mailbox and the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 use adverb_shm::alive;
 
-use super::{LOOPBACK, Mailbox};
+use super::{Consumer, LOOPBACK, Mailbox, SENDERS_MAX};
 use crate::base::thread::Here;
 
 /// One sender, as this socket sees it; and further entries for the groups to which it sends, which say
@@ -25,8 +25,11 @@ pub(crate) struct Sender {
     pub(super) taken: AtomicU32,
     /// One more than the epoch in which the kernel was last seen to bring its datagrams here.
     confirmed: AtomicU32,
-    /// Datagrams that have come beyond those; below 0 as long as they may have been sent before it was entered.
+    /// Datagrams that have come beyond those. Below 0, another value each time: what it sent before it was entered may be in the
+    /// kernel's queue still, so that it is not known which of those that come are counted.
     excess: AtomicI32,
+    /// Datagrams that it is giving to the kernel just now, while that is so.
+    pending: AtomicU32,
     /// Changes whenever the entry is used anew.
     turn: AtomicU32,
     /// The multicast group that this entry is about; zeros if it is about the socket's own address.
@@ -90,9 +93,20 @@ impl Sender {
         }
     }
 
-    /// The sender is about to give a datagram to the kernel.
-    pub(crate) fn gives(&self) {
+    /// The sender is about to give a datagram to the kernel. Returns whether it has to say when it has: [`Self::gave`].
+    pub(crate) fn gives(&self) -> bool {
+        let is_unsettled = self.is_unsettled();
+        if is_unsettled {
+            self.pending.fetch_add(1, Ordering::AcqRel);
+        }
         self.given.fetch_add(1, Ordering::AcqRel);
+        is_unsettled
+    }
+
+    /// It has given so many, of which it had to say so.
+    pub(crate) fn gave(&self, count: u32) {
+        let down = |pending: u32| Some(pending.saturating_sub(count));
+        let _ = self.pending.fetch_update(Ordering::AcqRel, Ordering::Relaxed, down);
     }
 
     /// The kernel has not taken so many, or they were not for this socket.
@@ -108,6 +122,26 @@ impl Sender {
             2 => Expects::All,
             _ => Expects::Unknown,
         }
+    }
+
+    /// Whether it is not known how many have come of those that it has given to the kernel.
+    #[inline]
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.excess.load(Ordering::Relaxed) < 0
+    }
+
+    /// What it has given to the kernel, if that is so, and it is giving nothing just now; and the mark of that.
+    fn still(&self) -> Option<(i32, u32)> {
+        let excess = self.excess.load(Ordering::Acquire);
+        let given = self.given();
+        let is_still = self.pending.load(Ordering::Acquire) == 0;
+        (excess < 0 && is_still).then_some((excess, given))
+    }
+
+    /// Whether no process has it any more.
+    fn has_left(&self) -> bool {
+        let process = self.process.load(Ordering::Relaxed);
+        process == 0 || alive::has_ended(process)
     }
 
     pub(crate) fn given(&self) -> u32 {
@@ -187,14 +221,12 @@ impl Mailbox {
     }
 
     /// Enters a sender; finds it if it is there already. Refused if another one uses the same
-    /// address, or if there are too many. `backlog`: datagrams that it has sent through the kernel so far, and that
-    /// may still come.
+    /// address, or if there are too many.
     pub(crate) fn enter(
         &self,
         cookie: u64,
         from: SocketAddr,
         group: Option<IpAddr>,
-        backlog: u64,
     ) -> Option<Place> {
         let header = self.header();
         let _held = self.hold_senders(Here::find())?;
@@ -205,7 +237,10 @@ impl Mailbox {
             let is_same = sender.matches(from) && sender.is_about(group);
             if known == cookie && is_same {
                 sender.process.store(alive::me(), Ordering::Relaxed);
-                sender.users.fetch_add(1, Ordering::Relaxed);
+                if sender.users.fetch_add(1, Ordering::Relaxed) == 0 {
+                    // It had left, and has counted nothing since.
+                    self.unsettle(sender);
+                }
                 let turn = sender.turn.load(Ordering::Relaxed);
                 return Some(Place { index, cookie, turn });
             }
@@ -231,19 +266,70 @@ impl Mailbox {
         let [a, b] = group.map_or([0, 0], |group| split(SocketAddr::new(group, 0)).1);
         sender.group[0].store(a, Ordering::Relaxed);
         sender.group[1].store(b, Ordering::Relaxed);
-        let Sender { given, taken, confirmed, excess, interface, .. } = sender;
-        for count in [given, taken, confirmed, interface, &sender.expects] {
+        header.used.fetch_max(u32::try_from(index + 1).unwrap_or(0), Ordering::AcqRel);
+        let Sender { given, taken, interface, expects, .. } = sender;
+        for count in [given, taken, interface, expects] {
             count.store(0, Ordering::Relaxed);
         }
-        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX).min(BACKLOG_MAX);
-        excess.store(-backlog, Ordering::Relaxed);
+        self.unsettle(sender);
         sender.users.store(1, Ordering::Relaxed);
         sender.process.store(alive::me(), Ordering::Relaxed);
-        header.used.fetch_max(u32::try_from(index + 1).unwrap_or(0), Ordering::AcqRel);
         let turn = sender.turn.load(Ordering::Relaxed).wrapping_add(1);
         sender.turn.store(turn, Ordering::Relaxed);
         sender.cookie.store(cookie, Ordering::Release);
         Some(Place { index, cookie, turn })
+    }
+
+    /// The sender is to be seen to reach this socket once more, and before that what it has sent before is to be out of the
+    /// kernel's queue. The senders' lock is held.
+    fn unsettle(&self, sender: &Sender) {
+        let excess = sender.excess.load(Ordering::Relaxed).min(0).checked_sub(1).unwrap_or(-1);
+        sender.excess.store(excess, Ordering::Relaxed);
+        sender.pending.store(0, Ordering::Relaxed);
+        sender.confirmed.store(0, Ordering::Release);
+        let Consumer { is_unsettled, looks, .. } = &self.header().consumer;
+        looks.store(0, Ordering::Relaxed);
+        is_unsettled.store(1, Ordering::Release);
+    }
+
+    /// Whether [`Self::settle`] has something to do: it costs a call of the kernel's, so not at every datagram for long. The
+    /// readers' lock is held.
+    #[inline]
+    pub(crate) fn wants_to_settle(&self) -> bool {
+        let Consumer { is_unsettled, looks, .. } = &self.header().consumer;
+        if is_unsettled.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let count = looks.load(Ordering::Relaxed).wrapping_add(1);
+        looks.store(count, Ordering::Relaxed);
+        count < SETTLED_EVERY || count.is_multiple_of(SETTLED_EVERY)
+    }
+
+    /// If the kernel's queue is empty, all has come that senders have given to it, as it brings datagrams of this host before the
+    /// call returns that sends them: from now on it is known what comes of which. What a sender is giving meanwhile may have
+    /// come or not, so such a sender has to wait. The readers' lock is held.
+    #[cold]
+    pub(crate) fn settle(&self, is_empty: impl FnOnce() -> bool) {
+        let header = self.header();
+        let is_unsettled = &header.consumer.is_unsettled;
+        is_unsettled.store(0, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let used = usize::try_from(header.used.load(Ordering::Acquire)).unwrap_or(0);
+        let before: [Option<(i32, u32)>; SENDERS_MAX] = std::array::from_fn(|at| {
+            header.senders.get(at).filter(|_| at < used).and_then(Sender::still)
+        });
+        let is_empty = is_empty();
+        for (sender, before) in header.senders.iter().take(used).zip(before) {
+            let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
+            let settled = before.filter(|_| is_empty && before == sender.still());
+            if let Some((excess, given)) = settled
+                && sender.excess.compare_exchange(excess, 0, o, r).is_ok()
+            {
+                sender.taken.store(given, Ordering::Release);
+            } else if sender.is_unsettled() && !sender.has_left() {
+                is_unsettled.store(1, Ordering::Release);
+            }
+        }
     }
 
     /// A sender has closed its socket. Its address is needed for as long as records are here.
@@ -297,16 +383,22 @@ impl Mailbox {
             return true;
         }
         let (given, taken) = (sender.given(), sender.taken.load(Ordering::Relaxed));
+        let excess = sender.excess.load(Ordering::Relaxed);
         if taken == given {
-            // More than it has sent: another socket sends under the same address, or it is late.
-            if sender.excess.fetch_add(1, Ordering::Relaxed) > EXCESS_MAX {
+            // More than it has sent: another socket sends under the same address, or it was sent before it was entered.
+            let (o, up) = (Ordering::Relaxed, excess.saturating_add(1));
+            if excess >= 0
+                && sender.excess.compare_exchange(excess, up, o, o).is_ok()
+                && excess > EXCESS_MAX
+            {
                 sender.confirmed.store(AMBIGUOUS, Ordering::Release);
             }
             return true;
         }
         sender.taken.store(taken.wrapping_add(1), Ordering::Release);
-        let is_ambiguous = sender.confirmed.load(Ordering::Relaxed) == AMBIGUOUS;
-        if let Some(proven) = proven.filter(|_| !is_ambiguous) {
+        // As long as it is not settled, this may be one from before: it counts for the records that are here, if any.
+        let is_proof = excess >= 0 && sender.confirmed.load(Ordering::Relaxed) != AMBIGUOUS;
+        if let Some(proven) = proven.filter(|_| is_proof) {
             let now = header.epoch.load(Ordering::Acquire).wrapping_add(1);
             proven.confirmed.store(now, Ordering::Release);
         }
@@ -350,8 +442,8 @@ const AMBIGUOUS: u32 = u32::MAX;
 
 /// More datagrams than were sent, before that counts as ambiguous.
 const EXCESS_MAX: i32 = 16;
-/// More datagrams do not wait in the kernel's queue when a sender is entered.
-const BACKLOG_MAX: i32 = 1 << 16;
+/// It is looked so often at once whether a sender can be settled, and then once in so many datagrams.
+const SETTLED_EVERY: u32 = 64;
 
 #[cfg(test)]
 mod tests {
@@ -378,7 +470,7 @@ mod tests {
     fn enter(mailbox: &Mailbox, cookie: u64) -> Place {
         let port = u16::try_from(cookie).expect("a number");
         let from = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
-        mailbox.enter(cookie, from, None, 0).expect("a place")
+        mailbox.enter(cookie, from, None).expect("a place")
     }
 
     /// Goal: what has lost its place takes nothing from the sender that has it now, and sends nothing in its name.

@@ -62,7 +62,7 @@ impl Mailbox {
     /// From now on the kernel brings what comes, whatever is here already. What is about to be here
     /// is waited for, but not for ever: a sender may be stopped, or have written nonsense.
     pub(crate) fn hold(&self) {
-        let up = |now: u64| (now & (SLEEPERS | COMING) < SLEEPERS).then_some(now + 1);
+        let up = |now: u64| (now & (SLEEPERS | COMING) < SLEEPERS).then(|| now + 1);
         let word = &self.header().published.word;
         let until = raw::now_ns() + COMING_NS;
         let mut rounds = 0_u32;
