@@ -1,6 +1,6 @@
 //! Senders, the kernel and receivers of a port, at random, from seeds: the mailbox's words, [`Ways`] and [`order`] as they
 //! are, with a kernel that brings datagrams late, drops them where a queue is full, and changes its mind about which
-//! socket of a port gets them. `ADVERB_MAILBOX_SEED=0x…` runs one seed and says what happened, `ADVERB_MAILBOX_SEEDS=N`
+//! socket of a port gets them. `ADVERB_TEST_MAILBOX_SEED=0x…` runs one seed and says what happened, `ADVERB_TEST_MAILBOX_SEEDS=N`
 //! the first N.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -618,9 +618,9 @@ fn id_of(bytes: &[u8]) -> Id {
 /// Runs the seeds of a test. Where it is not said which, `least` datagrams have to go by mailboxes, and a tenth of that many to
 /// end sleeps.
 fn run(may: May, least: u64) {
-    let one = std::env::var("ADVERB_MAILBOX_SEED").ok();
+    let one = std::env::var("ADVERB_TEST_MAILBOX_SEED").ok();
     let one = one.map(|one| u64::from_str_radix(one.trim_start_matches("0x"), 16).expect("a seed"));
-    let count = std::env::var("ADVERB_MAILBOX_SEEDS").ok();
+    let count = std::env::var("ADVERB_TEST_MAILBOX_SEEDS").ok();
     let count: Option<u64> = count.map(|count| count.parse().expect("a number"));
     let is_usual = one.is_none() && count.is_none();
     let seeds = one.map_or(1..count.unwrap_or(100) + 1, |one| one..one + 1);
@@ -632,7 +632,7 @@ fn run(may: May, least: u64) {
             world.end();
             (world.by_mailbox, world.knocked)
         });
-        let Ok(world) = world else { panic!("ADVERB_MAILBOX_SEED={seed:#x}") };
+        let Ok(world) = world else { panic!("ADVERB_TEST_MAILBOX_SEED={seed:#x}") };
         (by_mailbox, knocked) = (by_mailbox + world.0, knocked + world.1);
     }
     let is_enough = by_mailbox > least && knocked > least / 10;
