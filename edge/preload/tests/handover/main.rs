@@ -128,6 +128,12 @@ fn datagrams_stay_in_order_when_a_mailbox_takes_over() {
     succeeds("order", &[&SHARED, &SLEEPING], &[""]);
 }
 
+/// Goal: a sender that never lets its receiver catch up gets to its mailbox as well.
+#[test]
+fn a_flood_of_datagrams_gets_to_the_mailbox() {
+    succeeds("flood", &[&SHARED], &[""]);
+}
+
 /// Goal: a child that only serves a connection of its parent's is spared what others need.
 #[test]
 fn a_child_for_one_connection_makes_nothing_ready_for_others() {

@@ -24,11 +24,15 @@ pub(super) const LOOK: u32 = 64;
 const UNHEARD_MAX: u32 = 512;
 const KNOCK_AGAIN: u32 = 128;
 const KNOCK_AGAIN_NS: u64 = 1_000_000;
-/// After how many datagrams a sender waits that its receiver has seen none to be under way, then after so many again, and for
-/// how many rounds.
+/// After how many datagrams a sender waits that its receiver has seen none to be under way, each time after twice as many; and
+/// in how many once at least.
 const SETTLED_AFTER: u32 = 8;
-const SETTLED_EVERY: u32 = 1024;
-const SETTLED_ROUNDS: u32 = 200;
+const SETTLED_EVERY: u32 = 16_384;
+/// How long it waits at most, as long as it takes to read a queue of the kernel's; for how long the receiver may take nothing
+/// meanwhile, as it may be on its way out of a sleep; and how often the sender looks before it looks at that.
+const SETTLED_WAIT_NS: u64 = 4_000_000;
+const SETTLED_IDLE_NS: u64 = 200_000;
+const SETTLED_ROUNDS: u32 = 64;
 /// How often a full mailbox is tried again while its owner reads.
 pub(super) const FULL_ROUNDS: u32 = 512;
 
@@ -103,9 +107,7 @@ impl Ways {
         if self.0.iter().any(|way| way.sender().is_none()) {
             return Verdict::Forget { is_dead: false };
         }
-        if let [way] = self.0.as_mut_slice() {
-            way.let_settle();
-        }
+        self.0.iter().for_each(Way::let_settle);
         self.count();
         let is_awaited = self.0.iter().any(Way::is_awaited);
         Verdict::Kernel { wakes: self.confirmed().and_then(|way| way.mailbox.sleep()), is_awaited }
@@ -204,20 +206,31 @@ impl Way {
     }
 
     /// A sender that is nearly always in a call of the kernel's leaves its receiver no moment to see that all has come that it
-    /// has sent: now and then it waits for one, and lets another thread have its processor.
+    /// has sent: now and then it waits for one, for as long as the receiver takes what has come, and lets another thread have
+    /// its processor if it does not.
     fn let_settle(&self) {
         let is_due = self.unsettled.is_power_of_two() && self.unsettled >= SETTLED_AFTER
             || self.unsettled.is_multiple_of(SETTLED_EVERY) && self.unsettled > 0;
         if !is_due || self.pending > 0 {
             return;
         }
-        for round in 0..=SETTLED_ROUNDS {
-            if self.sender().is_none_or(|sender| !sender.is_unsettled()) {
-                return;
+        let is_settled = || self.sender().is_none_or(|sender| !sender.is_unsettled());
+        let begun_ns = raw::now_ns();
+        let (mut now_ns, mut tried_ns) = (begun_ns, begun_ns);
+        while now_ns.saturating_sub(begun_ns) < SETTLED_WAIT_NS
+            && now_ns.saturating_sub(tried_ns) < SETTLED_IDLE_NS
+        {
+            self.mailbox.ask_to_settle();
+            for _ in 0..SETTLED_ROUNDS {
+                if is_settled() {
+                    return;
+                }
+                std::hint::spin_loop();
             }
-            match round {
-                SETTLED_ROUNDS => raw::give_way(),
-                _ => std::hint::spin_loop(),
+            now_ns = raw::now_ns();
+            match self.mailbox.has_tried_to_settle() {
+                true => tried_ns = now_ns,
+                false => raw::give_way(),
             }
         }
     }

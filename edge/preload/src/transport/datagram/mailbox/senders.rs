@@ -305,6 +305,16 @@ impl Mailbox {
         count < SETTLED_EVERY || count.is_multiple_of(SETTLED_EVERY)
     }
 
+    /// A sender waits: the next looks at whether it can be settled are not left out.
+    pub(crate) fn ask_to_settle(&self) {
+        self.header().consumer.looks.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the reader has had something from the kernel, or found nothing there, since then.
+    pub(crate) fn has_tried_to_settle(&self) -> bool {
+        self.header().consumer.looks.load(Ordering::Relaxed) != 0
+    }
+
     /// If the kernel's queue is empty, all has come that senders have given to it, as it brings datagrams of this host before the
     /// call returns that sends them: from now on it is known what comes of which. What a sender is giving meanwhile may have
     /// come or not, so such a sender has to wait. The readers' lock is held.
