@@ -423,6 +423,25 @@ static void bench(int messages, int rounds) {
 	}
 }
 
+/* Where something has come through the kernel, though there is a mailbox, the next call looks for more. */
+static void try_kernels(int domain) {
+	int ends[2];
+	mail(domain, ends);
+	int ring = ring_of(ends[1]);
+	for (int round = 0; round < 64; round++) pass(ends[round & 1], ends[!(round & 1)], ring, 9);
+	enum { COUNT = 8 }; /* with a flag that is the kernel's alone */
+	for (int round = 0; round < COUNT; round++) CHECK(send(ends[0], bytes, 9, MSG_DONTROUTE) == 9);
+	for (int round = 0; round < COUNT; round++) {
+		struct vma_completion_t completion;
+		if (round) CHECK(api->socketxtreme_poll(ring, &completion, 1, 0) == 1);
+		else completion = next(ring);
+		is_packet(&completion.packet, 0, 9);
+		CHECK(!api->socketxtreme_free_vma_packets(&completion.packet, 1));
+	}
+	nothing(ring);
+	close(ends[0]), close(ends[1]);
+}
+
 int main(int count, char **arguments) {
 	CHECK((api = vma_get_api()));
 	for (size_t at = 0; at < sizeof bytes; at++) bytes[at] = at;
@@ -447,7 +466,7 @@ int main(int count, char **arguments) {
 	}
 	for (int six = 0; six < 2; six++) {
 		int domain = six ? AF_INET6 : AF_INET;
-		try_stream(domain), try_failures(domain), try_mail(domain), try_crowd(domain);
+		try_stream(domain), try_failures(domain), try_mail(domain), try_kernels(domain), try_crowd(domain);
 	}
 	try_killed();
 	try_nonsense();

@@ -389,8 +389,12 @@ impl Desk {
             let _errno = raw::KeptErrno::new();
             self.calls = 0;
             self.look_at_kernel(room, pool);
+            // Where something came from more may come, and a sender that begins by the kernel goes on there until all has come.
             let has_memory = self.seats.iter().take(FRONT_MAX).any(Seat::is_in_memory);
-            self.most_calls = if has_memory { KERNEL_CALLS } else { 0 };
+            self.most_calls = if has_memory && room.count == 0 { KERNEL_CALLS } else { 0 };
+            if room.count > 0 {
+                self.idle = 0;
+            }
         }
         room.count
     }
