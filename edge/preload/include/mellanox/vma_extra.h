@@ -13,7 +13,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <time.h>
 
 /* Flags of recvfrom_zcopy(): do not copy, whatever comes (in); nothing was copied (out). */

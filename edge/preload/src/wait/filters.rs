@@ -24,7 +24,7 @@ use crate::base::address;
 use crate::base::iovec::{IoCursor, PARTS_MAX};
 use crate::base::lock::{Guarded, Lock};
 use crate::base::raw::{self, Answer, Errno};
-use crate::base::thread::Interrupts;
+use crate::base::thread::{self, Interrupts};
 use crate::socket::counters::add;
 use crate::socket::loans::{self, Keep, Lent, Loan, NO_PIECE, PIECES_MAX, Spare};
 use crate::socket::policy;
@@ -386,6 +386,7 @@ pub(crate) fn admit(socket: &SocketRef, fd: c_int, now: bool) -> Result<Admitted
             return Err(Errno::AGAIN);
         }
         let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        let handlers = thread::interrupts(Interrupts::All);
         match multiplex::poll_unfiltered(
             &mut polled,
             budget.left_ns(),
@@ -393,7 +394,9 @@ pub(crate) fn admit(socket: &SocketRef, fd: c_int, now: bool) -> Result<Admitted
             &mut Waiting::uncounted(),
         ) {
             Ok(0) => return Err(Errno::AGAIN),
-            Err(Errno::INTR) if !budget.is_interrupted() => {}
+            // Of a handler that was set behind our back it is not known that the call goes on after it.
+            Err(Errno::INTR)
+                if !budget.is_interrupted() && thread::interrupts(Interrupts::All) != handlers => {}
             Err(error) => return Err(error),
             Ok(_) => {}
         }

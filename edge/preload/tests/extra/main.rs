@@ -116,6 +116,22 @@ fn what_happens_to_the_sockets_of_a_ring_is_said_by_one_call() {
     succeeds("xtreme", &modes, &[""]);
 }
 
+/// Goal: a program that loads the library by itself, and calls its functions by pointers and macros of their names, has all of
+/// it. A signal whose handler the library does not know ends a wait.
+#[test]
+fn a_program_that_loads_the_library_has_its_extra_functions() {
+    let place = Place::new("loaded");
+    let Some(program) = built(&place, "loaded") else { return };
+    for mode in [SHARED.as_slice(), SPINNING.as_slice()] {
+        let mut command = place.command(&program);
+        command
+            .arg(support::library::library())
+            .env_remove("LD_PRELOAD")
+            .envs(mode.iter().copied());
+        ends_well(&mut command);
+    }
+}
+
 /// Goal: room, errors, copies, children and threads: what there is to be told is told once, to each.
 #[test]
 fn what_else_happens_is_said_by_the_same_call() {
