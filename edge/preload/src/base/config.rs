@@ -278,9 +278,12 @@ impl Config {
 
     /// What rules allow for a socket, which is looked at if there are any.
     pub(crate) fn allowed(&self, socket: impl FnOnce() -> Socket) -> Transport {
-        let particular = RULES.with(|rules| {
-            let rules = rules.as_ref().filter(|rules| !rules.is_empty());
-            rules.map_or(Transport::Best, |rules| rules.transport(&socket()))
+        // The socket is looked at by calls of the kernel's, which no other thread is to wait for.
+        let has_rules = RULES.with(|rules| rules.as_ref().is_some_and(|rules| !rules.is_empty()));
+        let particular = has_rules.then(socket).map_or(Transport::Best, |socket| {
+            RULES.with(|rules| {
+                rules.as_ref().map_or(Transport::Best, |rules| rules.transport(&socket))
+            })
         });
         match (particular, self.transport) {
             (Transport::Best, general) => general,
