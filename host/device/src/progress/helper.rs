@@ -13,6 +13,9 @@
 //! its memory: then it takes more to convince the helper the next time, or a program that waits for completions and for its
 //! memory by turns would wait for a tick again and again. A program that was merely busy is left to itself as soon as before.
 //!
+//! A socket in the helper's set makes each packet dearer for its sender, if that is on this host, whether the helper sleeps or
+//! not: while it answers one packet after the other, the sockets are not in the set either.
+//!
 //! Where the program drives and more threads want to run than there are processors, the helper does not spin, which would
 //! keep the program from its processor: it looks every [`STEP`] while it lingers. A packet that wakes a thread right after it
 //! went to sleep would not help: the scheduler owes such a thread nothing, and lets the program spin on until the next tick.
@@ -43,6 +46,8 @@ const STEADY_TICK: Duration = Duration::from_millis(8);
 const STEADY_TICKS: u32 = 4;
 /// Time that the helper keeps looking after the last packet before it sleeps.
 const LINGER: Duration = Duration::from_micros(50);
+/// Steps in turn that find something, without a sleep, after which no packet shall call the helper back.
+const IN_A_ROW: u32 = 8;
 /// A program that has driven within this time needs its processor.
 const CROWDED: Duration = Duration::from_millis(100);
 /// Looks at the load that make a crowd, and how many are remembered.
@@ -184,6 +189,7 @@ impl Shared {
     fn stand_in(&self, port: &Weak<Port>, duty: &mut Duty) -> Option<()> {
         let mut last_busy = clock::now_ns();
         let mut needed = 0;
+        let mut busy = 0_u32;
         let drives = self.going_on(port)?.drives();
         loop {
             let port = self.going_on(port)?;
@@ -205,10 +211,17 @@ impl Shared {
             duty.see_answer(port.drives(), found == Some(true), now);
             let rest = now.saturating_sub(last_busy) > nanos(LINGER);
             match found {
-                Some(true) => last_busy = now,
+                Some(true) => {
+                    last_busy = now;
+                    busy = busy.saturating_add(1);
+                    if busy == IN_A_ROW {
+                        self.leave_sockets(duty);
+                    }
+                }
                 Some(false) if rest || (engaged && duty.is_crowded(&port, now)) => {
                     self.sleep(port, duty);
                     last_busy = clock::now_ns();
+                    busy = 0;
                 }
                 // The program may need this very processor to go on, and takes what there is.
                 Some(false) | None if duty.is_crowded(&port, now) => thread::sleep(STEP),
@@ -494,6 +507,10 @@ fn nanos(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::link::path::{PathChoice, PortConfig};
+    use crate::registry::relay::Passed;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::os::fd::AsRawFd;
+    use std::time::Instant;
 
     /// Goal: a program is left to itself once it has taken a few arrivals in turn; one that was left lying counts more.
     #[test]
@@ -561,6 +578,33 @@ mod tests {
         let step = port.receiver.lock();
         assert_eq!(is_left_waiting(&port, LOOKS), Some(false));
         drop(step);
+    }
+
+    /// Goal: packets that come one after the other call no thread back, and a sleeping helper wakes for the next one.
+    /// Method: the kernel's list of what is in the helper's set, while messages come to the relay socket without end.
+    #[test]
+    fn the_sockets_are_not_in_the_set_while_packets_come_one_after_the_other() {
+        let config = PortConfig { path: Some(PathChoice::Udp), exclusive: true };
+        let [port, other] = [(); 2].map(|()| Port::open_with("soft_lo", &config).unwrap());
+        let set = port.helper.shared.epoll.as_fd().as_raw_fd();
+        let watches = || {
+            let list = std::fs::read_to_string(format!("/proc/self/fdinfo/{set}")).unwrap();
+            list.lines().filter(|line| line.starts_with("tfd:")).count() > 1
+        };
+        let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let source = SocketAddr::new(here, adverb_wire::ROCE_PORT);
+        let marks = Default::default();
+        let message = || Passed { source, target: here, marks, segment: None, bytes: &[0; 64] };
+        let until = Instant::now() + Duration::from_secs(20);
+        let late = || assert!(Instant::now() < until, "the set stays as it is");
+        for watched in [true, false, true] {
+            while watches() != watched {
+                if !watched {
+                    let _ = other.links.relay.pass(port.links.relay.port(), message());
+                }
+                late();
+            }
+        }
     }
 
     #[test]
