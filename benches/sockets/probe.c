@@ -4,15 +4,15 @@
  *   probe turn tcp|udp SECONDS   64 bytes there and back, calls that block: median one way, in us
  *   probe spin tcp|udp SECONDS   the same, calls that do not block, tried again and again
  *   probe raw SECONDS            the same over shared memory and nothing else: what the machine can
- *   probe three sleeps|yields|spins SECONDS
+ *   probe three sleeps|yields|spins SECONDS [pinned]
  *                                sockperf's under-load mode over shared memory: the first
  *                                never sleeps and asks 10,000 times a second, the second spins
  *                                and answers each hundredth time, the third waits for answers
  *                                in this way. One way, in us: median, mean, 99 %
  *
  * The two processes are pinned to the first and the last processor; the three are where the kernel
- * puts them. Nothing here knows of the library: it is run with it and without.
- * `benches/sockets/run` calls it. */
+ * puts them, or, pinned, the second on the first one and the others on the last. Nothing here knows of
+ * the library: it is run with it and without. `benches/sockets/run` calls it. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -257,10 +257,12 @@ static void await(struct three *all, char how) {
     _exit(0);
 }
 
-static void three(char how, double limit) {
+static void three(char how, double limit, int pinned) {
     struct three *all = shared_page();
+    if (pinned) pin(0);
     pid_t second = fork();
     if (second == 0) answer(all, how == 's');
+    if (pinned) pin(1);
     pid_t third = fork();
     if (third == 0) await(all, how);
     double start = seconds(), now;
@@ -286,11 +288,11 @@ int main(int count, char **words) {
         turn(type, what[0] == 's' ? MSG_DONTWAIT : 0, atof(words[3]));
     } else if (strcmp(what, "raw") == 0 && count == 3) {
         raw(atof(words[2]));
-    } else if (strcmp(what, "three") == 0 && count == 4) {
-        three(strcmp(words[2], "spins") == 0 ? 'b' : words[2][0], atof(words[3]));
+    } else if (strcmp(what, "three") == 0 && (count == 4 || count == 5)) {
+        three(strcmp(words[2], "spins") == 0 ? 'b' : words[2][0], atof(words[3]), count == 5);
     } else {
         fprintf(stderr, "usage: probe stream BYTES SECONDS | turn|spin tcp|udp SECONDS | raw SECONDS |"
-                        " three sleeps|yields|spins SECONDS\n");
+                        " three sleeps|yields|spins SECONDS [pinned]\n");
         return 2;
     }
     return 0;
