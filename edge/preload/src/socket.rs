@@ -5,7 +5,7 @@
 //! policy          what rules allow            history       connections that were too short
 //! counters, memberships, changes      for statistics, and for epoll
 //! ownership, own  which process has which socket, and which of them this one is      takers     other programs that have it
-//! spin            how long a wait spins       pacing      rates that sends keep
+//! wait_loop       what calls that wait do     spin        how long they spin      pacing      rates that sends keep
 //! stamps          time stamps                 loans       bytes that the program reads where they lie
 //! ```
 
@@ -25,4 +25,5 @@ pub(crate) mod stamps;
 pub(crate) mod state;
 pub(crate) mod table;
 pub(crate) mod takers;
+pub(crate) mod wait_loop;
 pub(crate) mod waits;

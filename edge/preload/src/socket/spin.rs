@@ -15,7 +15,7 @@ use crate::base::thread::{self, Interrupts, Seen};
 use crate::base::{config, confined, raw};
 use crate::socket::arena;
 
-/// One wait: spins while [`SpinBudget::goes_on`].
+/// One wait: spins while [`SpinBudget::goes_on_after`] says so.
 #[derive(Debug)]
 pub(crate) struct SpinBudget {
     /// When the call began to wait, and when it began to spin last.
@@ -116,13 +116,7 @@ impl SpinBudget {
         self.spin_ns > 0
     }
 
-    /// Spins a little, and says what to do next. `cheap`: what is looked at is memory.
-    #[inline]
-    pub(crate) fn goes_on(&mut self, cheap: bool) -> Spin {
-        self.goes_on_after(if cheap { 1 } else { ROUNDS / 4 })
-    }
-
-    /// The same, after so many looks at memory.
+    /// Spins a little, after so many looks at memory, and says what to do next.
     #[inline]
     pub(crate) fn goes_on_after(&mut self, looks: u32) -> Spin {
         let before = self.rounds / ROUNDS;
@@ -273,6 +267,8 @@ fn learn(f: impl FnOnce(Pace) -> Pace) {
 pub(crate) const SLICE_NS: u64 = 250_000_000;
 /// Looks at memory between two looks at the clock.
 const ROUNDS: u32 = 64;
+/// A look at the kernel takes as long as so many at memory.
+pub(crate) const LOOKS_OF_KERNEL: u32 = ROUNDS / 4;
 /// A spin this young does not let others run yet.
 const GIVE_WAY_AFTER_NS: u64 = 1_500;
 /// Between two looks at the clock lies less, unless another thread ran.

@@ -4,13 +4,14 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use crate::base::raw::{self, Answer, Errno};
-use crate::base::thread::{Interrupts, Seen};
+use crate::base::thread::Seen;
 use crate::base::{config, ppoll, signal};
 use crate::socket::counters::add;
 use crate::socket::policy;
-use crate::socket::spin::{Spin, SpinBudget};
+use crate::socket::spin::{LOOKS_OF_KERNEL, SpinBudget};
 use crate::socket::state::{Kind, Socket};
 use crate::socket::table;
+use crate::socket::wait_loop::{self, Budget, Limits, Look, Rest, Wait};
 use crate::transport::streak;
 
 /// Tries `attempt`, which never waits, for as long as it is worth it; then `block`, which does.
@@ -48,6 +49,46 @@ pub(crate) fn acknowledge(socket: &Socket, fd: c_int) {
     }
 }
 
+/// A call that receives from the kernel.
+struct Receiving<'a, A, B> {
+    socket: &'a Socket,
+    fd: c_int,
+    waits: bool,
+    attempt: A,
+    block: Option<B>,
+}
+
+impl<A: FnMut() -> Answer, B: FnOnce() -> Answer> Wait for Receiving<'_, A, B> {
+    type Answer = Answer;
+
+    fn look(&mut self, budget: &mut Budget) -> Look<Answer> {
+        let spins = budget.has_started();
+        if spins {
+            if self.socket.kind() == Kind::Stream {
+                streak::gather(self.socket);
+            }
+            if let Err(error) = table::still(self.fd, self.socket) {
+                return Look::Found(Err(error));
+            }
+        }
+        let answer = (self.attempt)();
+        if answer == Err(Errno::AGAIN) && self.waits {
+            return Look::Nothing(LOOKS_OF_KERNEL);
+        }
+        if spins {
+            add(&self.socket.counters.rx_poll_hit, 1);
+        }
+        Look::Found(answer)
+    }
+
+    fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Answer> {
+        add(&self.socket.counters.rx_poll_miss, 1);
+        let slept = sleep_until_readable(self.socket, self.fd, budget);
+        let block = self.block.take();
+        Rest::Answered(slept.and_then(|()| block.map_or(Err(Errno::AGAIN), |block| block())))
+    }
+}
+
 fn receive_inner(
     socket: &Socket,
     fd: c_int,
@@ -55,63 +96,47 @@ fn receive_inner(
     attempt: &mut impl FnMut() -> Answer,
     block: impl FnOnce() -> Answer,
 ) -> Answer {
-    let (errno, seen) = (raw::errno(), Seen::now());
-    let first = attempt();
+    let errno = raw::errno();
     let waits = !now && !socket.flags.is_nonblocking.load(Ordering::Relaxed);
-    if first != Err(Errno::AGAIN) || !waits {
-        return first;
+    let limits = Limits::of_receiver(socket, policy::receive_spin_ns(socket));
+    let mut call = Receiving { socket, fd, waits, attempt, block: Some(block) };
+    let answer = wait_loop::wait(Budget::new(limits, Seen::now()), &mut call)?;
+    if answer.is_ok() {
+        raw::set_errno(errno);
     }
-    let (limit, kind) = match socket.options.receive_limit_ns.load(Ordering::Relaxed) {
-        0 => (None, Interrupts::Hard),
-        limit => (Some(limit), Interrupts::All),
-    };
-    let most_ns = policy::receive_spin_ns(socket);
-    let mut budget = SpinBudget::start(most_ns, limit, kind).since(seen);
-    loop {
-        match budget.goes_on(false) {
-            Spin::Look => {}
-            Spin::Sleep => break,
-            Spin::Interrupted => return Err(Errno::INTR),
-            Spin::TimedOut => return Err(Errno::AGAIN),
-        }
-        if socket.kind() == Kind::Stream {
-            streak::gather(socket);
-        }
-        table::still(fd, socket)?;
-        let answer = attempt();
-        if answer != Err(Errno::AGAIN) {
-            budget.hit(most_ns);
-            add(&socket.counters.rx_poll_hit, 1);
-            raw::set_errno(errno);
-            return answer;
-        }
-    }
-    add(&socket.counters.rx_poll_miss, 1);
-    let since = raw::now_ns();
-    let answer = sleep_until_readable(socket, fd, &budget).and_then(|()| block());
-    budget.miss(since, most_ns);
     answer
+}
+
+/// A call that accepts a connection, of which the kernel keeps the time.
+struct Listening<'a> {
+    socket: &'a Socket,
+    fd: c_int,
+}
+
+impl Wait for Listening<'_> {
+    type Answer = Result<(), Errno>;
+
+    fn look(&mut self, _: &mut Budget) -> Look<Self::Answer> {
+        match raw::poll_now(self.fd, libc::POLLIN) == Ok(0) {
+            true => Look::Nothing(LOOKS_OF_KERNEL),
+            false => Look::Found(table::still(self.fd, self.socket)),
+        }
+    }
+
+    fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Self::Answer> {
+        Rest::Answered(sleep_until_readable(self.socket, self.fd, budget))
+    }
 }
 
 /// Spins until a descriptor has something to read, for as long as it is worth it. Fails if a signal
 /// handler has run meanwhile that interrupts the call, or the descriptor has been closed.
 pub(crate) fn spin_until_readable(socket: &Socket, fd: c_int) -> Result<(), Errno> {
-    if socket.flags.is_nonblocking.load(Ordering::Relaxed)
-        || socket.options.receive_limit_ns.load(Ordering::Relaxed) > 0
-    {
+    let limits = Limits::of_receiver(socket, config::get().receive_spin_ns);
+    if socket.flags.is_nonblocking.load(Ordering::Relaxed) || limits.limit_ns.is_some() {
         return Ok(());
     }
-    let most_ns = config::get().receive_spin_ns;
-    let mut budget = SpinBudget::start(most_ns, None, Interrupts::Hard);
-    while raw::poll_now(fd, libc::POLLIN) == Ok(0) {
-        match budget.goes_on(false) {
-            Spin::Look => {}
-            Spin::Sleep => return sleep_until_readable(socket, fd, &budget),
-            Spin::TimedOut => return Ok(()),
-            Spin::Interrupted => return Err(Errno::INTR),
-        }
-    }
-    table::still(fd, socket)
+    let call = &mut Listening { socket, fd };
+    wait_loop::wait(Budget::new(limits, Seen::now()), call)?
 }
 
 /// Before a sleep in the kernel that only a handler would end: waits for something to read, so that

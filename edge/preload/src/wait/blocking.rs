@@ -12,10 +12,11 @@ use adverb_switchover::{Route, Source, Want};
 use crate::base::config;
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer, Errno};
-use crate::base::thread::{Interrupts, Seen};
+use crate::base::thread::Seen;
 use crate::socket::counters::add;
-use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
+use crate::socket::spin::{LOOKS_OF_KERNEL, SLICE_NS, SpinBudget};
 use crate::socket::state::{Kind, Socket};
+use crate::socket::wait_loop::{self, Budget, Limits, Look, Rest, Wait};
 use crate::socket::{pacing, table};
 use crate::transport::ring::Segment;
 use crate::transport::stream::{NO_PARTS, Receive, Step, try_receive, try_send};
@@ -111,73 +112,81 @@ fn wait(
     if now {
         return last_look(socket, fd, attempt);
     }
-    let mut attempt = || table::still(fd, socket).map_or_else(Step::Failed, |()| attempt());
-    let limit_ns = match want {
-        Want::Read => socket.options.receive_limit_ns.load(Ordering::Relaxed),
-        Want::Write | Want::Room => socket.options.send_limit_ns.load(Ordering::Relaxed),
-    };
-    let (limit, kind) = match limit_ns {
-        0 => (None, Interrupts::Hard),
-        limit => (Some(limit), Interrupts::All),
-    };
+    let attempt = || table::still(fd, socket).map_or_else(Step::Failed, |()| attempt());
     let most_ns = config::get().receive_spin_ns;
-    let mut budget = SpinBudget::start(most_ns, limit, kind).since(seen);
-    let mut rounds = 0_u32;
-    loop {
-        loop {
+    let limits = match want {
+        Want::Read => Limits::of_receiver(socket, most_ns),
+        Want::Write | Want::Room => Limits::of_sender(socket, most_ns),
+    };
+    let mut call = Waiting { socket, fd, want, attempt, rounds: 0, slept: Ok(()) };
+    let step = wait_loop::wait(Budget::new(limits, seen), &mut call)
+        .unwrap_or_else(|ended| Step::Failed(ended.into()));
+    if !matches!(step, Step::Failed(_)) {
+        raw::set_errno(errno);
+    }
+    step
+}
+
+/// A call that waits.
+struct Waiting<'a, A> {
+    socket: &'a Socket,
+    fd: c_int,
+    want: Want,
+    attempt: A,
+    rounds: u32,
+    /// What the kernel said of the last sleep.
+    slept: Result<(), Errno>,
+}
+
+impl<A: FnMut() -> Step> Waiting<'_, A> {
+    fn attempt(&mut self) -> Option<Step> {
+        match (self.attempt)() {
+            Step::Nothing => None,
+            step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => Some(step),
+        }
+    }
+}
+
+impl<A: FnMut() -> Step> Wait for Waiting<'_, A> {
+    type Answer = Step;
+
+    #[inline]
+    fn look(&mut self, _: &mut Budget) -> Look<Step> {
+        let socket = self.socket;
+        streams::look();
+        let segment = socket.segment();
+        self.rounds = self.rounds.wrapping_add(1);
+        if segment.is_some() && self.rounds.is_multiple_of(KERNEL_LOOK_ROUNDS) {
+            park::look_at_kernel(socket, self.fd);
+        }
+        let gone = socket.flags.is_peer_gone.load(Ordering::Relaxed);
+        if gone || park::is_worth_a_look(socket, segment, self.want) {
+            if self.want == Want::Read {
+                streak::gather(socket);
+            }
+            if let Some(step) = self.attempt() {
+                add(&socket.counters.rx_poll_hit, 1);
+                return Look::Found(step);
+            }
+        }
+        let is_memory = segment.is_some() && socket.route() == Route::Rings;
+        Look::Nothing(if is_memory { 1 } else { LOOKS_OF_KERNEL })
+    }
+
+    fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Step> {
+        add(&self.socket.counters.rx_poll_miss, 1);
+        self.slept = sleep(self.socket, self.fd, self.want, budget.slice_ns());
+        if self.want == Want::Read {
             streams::look();
-            let segment = socket.segment();
-            rounds = rounds.wrapping_add(1);
-            if segment.is_some() && rounds.is_multiple_of(KERNEL_LOOK_ROUNDS) {
-                park::look_at_kernel(socket, fd);
-            }
-            let gone = socket.flags.is_peer_gone.load(Ordering::Relaxed);
-            if gone || park::is_worth_a_look(socket, segment, want) {
-                if want == Want::Read {
-                    streak::gather(socket);
-                }
-                match attempt() {
-                    Step::Nothing => {}
-                    step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => {
-                        budget.hit(most_ns);
-                        add(&socket.counters.rx_poll_hit, 1);
-                        raw::set_errno(errno);
-                        return step;
-                    }
-                }
-            }
-            let cheap = segment.is_some() && socket.route() == Route::Rings;
-            match budget.goes_on(cheap) {
-                Spin::Look => {}
-                Spin::Sleep => break,
-                Spin::Interrupted => return Step::Failed(Errno::INTR),
-                Spin::TimedOut => return Step::Failed(Errno::AGAIN),
-            }
         }
-        add(&socket.counters.rx_poll_miss, 1);
-        let since = raw::now_ns();
-        let slept = sleep(socket, fd, want, budget.slice_ns());
-        if want == Want::Read {
-            streams::look();
-        }
-        budget.slept(since, most_ns);
-        match attempt() {
-            Step::Nothing => {}
-            step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => {
-                raw::set_errno(errno);
-                return step;
-            }
-        }
-        if budget.is_interrupted() {
-            return Step::Failed(Errno::INTR);
-        }
-        if budget.is_over() {
-            return Step::Failed(Errno::AGAIN);
-        }
-        match slept {
-            Ok(()) | Err(Errno::INTR) => {}
-            Err(error) => return Step::Failed(error),
-        }
+        Rest::Slept
+    }
+
+    fn woken(&mut self) -> Option<Step> {
+        self.attempt().or(match self.slept {
+            Ok(()) | Err(Errno::INTR) => None,
+            Err(error) => Some(Step::Failed(error)),
+        })
     }
 }
 

@@ -28,9 +28,9 @@ use crate::base::thread::{self, Interrupts};
 use crate::socket::counters::add;
 use crate::socket::loans::{self, Keep, Lent, Loan, NO_PIECE, PIECES_MAX, Spare};
 use crate::socket::policy;
-use crate::socket::spin::SpinBudget;
 use crate::socket::state::Kind;
 use crate::socket::table::{self, SocketRef};
+use crate::socket::wait_loop::Limits;
 use crate::socket::waits::Waiting;
 use crate::transport::datagram::{self, Arrival, Request};
 use crate::transport::stream::{self, Receive, Step};
@@ -361,13 +361,9 @@ pub(crate) enum Admitted {
 
 /// Waits, unless `now`, until something may be received.
 pub(crate) fn admit(socket: &SocketRef, fd: c_int, now: bool) -> Result<Admitted, Errno> {
-    let (limit, kind) = match socket.options.receive_limit_ns.load(Ordering::Relaxed) {
-        0 => (None, Interrupts::Hard),
-        limit => (Some(limit), Interrupts::All),
-    };
     let now = now || socket.flags.is_nonblocking.load(Ordering::Relaxed);
     let errno = raw::errno();
-    let budget = SpinBudget::start(policy::receive_spin_ns(socket), limit, kind);
+    let budget = Limits::of_receiver(socket, policy::receive_spin_ns(socket)).start();
     loop {
         match look(socket, fd) {
             Seen::Admitted(len) => {

@@ -18,8 +18,9 @@ use crate::base::raw::{self, Errno};
 use crate::base::thread::{Interrupts, Seen};
 use crate::base::{config, ppoll};
 use crate::socket::arena;
-use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
+use crate::socket::spin::{LOOKS_OF_KERNEL, SLICE_NS, SpinBudget};
 use crate::socket::table::{self, SocketRef};
+use crate::socket::wait_loop::{self, Budget, Ended, Limits, Look, Rest, Wait};
 use crate::socket::waits::{Call, Waiting};
 use crate::transport::datagram::{self, Content};
 use crate::transport::doorbell::{Borrowed, Doorbell, Sleeping};
@@ -112,75 +113,108 @@ pub(crate) fn poll_unfiltered(
         waiting.sleeps();
         return ppoll::sleep(fds, limit_ns, mask);
     }
-    let mut known = fds.iter().map(|fd| Known::of(fd.fd)).collect::<Few<_>>();
-    let has_rings = known.iter().any(|known| !matches!(known, Known::Nothing));
-    let most_ns = config.select_spin_ns;
-    let mut budget = SpinBudget::start(most_ns, limit_ns, Interrupts::All).since(seen);
-    if !has_rings {
-        return spin_then_sleep(fds, &mut budget, mask, most_ns, waiting);
+    let known = fds.iter().map(|fd| Known::of(fd.fd)).collect::<Few<_>>();
+    let limits = Limits { spin_ns: config.select_spin_ns, limit_ns, kind: Interrupts::All };
+    if known.iter().all(|known| matches!(known, Known::Nothing)) {
+        return wait_for_kernel(fds, Budget::new(limits, seen), mask, waiting);
     }
     // If there is nothing but rings, the first look at the kernel can wait until they are empty.
     let is_mixed = known.iter().zip(&*fds).any(|(known, fd)| known.needs_kernel(fd));
     let has_streams = known.iter().any(|known| matches!(known, Known::Socket(_) | Known::Epoll(_)));
     let every = if is_mixed { config.kernel_every } else { config.kernel_every.max(RINGS_ALONE) };
-    let mut looks = if is_mixed || is_due(&known, budget.start_ns()) { every } else { 0 };
-    loop {
+    let mut budget = Budget::new(limits, seen);
+    let looks = if is_mixed || is_due(&known, budget.start().start_ns()) { every } else { 0 };
+    let is_look = limit_ns == Some(0);
+    let (slept, asked) = (Ok(0), None);
+    let mut call =
+        Polling { fds, known, mask, waiting, has_streams, every, looks, is_look, slept, asked };
+    answer_of(wait_loop::wait(budget, &mut call))
+}
+
+/// What `poll` and `select` say of a wait.
+fn answer_of(answer: Result<Result<usize, Errno>, Ended>) -> Result<usize, Errno> {
+    match answer {
+        Ok(answer) => answer,
+        Err(Ended::TimedOut) => Ok(0),
+        Err(Ended::Interrupted) => Err(Errno::INTR),
+    }
+}
+
+/// A call whose descriptors may have something in memory.
+struct Polling<'a> {
+    fds: &'a mut [libc::pollfd],
+    known: Few<Known>,
+    mask: Option<&'a libc::sigset_t>,
+    waiting: &'a mut Waiting,
+    has_streams: bool,
+    /// The kernel is asked after so many looks at memory, and there have been so many.
+    every: usize,
+    looks: usize,
+    /// The call does not wait.
+    is_look: bool,
+    /// What the kernel said of the last sleep, and of the descriptors then.
+    slept: Result<usize, Errno>,
+    asked: Option<Few<libc::pollfd>>,
+}
+
+impl Wait for Polling<'_> {
+    type Answer = Result<usize, Errno>;
+
+    #[inline]
+    fn look(&mut self, _: &mut Budget) -> Look<Self::Answer> {
         xdp::streams::look();
-        let is_eager = known.iter().zip(&*fds).any(|(known, fd)| known.waits_for_kernel(fd));
-        let kernel = is_eager || looks >= every || limit_ns == Some(0);
-        looks = if kernel { 0 } else { looks + fds.len() };
-        let asked = kernel.then(|| ask_now(fds, &known));
-        let count = look(fds, &mut known, asked, waiting);
-        if count > 0 || limit_ns == Some(0) {
-            budget.hit(most_ns);
-            return Ok(count);
+        let mut each = self.known.iter().zip(&*self.fds);
+        let is_eager = each.any(|(known, fd)| known.waits_for_kernel(fd));
+        let kernel = is_eager || self.looks >= self.every || self.is_look;
+        self.looks = if kernel { 0 } else { self.looks + self.fds.len() };
+        let asked = kernel.then(|| ask_now(self.fds, &self.known));
+        let count = look(self.fds, &mut self.known, asked, self.waiting);
+        if count > 0 || self.is_look {
+            return Look::Found(Ok(count));
         }
-        let looked =
-            if is_eager { KERNEL_LOOKS } else { u32::try_from(fds.len()).unwrap_or(u32::MAX) };
-        match budget.goes_on_after(looked) {
-            Spin::Look => continue,
-            Spin::Interrupted => return Err(Errno::INTR),
-            Spin::TimedOut => return Ok(0),
-            Spin::Sleep => {}
-        }
-        looks = 0;
+        let looks = u32::try_from(self.fds.len()).unwrap_or(u32::MAX);
+        Look::Nothing(if is_eager { LOOKS_OF_KERNEL } else { looks })
+    }
+
+    fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Self::Answer> {
+        self.looks = 0;
         xdp::streams::resting();
-        waiting.sleeps();
-        let since = raw::now_ns();
-        if sleep_on_memory(fds, &known, budget.left_ns(), mask)? {
-            budget.slept(since, most_ns);
-            waiting.wakes();
-            match look(fds, &mut known, None, waiting) {
-                0 => continue,
-                count => return Ok(count),
+        self.waiting.sleeps();
+        match sleep_on_memory(self.fds, &self.known, budget.left_ns(), self.mask) {
+            Err(error) => return Rest::Answered(Err(error)),
+            Ok(true) => {
+                (self.slept, self.asked) = (Ok(0), None);
+                return Rest::Slept;
             }
+            Ok(false) => {}
         }
-        let Some(parked) = park(fds, &known) else {
+        let Some(parked) = park(self.fds, &self.known) else {
             // Something is there, or about to come through the kernel.
             raw::nap(BLOCKED_NAP_NS);
-            looks = every;
-            continue;
+            self.looks = self.every;
+            return Rest::Barred;
         };
-        let sleepers = sleepers(fds, &known);
-        let bell = fds.iter().zip(&*known).any(waits_for_ring_bytes).then(Borrowed::take).flatten();
-        if !arm_all(fds, &known, bell.as_deref()) {
+        let sleepers = sleepers(self.fds, &self.known);
+        let waits_for_bytes = self.fds.iter().zip(&*self.known).any(waits_for_ring_bytes);
+        let bell = waits_for_bytes.then(Borrowed::take).flatten();
+        if !arm_all(self.fds, &self.known, bell.as_deref()) {
             // That may be so for long, and only the kernel knows of the others.
-            looks = every;
-            continue;
+            self.looks = self.every;
+            return Rest::Barred;
         }
-        let mut asked = ask(fds, &known);
+        let mut asked = ask(self.fds, &self.known);
         let bell_fd = bell.as_ref().and_then(|bell| bell.fd());
         if let Some(fd) = bell_fd {
             asked.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         }
-        let slice_ns = match has_streams {
+        let slice_ns = match self.has_streams {
             true => Some(budget.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
             false => budget.slice_ns(),
         };
         let has_frames = || parked.iter().any(datagram::Sleeper::has_frames);
         let framed_ns = xdp::slice_ns().filter(|_| has_frames());
         let left_ns = [slice_ns, framed_ns].into_iter().flatten().min();
-        let slept = ppoll::sleep(&mut asked, left_ns, mask);
+        self.slept = ppoll::sleep(&mut asked, left_ns, self.mask);
         if let (Some(bell), Some(_)) = (&bell, bell_fd)
             && asked.last().is_some_and(|polled| polled.revents != 0)
         {
@@ -189,9 +223,13 @@ pub(crate) fn poll_unfiltered(
         drop(bell);
         drop(sleepers);
         drop(parked);
-        budget.slept(since, most_ns);
-        waiting.wakes();
-        for (asked, known) in asked.iter().zip(&*known) {
+        self.asked = Some(asked);
+        Rest::Slept
+    }
+
+    fn woken(&mut self) -> Option<Self::Answer> {
+        self.waiting.wakes();
+        for (asked, known) in self.asked.iter().flat_map(|asked| &**asked).zip(&*self.known) {
             if let Some((socket, segment)) = known.rings() {
                 park::apply_events(socket, asked.revents);
                 if asked.revents & libc::POLLIN != 0 {
@@ -199,15 +237,12 @@ pub(crate) fn poll_unfiltered(
                 }
             }
         }
-        slept?;
+        if let Err(error) = self.slept {
+            return Some(Err(error));
+        }
         // What the kernel has said is still true of its own.
-        let count = look(fds, &mut known, Some(asked), waiting);
-        if count > 0 || budget.is_over() || limit_ns == Some(0) {
-            return Ok(count);
-        }
-        if budget.is_interrupted() {
-            return Err(Errno::INTR);
-        }
+        let count = look(self.fds, &mut self.known, self.asked.take(), self.waiting);
+        (count > 0).then_some(Ok(count))
     }
 }
 
@@ -242,8 +277,6 @@ fn park<'a>(fds: &[libc::pollfd], known: &'a [Known]) -> Option<Few<datagram::Sl
 const READING: i16 = libc::POLLIN | libc::POLLRDNORM;
 /// Looks at nothing but rings for each look at the kernel, at least.
 const RINGS_ALONE: usize = 4096;
-/// A look at the kernel takes as long as so many at memory.
-const KERNEL_LOOKS: u32 = 16;
 /// How long a poller sleeps that waits for what the kernel has not brought yet.
 const BLOCKED_NAP_NS: i64 = 50_000;
 
@@ -251,49 +284,50 @@ fn is_known(fd: c_int) -> bool {
     table::socket(fd).is_some() || epoll::of(fd).is_some()
 }
 
-/// Nothing but the kernel's descriptors.
-fn spin_then_sleep(
+/// A call that waits for nothing but the kernel's descriptors.
+struct KernelPolling<'a> {
+    fds: &'a mut [libc::pollfd],
+    mask: Option<&'a libc::sigset_t>,
+    waiting: &'a mut Waiting,
+}
+
+impl Wait for KernelPolling<'_> {
+    type Answer = Result<usize, Errno>;
+
+    fn look(&mut self, budget: &mut Budget) -> Look<Self::Answer> {
+        match if budget.start().spins() { ppoll::now(self.fds) } else { 0 } {
+            0 => Look::Nothing(LOOKS_OF_KERNEL),
+            count => Look::Found(Ok(count)),
+        }
+    }
+
+    fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Self::Answer> {
+        self.waiting.sleeps();
+        match ppoll::sleep(self.fds, budget.slice_ns(), self.mask) {
+            Ok(0) => Rest::Slept,
+            answer => Rest::Answered(answer),
+        }
+    }
+
+    fn last_look(&mut self) -> Option<Self::Answer> {
+        Some(Ok(ppoll::now(self.fds)))
+    }
+}
+
+/// Waits for nothing but the kernel's descriptors.
+fn wait_for_kernel(
     fds: &mut [libc::pollfd],
-    budget: &mut SpinBudget,
+    mut budget: Budget,
     mask: Option<&libc::sigset_t>,
-    most_ns: u64,
     waiting: &mut Waiting,
 ) -> Result<usize, Errno> {
     // Without a socket of ours among them, the wait is for a pipe or a terminal: no reason to
     // burn a processor.
-    let spins = mask.is_none() && fds.iter().any(|fd| is_known(fd.fd));
-    loop {
-        if !spins || !budget.spins() {
-            break;
-        }
-        let count = ppoll::now(fds);
-        if count > 0 {
-            budget.hit(most_ns);
-            return Ok(count);
-        }
-        match budget.goes_on(false) {
-            Spin::Look => {}
-            Spin::Sleep => break,
-            Spin::Interrupted => return Err(Errno::INTR),
-            Spin::TimedOut => return Ok(0),
-        }
+    if mask.is_some() || !fds.iter().any(|fd| is_known(fd.fd)) {
+        waiting.sleeps();
+        return ppoll::sleep(fds, budget.start().left_ns(), mask);
     }
-    waiting.sleeps();
-    let since = raw::now_ns();
-    let answer = loop {
-        let limit_ns = if spins { budget.slice_ns() } else { budget.left_ns() };
-        let answer = ppoll::sleep(fds, limit_ns, mask);
-        if answer != Ok(0) || !spins || budget.is_over() {
-            break answer;
-        }
-        if budget.is_interrupted() {
-            break Err(Errno::INTR);
-        }
-    };
-    if spins {
-        budget.miss(since, most_ns);
-    }
-    answer
+    answer_of(wait_loop::wait(budget, &mut KernelPolling { fds, mask, waiting }))
 }
 
 /// The set as the kernel is asked about it: bells and ends of connections with rings, everything

@@ -8,13 +8,14 @@ use std::sync::atomic::Ordering;
 use super::inbox::{Arrival, Outcome, Request, from_kernel};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Errno};
-use crate::base::thread::Interrupts;
+use crate::base::thread::Seen;
 use crate::base::{address, ppoll};
 use crate::socket::counters::add;
 use crate::socket::policy;
-use crate::socket::spin::{Spin, SpinBudget};
+use crate::socket::spin::SpinBudget;
 use crate::socket::stamps::Control;
 use crate::socket::table::{self, SocketRef};
+use crate::socket::wait_loop::{self, Budget, Limits, Look, Rest, Wait};
 use crate::transport::xdp::{self, Datagram, Frames, Side};
 
 /// Receives one datagram, waiting as the socket's options and `request` say.
@@ -24,47 +25,70 @@ pub(super) fn wait(
     frames: &Frames,
     request: Request<'_>,
 ) -> Outcome {
-    let now = request.flags & libc::MSG_DONTWAIT != 0
-        || socket.flags.is_nonblocking.load(Ordering::Relaxed);
-    let first = attempt(socket, fd, frames, request, !now);
-    if now || !matches!(first, Err(Errno::AGAIN)) {
-        return first;
+    let waits = request.flags & libc::MSG_DONTWAIT == 0
+        && !socket.flags.is_nonblocking.load(Ordering::Relaxed);
+    let limits = Limits::of_receiver(socket, policy::receive_spin_ns(socket));
+    let mut call = Receiving { socket, fd, frames, request, waits, rounds: 0 };
+    wait_loop::wait(Budget::new(limits, Seen::now()), &mut call)?
+}
+
+/// A call that receives.
+struct Receiving<'a> {
+    socket: &'a SocketRef,
+    fd: c_int,
+    frames: &'a Frames,
+    request: Request<'a>,
+    waits: bool,
+    rounds: u32,
+}
+
+impl Receiving<'_> {
+    /// `None`: there is nothing, and the call waits.
+    fn attempt(&self, asks: bool) -> Option<Outcome> {
+        let outcome = attempt(self.socket, self.fd, self.frames, self.request, asks);
+        (!self.waits || !matches!(outcome, Err(Errno::AGAIN))).then_some(outcome)
     }
-    let (limit, kind) = match socket.options.receive_limit_ns.load(Ordering::Relaxed) {
-        0 => (None, Interrupts::Hard),
-        limit => (Some(limit), Interrupts::All),
-    };
-    let most_ns = policy::receive_spin_ns(socket);
-    let mut budget = SpinBudget::start(most_ns, limit, kind);
-    loop {
-        if let Some(outcome) = spin(socket, fd, frames, request, &mut budget, most_ns) {
-            return outcome;
+}
+
+impl Wait for Receiving<'_> {
+    type Answer = Outcome;
+
+    fn look(&mut self, budget: &mut Budget) -> Look<Outcome> {
+        if !budget.has_started() {
+            return self.attempt(self.waits).map_or(Look::Nothing(1), Look::Found);
         }
-        add(&socket.counters.rx_poll_miss, 1);
-        let since = raw::now_ns();
-        if frames.doze() {
+        self.rounds = self.rounds.wrapping_add(1);
+        let asks = self.rounds.is_multiple_of(KERNEL_LOOK_ROUNDS);
+        if !asks && !self.frames.has_any() {
+            return Look::Nothing(1);
+        }
+        if let Err(error) = table::still(self.fd, self.socket) {
+            return Look::Found(Err(error));
+        }
+        let Some(outcome) = self.attempt(asks) else { return Look::Nothing(1) };
+        add(&self.socket.counters.rx_poll_hit, 1);
+        Look::Found(outcome)
+    }
+
+    fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Outcome> {
+        add(&self.socket.counters.rx_poll_miss, 1);
+        if self.frames.doze() {
             let slice = [budget.slice_ns(), xdp::slice_ns()].into_iter().flatten().min();
-            let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-            let awake = Awake(frames);
+            let mut polled = [libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 }];
+            let awake = Awake(self.frames);
             let slept = ppoll::sleep(&mut polled, slice, None);
             drop(awake);
             match slept {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
+                Err(error) => return Rest::Answered(Err(error)),
             }
         }
-        budget.slept(since, most_ns);
-        table::still(fd, socket)?;
-        let outcome = attempt(socket, fd, frames, request, true);
-        if !matches!(outcome, Err(Errno::AGAIN)) {
-            return outcome;
-        }
-        if budget.is_interrupted() {
-            return Err(Errno::INTR);
-        }
-        if budget.is_over() {
-            return Err(Errno::AGAIN);
-        }
+        Rest::Slept
+    }
+
+    fn woken(&mut self) -> Option<Outcome> {
+        let is_still = table::still(self.fd, self.socket);
+        is_still.map_or_else(|error| Some(Err(error)), |()| self.attempt(true))
     }
 }
 
@@ -74,39 +98,6 @@ struct Awake<'a>(&'a Frames);
 impl Drop for Awake<'_> {
     fn drop(&mut self) {
         self.0.awake();
-    }
-}
-
-/// Spins; `None` if it is time to sleep.
-fn spin(
-    socket: &SocketRef,
-    fd: c_int,
-    frames: &Frames,
-    request: Request<'_>,
-    budget: &mut SpinBudget,
-    most_ns: u64,
-) -> Option<Outcome> {
-    let mut rounds = 0_u32;
-    loop {
-        match budget.goes_on(true) {
-            Spin::Look => {}
-            Spin::Sleep => return None,
-            Spin::Interrupted => return Some(Err(Errno::INTR)),
-            Spin::TimedOut => return Some(Err(Errno::AGAIN)),
-        }
-        rounds = rounds.wrapping_add(1);
-        let asks = rounds.is_multiple_of(KERNEL_LOOK_ROUNDS);
-        if asks || frames.has_any() {
-            if let Err(error) = table::still(fd, socket) {
-                return Some(Err(error));
-            }
-            let outcome = attempt(socket, fd, frames, request, asks);
-            if !matches!(outcome, Err(Errno::AGAIN)) {
-                budget.hit(most_ns);
-                add(&socket.counters.rx_poll_hit, 1);
-                return Some(outcome);
-            }
-        }
     }
 }
 

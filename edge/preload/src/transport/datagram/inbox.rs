@@ -24,15 +24,16 @@ use super::{across, attachment, framed, outbox};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
-use crate::base::thread::{Here, Interrupts};
+use crate::base::thread::{Here, Seen};
 use crate::base::{address, config, log};
 use crate::socket::counters::{add, rise};
 use crate::socket::loans::{Loan, NO_PIECE, PIECES_MAX};
 use crate::socket::policy;
-use crate::socket::spin::{Spin, SpinBudget};
+use crate::socket::spin::{LOOKS_OF_KERNEL, SpinBudget};
 use crate::socket::stamps::Control;
 use crate::socket::state::Socket;
 use crate::socket::table::{self, SocketRef};
+use crate::socket::wait_loop::{self, Budget, Limits, Look, Rest, Wait};
 use crate::transport::{kernel, xdp};
 
 /// What the program wants.
@@ -173,95 +174,103 @@ fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     }
     let now = request.flags & libc::MSG_DONTWAIT != 0
         || socket.flags.is_nonblocking.load(Ordering::Relaxed);
-    // With a mailbox, a call that waits anyway looks there first, and asks the kernel a little later.
-    let mailbox = attachment::inbox(socket, fd).map(Inbox::mailbox);
-    if now || mailbox.is_none_or(Mailbox::has_record) {
-        let first = attempt(socket, fd, request);
-        if !matches!(first, Err(Errno::AGAIN)) {
-            return first;
-        }
-    }
     if now {
-        return last_look(socket, fd, request);
+        let first = attempt(socket, fd, request);
+        let is_empty = matches!(first, Err(Errno::AGAIN));
+        return if is_empty { last_look(socket, fd, request) } else { first };
     }
-    let (limit, kind) = match socket.options.receive_limit_ns.load(Ordering::Relaxed) {
-        0 => (None, Interrupts::Hard),
-        limit => (Some(limit), Interrupts::All),
-    };
-    let most_ns = policy::receive_spin_ns(socket);
-    let mut budget = SpinBudget::start(most_ns, limit, kind);
-    loop {
-        if let Some(outcome) = spin(socket, fd, request, &mut budget, most_ns) {
-            return outcome;
-        }
-        add(&socket.counters.rx_poll_miss, 1);
-        outbox::mind(socket, fd);
-        if let Some(frames) = xdp::of(socket) {
-            return framed::wait(socket, fd, frames, request); // Another thread has got them meanwhile.
-        }
-        let stack = (&raw const budget).addr();
-        asleep::end_left(stack);
-        let Some(sleeper) = Sleeper::new(socket, fd, stack) else {
-            let outcome = attempt(socket, fd, request);
-            if !matches!(outcome, Err(Errno::AGAIN)) {
-                return outcome;
-            }
-            // A record waits for a datagram that the kernel is about to bring, or has lost.
-            raw::nap(BLOCKED_NAP_NS);
-            budget.again(most_ns);
-            continue;
-        };
-        let since = raw::now_ns();
-        let outcome = kernel::sleep_until_readable(socket, fd, &budget)
-            .and_then(|()| from_kernel(socket, fd, request, request.flags, true));
-        drop(sleeper);
-        budget.miss(since, most_ns);
-        if let Ok(arrival) = &outcome {
-            take_note(socket, fd, request, arrival);
-        }
-        return outcome;
+    // With a mailbox, it looks there first, and asks the kernel a little later.
+    let mailbox = attachment::inbox(socket, fd).map(Inbox::mailbox);
+    let limits = Limits::of_receiver(socket, policy::receive_spin_ns(socket));
+    let every = config::get().mailbox_looks;
+    let mut call = Receiving { socket, fd, request, mailbox, rounds: 0, asked: 0, every };
+    wait_loop::wait(Budget::new(limits, Seen::now()), &mut call)?
+}
+
+/// A call that receives, and waits.
+struct Receiving<'a> {
+    socket: &'a SocketRef,
+    fd: c_int,
+    request: Request<'a>,
+    mailbox: Option<&'a Mailbox>,
+    /// Looks, and those of them at the kernel's queue, which are one in so many of those in vain.
+    rounds: u32,
+    asked: u32,
+    every: u32,
+}
+
+impl Receiving<'_> {
+    fn say_looks(&self) {
+        let Self { fd, rounds, asked, .. } = self;
+        log::print(Level::Finer, || {
+            format!("fd {fd} has been looked at {rounds} times, by the kernel {asked} times")
+        });
+    }
+
+    /// `None`: there is nothing.
+    fn attempt(&self) -> Option<Outcome> {
+        let outcome = attempt(self.socket, self.fd, self.request);
+        (!matches!(outcome, Err(Errno::AGAIN))).then_some(outcome)
     }
 }
 
-/// Spins; `None` if it is time to sleep.
-fn spin(
-    socket: &SocketRef,
-    fd: c_int,
-    request: Request<'_>,
-    budget: &mut SpinBudget,
-    most_ns: u64,
-) -> Option<Outcome> {
-    let (mut rounds, mut asked, every) = (0_u32, 0_u32, config::get().mailbox_looks);
-    let mut mailbox = attachment::inbox(socket, fd).map(Inbox::mailbox);
-    loop {
-        let spins = budget.goes_on(mailbox.is_some());
-        if spins != Spin::Look {
-            log::print(Level::Finer, || {
-                format!("fd {fd} has been looked at {rounds} times, by the kernel {asked} times")
-            });
+impl Wait for Receiving<'_> {
+    type Answer = Outcome;
+
+    fn look(&mut self, budget: &mut Budget) -> Look<Outcome> {
+        let spins = budget.has_started();
+        let looks = if self.mailbox.is_some() { 1 } else { LOOKS_OF_KERNEL };
+        self.rounds = self.rounds.wrapping_add(1);
+        let is_turn = self.rounds.is_multiple_of(self.every);
+        if !is_turn && !self.mailbox.is_none_or(Mailbox::has_record) {
+            return Look::Nothing(looks);
         }
-        match spins {
-            Spin::Look => {}
-            Spin::Sleep => return None,
-            Spin::Interrupted => return Some(Err(Errno::INTR)),
-            Spin::TimedOut => return Some(Err(Errno::AGAIN)),
-        }
-        rounds = rounds.wrapping_add(1);
-        let is_worth_a_look =
-            mailbox.is_none_or(Mailbox::has_record) || rounds.is_multiple_of(every);
-        if is_worth_a_look {
-            if let Err(error) = table::still(fd, socket) {
-                return Some(Err(error));
+        if spins {
+            if let Err(error) = table::still(self.fd, self.socket) {
+                return Look::Found(Err(error));
             }
-            mailbox = mailbox.or_else(|| attachment::inbox(socket, fd).map(Inbox::mailbox));
-            let outcome = attempt(socket, fd, request);
-            asked = asked.wrapping_add(1);
-            if !matches!(outcome, Err(Errno::AGAIN)) {
-                budget.hit(most_ns);
-                add(&socket.counters.rx_poll_hit, 1);
-                return Some(outcome);
-            }
+            let mailbox = || attachment::inbox(self.socket, self.fd).map(Inbox::mailbox);
+            self.mailbox = self.mailbox.or_else(mailbox);
         }
+        self.asked = self.asked.wrapping_add(1);
+        let Some(outcome) = self.attempt() else { return Look::Nothing(looks) };
+        if spins {
+            add(&self.socket.counters.rx_poll_hit, 1);
+        }
+        Look::Found(outcome)
+    }
+
+    fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Outcome> {
+        let (socket, fd, request) = (self.socket, self.fd, self.request);
+        self.say_looks();
+        add(&socket.counters.rx_poll_miss, 1);
+        outbox::mind(socket, fd);
+        if let Some(frames) = xdp::of(socket) {
+            return Rest::Answered(framed::wait(socket, fd, frames, request)); // Another thread has got them meanwhile.
+        }
+        let stack = (&raw const *self).addr();
+        asleep::end_left(stack);
+        let Some(sleeper) = Sleeper::new(socket, fd, stack) else {
+            if let Some(outcome) = self.attempt() {
+                return Rest::Answered(outcome);
+            }
+            // A record waits for a datagram that the kernel is about to bring, or has lost.
+            raw::nap(BLOCKED_NAP_NS);
+            budget.again(policy::receive_spin_ns(socket));
+            return Rest::Barred;
+        };
+        let outcome = kernel::sleep_until_readable(socket, fd, budget)
+            .and_then(|()| from_kernel(socket, fd, request, request.flags, true));
+        drop(sleeper);
+        if let Ok(arrival) = &outcome {
+            take_note(socket, fd, request, arrival);
+        }
+        Rest::Answered(outcome)
+    }
+
+    fn last_look(&mut self) -> Option<Outcome> {
+        self.say_looks();
+        None
     }
 }
 

@@ -13,7 +13,8 @@ use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::thread::{Interrupts, Seen};
 use crate::base::{config, copy};
-use crate::socket::spin::{SLICE_NS, Spin, SpinBudget};
+use crate::socket::spin::{LOOKS_OF_KERNEL, SLICE_NS, SpinBudget};
+use crate::socket::wait_loop::{self, Budget, Ended, Limits, Look, Rest, Wait};
 use crate::socket::waits::Waiting;
 use crate::transport::{bell, park, xdp};
 
@@ -29,125 +30,28 @@ impl Epoll {
         waiting: &mut Waiting,
     ) -> Result<usize, Errno> {
         raw::cancellation_point();
-        let config = config::get();
-        let most_ns = config.select_spin_ns;
         let (errno, seen) = (raw::errno(), Seen::now());
-        // What rings have to say comes first; the kernel is asked after a while, or by the sleep.
-        let mut looks = 0_usize;
-        let mut is_restless = false;
-        let every = config.kernel_every;
-        let mut budget: Option<SpinBudget> = None;
         if self.count.load(Ordering::Relaxed) > 0 && self.is_parked() {
             // It was looked at as a part of another instance, or by `poll`.
             self.wake();
         }
-        loop {
-            xdp::streams::look();
-            self.let_in();
-            let has_items = self.count.load(Ordering::Relaxed) > 0;
-            if has_items {
-                self.sync(epfd);
-            }
-            let (mut count, polled) = if has_items { self.scan(events) } else { (0, 0) };
-            let has_polled = polled > 0;
-            waiting.rings = count;
-            let look = match &mut budget {
-                _ if count > 0 => self.is_kernels_turn(config.kernel_skip),
-                _ if limit_ns == Some(0) => true,
-                // It may be so for long that it must not sleep, and only the kernel knows of the others.
-                _ if std::mem::take(&mut is_restless) => true,
-                None if has_polled => false,
-                budget => {
-                    let start =
-                        || SpinBudget::start(most_ns, limit_ns, Interrupts::All).since(seen);
-                    budget.get_or_insert_with(start).spins() && (!has_polled || looks >= every)
-                }
-            };
-            if look {
-                looks = 0;
-                let rest = events.get_mut(count..).unwrap_or(&mut []);
-                if !rest.is_empty() {
-                    let found = kernel_wait(epfd, rest);
-                    let kept = if self.is_to_sift() { self.sift(epfd, rest, found) } else { found };
-                    count = if count > 0 { self.merge(events, count, kept) } else { kept };
-                    if count == 0 && found > 0 {
-                        // Bells alone: what they were sent for is polled now.
-                        (count, _) = self.scan(events);
-                        waiting.rings = count;
-                    }
-                }
-            }
-            if count > 0 {
-                if let Some(budget) = &budget {
-                    budget.hit(most_ns);
-                }
-                self.pass_on(epfd, events.get(..count).unwrap_or(&[]));
-                raw::set_errno(errno);
-                return Ok(count);
-            }
-            looks += polled;
-            if limit_ns == Some(0) {
-                return Ok(0);
-            }
-            let budget = budget.get_or_insert_with(|| {
-                SpinBudget::start(most_ns, limit_ns, Interrupts::All).since(seen)
-            });
-            let looked =
-                if has_polled { u32::try_from(polled).unwrap_or(u32::MAX) } else { KERNEL_LOOKS };
-            match budget.goes_on_after(looked) {
-                Spin::Look => continue,
-                Spin::Interrupted => return Err(Errno::INTR),
-                Spin::TimedOut if look => return Ok(0),
-                Spin::TimedOut | Spin::Sleep => {}
-            }
-            if !self.fall_asleep(epfd, has_items) {
-                (looks, is_restless) = (0, true);
-                continue;
-            }
-            xdp::streams::resting();
-            waiting.sleeps();
-            let since = raw::now_ns();
-            let has_marks = has_items && self.has_marks();
-            let has_datagrams = has_items && self.with(|state| !state.datagrams.is_empty());
-            let framed_ns = xdp::slice_ns().filter(|_| has_datagrams && self.has_frames());
-            let slice_ns = match has_marks {
-                true => Some(budget.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
-                false => budget.slice_ns(),
-            };
-            let slice_ns = [slice_ns, framed_ns].into_iter().flatten().min();
-            let sleeper = Sleeper { epoll: self, starts_polling: has_marks || has_datagrams };
-            let answer = sleep(epfd, events, slice_ns, mask);
-            budget.miss(since, most_ns);
-            waiting.wakes();
-            drop(sleeper);
-            let found = answer?;
-            let kept = if self.is_to_sift() { self.sift(epfd, events, found) } else { found };
-            if kept > 0 {
-                // Hot items for which bells have come are reported with the next call, or with another thread's.
-                self.pass_on(epfd, events.get(..kept).unwrap_or(&[]));
-                return Ok(kept);
-            }
-            if has_marks {
-                let (count, _) = self.scan(events);
-                if count > 0 {
-                    waiting.rings = count;
-                    self.pass_on(epfd, events.get(..count).unwrap_or(&[]));
-                    raw::set_errno(errno);
-                    return Ok(count);
-                }
-            }
-            if found == 0 && budget.is_over() {
-                return Ok(0);
-            }
-            if budget.is_interrupted() {
-                return Err(Errno::INTR);
-            }
-            if found == 0 && (has_marks || framed_ns.is_some()) {
-                self.check();
-            }
-            budget.again(most_ns);
-            looks = 0;
-        }
+        let spin_ns = config::get().select_spin_ns;
+        let budget = Budget::new(Limits { spin_ns, limit_ns, kind: Interrupts::All }, seen);
+        let (is_look, has_items) = (limit_ns == Some(0), false);
+        let (looks, is_restless, has_asked) = (0, false, false);
+        let (slept, marks) = (Ok(0), Marks::default());
+        #[rustfmt::skip]
+        let mut call = Waiter {
+            epoll: self, epfd, events, mask, waiting, is_look, has_items, looks, is_restless, has_asked, slept, marks,
+        };
+        let answer = match wait_loop::wait(budget, &mut call) {
+            Ok(answer) => answer?,
+            Err(Ended::TimedOut) => return Ok(0),
+            Err(Ended::Interrupted) => return Err(Errno::INTR),
+        };
+        self.pass_on(epfd, events.get(..answer).unwrap_or(&[]));
+        raw::set_errno(errno);
+        Ok(answer)
     }
 
     /// Reports polled items that have something to say. Returns how many, and how many polled
@@ -381,6 +285,156 @@ impl Epoll {
     }
 }
 
+/// A call that waits.
+struct Waiter<'a> {
+    epoll: &'a Epoll,
+    epfd: c_int,
+    events: &'a mut [libc::epoll_event],
+    mask: Option<&'a libc::sigset_t>,
+    waiting: &'a mut Waiting,
+    /// The call does not wait.
+    is_look: bool,
+    has_items: bool,
+    /// Looks at memory since the kernel was asked. What rings have to say comes first; the kernel is asked after a
+    /// while, or by the sleep.
+    looks: usize,
+    /// It must not sleep. It may be so for long, and only the kernel knows of the others.
+    is_restless: bool,
+    /// The last look asked the kernel.
+    has_asked: bool,
+    /// What the kernel said of the last sleep, and what the instance had then.
+    slept: Result<usize, Errno>,
+    marks: Marks,
+}
+
+/// What an instance has whose thread sleeps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    rings: bool,
+    frames: bool,
+}
+
+impl Waiter<'_> {
+    /// Asks the kernel, whose events come behind the first `count`. Returns how many there are then.
+    fn ask_kernel(&mut self, count: usize) -> usize {
+        self.looks = 0;
+        let epoll = self.epoll;
+        let rest = self.events.get_mut(count..).unwrap_or(&mut []);
+        if rest.is_empty() {
+            return count;
+        }
+        let found = kernel_wait(self.epfd, rest);
+        let kept = if epoll.is_to_sift() { epoll.sift(self.epfd, rest, found) } else { found };
+        if count > 0 {
+            return epoll.merge(self.events, count, kept);
+        }
+        if kept == 0 && found > 0 {
+            // Bells alone: what they were sent for is polled now.
+            return self.scan().0;
+        }
+        kept
+    }
+
+    fn scan(&mut self) -> (usize, usize) {
+        let (count, polled) = self.epoll.scan(self.events);
+        self.waiting.rings = count;
+        (count, polled)
+    }
+}
+
+impl Wait for Waiter<'_> {
+    type Answer = Result<usize, Errno>;
+
+    #[inline]
+    fn look(&mut self, budget: &mut Budget) -> Look<Self::Answer> {
+        let epoll = self.epoll;
+        xdp::streams::look();
+        epoll.let_in();
+        self.has_items = epoll.count.load(Ordering::Relaxed) > 0;
+        self.waiting.rings = 0;
+        let (mut count, mut polled) = (0, 0);
+        if self.has_items {
+            epoll.sync(self.epfd);
+            (count, polled) = self.scan();
+        }
+        let is_restless = std::mem::take(&mut self.is_restless);
+        let config = config::get();
+        self.has_asked = match polled {
+            _ if count > 0 => epoll.is_kernels_turn(config.kernel_skip),
+            _ if self.is_look || is_restless => true,
+            0 => budget.start().spins(),
+            _ => self.looks >= config.kernel_every && budget.start().spins(),
+        };
+        if self.has_asked {
+            count = self.ask_kernel(count);
+        }
+        if count > 0 || self.is_look {
+            return Look::Found(Ok(count));
+        }
+        self.looks += polled;
+        Look::Nothing(match polled {
+            0 => LOOKS_OF_KERNEL,
+            polled => u32::try_from(polled).unwrap_or(u32::MAX),
+        })
+    }
+
+    fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Self::Answer> {
+        let epoll = self.epoll;
+        self.looks = 0;
+        if !epoll.fall_asleep(self.epfd, self.has_items) {
+            self.is_restless = true;
+            return Rest::Barred;
+        }
+        xdp::streams::resting();
+        self.waiting.sleeps();
+        let rings = self.has_items && epoll.has_marks();
+        let has_datagrams = self.has_items && epoll.with(|state| !state.datagrams.is_empty());
+        let framed_ns = xdp::slice_ns().filter(|_| has_datagrams && epoll.has_frames());
+        self.marks = Marks { rings, frames: framed_ns.is_some() };
+        let slice_ns = match rings {
+            true => Some(budget.left_ns().unwrap_or(u64::MAX).min(SLICE_NS)),
+            false => budget.slice_ns(),
+        };
+        let slice_ns = [slice_ns, framed_ns].into_iter().flatten().min();
+        let sleeper = Sleeper { epoll, starts_polling: rings || has_datagrams };
+        self.slept = sleep(self.epfd, self.events, slice_ns, self.mask);
+        drop(sleeper);
+        Rest::Slept
+    }
+
+    fn woken(&mut self) -> Option<Self::Answer> {
+        self.waiting.wakes();
+        let epoll = self.epoll;
+        let found = match self.slept {
+            Ok(found) => found,
+            Err(error) => return Some(Err(error)),
+        };
+        let is_to_sift = epoll.is_to_sift();
+        let kept = if is_to_sift { epoll.sift(self.epfd, self.events, found) } else { found };
+        if kept > 0 {
+            // Hot items for which bells have come are reported with the next call, or with another thread's.
+            return Some(Ok(kept));
+        }
+        if self.marks.rings {
+            let (count, _) = self.scan();
+            if count > 0 {
+                return Some(Ok(count));
+            }
+        }
+        if found == 0 && (self.marks.rings || self.marks.frames) {
+            epoll.check();
+        }
+        None
+    }
+
+    fn last_look(&mut self) -> Option<Self::Answer> {
+        match if self.has_asked { 0 } else { self.ask_kernel(0) } {
+            0 => None,
+            count => Some(Ok(count)),
+        }
+    }
+}
+
 /// A thread that sleeps on an instance. It may be cancelled there.
 #[derive(Debug)]
 struct Sleeper<'a> {
@@ -506,5 +560,3 @@ fn sleep(
 const GRAVE: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
 /// Items that are looked at after a sleep in vain, at most.
 const CHECK_MAX: usize = 512;
-/// A look at the kernel takes as long as so many at memory.
-const KERNEL_LOOKS: u32 = 16;
