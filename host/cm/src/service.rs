@@ -225,9 +225,13 @@ impl Core {
     /// After a command or an arrival: tells what has come of it, sends what is to be sent, and wakes
     /// the thread if it would sleep too long.
     pub(crate) fn settle(&mut self) {
-        let mut settled = Vec::new();
+        self.settle_after(&mut Vec::new());
+    }
+
+    /// `settled`: the ports that have taken in what came before the datagrams that are processed now.
+    fn settle_after(&mut self, settled: &mut Vec<Arc<Port>>) {
         while let Some(event) = self.served.as_mut().and_then(|s| s.manager.poll_event()) {
-            self.on_event(event, &mut settled);
+            self.on_event(event, settled);
         }
         while let Some(transmit) = self.served.as_mut().and_then(|s| s.manager.poll_transmit()) {
             let adverb_cm::Transmit { local, peer, traffic_class, datagram } = transmit;
@@ -248,7 +252,7 @@ impl Core {
 
     /// Takes datagrams; says how long the thread may sleep afterwards.
     fn on_arrivals(&mut self, arrivals: &mut VecDeque<ManagementDatagram>) -> Option<Duration> {
-        let now = now();
+        let (now, mut settled) = (now(), Vec::new());
         for _ in 0..ARRIVALS_MAX {
             let Some(ManagementDatagram { local, peer, bytes }) = arrivals.pop_front() else {
                 break;
@@ -256,7 +260,7 @@ impl Core {
             if let Some(served) = &mut self.served {
                 served.manager.on_datagram(local.0, peer.0, &bytes, now);
             }
-            self.settle();
+            self.settle_after(&mut settled);
         }
         if let Some(served) = &mut self.served {
             served.manager.on_time(now);

@@ -46,6 +46,7 @@ pub use adverb_sys::memory::{
 };
 #[doc(hidden)]
 pub use adverb_sys::process::errno;
+#[doc(hidden)]
 pub use adverb_sys::{caused, debug_as_display, wraps};
 pub use adverb_wire::{Feth, Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use data_path::DataPath;

@@ -49,7 +49,7 @@ impl Port {
                 let quiet = receiver.quiet;
                 drop(receiver);
                 if quiet >= SPIN_STEPS && quiet.is_multiple_of(YIELD_STEPS) {
-                    return self.yield_and_step();
+                    return busy | self.yield_and_step();
                 }
                 busy
             }
@@ -481,8 +481,9 @@ const SETTLING_STEPS_MAX: u32 = 10_000;
 /// The same for a caller that others wait for: those of a ring that is full of the shortest records, 4,096 of them, in which
 /// 2,048 bursts are taken from each socket.
 const BRIEF_STEPS_MAX: u32 = 128;
-/// How long such a caller waits for a thread that drives: one that has lost its processor has it again by then.
-const KEPT_MAX: Duration = Duration::from_millis(10);
+/// How long such a caller waits for a thread that drives: one that has lost its processor has it again by then, also where
+/// a dozen others want to run (a slice of the scheduler takes 3 ms).
+const KEPT_MAX: Duration = Duration::from_millis(50);
 /// What arrives in so few bytes at once is looked at before more is taken: a program may poll for it.
 pub(super) const LITTLE_BYTES: usize = 512;
 
