@@ -183,8 +183,10 @@ fn wait(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let mailbox = attachment::inbox(socket, fd).map(Inbox::mailbox);
     let limits = Limits::of_receiver(socket, policy::receive_spin_ns(socket));
     let every = config::get().mailbox_looks;
-    let mut call = Receiving { socket, fd, request, mailbox, rounds: 0, asked: 0, every };
-    wait_loop::wait(Budget::new(limits, Seen::now()), &mut call)?
+    let outcome = Err(Errno::AGAIN);
+    let mut call = Receiving { socket, fd, request, mailbox, rounds: 0, asked: 0, every, outcome };
+    wait_loop::wait(Budget::new(limits, Seen::now()), &mut call)?;
+    call.outcome
 }
 
 /// A call that receives, and waits.
@@ -197,6 +199,8 @@ struct Receiving<'a> {
     rounds: u32,
     asked: u32,
     every: u32,
+    /// It lies here, as it is too long to be moved from one function to the next.
+    outcome: Outcome,
 }
 
 impl Receiving<'_> {
@@ -207,68 +211,74 @@ impl Receiving<'_> {
         });
     }
 
-    /// `None`: there is nothing.
-    fn attempt(&self) -> Option<Outcome> {
-        let outcome = attempt(self.socket, self.fd, self.request);
-        (!matches!(outcome, Err(Errno::AGAIN))).then_some(outcome)
+    /// Whether there is an outcome.
+    fn attempt(&mut self) -> bool {
+        self.outcome = attempt(self.socket, self.fd, self.request);
+        !matches!(self.outcome, Err(Errno::AGAIN))
     }
 }
 
 impl Wait for Receiving<'_> {
-    type Answer = Outcome;
+    type Answer = ();
 
-    fn look(&mut self, budget: &mut Budget) -> Look<Outcome> {
+    #[inline]
+    fn look(&mut self, budget: &mut Budget) -> Look<()> {
         let spins = budget.has_started();
         let looks = if self.mailbox.is_some() { 1 } else { LOOKS_OF_KERNEL };
         self.rounds = self.rounds.wrapping_add(1);
-        let is_turn = self.rounds.is_multiple_of(self.every);
-        if !is_turn && !self.mailbox.is_none_or(Mailbox::has_record) {
+        let is_worth_a_look =
+            self.mailbox.is_none_or(Mailbox::has_record) || self.rounds.is_multiple_of(self.every);
+        if !is_worth_a_look {
             return Look::Nothing(looks);
         }
         if spins {
             if let Err(error) = table::still(self.fd, self.socket) {
-                return Look::Found(Err(error));
+                self.outcome = Err(error);
+                return Look::Found(());
             }
             let mailbox = || attachment::inbox(self.socket, self.fd).map(Inbox::mailbox);
             self.mailbox = self.mailbox.or_else(mailbox);
         }
         self.asked = self.asked.wrapping_add(1);
-        let Some(outcome) = self.attempt() else { return Look::Nothing(looks) };
+        if !self.attempt() {
+            return Look::Nothing(looks);
+        }
         if spins {
             add(&self.socket.counters.rx_poll_hit, 1);
         }
-        Look::Found(outcome)
+        Look::Found(())
     }
 
-    fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Outcome> {
+    fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<()> {
         let (socket, fd, request) = (self.socket, self.fd, self.request);
         self.say_looks();
         add(&socket.counters.rx_poll_miss, 1);
         outbox::mind(socket, fd);
         if let Some(frames) = xdp::of(socket) {
-            return Rest::Answered(framed::wait(socket, fd, frames, request)); // Another thread has got them meanwhile.
+            self.outcome = framed::wait(socket, fd, frames, request); // Another thread has got them meanwhile.
+            return Rest::Answered(());
         }
         let stack = (&raw const *self).addr();
         asleep::end_left(stack);
         let Some(sleeper) = Sleeper::new(socket, fd, stack) else {
-            if let Some(outcome) = self.attempt() {
-                return Rest::Answered(outcome);
+            if self.attempt() {
+                return Rest::Answered(());
             }
             // A record waits for a datagram that the kernel is about to bring, or has lost.
             raw::nap(BLOCKED_NAP_NS);
             budget.again(policy::receive_spin_ns(socket));
             return Rest::Barred;
         };
-        let outcome = kernel::sleep_until_readable(socket, fd, budget)
+        self.outcome = kernel::sleep_until_readable(socket, fd, budget)
             .and_then(|()| from_kernel(socket, fd, request, request.flags, true));
         drop(sleeper);
-        if let Ok(arrival) = &outcome {
+        if let Ok(arrival) = &self.outcome {
             take_note(socket, fd, request, arrival);
         }
-        Rest::Answered(outcome)
+        Rest::Answered(())
     }
 
-    fn last_look(&mut self) -> Option<Outcome> {
+    fn last_look(&mut self) -> Option<()> {
         self.say_looks();
         None
     }
