@@ -13,7 +13,7 @@ use super::across::{self, Stranger};
 use super::directory::{self, Directory, Found};
 use super::group::{self, Groups};
 use super::mailbox::{Sender, Sleep};
-use super::ways::{Verdict, Way, Ways};
+use super::ways::{self, Settling, Verdict, Way, Ways};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::Here;
@@ -453,10 +453,22 @@ pub(crate) fn send(
         && (is_awaited || is_counted && (!is_taken || wakes.is_some()))
     {
         let held = socket.sending.hold();
-        ours.outbox(&held, |outbox| match outbox.find(to) {
+        let settles = ours.outbox(&held, |outbox| match outbox.find(to) {
             Some(route) => route.ways.gave(is_taken, wakes),
-            None => outbox.groups.gave(to, is_taken, wakes),
+            None => {
+                outbox.groups.gave(to, is_taken, wakes);
+                false
+            }
         });
+        drop(held);
+        if settles {
+            ways::let_settle(|| {
+                let held = socket.sending.hold();
+                ours.outbox(&held, |outbox| {
+                    outbox.find(to).map_or(Settling::Done, |route| route.ways.settling())
+                })
+            });
+        }
     }
     if answer.is_ok() {
         let port = u16::try_from(socket.rendezvous.port.load(Ordering::Relaxed)).unwrap_or(0);

@@ -357,7 +357,10 @@ impl World {
         self.senders[index].is_giving = false;
         // As `outbox::send` has it.
         if is_awaited || !is_taken || wakes.is_some() {
-            self.senders[index].ways.gave(is_taken, wakes);
+            let ways = &mut self.senders[index].ways;
+            if ways.gave(is_taken, wakes) {
+                ways.settling();
+            }
         }
     }
 

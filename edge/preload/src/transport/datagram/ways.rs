@@ -29,7 +29,7 @@ const KNOCK_AGAIN_NS: u64 = 1_000_000;
 const SETTLED_AFTER: u32 = 8;
 const SETTLED_EVERY: u32 = 16_384;
 /// How long it waits at most, as long as it takes to read a queue of the kernel's; for how long the receiver may take nothing
-/// meanwhile, as it may be on its way out of a sleep; and how often the sender looks before it looks at that.
+/// meanwhile, as it may be on its way out of a sleep; and how often the sender pauses between two looks.
 const SETTLED_WAIT_NS: u64 = 4_000_000;
 const SETTLED_IDLE_NS: u64 = 200_000;
 const SETTLED_ROUNDS: u32 = 64;
@@ -92,6 +92,34 @@ pub(super) enum Verdict {
     Forget { is_dead: bool },
 }
 
+/// How far receivers are with seeing that all has come that a sender has sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Settling {
+    Done,
+    /// One has looked since it was last asked to, and more is under way.
+    Tried,
+    Idle,
+}
+
+/// A sender that is nearly always in a call of the kernel's leaves its receiver no moment to see that all has come that it
+/// has sent: now and then it waits for one, for as long as the receiver takes what has come, and lets another thread have
+/// its processor if it does not. No lock is held but while `look` runs, which is [`Ways::settling`].
+pub(super) fn let_settle(mut look: impl FnMut() -> Settling) {
+    let begun_ns = raw::now_ns();
+    let (mut now_ns, mut tried_ns) = (begun_ns, begun_ns);
+    while now_ns.saturating_sub(begun_ns) < SETTLED_WAIT_NS
+        && now_ns.saturating_sub(tried_ns) < SETTLED_IDLE_NS
+    {
+        match look() {
+            Settling::Done => return,
+            Settling::Tried => tried_ns = now_ns,
+            Settling::Idle => raw::give_way(),
+        }
+        (0..SETTLED_ROUNDS).for_each(|_| std::hint::spin_loop());
+        now_ns = raw::now_ns();
+    }
+}
+
 impl Ways {
     /// Decides about one datagram, and delivers it if it can. `is_special`: it asks for what only the kernel has.
     pub(super) fn plan(&mut self, parts: &[libc::iovec], is_special: bool) -> Verdict {
@@ -107,7 +135,6 @@ impl Ways {
         if self.0.iter().any(|way| way.sender().is_none()) {
             return Verdict::Forget { is_dead: false };
         }
-        self.0.iter().for_each(Way::let_settle);
         self.count();
         let is_awaited = self.0.iter().any(Way::is_awaited);
         Verdict::Kernel { wakes: self.confirmed().and_then(|way| way.mailbox.sleep()), is_awaited }
@@ -158,8 +185,9 @@ impl Ways {
         }
     }
 
-    /// The kernel has been given one; whether it has taken it, and which sleep that ends.
-    pub(super) fn gave(&mut self, is_taken: bool, wakes: Option<Sleep>) {
+    /// The kernel has been given one; whether it has taken it, and which sleep that ends. Returns whether [`let_settle`] is
+    /// due.
+    pub(super) fn gave(&mut self, is_taken: bool, wakes: Option<Sleep>) -> bool {
         if !is_taken {
             self.uncount();
         } else if let Some(sleep) = wakes
@@ -171,6 +199,21 @@ impl Ways {
         for way in self.0.iter_mut().filter(|way| way.is_awaited()) {
             way.gave(1);
         }
+        is_taken && self.0.iter().any(Way::is_due_to_settle)
+    }
+
+    /// How far receivers are that this sender waits for; see [`let_settle`]. They are asked to look.
+    pub(super) fn settling(&self) -> Settling {
+        let mut settling = Settling::Done;
+        for way in self.0.iter().filter(|way| way.is_due_to_settle()) {
+            match way.mailbox.has_tried_to_settle() {
+                true => settling = Settling::Tried,
+                false if settling == Settling::Done => settling = Settling::Idle,
+                false => {}
+            }
+            way.mailbox.ask_to_settle();
+        }
+        settling
     }
 
     /// The kernel has not taken it.
@@ -205,34 +248,11 @@ impl Way {
         true
     }
 
-    /// A sender that is nearly always in a call of the kernel's leaves its receiver no moment to see that all has come that it
-    /// has sent: now and then it waits for one, for as long as the receiver takes what has come, and lets another thread have
-    /// its processor if it does not.
-    fn let_settle(&self) {
+    /// Whether it is time to wait that the receiver sees all to have come that has been sent.
+    fn is_due_to_settle(&self) -> bool {
         let is_due = self.unsettled.is_power_of_two() && self.unsettled >= SETTLED_AFTER
             || self.unsettled.is_multiple_of(SETTLED_EVERY) && self.unsettled > 0;
-        if !is_due || self.pending > 0 {
-            return;
-        }
-        let is_settled = || self.sender().is_none_or(|sender| !sender.is_unsettled());
-        let begun_ns = raw::now_ns();
-        let (mut now_ns, mut tried_ns) = (begun_ns, begun_ns);
-        while now_ns.saturating_sub(begun_ns) < SETTLED_WAIT_NS
-            && now_ns.saturating_sub(tried_ns) < SETTLED_IDLE_NS
-        {
-            self.mailbox.ask_to_settle();
-            for _ in 0..SETTLED_ROUNDS {
-                if is_settled() {
-                    return;
-                }
-                std::hint::spin_loop();
-            }
-            now_ns = raw::now_ns();
-            match self.mailbox.has_tried_to_settle() {
-                true => tried_ns = now_ns,
-                false => raw::give_way(),
-            }
-        }
+        is_due && self.pending == 0 && self.sender().is_some_and(Sender::is_unsettled)
     }
 
     /// So many of those that are awaited have been given to the kernel.
