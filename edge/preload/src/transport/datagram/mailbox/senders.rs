@@ -138,12 +138,6 @@ impl Sender {
         (excess < 0 && is_still).then_some((excess, given))
     }
 
-    /// Whether no process has it any more.
-    fn has_left(&self) -> bool {
-        let process = self.process.load(Ordering::Relaxed);
-        process == 0 || alive::has_ended(process)
-    }
-
     pub(crate) fn given(&self) -> u32 {
         self.given.load(Ordering::Acquire)
     }
@@ -336,7 +330,7 @@ impl Mailbox {
                 && sender.excess.compare_exchange(excess, 0, o, r).is_ok()
             {
                 sender.taken.store(given, Ordering::Release);
-            } else if sender.is_unsettled() && !sender.has_left() {
+            } else if sender.is_unsettled() {
                 is_unsettled.store(1, Ordering::Release);
             }
         }
@@ -514,5 +508,21 @@ mod tests {
         assert!(mailbox.entered(ways[1]).is_some());
         mailbox.leave(ways[1]);
         assert!(mailbox.entered(ways[1]).is_none());
+    }
+
+    /// Goal: a sender is settled where the process has ended that has entered it, and a child of that sends on.
+    #[test]
+    fn a_sender_is_settled_where_its_first_process_has_ended() {
+        let mailbox = mailbox("ended");
+        let place = enter(&mailbox, 1);
+        let sender = mailbox.entered(place).expect("an entry");
+        sender.process.store(0, Ordering::Relaxed);
+        assert!(sender.gives() && mailbox.wants_to_settle());
+        mailbox.settle(|| true);
+        assert!(sender.is_unsettled());
+        sender.gave(1);
+        assert!(mailbox.wants_to_settle());
+        mailbox.settle(|| true);
+        assert!(!sender.is_unsettled() && !mailbox.wants_to_settle());
     }
 }
