@@ -326,6 +326,10 @@ impl Mailbox {
         for (sender, before) in header.senders.iter().take(used).zip(before) {
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
             let settled = before.filter(|_| is_empty && before == sender.still());
+            if settled.is_some() {
+                // A reader may have noted one of another sender's late that was entered there before.
+                sender.doubt();
+            }
             if let Some((excess, given)) = settled
                 && sender.excess.compare_exchange(excess, 0, o, r).is_ok()
             {
@@ -358,11 +362,11 @@ impl Mailbox {
         self.entered(place).is_some_and(|sender| self.has_confirmed(sender))
     }
 
-    /// The same of a sender that is entered.
+    /// The same of a sender that is entered. One that is not settled may have it from the sender that was entered there before.
     #[inline]
     pub(super) fn has_confirmed(&self, sender: &Sender) -> bool {
         let now = self.header().epoch.load(Ordering::Relaxed).wrapping_add(1);
-        sender.confirmed.load(Ordering::Acquire) == now
+        sender.confirmed.load(Ordering::Acquire) == now && !sender.is_unsettled()
     }
 
     /// The kernel has brought a datagram. Returns whether it came from a sender that is known here.
@@ -524,5 +528,24 @@ mod tests {
         assert!(mailbox.wants_to_settle());
         mailbox.settle(|| true);
         assert!(!sender.is_unsettled() && !mailbox.wants_to_settle());
+    }
+
+    /// Goal: what is noted late of the sender that had an entry before confirms none that has it now.
+    #[test]
+    fn a_late_note_confirms_no_other_sender() {
+        let mailbox = mailbox("late");
+        let first = enter(&mailbox, 1);
+        mailbox.leave(first);
+        let second = enter(&mailbox, 2);
+        let sender = mailbox.entered(second).expect("an entry");
+        assert_eq!(first.index, second.index);
+        let now = mailbox.header().epoch.load(Ordering::Relaxed) + 1;
+        sender.confirmed.store(now, Ordering::Release);
+        assert!(!mailbox.is_confirmed(second));
+        mailbox.settle(|| true);
+        assert!(!sender.is_unsettled() && !mailbox.is_confirmed(second));
+        sender.gives();
+        mailbox.note(sender.address(), Sent::Here);
+        assert!(mailbox.is_confirmed(second));
     }
 }
