@@ -21,7 +21,7 @@ use super::directory::{self, Directory};
 use super::listing::Listing;
 use super::mailbox::{Expects, LOOPBACK, Place, Pushed, Reserved, Sender, Shows, Sleep};
 use super::outbox::{Plan, source_of};
-use super::ways::{FULL_ROUNDS, LEN_MAX, LOOK, VERIFY, Way};
+use super::ways::{Counted, FULL_ROUNDS, LEN_MAX, LOOK, VERIFY, Way};
 use crate::base::iovec::IoCursor;
 use crate::base::{config, raw};
 use crate::socket::state::Socket;
@@ -234,8 +234,7 @@ impl Groups {
         is_special: bool,
         directory: &Directory,
     ) -> Plan {
-        let kernel =
-            Plan::Kernel { is_counted: false, is_awaited: false, to: Some(to), wakes: None };
+        let kernel = Plan::Kernel { counted: None, is_awaited: false, to: Some(to), wakes: None };
         let is_known = source.socket.datagrams.multicast_by.load(Ordering::Relaxed) != BY_UNKNOWN;
         if !is_known {
             return kernel;
@@ -265,7 +264,7 @@ impl Groups {
         group.until_ns = 0;
         let wakes = group.only().and_then(|way| way.mailbox.sleep());
         let is_awaited = group.members.iter().any(|member| member.way.is_awaited());
-        Plan::Kernel { is_counted: true, is_awaited, to: Some(to), wakes }
+        Plan::Kernel { counted: Some(Counted::Guessed), is_awaited, to: Some(to), wakes }
     }
 
     fn find_or_new(&mut self, to: SocketAddr) -> Option<usize> {

@@ -13,7 +13,7 @@ use super::across::{self, Stranger};
 use super::directory::{self, Directory, Found};
 use super::group::{self, Groups};
 use super::mailbox::{Sender, Sleep};
-use super::ways::{self, Settling, Verdict, Way, Ways};
+use super::ways::{self, Counted, Settling, Verdict, Way, Ways};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Answer, Errno};
 use crate::base::thread::Here;
@@ -69,7 +69,12 @@ pub(super) enum Plan {
     Dropped,
     /// Through the kernel; there are candidates which have been told of it, or none. It ends that sleep.
     /// `is_awaited`: it is of account when the kernel has been given it.
-    Kernel { is_counted: bool, is_awaited: bool, to: Option<SocketAddr>, wakes: Option<Sleep> },
+    Kernel {
+        counted: Option<Counted>,
+        is_awaited: bool,
+        to: Option<SocketAddr>,
+        wakes: Option<Sleep>,
+    },
 }
 
 impl Route {
@@ -341,7 +346,7 @@ impl Outbox {
     ) -> Plan {
         let peer = self.peer(socket, fd);
         let to = to.or(peer).filter(|to| is_unicast(*to) || is_group(*to));
-        let kernel = Plan::Kernel { is_counted: false, is_awaited: false, to, wakes: None };
+        let kernel = Plan::Kernel { counted: None, is_awaited: false, to, wakes: None };
         let Some(to) = to else { return kernel };
         let here = directory.generation(to.port());
         let me = self.cookie;
@@ -370,8 +375,8 @@ impl Outbox {
         match route.ways.plan(parts, is_special) {
             Verdict::Delivered => Plan::Done,
             Verdict::Dropped => Plan::Dropped,
-            Verdict::Kernel { wakes, is_awaited } => {
-                Plan::Kernel { is_counted: true, is_awaited, to: Some(to), wakes }
+            Verdict::Kernel { counted, wakes, is_awaited } => {
+                Plan::Kernel { counted: Some(counted), is_awaited, to: Some(to), wakes }
             }
             Verdict::Forget { is_dead } => {
                 if is_dead && let Some(way) = route.ways.confirmed() {
@@ -432,7 +437,7 @@ pub(crate) fn send(
     let plan =
         ours.outbox(&held, |outbox| outbox.plan(socket, fd, parts, to, is_special, directory));
     drop(held);
-    let (is_counted, is_awaited, to, wakes) = match plan {
+    let (counted, is_awaited, to, wakes) = match plan {
         Plan::Dropped if config::get().says_full && !blocks(socket, waits) => {
             add(&socket.counters.tx_eagain, 1);
             socket.want_room();
@@ -444,17 +449,17 @@ pub(crate) fn send(
             add(&socket.counters.tx_bytes, len);
             return Ok(len);
         }
-        Plan::Kernel { is_counted, is_awaited, to, wakes } => (is_counted, is_awaited, to, wakes),
+        Plan::Kernel { counted, is_awaited, to, wakes } => (counted, is_awaited, to, wakes),
     };
     let answer = through_kernel(socket, kernel);
     let errno = raw::errno();
     let is_taken = answer.is_ok();
-    if let Some(to) = to
-        && (is_awaited || is_counted && (!is_taken || wakes.is_some()))
+    if let (Some(to), Some(counted)) = (to, counted)
+        && (is_awaited || !is_taken || wakes.is_some())
     {
         let held = socket.sending.hold();
         let settles = ours.outbox(&held, |outbox| match outbox.find(to) {
-            Some(route) => route.ways.gave(is_taken, wakes),
+            Some(route) => route.ways.gave(counted, is_taken, wakes),
             None => {
                 outbox.groups.gave(to, is_taken, wakes);
                 false

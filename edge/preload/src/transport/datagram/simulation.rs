@@ -12,7 +12,7 @@ use adverb_shm::file::{Expect, SharedFile};
 
 use super::mailbox::{About, Mailbox, Sent, Sleep};
 use super::order::{self, KernelQueue, Next};
-use super::ways::{Verdict, Way, Ways};
+use super::ways::{Counted, Verdict, Way, Ways};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::Errno;
 use crate::base::thread::Here;
@@ -165,11 +165,11 @@ impl Meanwhile<'_> {
         *sent += 1;
         let id = Id { cookie: *cookie, number: *sent };
         match ways.plan(&[], true) {
-            Verdict::Kernel { wakes, is_awaited } => {
+            Verdict::Kernel { counted, wakes, is_awaited } => {
                 queue.push_back(Packet { id, from: *from });
                 self.sent.insert(id);
                 if is_awaited || wakes.is_some() {
-                    ways.gave(true, wakes);
+                    ways.gave(counted, true, wakes);
                 }
             }
             // It has not been sent.
@@ -327,7 +327,9 @@ impl World {
         match verdict {
             Verdict::Delivered => self.by_mailbox += 1,
             Verdict::Dropped => _ = self.done.insert(id),
-            Verdict::Kernel { wakes, is_awaited } => self.give(index, id, wakes, is_awaited),
+            Verdict::Kernel { counted, wakes, is_awaited } => {
+                self.give(index, id, counted, wakes, is_awaited)
+            }
             Verdict::Forget { is_dead } => {
                 self.forget(index, is_dead);
                 self.through_kernel(index, id);
@@ -336,7 +338,14 @@ impl World {
     }
 
     /// Through the kernel, which may refuse it. The call takes a while, meanwhile others go on.
-    fn give(&mut self, index: usize, id: Id, wakes: Option<Sleep>, is_awaited: bool) {
+    fn give(
+        &mut self,
+        index: usize,
+        id: Id,
+        counted: Counted,
+        wakes: Option<Sleep>,
+        is_awaited: bool,
+    ) {
         let is_taken = !self.random.one_in(50);
         self.senders[index].is_giving = true;
         for _ in 0..self.random.below(3) {
@@ -358,7 +367,7 @@ impl World {
         // As `outbox::send` has it.
         if is_awaited || !is_taken || wakes.is_some() {
             let ways = &mut self.senders[index].ways;
-            if ways.gave(is_taken, wakes) {
+            if ways.gave(counted, is_taken, wakes) {
                 ways.settling();
             }
         }

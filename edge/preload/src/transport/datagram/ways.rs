@@ -86,7 +86,7 @@ pub(super) enum Verdict {
     /// Nothing more: there was no room for it, as in a receive buffer that is full.
     Dropped,
     /// Through the kernel. It has been counted, and ends that sleep. `is_awaited`: [`Ways::gave`] is to be told of it.
-    Kernel { wakes: Option<Sleep>, is_awaited: bool },
+    Kernel { counted: Counted, wakes: Option<Sleep>, is_awaited: bool },
     /// Through the kernel, and what is known of the ways is out of date. What has been put into the one may never be read,
     /// if that is so.
     Forget { is_dead: bool },
@@ -120,6 +120,15 @@ pub(super) fn let_settle(mut look: impl FnMut() -> Settling) {
     }
 }
 
+/// At which mailboxes a datagram has been counted that goes through the kernel.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Counted {
+    /// At all that it may be for.
+    Guessed,
+    /// At one, by its number, at this place there.
+    At(u64, Place),
+}
+
 impl Ways {
     /// Decides about one datagram, and delivers it if it can. `is_special`: it asks for what only the kernel has.
     pub(super) fn plan(&mut self, parts: &[libc::iovec], is_special: bool) -> Verdict {
@@ -135,9 +144,10 @@ impl Ways {
         if self.0.iter().any(|way| way.sender().is_none()) {
             return Verdict::Forget { is_dead: false };
         }
-        self.count();
+        let counted = self.count();
         let is_awaited = self.0.iter().any(Way::is_awaited);
-        Verdict::Kernel { wakes: self.confirmed().and_then(|way| way.mailbox.sleep()), is_awaited }
+        let wakes = self.confirmed().and_then(|way| way.mailbox.sleep());
+        Verdict::Kernel { counted, wakes, is_awaited }
     }
 
     /// The way that the kernel has been seen to take, if it is one.
@@ -176,20 +186,23 @@ impl Ways {
 
     /// One datagram more is about to go through the kernel: to the one that it was last seen to bring
     /// them to, or to whichever.
-    fn count(&mut self) {
-        let is_known = self.settle();
-        for way in self.0.iter_mut().filter(|way| !is_known || way.is_confirmed()) {
-            if way.gives() {
-                way.guessed += u32::from(!is_known);
-            }
+    fn count(&mut self) -> Counted {
+        self.settle();
+        if let Some(way) = self.confirmed() {
+            way.gives();
+            return Counted::At(way.mailbox.cookie(), way.place);
         }
+        for way in &mut self.0 {
+            way.guessed += u32::from(way.gives());
+        }
+        Counted::Guessed
     }
 
     /// The kernel has been given one; whether it has taken it, and which sleep that ends. Returns whether [`let_settle`] is
     /// due.
-    pub(super) fn gave(&mut self, is_taken: bool, wakes: Option<Sleep>) -> bool {
+    pub(super) fn gave(&mut self, counted: Counted, is_taken: bool, wakes: Option<Sleep>) -> bool {
         if !is_taken {
-            self.uncount();
+            self.uncount(counted);
         } else if let Some(sleep) = wakes
             && let Some(way) = self.confirmed()
         {
@@ -216,13 +229,16 @@ impl Ways {
         settling
     }
 
-    /// The kernel has not taken it.
-    fn uncount(&mut self) {
-        let is_known = self.confirmed().is_some();
-        for way in self.0.iter_mut().filter(|way| !is_known || way.is_confirmed()) {
-            if let Some(sender) = way.sender() {
+    /// The kernel has not taken it. What was guessed may have been settled meanwhile, and counts no more then.
+    fn uncount(&mut self, counted: Counted) {
+        for way in &mut self.0 {
+            let is_counted = match counted {
+                Counted::Guessed => way.guessed > 0,
+                Counted::At(cookie, place) => way.mailbox.cookie() == cookie && way.place == place,
+            };
+            if let Some(sender) = way.sender().filter(|_| is_counted) {
                 sender.gave_not(1);
-                way.guessed = way.guessed.saturating_sub(1);
+                way.guessed -= u32::from(counted == Counted::Guessed);
             }
         }
     }
@@ -385,5 +401,72 @@ impl Way {
 
     pub(super) fn is_dead(&self) -> bool {
         self.mailbox.is_dead()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::net::Ipv4Addr;
+
+    use adverb_shm::file::{Expect, SharedFile};
+
+    use super::super::mailbox::{About, Sent};
+    use super::*;
+
+    fn way(of: &str, cookie: u64) -> Way {
+        let name = format!("adverb-ways-{of}-{cookie}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let text = CString::new(path.to_str().expect("a path")).expect("a path");
+        let file = SharedFile::open_own(&text, Expect::Nothing, 1).expect("a file");
+        let about = About { cookie, inode: 8, port: 9, domain: libc::AF_INET, is_v6_only: false };
+        let made = Mailbox::make(&file, &about, 1 << 17);
+        std::fs::remove_file(path).expect("it is there");
+        Way::new(made.expect("a mailbox"), 1, source()).expect("a way")
+    }
+
+    fn source() -> SocketAddr {
+        SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 5)
+    }
+
+    fn counted(ways: &mut Ways) -> Counted {
+        match ways.plan(&[], true) {
+            Verdict::Kernel { counted, .. } => counted,
+            verdict @ (Verdict::Delivered | Verdict::Dropped | Verdict::Forget { .. }) => {
+                panic!("{verdict:?}")
+            }
+        }
+    }
+
+    fn given(ways: &Ways) -> Vec<u32> {
+        ways.0.iter().filter_map(Way::sender).map(Sender::given).collect()
+    }
+
+    /// The mailbox of the first way has one more of those that were given to the kernel.
+    fn comes(ways: &Ways) {
+        let way = &ways.0[0];
+        way.mailbox.settle(|| true);
+        assert!(way.mailbox.note(source(), Sent::Here));
+    }
+
+    /// Goal: a datagram that the kernel refuses is taken off where it was counted, whatever has become known meanwhile.
+    #[test]
+    fn a_refused_datagram_is_taken_off_where_it_was_counted() {
+        let mut ways = Ways(vec![way("refused", 7), way("refused", 8)]);
+        ways.0.iter().for_each(|way| way.mailbox.settle(|| true));
+        // It is not known for which: it counts for both, until the first is seen to get them.
+        let first = counted(&mut ways);
+        ways.gave(first, true, None);
+        let refused = counted(&mut ways);
+        assert_eq!((refused, given(&ways)), (Counted::Guessed, vec![2, 2]));
+        comes(&ways);
+        ways.gave(refused, false, None);
+        assert_eq!(given(&ways), [1, 1]);
+        // It is known: it counts for the first, though there is doubt by then.
+        let refused = counted(&mut ways);
+        assert_eq!(given(&ways), [2, 0]);
+        ways.0.iter().filter_map(Way::sender).for_each(Sender::doubt);
+        ways.gave(refused, false, None);
+        assert_eq!(given(&ways), [1, 0]);
     }
 }
