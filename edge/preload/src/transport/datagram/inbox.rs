@@ -696,7 +696,7 @@ fn take_note(socket: &SocketRef, fd: c_int, request: Request<'_>, arrival: &Arri
 /// Counts a datagram of the kernel's for its sender. The readers' lock is held.
 fn count(socket: &Socket, fd: c_int, mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
     let from = address::read(&arrival.from);
-    if !order::note(mailbox, request.peeks(), from, arrival.sent, || has_none(fd))
+    if !order::note(mailbox, request.peeks(), from, arrival.sent, || has_none(fd).then(raw::now_ns))
         && let Some(from) = from
     {
         across::received(socket, fd, mailbox, from, prove);

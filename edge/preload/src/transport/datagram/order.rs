@@ -61,7 +61,7 @@ pub(super) fn next<K: KernelQueue>(
     }
     match kernel.receive() {
         Ok(arrival) => return Ok(Next::Kernel(arrival)),
-        Err(Errno::AGAIN) => settle(mailbox, || kernel.is_empty()),
+        Err(Errno::AGAIN) => settle(mailbox, || kernel.is_empty().then(|| kernel.now_ns())),
         Err(error) => return Err(error),
     }
     if kernel_first {
@@ -77,9 +77,9 @@ pub(super) fn next<K: KernelQueue>(
 
 /// Sees to it that senders may use the mailbox that have begun by sending through the kernel.
 #[inline]
-fn settle(mailbox: &Mailbox, is_empty: impl FnOnce() -> bool) {
+fn settle(mailbox: &Mailbox, empty_ns: impl FnOnce() -> Option<u64>) {
     if mailbox.wants_to_settle() {
-        mailbox.settle(is_empty);
+        mailbox.settle(empty_ns);
     }
 }
 
@@ -93,14 +93,14 @@ pub(super) fn taken(mailbox: &Mailbox, peeks: bool, front: &Front) {
     mailbox.set_peeked(Peeked::Nothing);
 }
 
-/// The kernel has brought a datagram; returns whether its sender is known in the mailbox. `is_empty`: whether its queue is, by
-/// now. The readers' lock is held.
+/// The kernel has brought a datagram; returns whether its sender is known in the mailbox. `empty_ns`: the time, if its
+/// queue is empty by now. The readers' lock is held.
 pub(super) fn note(
     mailbox: &Mailbox,
     peeks: bool,
     from: Option<SocketAddr>,
     sent: Sent,
-    is_empty: impl FnOnce() -> bool,
+    empty_ns: impl FnOnce() -> Option<u64>,
 ) -> bool {
     if peeks {
         mailbox.set_peeked(Peeked::Kernel);
@@ -108,6 +108,6 @@ pub(super) fn note(
     }
     mailbox.set_peeked(Peeked::Nothing);
     let is_known = from.is_none_or(|from| mailbox.note(from, sent));
-    settle(mailbox, is_empty);
+    settle(mailbox, empty_ns);
     is_known
 }

@@ -425,7 +425,7 @@ impl World {
             receiver.mailbox.awake_to_read(is_known);
             let is_empty = receiver.queue.is_empty();
             let (from, sent) = (Some(packet.from), Sent::Somewhere);
-            order::note(&receiver.mailbox, false, from, sent, || is_empty);
+            order::note(&receiver.mailbox, false, from, sent, || is_empty.then_some(now));
             return self.received(index, packet.id, By::Kernel, false);
         }
         let sender = &mut self.senders[other];
@@ -441,7 +441,9 @@ impl World {
                 Ok(Next::Kernel(packet)) => {
                     let (from, sent) = (Some(packet.from), Sent::Somewhere);
                     let queue = &mut kernel.0.queue;
-                    order::note(&mailbox, peeks, from, sent, || meanwhile.run(queue));
+                    order::note(&mailbox, peeks, from, sent, || {
+                        meanwhile.run(queue).then_some(now)
+                    });
                     Some((packet.id, By::Kernel))
                 }
                 Ok(Next::Record(front)) => {

@@ -445,7 +445,7 @@ mod tests {
     /// The mailbox of the first way has one more of those that were given to the kernel.
     fn comes(ways: &Ways) {
         let way = &ways.0[0];
-        way.mailbox.settle(|| true);
+        way.mailbox.settle(|| Some(1));
         assert!(way.mailbox.note(source(), Sent::Here));
     }
 
@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn a_refused_datagram_is_taken_off_where_it_was_counted() {
         let mut ways = Ways(vec![way("refused", 7), way("refused", 8)]);
-        ways.0.iter().for_each(|way| way.mailbox.settle(|| true));
+        ways.0.iter().for_each(|way| way.mailbox.settle(|| Some(1)));
         // It is not known for which: it counts for both, until the first is seen to get them.
         let first = counted(&mut ways);
         ways.gave(first, true, None);

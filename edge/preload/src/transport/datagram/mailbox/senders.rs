@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 use adverb_shm::alive;
 
+use super::records::BLOCKED_MAX_NS;
 use super::{Consumer, LOOPBACK, Mailbox, SENDERS_MAX};
 use crate::base::thread::Here;
 
@@ -41,6 +42,19 @@ pub(crate) struct Sender {
     /// How many ways have been entered here that have not been left. Copies that a fork has made are not counted: they may
     /// end in ways of which nothing is heard.
     users: AtomicU32,
+    /// Since when that and what it has given are as they were, where it is giving something.
+    stuck_ns: AtomicU64,
+    stuck_given: AtomicU32,
+    stuck_pending: AtomicU32,
+}
+
+/// What is seen of a sender that is not settled.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Seen {
+    /// The mark of that.
+    excess: i32,
+    given: u32,
+    pending: u32,
 }
 
 /// Where a sender was entered: it is its place until the entry is used anew.
@@ -130,12 +144,33 @@ impl Sender {
         self.excess.load(Ordering::Relaxed) < 0
     }
 
-    /// What it has given to the kernel, if that is so, and it is giving nothing just now; and the mark of that.
-    fn still(&self) -> Option<(i32, u32)> {
+    /// What it has given to the kernel, and is giving, if that is so.
+    fn seen(&self) -> Option<Seen> {
         let excess = self.excess.load(Ordering::Acquire);
         let given = self.given();
-        let is_still = self.pending.load(Ordering::Acquire) == 0;
-        (excess < 0 && is_still).then_some((excess, given))
+        let pending = self.pending.load(Ordering::Acquire);
+        (excess < 0).then_some(Seen { excess, given, pending })
+    }
+
+    /// Whether it is giving nothing just now. A process that is killed within the call never says that it has given it: where
+    /// nothing has changed for as long as a record waits for what is missing, nothing is under way. The readers' lock is held.
+    fn is_still(&self, seen: Seen, now_ns: u64) -> bool {
+        let Seen { given, pending, .. } = seen;
+        if pending == 0 {
+            return true;
+        }
+        let Self { stuck_ns, stuck_given, stuck_pending, .. } = self;
+        let since = stuck_ns.load(Ordering::Relaxed);
+        let is_as_before = stuck_given.load(Ordering::Relaxed) == given
+            && stuck_pending.load(Ordering::Relaxed) == pending;
+        // A time that is still to come was never written by a reader.
+        if is_as_before && since != 0 && since <= now_ns {
+            return now_ns - since > BLOCKED_MAX_NS;
+        }
+        stuck_given.store(given, Ordering::Relaxed);
+        stuck_pending.store(pending, Ordering::Relaxed);
+        stuck_ns.store(now_ns.max(1), Ordering::Relaxed);
+        false
     }
 
     pub(crate) fn given(&self) -> u32 {
@@ -280,6 +315,7 @@ impl Mailbox {
         let excess = sender.excess.load(Ordering::Relaxed).min(0).checked_sub(1).unwrap_or(-1);
         sender.excess.store(excess, Ordering::Relaxed);
         sender.pending.store(0, Ordering::Relaxed);
+        sender.stuck_ns.store(0, Ordering::Relaxed);
         sender.confirmed.store(0, Ordering::Release);
         let Consumer { is_unsettled, looks, .. } = &self.header().consumer;
         looks.store(0, Ordering::Relaxed);
@@ -311,26 +347,28 @@ impl Mailbox {
 
     /// If the kernel's queue is empty, all has come that senders have given to it, as it brings datagrams of this host before the
     /// call returns that sends them: from now on it is known what comes of which. What a sender is giving meanwhile may have
-    /// come or not, so such a sender has to wait. The readers' lock is held.
+    /// come or not, so such a sender has to wait. `empty_ns`: the time, if the queue is empty. The readers' lock is held.
     #[cold]
-    pub(crate) fn settle(&self, is_empty: impl FnOnce() -> bool) {
+    pub(crate) fn settle(&self, empty_ns: impl FnOnce() -> Option<u64>) {
         let header = self.header();
         let is_unsettled = &header.consumer.is_unsettled;
         is_unsettled.store(0, Ordering::Release);
         fence(Ordering::SeqCst);
         let used = usize::try_from(header.used.load(Ordering::Acquire)).unwrap_or(0);
-        let before: [Option<(i32, u32)>; SENDERS_MAX] = std::array::from_fn(|at| {
-            header.senders.get(at).filter(|_| at < used).and_then(Sender::still)
+        let before: [Option<Seen>; SENDERS_MAX] = std::array::from_fn(|at| {
+            header.senders.get(at).filter(|_| at < used).and_then(Sender::seen)
         });
-        let is_empty = is_empty();
+        let empty_ns = empty_ns();
         for (sender, before) in header.senders.iter().take(used).zip(before) {
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-            let settled = before.filter(|_| is_empty && before == sender.still());
+            let settled = before.zip(empty_ns).filter(|(seen, now_ns)| {
+                before == sender.seen() && sender.is_still(*seen, *now_ns)
+            });
             if settled.is_some() {
                 // A reader may have noted one of another sender's late that was entered there before.
                 sender.doubt();
             }
-            if let Some((excess, given)) = settled
+            if let Some((Seen { excess, given, .. }, _)) = settled
                 && sender.excess.compare_exchange(excess, 0, o, r).is_ok()
             {
                 sender.taken.store(given, Ordering::Release);
@@ -522,11 +560,11 @@ mod tests {
         let sender = mailbox.entered(place).expect("an entry");
         sender.process.store(0, Ordering::Relaxed);
         assert!(sender.gives() && mailbox.wants_to_settle());
-        mailbox.settle(|| true);
+        mailbox.settle(|| Some(1));
         assert!(sender.is_unsettled());
         sender.gave(1);
         assert!(mailbox.wants_to_settle());
-        mailbox.settle(|| true);
+        mailbox.settle(|| Some(1));
         assert!(!sender.is_unsettled() && !mailbox.wants_to_settle());
     }
 
@@ -542,10 +580,35 @@ mod tests {
         let now = mailbox.header().epoch.load(Ordering::Relaxed) + 1;
         sender.confirmed.store(now, Ordering::Release);
         assert!(!mailbox.is_confirmed(second));
-        mailbox.settle(|| true);
+        mailbox.settle(|| Some(1));
         assert!(!sender.is_unsettled() && !mailbox.is_confirmed(second));
         sender.gives();
         mailbox.note(sender.address(), Sent::Here);
         assert!(mailbox.is_confirmed(second));
+    }
+
+    /// Goal: a sender is settled of which one process was killed while it gave a datagram, but not while another one gives
+    /// some.
+    #[test]
+    fn a_sender_that_was_killed_in_the_call_is_settled_in_time() {
+        let mailbox = mailbox("killed");
+        let sender = mailbox.entered(enter(&mailbox, 1)).expect("an entry");
+        let mut now = 1;
+        sender.gives();
+        mailbox.settle(|| Some(now));
+        // Another one gives one meanwhile.
+        sender.gives();
+        sender.gave(1);
+        now += BLOCKED_MAX_NS + 1;
+        mailbox.settle(|| Some(now));
+        assert!(sender.is_unsettled());
+        now += BLOCKED_MAX_NS;
+        mailbox.settle(|| Some(now));
+        assert!(sender.is_unsettled());
+        now += 1;
+        mailbox.settle(|| None);
+        assert!(sender.is_unsettled());
+        mailbox.settle(|| Some(now));
+        assert!(!sender.is_unsettled());
     }
 }
