@@ -80,8 +80,10 @@ pub(crate) enum Look<A> {
 pub(crate) enum Rest<A> {
     /// It has slept; [`Wait::woken`] looks what for.
     Slept,
-    /// It has slept until there was an answer, or the answer was there.
+    /// It has slept until there was an answer.
     Answered(A),
+    /// It has not slept: the answer was there, or the caller sleeps elsewhere.
+    Found(A),
     /// It has not slept: something is there, or about to be.
     Barred,
 }
@@ -151,6 +153,7 @@ pub(crate) fn wait<W: Wait>(mut budget: Budget, call: &mut W) -> Result<W::Answe
                 spin.miss(since_ns, most_ns);
                 return Ok(answer);
             }
+            Rest::Found(answer) => return Ok(answer),
             Rest::Barred => continue,
         }
         spin.slept(since_ns, most_ns);

@@ -124,7 +124,8 @@ impl Wait for Listening<'_> {
     }
 
     fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Self::Answer> {
-        Rest::Answered(sleep_until_readable(self.socket, self.fd, budget))
+        // What the kernel does for long is the call itself.
+        Rest::Found(sleep_until_readable(self.socket, self.fd, budget))
     }
 }
 

@@ -119,12 +119,9 @@ fn wait(
         Want::Write | Want::Room => Limits::of_sender(socket, most_ns),
     };
     let mut call = Waiting { socket, fd, want, attempt, rounds: 0, slept: Ok(()) };
-    let step = wait_loop::wait(Budget::new(limits, seen), &mut call)
-        .unwrap_or_else(|ended| Step::Failed(ended.into()));
-    if !matches!(step, Step::Failed(_)) {
-        raw::set_errno(errno);
-    }
-    step
+    let step = wait_loop::wait(Budget::new(limits, seen), &mut call);
+    raw::set_errno(errno);
+    step.unwrap_or_else(|ended| Step::Failed(ended.into()))
 }
 
 /// A call that waits.

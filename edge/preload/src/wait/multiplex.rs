@@ -289,13 +289,16 @@ struct KernelPolling<'a> {
     fds: &'a mut [libc::pollfd],
     mask: Option<&'a libc::sigset_t>,
     waiting: &'a mut Waiting,
+    /// Its looks ask the kernel.
+    spins: bool,
 }
 
 impl Wait for KernelPolling<'_> {
     type Answer = Result<usize, Errno>;
 
     fn look(&mut self, budget: &mut Budget) -> Look<Self::Answer> {
-        match if budget.start().spins() { ppoll::now(self.fds) } else { 0 } {
+        self.spins = budget.start().spins();
+        match if self.spins { ppoll::now(self.fds) } else { 0 } {
             0 => Look::Nothing(LOOKS_OF_KERNEL),
             count => Look::Found(Ok(count)),
         }
@@ -303,14 +306,19 @@ impl Wait for KernelPolling<'_> {
 
     fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Self::Answer> {
         self.waiting.sleeps();
-        match ppoll::sleep(self.fds, budget.slice_ns(), self.mask) {
-            Ok(0) => Rest::Slept,
-            answer => Rest::Answered(answer),
+        loop {
+            let answer = ppoll::sleep(self.fds, budget.slice_ns(), self.mask);
+            if answer != Ok(0) || budget.is_over() {
+                return Rest::Answered(answer);
+            }
+            if budget.is_interrupted() {
+                return Rest::Answered(Err(Errno::INTR));
+            }
         }
     }
 
     fn last_look(&mut self) -> Option<Self::Answer> {
-        Some(Ok(ppoll::now(self.fds)))
+        (!self.spins).then(|| Ok(ppoll::now(self.fds)))
     }
 }
 
@@ -327,7 +335,7 @@ fn wait_for_kernel(
         waiting.sleeps();
         return ppoll::sleep(fds, budget.start().left_ns(), mask);
     }
-    answer_of(wait_loop::wait(budget, &mut KernelPolling { fds, mask, waiting }))
+    answer_of(wait_loop::wait(budget, &mut KernelPolling { fds, mask, waiting, spins: false }))
 }
 
 /// The set as the kernel is asked about it: bells and ends of connections with rings, everything

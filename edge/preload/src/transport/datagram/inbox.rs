@@ -256,13 +256,13 @@ impl Wait for Receiving<'_> {
         outbox::mind(socket, fd);
         if let Some(frames) = xdp::of(socket) {
             self.outcome = framed::wait(socket, fd, frames, request); // Another thread has got them meanwhile.
-            return Rest::Answered(());
+            return Rest::Found(());
         }
         let stack = (&raw const *self).addr();
         asleep::end_left(stack);
         let Some(sleeper) = Sleeper::new(socket, fd, stack) else {
             if self.attempt() {
-                return Rest::Answered(());
+                return Rest::Found(());
             }
             // A record waits for a datagram that the kernel is about to bring, or has lost.
             raw::nap(BLOCKED_NAP_NS);

@@ -37,12 +37,20 @@ impl Epoll {
         }
         let spin_ns = config::get().select_spin_ns;
         let budget = Budget::new(Limits { spin_ns, limit_ns, kind: Interrupts::All }, seen);
-        let (is_look, has_items) = (limit_ns == Some(0), false);
-        let (looks, is_restless, has_asked) = (0, false, false);
-        let (slept, marks) = (Ok(0), Marks::default());
-        #[rustfmt::skip]
         let mut call = Waiter {
-            epoll: self, epfd, events, mask, waiting, is_look, has_items, looks, is_restless, has_asked, slept, marks,
+            epoll: self,
+            epfd,
+            events,
+            mask,
+            waiting,
+            is_look: limit_ns == Some(0),
+            has_items: false,
+            looks: 0,
+            is_restless: false,
+            has_asked: false,
+            is_to_check: false,
+            slept: Ok(0),
+            marks: Marks::default(),
         };
         let answer = match wait_loop::wait(budget, &mut call) {
             Ok(answer) => answer?,
@@ -300,8 +308,10 @@ struct Waiter<'a> {
     looks: usize,
     /// It must not sleep. It may be so for long, and only the kernel knows of the others.
     is_restless: bool,
-    /// The last look asked the kernel.
+    /// The last look, or the sleep after it, asked the kernel about everything.
     has_asked: bool,
+    /// It has slept in vain, and goes on: items are looked at again.
+    is_to_check: bool,
     /// What the kernel said of the last sleep, and what the instance had then.
     slept: Result<usize, Errno>,
     marks: Marks,
@@ -348,6 +358,9 @@ impl Wait for Waiter<'_> {
     #[inline]
     fn look(&mut self, budget: &mut Budget) -> Look<Self::Answer> {
         let epoll = self.epoll;
+        if std::mem::take(&mut self.is_to_check) {
+            epoll.check();
+        }
         xdp::streams::look();
         epoll.let_in();
         self.has_items = epoll.count.load(Ordering::Relaxed) > 0;
@@ -421,9 +434,8 @@ impl Wait for Waiter<'_> {
                 return Some(Ok(count));
             }
         }
-        if found == 0 && (self.marks.rings || self.marks.frames) {
-            epoll.check();
-        }
+        self.has_asked = found == 0;
+        self.is_to_check = found == 0 && (self.marks.rings || self.marks.frames);
         None
     }
 
