@@ -299,7 +299,7 @@ impl Shared {
             _ if waiting != Some(false) => Some(STEP),
             // What could not be emitted in all that time will not be in no time.
             _ if stuck => Some(STUCK_TICK),
-            left if alone => left,
+            left if alone && !duty.is_deaf => left,
             left => Some(left.map_or(TICK, |left| left.min(TICK))),
         };
         if let Some(at) = deadline.filter(|_| alone) {
@@ -313,13 +313,12 @@ impl Shared {
         self.silence(&duty.events);
     }
 
-    /// The helper's set has all sockets from now on.
+    /// The helper's set has all sockets from now on, or as many as the kernel has room for.
     fn watch_sockets(&self, duty: &mut Duty) {
         let sockets = self.sockets.lock();
-        for socket in sockets.iter().skip(duty.watched) {
-            let _ = self.epoll.add(socket, SOCKET, Interest::Readable);
-        }
-        duty.watched = sockets.len();
+        let added = |socket: &&_| self.epoll.add(socket, SOCKET, Interest::Readable).is_ok();
+        duty.watched += sockets.iter().skip(duty.watched).take_while(added).count();
+        duty.is_deaf = duty.watched < sockets.len();
     }
 
     /// The helper's set has no sockets from now on: no packet wakes it, or costs a call-back.
@@ -327,7 +326,7 @@ impl Shared {
         for socket in self.sockets.lock().iter().take(duty.watched) {
             let _ = self.epoll.remove(socket);
         }
-        duty.watched = 0;
+        (duty.watched, duty.is_deaf) = (0, false);
     }
 
     fn silence(&self, events: &Events) {
@@ -343,6 +342,8 @@ struct Duty {
     events: Events,
     /// As many of the sockets are in the set.
     watched: usize,
+    /// Not all of them are, though they are to be.
+    is_deaf: bool,
     /// How often the program had driven when the helper last went to sleep.
     slept_at: u64,
     /// Something has just arrived, or another thread takes a step.
@@ -372,6 +373,7 @@ impl Duty {
         Self {
             events: Events::with_capacity(16),
             watched: 0,
+            is_deaf: false,
             slept_at: 0,
             arrived: false,
             taken: 0,

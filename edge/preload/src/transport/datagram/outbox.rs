@@ -467,7 +467,7 @@ pub(crate) fn send(
         });
         drop(held);
         if settles {
-            ways::let_settle(|| {
+            ways::let_settle(blocks(socket, waits), || {
                 let held = socket.sending.hold();
                 ours.outbox(&held, |outbox| {
                     outbox.find(to).map_or(Settling::Done, |route| route.ways.settling())

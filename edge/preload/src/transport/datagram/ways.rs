@@ -103,11 +103,13 @@ pub(super) enum Settling {
 
 /// A sender that is nearly always in a call of the kernel's leaves its receiver no moment to see that all has come that it
 /// has sent: now and then it waits for one, for as long as the receiver takes what has come, and lets another thread have
-/// its processor if it does not. No lock is held but while `look` runs, which is [`Ways::settling`].
-pub(super) fn let_settle(mut look: impl FnMut() -> Settling) {
+/// its processor if it does not. No lock is held but while `look` runs, which is [`Ways::settling`]. `waits`: the call may
+/// take long.
+pub(super) fn let_settle(waits: bool, mut look: impl FnMut() -> Settling) {
+    let most_ns = if waits { SETTLED_WAIT_NS } else { SETTLED_IDLE_NS };
     let begun_ns = raw::now_ns();
     let (mut now_ns, mut tried_ns) = (begun_ns, begun_ns);
-    while now_ns.saturating_sub(begun_ns) < SETTLED_WAIT_NS
+    while now_ns.saturating_sub(begun_ns) < most_ns
         && now_ns.saturating_sub(tried_ns) < SETTLED_IDLE_NS
     {
         match look() {
@@ -212,12 +214,16 @@ impl Ways {
         for way in self.0.iter_mut().filter(|way| way.is_awaited()) {
             way.gave(1);
         }
-        is_taken && self.0.iter().any(Way::is_due_to_settle)
+        // One that the kernel passes over never sees them come.
+        is_taken && self.confirmed().is_none() && self.0.iter().any(Way::is_due_to_settle)
     }
 
     /// How far receivers are that this sender waits for; see [`let_settle`]. They are asked to look.
-    pub(super) fn settling(&self) -> Settling {
+    pub(super) fn settling(&mut self) -> Settling {
         let mut settling = Settling::Done;
+        if self.confirmed().is_some() {
+            return settling;
+        }
         for way in self.0.iter().filter(|way| way.is_due_to_settle()) {
             match way.mailbox.has_tried_to_settle() {
                 true => settling = Settling::Tried,
