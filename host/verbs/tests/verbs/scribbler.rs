@@ -262,7 +262,7 @@ impl Scene {
 
 /// Queue pairs to neighbours that may be kept from their processor. Packets may get lost.
 fn setup(path: Path) -> Setup {
-    let timeout = if path == Path::Udp { 16 } else { 20 };
+    let timeout = if path == Path::Udp { 18 } else { 20 };
     Setup { timeout, ..Setup::default() }
 }
 
