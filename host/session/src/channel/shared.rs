@@ -35,8 +35,8 @@ use crate::source::{Places, Source};
 use adverb_sys::futex_mutex::{FutexGuard, FutexMutex};
 use adverb_verbs::locks::Mutex;
 use adverb_verbs::{
-    Imm, PollError, PostError, Qp, Qpn, Rc, ReceiveWork, RemoteSlice, SendData, SendKind, SendTo,
-    SendWork, WcOpcode, WcStatus, WorkCompletion,
+    Imm, PollError, PostError, Qp, QpCounters, Qpn, Rc, ReceiveWork, RemoteSlice, SendData,
+    SendKind, SendTo, SendWork, WcOpcode, WcStatus, WorkCompletion,
 };
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -716,7 +716,7 @@ impl Shared {
     ) -> Result<FutexGuard<'a, State>, ChannelError> {
         self.line.catch_up();
         let mut quiet = 0;
-        let mut before = state.qp.counters();
+        let mut before = arrivals(&state.qp.counters());
         // Bounded, for the peer may go on sending packets although it has gone.
         for _ in 0..SETTLING_POLLS_MAX {
             if quiet == QUIET_POLLS {
@@ -724,7 +724,7 @@ impl Shared {
             }
             let (again, reaped) = self.reap(state)?;
             state = again;
-            let after = state.qp.counters();
+            let after = arrivals(&state.qp.counters());
             quiet = match reaped || after != before {
                 true => 0,
                 false => quiet + 1,
@@ -827,6 +827,15 @@ fn check_word(block: &Block, remote: RemoteBlock) -> Result<(), ChannelError> {
     }
 }
 
+/// Grows with each packet that brings something. One that finds no receive is refused and sent again without end, until
+/// there is one: neither that nor the refusal says that more is on its way.
+fn arrivals(counters: &QpCounters) -> u64 {
+    let QpCounters { rcvd_pkts, rcvd_rnr_err, send_rnr_err, .. } = counters;
+    let QpCounters { out_of_seq_request, duplicate_request, .. } = counters;
+    let idle = [rcvd_rnr_err, send_rnr_err, out_of_seq_request, duplicate_request];
+    rcvd_pkts.wrapping_sub(idle.into_iter().sum())
+}
+
 /// Completions taken at once.
 const COMPLETIONS_MAX: usize = 16;
 /// Polls in a row in which nothing happens, after which nothing is on its way.
@@ -836,3 +845,46 @@ const SETTLING_POLLS_MAX: u32 = 10_000;
 const _: () = assert!(QUIET_POLLS < SETTLING_POLLS_MAX);
 
 const NO_COMPLETION: WorkCompletion = WorkCompletion::EMPTY;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClientSession, Config, ServerSession};
+    use std::time::{Duration, Instant};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Goal: a message that finds no receive does not keep a connection from its end. Method: for messages of one packet and
+    /// of many, what is refused again and again brings nothing, on either side; what is received does.
+    #[test]
+    fn what_finds_no_receive_brings_nothing_however_often_it_comes() {
+        let mut server = ServerSession::bind("127.0.0.1:0", Config::default()).unwrap();
+        let address = server.local_addr();
+        let accepting = thread::spawn(move || server.accept(LONG));
+        let client = ClientSession::new(Config::default()).unwrap().connect(address).unwrap();
+        let server = accepting.join().unwrap().unwrap();
+        let [to, from] = [&client, &server].map(|endpoint| endpoint.channels().first().unwrap());
+        let both = || [to, from].map(|channel| channel.counters());
+        for len in [8, 100_000] {
+            let [block, room] = [&server, &client]
+                .map(|endpoint| endpoint.adapter().buffer(1, len).unwrap().at(0).unwrap());
+            let before = both().each_ref().map(arrivals);
+            let refused = || both().iter().map(|all| all.send_rnr_err + all.rcvd_rnr_err).sum();
+            let (start, first): (_, u64) = (Instant::now(), refused());
+            from.post_send(block).unwrap();
+            while refused() < first + 20 {
+                assert!(start.elapsed() < LONG, "it is not refused");
+                let _ = to.poll().unwrap();
+                let _ = from.poll().unwrap();
+            }
+            let after = both().each_ref().map(arrivals);
+            to.post_recv(room).unwrap();
+            while to.poll().unwrap().is_none() {
+                assert!(start.elapsed() < LONG, "it is not received");
+            }
+            let [received, _] = both().each_ref().map(arrivals);
+            assert_eq!((before, received > after[0]), (after, true), "{len} bytes");
+            from.drain().unwrap();
+        }
+    }
+}
