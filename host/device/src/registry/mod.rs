@@ -632,6 +632,10 @@ impl Registry {
     /// the answers time and says whether there is any left. To be called within
     /// [`Registry::try_with_group`], which keeps the group as it is meanwhile.
     ///
+    /// A list that was written over may leave a process out that sleeps and does not see it: one place more is asked than
+    /// there are members, and one that answers is a member. The kernel gives the probe for a place that there is not to
+    /// any socket.
+    ///
     /// Processes that do not answer, as a stopped one, get the places that are left: with one of
     /// them that is exact. `None` if the answers contradict each other.
     pub(crate) fn census(
@@ -640,8 +644,33 @@ impl Registry {
         mut ask: impl FnMut(u8, u32) -> io::Result<()>,
         mut wait: impl FnMut() -> bool,
     ) -> Option<Members> {
+        let mut members = members.to_vec();
+        loop {
+            let answers = self.ask_places(members.len(), &mut ask, &mut wait)?;
+            let before = members.len();
+            for slot in answers.iter().flatten() {
+                if !members.contains(slot) {
+                    members.push(*slot);
+                }
+            }
+            if members.len() == before {
+                return Self::places(&answers, &members);
+            }
+            if !wait() {
+                return Some(members); // The next one begins with them.
+            }
+        }
+    }
+
+    /// Asks so many places and one more; says which live devices have answered.
+    fn ask_places(
+        &self,
+        count: usize,
+        ask: &mut impl FnMut(u8, u32) -> io::Result<()>,
+        wait: &mut impl FnMut() -> bool,
+    ) -> Option<Vec<Option<SlotId>>> {
         let Census { nonce: current, seen } = &self.memory.census;
-        let seen = seen.get(..members.len())?;
+        let seen = seen.get(..=count).or_else(|| seen.get(..count))?;
         seen.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         let nonce = u32::try_from(clock::now_ns() & 0xffff_ffff).unwrap_or(0);
         current.store(nonce, Ordering::Release);
@@ -651,7 +680,21 @@ impl Registry {
         let answers = || seen.iter().map(|place| place.load(Ordering::Acquire));
         while answers().any(|answer| answer == 0) && wait() {}
         current.store(0, Ordering::Release);
-        let found: Vec<_> = answers().map(|answer| answer.checked_sub(1).map(SlotId)).collect();
+        let mut is_alive = self.liveness();
+        let slots = answers().map(|answer| answer.checked_sub(1).map(SlotId));
+        Some(slots.map(|slot| slot.filter(|slot| is_alive(*slot))).collect())
+    }
+
+    /// The places of members, by what was answered at each place.
+    fn places(answers: &[Option<SlotId>], members: &[SlotId]) -> Option<Members> {
+        if let Some(all) = answers.iter().copied().collect::<Option<Members>>() {
+            // Where one answers again the places have come to an end.
+            let again = |(place, slot): (usize, &SlotId)| all.iter().take(place).any(|s| s == slot);
+            let end = all.iter().enumerate().position(again).unwrap_or(all.len());
+            let (places, beyond) = all.split_at(end);
+            return beyond.iter().all(|slot| places.contains(slot)).then(|| places.to_vec());
+        }
+        let found = answers.get(..members.len())?;
         let mut silent = members.iter().filter(|member| !found.contains(&Some(**member))).copied();
         let all: Option<Members> =
             found.iter().map(|slot| slot.or_else(|| silent.next())).collect();
@@ -1117,12 +1160,57 @@ mod tests {
         let contradictory = first.census(
             &members,
             |place, nonce| {
-                first.answer(place, nonce);
+                let there = if place == 2 { &second } else { &first };
+                there.answer(place, nonce);
                 Ok(())
             },
             || false,
         );
         assert_eq!(contradictory, None);
+    }
+
+    /// Goal: a census finds a socket that the list leaves out, and none where the list has one that is not there. Method:
+    /// each list that nonsense can leave, for each number of sockets.
+    #[test]
+    fn a_census_finds_the_sockets_there_are_whatever_the_list_says() {
+        let scratch = Scratch::new();
+        let devices = [(); 4].map(|()| scratch.join().unwrap());
+        let [a, b, c, d] = devices.each_ref().map(Registry::slot);
+        for sockets in [&devices[..1], &devices[..2], &devices[..3]] {
+            let there: Vec<_> = sockets.iter().map(Registry::slot).collect();
+            for list in [&[][..], &[a], &[c], &[b, a], &[a, b], &[b, a, d], &[d, c, b, a]] {
+                let ask = |place, nonce| {
+                    let any = sockets.first().unwrap(); // Of a place that there is not.
+                    sockets.get(usize::from(place)).unwrap_or(any).answer(place, nonce);
+                    Ok(())
+                };
+                let found = devices[3].census(list, ask, || true);
+                assert_eq!(found.as_ref(), Some(&there), "{list:?}");
+            }
+        }
+        // Without time it gets further each time.
+        let ask = |place, nonce| {
+            devices.get(usize::from(place)).unwrap_or(&devices[0]).answer(place, nonce);
+            Ok(())
+        };
+        let census = |list: &[SlotId]| devices[3].census(list, ask, || false).unwrap();
+        assert_eq!(census(&[b]), [b, a]);
+        assert_eq!(census(&[b, a]), [b, a, c]);
+    }
+
+    /// Goal: nonsense among the answers is none.
+    #[test]
+    fn a_census_believes_no_device_that_does_not_live() {
+        let scratch = Scratch::new();
+        let first = scratch.join().unwrap();
+        for nonsense in [2, 1000, u32::MAX] {
+            let ask = |place, nonce| {
+                first.answer(place, nonce);
+                first.memory.census.seen[1].store(nonsense, Ordering::Relaxed);
+                Ok(())
+            };
+            assert_eq!(first.census(&[first.slot()], ask, || false), Some(vec![first.slot()]));
+        }
     }
 
     /// Goal: a process that is stopped in the midst of a change blocks no other for ever, and those learn why.

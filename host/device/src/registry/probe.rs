@@ -3,7 +3,7 @@
 //! The kernel fills the place of a socket that was closed with the group's last. When several
 //! processes die at once the order is unknown, and steering goes wrong: nothing is lost, for
 //! packets are passed on, but that is slow. A process that has to pass on many takes a census: one probe
-//! for each place, answered in the registry by the process that gets it.
+//! for each place and one more, answered in the registry by the process that gets it.
 //!
 //! ```text
 //! | magic (4) | 0 (1) | destination queue pair: probe block, place (3) | nonce (4) |

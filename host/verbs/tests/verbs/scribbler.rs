@@ -78,6 +78,38 @@ fn registries_scribbled_over_hold_up_no_packets() {
     registries_scribbled_over(Path::Udp, name);
 }
 
+/// Goal: packets find a process that sleeps while the registry is written over, and does not see it. Method: every word
+/// is overwritten once; the kernel has the socket of one such process before this one's, and those of two behind.
+#[test]
+fn processes_that_sleep_are_found_though_the_registry_is_wiped_out() {
+    alone("scribbler::processes_that_sleep_are_found_though_the_registry_is_wiped_out", || {
+        let (path, context) = (Path::Udp, Path::Udp.context());
+        let registry = registry_of(std::process::id()).expect("it is open");
+        let len = usize::try_from(registry.metadata().expect("a file").len()).expect("small");
+        let mut agents = [(); 3].map(|()| Agent::start_over(path));
+        let sides = agents.each_mut().map(|agent| {
+            let side = setup(path).side(&context);
+            let _ = agent.connect_to(&side.qp, &setup(path));
+            (side, agent.memory())
+        });
+        let (_, last) = sides.last().expect("three");
+        let [first, .., end] = &mut agents;
+        let (from, _) = Agent::introduce(first, end, &setup(path));
+        let write = format!("write {} 0 9000 {} {}", from.index, last.addr, last.rkey.0);
+        for nonsense in [0, 0xff] {
+            // They go to sleep when nothing comes.
+            std::thread::sleep(ROUND);
+            registry.write_all_at(&vec![nonsense; len], 0).expect("its memory may be written");
+            for (side, far) in sides.iter().rev() {
+                side.qp.post(Work::write(side.buffer(&pattern(1, 9000)), *far)).expect("room");
+                assert_eq!(side.status(), WcStatus::Success, "{nonsense:#x}");
+            }
+            let [first, ..] = &mut agents;
+            assert_eq!(first.ask(&write), "Success", "{nonsense:#x}: two others");
+        }
+    });
+}
+
 /// Goal: nonsense at the sockets of the rendezvous keeps no newcomer out. Method: seeded messages of all lengths,
 /// and hellos that are nearly right, with descriptors of every wrong kind; on connections that stay, silent, and from
 /// every other process as fast as it can.
@@ -262,7 +294,7 @@ impl Scene {
 
 /// Queue pairs to neighbours that may be kept from their processor. Packets may get lost.
 fn setup(path: Path) -> Setup {
-    let timeout = if path == Path::Udp { 18 } else { 20 };
+    let timeout = if path == Path::Udp { 16 } else { 20 };
     Setup { timeout, ..Setup::default() }
 }
 
