@@ -28,24 +28,32 @@ unsafe extern "C" {
 /// As there, but that others may change the bytes meanwhile.
 #[inline(always)]
 pub unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
-    match len {
-        0 => {}
+    // The longer ones first: they are what most messages are copied in.
+    if len > 64 {
+        match len {
+            // SAFETY: the caller's promise; the pieces are no longer than `len`.
+            65..=256 => unsafe { copy_row(from, to, len) },
+            // SAFETY: the caller's promise.
+            _ => unsafe { copy_long(from, to, len) },
+        }
+    } else if len >= 32 {
+        // SAFETY: the caller's promise; the piece is no longer than `len`.
+        unsafe { copy_ends::<32>(from, to, len) }
+    } else if len >= 16 {
+        // SAFETY: the caller's promise; the piece is no longer than `len`.
+        unsafe { copy_ends::<16>(from, to, len) }
+    } else if len >= 8 {
+        // SAFETY: the caller's promise; the piece is no longer than `len`.
+        unsafe { copy_ends::<8>(from, to, len) }
+    } else if len >= 4 {
+        // SAFETY: the caller's promise; the piece is no longer than `len`.
+        unsafe { copy_ends::<4>(from, to, len) }
+    } else if len >= 2 {
+        // SAFETY: the caller's promise; the piece is no longer than `len`.
+        unsafe { copy_ends::<2>(from, to, len) }
+    } else if len == 1 {
         // SAFETY: the caller's promise.
-        1 => unsafe { copy_piece::<1>(from, to) },
-        // SAFETY: the caller's promise; the piece is no longer than `len`.
-        2..4 => unsafe { copy_ends::<2>(from, to, len) },
-        // SAFETY: the caller's promise; the piece is no longer than `len`.
-        4..8 => unsafe { copy_ends::<4>(from, to, len) },
-        // SAFETY: the caller's promise; the piece is no longer than `len`.
-        8..16 => unsafe { copy_ends::<8>(from, to, len) },
-        // SAFETY: the caller's promise; the piece is no longer than `len`.
-        16..32 => unsafe { copy_ends::<16>(from, to, len) },
-        // SAFETY: the caller's promise; the piece is no longer than `len`.
-        32..=64 => unsafe { copy_ends::<32>(from, to, len) },
-        // SAFETY: the caller's promise; the piece is no longer than `len`.
-        65..=256 => unsafe { copy_row(from, to, len) },
-        // SAFETY: the caller's promise.
-        _ => unsafe { copy_long(from, to, len) },
+        unsafe { copy_piece::<1>(from, to) }
     }
 }
 
@@ -108,10 +116,24 @@ pub unsafe fn copy_word(from: *const u8, to: *mut u8) {
 /// Eight bytes can be read from there.
 #[inline(always)]
 pub unsafe fn read_word(from: *const u8) -> u64 {
-    let mut word = [0; 8];
-    // SAFETY: the caller's promise, and a local of eight bytes.
-    unsafe { copy_word(from, word.as_mut_ptr()) };
-    u64::from_ne_bytes(word)
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let word: u64;
+        // SAFETY: eight bytes from where the caller may.
+        unsafe {
+            std::arch::asm!("mov {word}, qword ptr [{from}]",
+                from = in(reg) from, word = out(reg) word,
+                options(nostack, preserves_flags, readonly));
+        }
+        word
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        let mut word = [0; 8];
+        // SAFETY: the caller's promise, and a local of eight bytes.
+        unsafe { copy_word(from, word.as_mut_ptr()) };
+        u64::from_ne_bytes(word)
+    }
 }
 
 /// Copies the first and the last `N` bytes of `len`.

@@ -389,7 +389,7 @@ impl Regions {
 
     /// Holds the region with this key in place, for work of its owner, if it belongs to `domain`.
     /// Windows are for peers.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pin_local(&self, key: u32, domain: u32) -> Result<Pin<'_>, AccessError> {
         let pin = self.hold(key, domain)?;
         match pin.slot.under.load(Ordering::Relaxed) {
@@ -436,7 +436,7 @@ impl Regions {
     }
 
     /// Holds what this key names.
-    #[inline]
+    #[inline(always)]
     fn hold(&self, key: u32, domain: u32) -> Result<Pin<'_>, AccessError> {
         let slot = self.slot(key >> Self::TAG_BITS).ok_or(AccessError::UnknownKey)?;
         slot.users.fetch_add(1, Ordering::SeqCst);
@@ -783,7 +783,7 @@ pub(crate) struct Pin<'a> {
 
 impl Pin<'_> {
     /// The bytes `va..va + len`, if they lie in the region or window and it has these rights.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn range(
         &self,
         va: u64,
@@ -825,6 +825,7 @@ impl Pin<'_> {
     }
 
     /// Zeros to read, for local work.
+    #[cold]
     fn zeros(&self, len: usize, access: Access) -> Result<*mut u8, AccessError> {
         if access != Access::NONE {
             return Err(AccessError::Denied);
@@ -917,7 +918,11 @@ impl<'a> Grip<'a> {
     /// As [`Regions::pin_local`], but the pin lasts until another region is asked for.
     #[inline(always)]
     pub(crate) fn pin_local(&mut self, key: u32, domain: u32) -> Result<&Pin<'a>, AccessError> {
-        self.hold((key, domain), |regions| regions.pin_local(key, domain))
+        if !self.holds(&(key, domain)) {
+            self.let_go();
+            self.held = Some(((key, domain), self.regions.pin_local(key, domain)?));
+        }
+        self.pin()
     }
 }
 
@@ -930,7 +935,11 @@ impl<'a> Grip<'a, RemoteKey> {
         domain: u32,
         qp: Serial,
     ) -> Result<&Pin<'a>, AccessError> {
-        self.hold((key, domain, qp), |regions| regions.pin_remote(key, domain, qp))
+        if !self.holds(&(key, domain, qp)) {
+            self.let_go();
+            self.held = Some(((key, domain, qp), self.regions.pin_remote(key, domain, qp)?));
+        }
+        self.pin()
     }
 }
 
@@ -940,15 +949,12 @@ impl<'a, K: PartialEq> Grip<'a, K> {
     }
 
     #[inline(always)]
-    fn hold(
-        &mut self,
-        asked: K,
-        pin: impl FnOnce(&'a Regions) -> Result<Pin<'a>, AccessError>,
-    ) -> Result<&Pin<'a>, AccessError> {
-        if !matches!(&self.held, Some((held, _)) if *held == asked) {
-            self.let_go();
-            self.held = Some((asked, pin(self.regions)?));
-        }
+    fn holds(&self, asked: &K) -> bool {
+        matches!(&self.held, Some((held, _)) if held == asked)
+    }
+
+    #[inline(always)]
+    fn pin(&self) -> Result<&Pin<'a>, AccessError> {
         self.held.as_ref().map(|(_, pin)| pin).ok_or(AccessError::UnknownKey)
     }
 

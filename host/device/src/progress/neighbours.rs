@@ -16,7 +16,7 @@ use crate::link::peer_cache::{Addresses, Departed, datagram_len};
 use crate::link::shm::doorbell::PeerDoorbell;
 use crate::link::shm::handshake::{Handshake, Meeting};
 use crate::link::shm::link::{
-    Copied, EagerRecord, MessageBytes, PeerId, Seen, Segment, ShmLink, Taken,
+    Copied, EagerRecord, InRing, MessageBytes, PeerId, Seen, Segment, ShmLink, Taken,
 };
 use crate::memory::export::{ACCESS_MAX, Exports};
 use crate::memory::peer_page;
@@ -310,14 +310,7 @@ impl Port {
             } else {
                 grip.let_go(); // Before anything that may wait for pins.
                 let caller = Caller { can_wait, poll_buffer: poll_buffer.as_deref_mut() };
-                inner.on_eager(
-                    &eager,
-                    MessageBytes::InRing(held.near()),
-                    shm_link,
-                    caller,
-                    || self.links.now(),
-                    &self.links,
-                )
+                self.give_unusual(inner, &eager, held.near(), shm_link, caller)
             };
             shm_receiver.release(held);
             published += took.published;
@@ -345,6 +338,20 @@ impl Port {
         let mut clock = Clock::new();
         let mut seat = Seated { port: self, number, inner, clock: &mut clock, poll_buffer: None };
         waiting.release(&mut seat, Given { published, only_served }, Driver::Program);
+    }
+
+    /// Gives a queue pair an eager header that asks for more than most do. Not inlined, for the sake of those.
+    #[inline(never)]
+    fn give_unusual(
+        &self,
+        inner: &mut QpInner,
+        eager: &EagerHeader,
+        near: InRing<'_>,
+        shm_link: &ShmLink,
+        caller: Caller<'_, '_>,
+    ) -> Took {
+        let message = MessageBytes::InRing(near);
+        inner.on_eager(eager, message, shm_link, caller, || self.links.now(), &self.links)
     }
 
     /// Takes what the links have; says whether there was something, and whether it completed work.

@@ -109,7 +109,7 @@ impl AckPolicy {
 
     /// `count` messages have completed work; an acknowledgement is owed, `plain` if it is one of what went
     /// well.
-    #[inline]
+    #[inline(always)]
     pub fn on_owed(&mut self, count: u32, plain: bool) -> Listing {
         match self.ack_cost {
             AckCost::Packets => {

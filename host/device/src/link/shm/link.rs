@@ -827,7 +827,6 @@ impl<'a> TxBatch<'a> {
         let Form { by_reference, more } = form;
         let note = if by_reference { NOTE_EAGER | NOTE_BY_REFERENCE } else { NOTE_EAGER };
         let Reservation { start, bytes, len, .. } = reservation;
-        let first = len.min(FIRST_BYTES);
         for (at, word) in eager.into_iter().enumerate() {
             let place = start.cast::<AtomicU64>().wrapping_add(at);
             // SAFETY: the reservation begins with room for the eager header (rules 1 and 3), right behind a mark, with
@@ -836,14 +835,19 @@ impl<'a> TxBatch<'a> {
         }
         // SAFETY: `EagerHeader::LEN` bytes lie within the reservation's (rule 1).
         let body = unsafe { start.add(EagerHeader::LEN) };
-        // The bytes of the first line by themselves: those of the next may have to wait for theirs.
-        // SAFETY: `len` bytes are borrowed or pinned, and the reservation has room for them; what is
-        // registered never lies in a ring (rules 1 and 3).
-        unsafe { copy_short(bytes, body, first) };
-        // SAFETY: `first <= len` (rule 1).
-        let rest = unsafe { body.add(first) };
-        // SAFETY: as for the first.
-        unsafe { copy_short(bytes.wrapping_add(first), rest, len - first) };
+        match len.checked_sub(FIRST_BYTES) {
+            // SAFETY: `len` bytes are borrowed or pinned, and the reservation has room for them; what is
+            // registered never lies in a ring (rules 1 and 3).
+            None => unsafe { copy_short(bytes, body, len) },
+            // The bytes of the first line by themselves: those of the next may have to wait for theirs.
+            Some(rest) => {
+                // SAFETY: as above, of the first of them.
+                unsafe { copy_short(bytes, body, FIRST_BYTES) };
+                let (from, to) = (bytes.wrapping_add(FIRST_BYTES), body.wrapping_add(FIRST_BYTES));
+                // SAFETY: as above, of those behind them.
+                unsafe { copy_short(from, to, rest) };
+            }
+        }
         self.budget -= 1;
         self.emitted += 1;
         let ring = &self.shm_link.outgoing;

@@ -297,9 +297,10 @@ impl Outgoing<'_> {
         tx_batch: &mut TxBatch<'_>,
         grip: &mut Grip<'_>,
     ) -> Option<()> {
-        let (SendKind::Send { imm }, SendTo::Peer) = (work.kind, work.to) else {
+        let (SendKind::Send { imm }, SendTo::Peer) = (&work.kind, &work.to) else {
             return None;
         };
+        let imm = *imm;
         let request = |len| Request {
             kind: SendKind::Send { imm },
             to: To::Peer,
