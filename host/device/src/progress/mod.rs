@@ -128,7 +128,8 @@ impl RxSocket {
             return None;
         };
         // A socket that will not be told goes on as before, and the next arrivals tell it again.
-        let _ = match self.reception.on_arrival(received.segment.is_some()) {
+        let datagrams = received.segment.map_or(1, |segment| received.len.div_ceil(segment.max(1)));
+        let _ = match self.reception.on_arrival(datagrams) {
             Switch::Nothing => Ok(()),
             Switch::GroOn => socket.set_gro(true),
             Switch::GroOff => socket.set_gro(false),

@@ -3,7 +3,8 @@
 //! With GRO the kernel hands over a burst in one call, and says how long its datagrams are; asking
 //! for that makes each call a quarter dearer. A program that waits for one small message after the
 //! other pays this for nothing. So GRO is switched off when datagrams come one at a time, each after
-//! the socket was empty, and on again when several wait.
+//! the socket was empty, and on again when several wait. Two at once say nothing: an answer takes an
+//! acknowledgement along now and then.
 
 /// How many datagrams in a row have to come alone before GRO is switched off.
 const SINGLES_MIN: u32 = 64;
@@ -79,13 +80,16 @@ impl Reception {
         }
     }
 
-    /// There was a datagram, or a burst of them.
+    /// There was a burst of so many datagrams, or one.
     #[inline]
-    pub(crate) fn on_arrival(&mut self, burst: bool) -> Switch {
-        let alone = self.empty && !burst;
-        self.empty = false;
+    pub(crate) fn on_arrival(&mut self, datagrams: usize) -> Switch {
+        let was_empty = std::mem::replace(&mut self.empty, false);
         self.run += 1;
-        self.singles = if alone { self.singles + 1 } else { 0 };
+        match (was_empty, datagrams) {
+            (true, ..2) => self.singles += 1,
+            (true, 2) => {}
+            (_, _) => self.singles = 0,
+        }
         match self.mode {
             Mode::Bursts if self.singles >= SINGLES_MIN => {
                 self.mode = Mode::LastBursts;
@@ -107,7 +111,7 @@ mod tests {
 
     fn alone(reception: &mut Reception) -> Switch {
         reception.on_nothing();
-        reception.on_arrival(false)
+        reception.on_arrival(1)
     }
 
     #[test]
@@ -127,9 +131,26 @@ mod tests {
         let mut reception = Reception::new(true);
         for _ in 0..10 * SINGLES_MIN {
             reception.on_nothing();
-            assert_eq!(reception.on_arrival(false), Switch::Nothing);
-            assert_eq!(reception.on_arrival(true), Switch::Nothing);
+            assert_eq!(reception.on_arrival(1), Switch::Nothing);
+            assert_eq!(reception.on_arrival(3), Switch::Nothing);
         }
+    }
+
+    /// Goal: a conversation of which every fourth message takes an acknowledgement along is one of single datagrams; one
+    /// of pairs alone is none.
+    #[test]
+    fn two_at_once_say_nothing() {
+        let mut reception = Reception::new(true);
+        let pair = |reception: &mut Reception| {
+            reception.on_nothing();
+            reception.on_arrival(2)
+        };
+        (0..10 * SINGLES_MIN).for_each(|_| assert_eq!(pair(&mut reception), Switch::Nothing));
+        let mut switches = (0..2 * SINGLES_MIN).map(|at| match at % 4 {
+            0 => pair(&mut reception),
+            _ => alone(&mut reception),
+        });
+        assert!(switches.any(|switch| switch == Switch::GroOff));
     }
 
     #[test]
@@ -143,7 +164,7 @@ mod tests {
             assert_eq!(alone(&mut reception), Switch::Nothing);
             assert_eq!(reception.mode(), Mode::LastBursts);
         }
-        while reception.on_arrival(false) == Switch::Nothing {}
+        while reception.on_arrival(1) == Switch::Nothing {}
         assert_eq!(reception.mode(), Mode::Bursts);
     }
 
@@ -153,9 +174,9 @@ mod tests {
         while alone(&mut reception) == Switch::Nothing {}
         reception.on_nothing();
         for _ in 1..RUN_MAX {
-            assert_eq!(reception.on_arrival(false), Switch::Nothing);
+            assert_eq!(reception.on_arrival(1), Switch::Nothing);
         }
-        assert_eq!(reception.on_arrival(false), Switch::GroOn);
+        assert_eq!(reception.on_arrival(1), Switch::GroOn);
         assert_eq!(reception.mode(), Mode::Bursts);
     }
 }
