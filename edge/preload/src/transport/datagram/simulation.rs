@@ -584,6 +584,8 @@ impl World {
         if !self.may.scribble && !self.may.lose && !self.may.turn {
             self.check();
         }
+        let is_level = |receiver: &Receiver| receiver.mailbox.is_level();
+        assert!(self.may.scribble || self.receivers.iter().all(is_level), "more comes than is sent");
     }
 
     /// Nothing more is sent: all that was is received in the end, but for what was dropped.

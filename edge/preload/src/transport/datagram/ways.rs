@@ -428,7 +428,9 @@ mod tests {
         let about = About { cookie, inode: 8, port: 9, domain: libc::AF_INET, is_v6_only: false };
         let made = Mailbox::make(&file, &about, 1 << 17);
         std::fs::remove_file(path).expect("it is there");
-        Way::new(made.expect("a mailbox"), 1, source()).expect("a way")
+        let mailbox = made.expect("a mailbox");
+        mailbox.let_senders(0, 0);
+        Way::new(mailbox, 1, source()).expect("a way")
     }
 
     fn source() -> SocketAddr {
@@ -474,5 +476,21 @@ mod tests {
         ways.0.iter().filter_map(Way::sender).for_each(Sender::doubt);
         ways.gave(refused, false, None);
         assert_eq!(given(&ways), [1, 0]);
+    }
+
+    /// Goal: what a sender takes back, because it was for another mailbox, has not come here either, so that no record passes
+    /// what is still to come.
+    #[test]
+    fn what_was_for_another_mailbox_has_not_come() {
+        let mut ways = Ways(vec![way("another", 7), way("another", 8)]);
+        for _ in 0..2 {
+            let guessed = counted(&mut ways);
+            ways.gave(guessed, true, None);
+            ways.0.iter().for_each(|way| way.mailbox.settle(|| Some(1)));
+        }
+        comes(&ways);
+        assert!(ways.settle());
+        assert_eq!(given(&ways), [2, 0]);
+        assert!(ways.0.iter().all(|way| way.mailbox.is_level()));
     }
 }

@@ -545,6 +545,7 @@ impl Mailbox {
         }
         if let Some(sender) = self.sender(front.sender) {
             sender.taken.store(earlier(front.before, sender.given()), Ordering::Release);
+            sender.level();
         }
         consumer.blocked_ns.store(0, Ordering::Relaxed);
         true

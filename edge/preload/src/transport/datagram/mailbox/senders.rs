@@ -127,7 +127,20 @@ impl Sender {
     pub(crate) fn gave_not(&self, count: u32) {
         if count > 0 {
             self.given.fetch_sub(count, Ordering::AcqRel);
+            self.level();
         }
+    }
+
+    /// No more have come than it has given, which may have been taken for come before it was known that they were not for
+    /// this socket. Called after each of the two has changed so that it may be otherwise: of a reader and a sender that do so
+    /// at the same time, the one sees what the other has done.
+    pub(super) fn level(&self) {
+        fence(Ordering::SeqCst);
+        let down = |taken: u32| {
+            let given = self.given();
+            is_behind(given, taken).then_some(given)
+        };
+        let _ = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
     }
 
     pub(crate) fn expects(&self) -> Expects {
@@ -183,6 +196,11 @@ impl Sender {
             self.confirmed.store(0, Ordering::Release);
         }
     }
+}
+
+/// Whether a count is less than another one; both wrap.
+fn is_behind(count: u32, other: u32) -> bool {
+    count.wrapping_sub(other).cast_signed() < 0
 }
 
 const V6: u32 = 1 << 16;
@@ -361,18 +379,20 @@ impl Mailbox {
         let empty_ns = empty_ns();
         for (sender, before) in header.senders.iter().take(used).zip(before) {
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-            let settled = before.zip(empty_ns).filter(|(seen, now_ns)| {
-                before == sender.seen() && sender.is_still(*seen, *now_ns)
-            });
-            if settled.is_some() {
+            let still =
+                before.zip(empty_ns).filter(|(seen, now_ns)| sender.is_still(*seen, *now_ns));
+            if let Some((Seen { given, .. }, _)) = still {
                 // A reader may have noted one of another sender's late that was entered there before.
                 sender.doubt();
-            }
-            if let Some((Seen { excess, given, .. }, _)) = settled
-                && sender.excess.compare_exchange(excess, 0, o, r).is_ok()
-            {
+                // Before it is settled: what the sender takes back from then on, it takes off here as well.
                 sender.taken.store(given, Ordering::Release);
-            } else if sender.is_unsettled() {
+                fence(Ordering::SeqCst);
+            }
+            let is_settled = still.is_some_and(|(seen, _)| {
+                before == sender.seen()
+                    && sender.excess.compare_exchange(seen.excess, 0, o, r).is_ok()
+            });
+            if !is_settled && sender.is_unsettled() {
                 is_unsettled.store(1, Ordering::Release);
             }
         }
@@ -428,9 +448,9 @@ impl Mailbox {
             // Senders do not count what goes by way of the network.
             return true;
         }
-        let (given, taken) = (sender.given(), sender.taken.load(Ordering::Relaxed));
         let excess = sender.excess.load(Ordering::Relaxed);
-        if taken == given {
+        let up = |taken: u32| is_behind(taken, sender.given()).then(|| taken.wrapping_add(1));
+        if sender.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, up).is_err() {
             // More than it has sent: another socket sends under the same address, or it was sent before it was entered.
             let (o, up) = (Ordering::Relaxed, excess.saturating_add(1));
             if excess >= 0
@@ -441,7 +461,7 @@ impl Mailbox {
             }
             return true;
         }
-        sender.taken.store(taken.wrapping_add(1), Ordering::Release);
+        sender.level();
         // As long as it is not settled, this may be one from before: it counts for the records that are here, if any.
         let is_proof = excess >= 0 && sender.confirmed.load(Ordering::Relaxed) != AMBIGUOUS;
         if let Some(proven) = proven.filter(|_| is_proof) {
@@ -474,6 +494,15 @@ impl Mailbox {
             };
             sender.expects.store(expects_number(expects), Ordering::Release);
         }
+    }
+
+    /// Whether no more has come of any sender than it has given, as far as that is known.
+    #[cfg(test)]
+    pub(crate) fn is_level(&self) -> bool {
+        self.header().senders.iter().all(|sender| {
+            let taken = sender.taken.load(Ordering::Acquire);
+            sender.is_unsettled() || !is_behind(sender.given(), taken)
+        })
     }
 
     /// Whether a sender of that address is known here.
