@@ -271,10 +271,12 @@ impl Wait for Receiving<'_> {
         };
         self.outcome = kernel::sleep_until_readable(socket, fd, budget)
             .and_then(|()| from_kernel(socket, fd, request, request.flags, true));
-        drop(sleeper);
+        // While other readers see that a thread sleeps: none takes it that all has come that the kernel has brought.
         if let Ok(arrival) = &self.outcome {
             take_note(socket, fd, request, arrival);
         }
+        drop(sleeper);
+        settle(socket, fd);
         Rest::Answered(())
     }
 
@@ -690,6 +692,16 @@ fn take_note(socket: &SocketRef, fd: c_int, request: Request<'_>, arrival: &Arri
         }
         None if !request.peeks() => meet(socket, fd, arrival),
         None => {}
+    }
+}
+
+/// The calling thread, which has slept, is awake: what it could not do for senders meanwhile.
+fn settle(socket: &Socket, fd: c_int) {
+    if let Some(inbox) = attachment::inbox(socket, fd)
+        && inbox.mailbox.is_unsettled()
+        && let Some(_held) = inbox.mailbox.hold_readers()
+    {
+        order::settle(&inbox.mailbox, || has_none(fd).then(raw::now_ns));
     }
 }
 

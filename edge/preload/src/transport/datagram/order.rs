@@ -75,9 +75,10 @@ pub(super) fn next<K: KernelQueue>(
     Err(Errno::AGAIN)
 }
 
-/// Sees to it that senders may use the mailbox that have begun by sending through the kernel.
+/// Sees to it that senders may use the mailbox that have begun by sending through the kernel. `empty_ns`: the time, if its
+/// queue is empty by now. The readers' lock is held.
 #[inline]
-fn settle(mailbox: &Mailbox, empty_ns: impl FnOnce() -> Option<u64>) {
+pub(super) fn settle(mailbox: &Mailbox, empty_ns: impl FnOnce() -> Option<u64>) {
     if mailbox.wants_to_settle() {
         mailbox.settle(empty_ns);
     }

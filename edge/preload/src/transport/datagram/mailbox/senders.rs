@@ -340,12 +340,18 @@ impl Mailbox {
         is_unsettled.store(1, Ordering::Release);
     }
 
+    /// Whether a sender may not be settled.
+    #[inline]
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.header().consumer.is_unsettled.load(Ordering::Acquire) != 0
+    }
+
     /// Whether [`Self::settle`] has something to do: it costs a call of the kernel's, so not at every datagram for long. The
     /// readers' lock is held.
     #[inline]
     pub(crate) fn wants_to_settle(&self) -> bool {
-        let Consumer { is_unsettled, looks, .. } = &self.header().consumer;
-        if is_unsettled.load(Ordering::Acquire) == 0 {
+        let Consumer { looks, .. } = &self.header().consumer;
+        if !self.is_unsettled() || self.has_sleeper() {
             return false;
         }
         let count = looks.load(Ordering::Relaxed).wrapping_add(1);
@@ -365,7 +371,9 @@ impl Mailbox {
 
     /// If the kernel's queue is empty, all has come that senders have given to it, as it brings datagrams of this host before the
     /// call returns that sends them: from now on it is known what comes of which. What a sender is giving meanwhile may have
-    /// come or not, so such a sender has to wait. `empty_ns`: the time, if the queue is empty. The readers' lock is held.
+    /// come or not, so such a sender has to wait. And a thread that the kernel has woken has what it was woken with for a while
+    /// before it notes it, in which the queue is empty: it sleeps until it has noted it, which takes the lock. `empty_ns`: the
+    /// time, if the queue is empty. The readers' lock is held.
     #[cold]
     pub(crate) fn settle(&self, empty_ns: impl FnOnce() -> Option<u64>) {
         let header = self.header();
@@ -377,6 +385,9 @@ impl Mailbox {
             header.senders.get(at).filter(|_| at < used).and_then(Sender::seen)
         });
         let empty_ns = empty_ns();
+        // After the look at the queue: what is there no more has been taken by a thread that slept before.
+        fence(Ordering::SeqCst);
+        let empty_ns = empty_ns.filter(|_| !self.has_sleeper());
         for (sender, before) in header.senders.iter().take(used).zip(before) {
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
             let still =
@@ -585,6 +596,7 @@ mod tests {
     #[test]
     fn a_sender_is_settled_where_its_first_process_has_ended() {
         let mailbox = mailbox("ended");
+        mailbox.let_senders(0, 0);
         let place = enter(&mailbox, 1);
         let sender = mailbox.entered(place).expect("an entry");
         sender.process.store(0, Ordering::Relaxed);
@@ -601,6 +613,7 @@ mod tests {
     #[test]
     fn a_late_note_confirms_no_other_sender() {
         let mailbox = mailbox("late");
+        mailbox.let_senders(0, 0);
         let first = enter(&mailbox, 1);
         mailbox.leave(first);
         let second = enter(&mailbox, 2);
@@ -621,6 +634,7 @@ mod tests {
     #[test]
     fn a_sender_that_was_killed_in_the_call_is_settled_in_time() {
         let mailbox = mailbox("killed");
+        mailbox.let_senders(0, 0);
         let sender = mailbox.entered(enter(&mailbox, 1)).expect("an entry");
         let mut now = 1;
         sender.gives();
@@ -638,6 +652,28 @@ mod tests {
         mailbox.settle(|| None);
         assert!(sender.is_unsettled());
         mailbox.settle(|| Some(now));
+        assert!(!sender.is_unsettled());
+    }
+
+    /// Goal: what a thread that slept has taken out of the kernel's queue, and has not noted yet, has not come.
+    #[test]
+    fn no_sender_is_settled_while_a_thread_sleeps() {
+        let mailbox = mailbox("asleep");
+        mailbox.let_senders(0, 0);
+        let sender = mailbox.entered(enter(&mailbox, 1)).expect("an entry");
+        sender.gives();
+        sender.gave(1);
+        let is_known = mailbox.doze_to_read().expect("nothing is here");
+        assert!(!mailbox.wants_to_settle());
+        mailbox.settle(|| Some(1));
+        assert!(sender.is_unsettled() && mailbox.is_unsettled());
+        mailbox.awake_to_read(is_known);
+        assert!(mailbox.wants_to_settle());
+        // One that falls asleep while the queue is looked at may have what was there.
+        mailbox.settle(|| mailbox.doze_to_read().map(|_| 1));
+        assert!(sender.is_unsettled());
+        mailbox.awake_to_read(is_known);
+        mailbox.settle(|| Some(1));
         assert!(!sender.is_unsettled());
     }
 }

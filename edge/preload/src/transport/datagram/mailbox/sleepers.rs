@@ -91,6 +91,12 @@ impl Mailbox {
         }
     }
 
+    /// Whether an owner sleeps, or holds senders off.
+    #[inline]
+    pub(super) fn has_sleeper(&self) -> bool {
+        self.header().published.word.load(Ordering::Acquire) & SLEEPERS != 0
+    }
+
     /// A sleeper has woken up, or a hold has ended.
     pub(crate) fn awake(&self) {
         let down = |now: u64| (now & SLEEPERS > 0).then(|| now - 1);
