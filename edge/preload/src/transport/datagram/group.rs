@@ -74,9 +74,15 @@ struct Member {
     is_open: bool,
     /// Datagrams that were given to the kernel before it was known whether it expects them.
     guessed: u32,
+    /// The last one is counted there.
+    is_counted: bool,
 }
 
 impl Member {
+    fn new(way: Way, place: Place) -> Self {
+        Self { way, place, is_listed: false, is_open: false, guessed: 0, is_counted: false }
+    }
+
     fn entry(&self) -> Option<&Sender> {
         self.way.mailbox.entered(self.place)
     }
@@ -107,11 +113,14 @@ impl Member {
             return true;
         }
         let Some(sender) = self.way.sender() else { return true };
-        match self.expects() {
+        let is_for_it = match self.expects() {
             Expects::Unknown if !self.is_by_network() => return false,
-            Expects::Unknown | Expects::Nothing => sender.gave_not(self.guessed),
-            Expects::All if self.is_by_network() => sender.gave_not(self.guessed),
-            Expects::All => {}
+            Expects::Unknown | Expects::Nothing => false,
+            Expects::All => !self.is_by_network(),
+        };
+        if !is_for_it {
+            sender.gave_not(self.guessed);
+            self.is_counted = false;
         }
         self.guessed = 0;
         true
@@ -121,22 +130,16 @@ impl Member {
     fn count(&mut self) {
         self.settle();
         let expects = self.expects();
-        if expects == Expects::Nothing || self.is_by_network() || !self.way.gives() {
-            return;
-        }
-        self.guessed += u32::from(expects == Expects::Unknown);
+        self.is_counted = expects != Expects::Nothing && !self.is_by_network() && self.way.gives();
+        self.guessed += u32::from(self.is_counted && expects == Expects::Unknown);
     }
 
     /// It has not.
     fn uncount(&mut self) {
-        let Some(sender) = self.way.sender() else { return };
-        match self.expects() {
-            Expects::Nothing => {}
-            Expects::All => sender.gave_not(1),
-            Expects::Unknown => {
-                self.guessed = self.guessed.saturating_sub(1);
-                sender.gave_not(1);
-            }
+        let is_counted = std::mem::take(&mut self.is_counted);
+        if let Some(sender) = self.way.sender().filter(|_| is_counted) {
+            self.guessed = self.guessed.saturating_sub(1);
+            sender.gave_not(1);
         }
     }
 }
@@ -333,7 +336,7 @@ impl Group {
             for from in [Shows::Nothing, Shows::Groups] {
                 way.mailbox.set_shows(from, Shows::Wanted);
             }
-            self.members.push(Member { way, place, is_listed: false, is_open: false, guessed: 0 });
+            self.members.push(Member::new(way, place));
         }
         self.members.sort_by_key(|member| member.way.mailbox.cookie());
     }
@@ -490,3 +493,52 @@ impl Group {
 
 /// By which interface a socket sends to groups is not known.
 pub(super) const BY_UNKNOWN: u64 = u64::MAX;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::super::mailbox::Sent;
+    use super::super::ways::tests::{source, way};
+    use super::*;
+
+    const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
+
+    fn member(of: &str) -> Member {
+        let way = way(of, 7);
+        let place = way.mailbox.enter(1, source(), Some(GROUP)).expect("a place");
+        Member::new(way, place)
+    }
+
+    fn given(member: &Member) -> u32 {
+        member.way.sender().map_or(0, Sender::given)
+    }
+
+    /// Goal: a datagram that the kernel refuses is taken off a member where it was counted, and nowhere else, whatever the
+    /// member has said meanwhile.
+    #[test]
+    fn a_refused_datagram_is_taken_off_the_members_that_count_it() {
+        let mut member = member("uncounted");
+        let says = |member: &Member, expects| member.way.mailbox.expect(|_, _| expects);
+        member.count();
+        assert_eq!((given(&member), member.guessed), (1, 1));
+        // Refused while it is known to be for another: then it is taken off with the others that were.
+        says(&member, Some(false));
+        member.uncount();
+        assert_eq!((given(&member), member.guessed), (0, 0));
+        says(&member, Some(true));
+        member.count();
+        assert_eq!(given(&member), 1);
+        // It is not for this one, and is by the time at which it is refused.
+        says(&member, Some(false));
+        member.count();
+        says(&member, Some(true));
+        member.uncount();
+        assert_eq!(given(&member), 1);
+        // By the network: not counted either.
+        member.way.mailbox.note(source(), Sent::Group(GROUP, LOOPBACK + 1));
+        member.count();
+        member.uncount();
+        assert_eq!(given(&member), 1);
+    }
+}

@@ -411,7 +411,7 @@ impl Way {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::ffi::CString;
     use std::net::Ipv4Addr;
 
@@ -420,7 +420,8 @@ mod tests {
     use super::super::mailbox::{About, Sent};
     use super::*;
 
-    fn way(of: &str, cookie: u64) -> Way {
+    /// A way to a new mailbox of that number.
+    pub(crate) fn way(of: &str, cookie: u64) -> Way {
         let name = format!("adverb-ways-{of}-{cookie}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let text = CString::new(path.to_str().expect("a path")).expect("a path");
@@ -433,7 +434,8 @@ mod tests {
         Way::new(mailbox, 1, source()).expect("a way")
     }
 
-    fn source() -> SocketAddr {
+    /// Where the sender of [`way`] is.
+    pub(crate) fn source() -> SocketAddr {
         SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 5)
     }
 
