@@ -125,10 +125,23 @@ pub(crate) fn poll_unfiltered(
     let mut budget = Budget::new(limits, seen);
     let looks = if is_mixed || is_due(&known, budget.start().start_ns()) { every } else { 0 };
     let is_look = limit_ns == Some(0);
-    let (slept, asked) = (Ok(0), None);
-    let mut call =
-        Polling { fds, known, mask, waiting, has_streams, every, looks, is_look, slept, asked };
-    answer_of(wait_loop::wait(budget, &mut call))
+    let (has_asked, slept, asked) = (false, Ok(0), None);
+    answer_of(wait_loop::wait(
+        budget,
+        &mut Polling {
+            fds,
+            known,
+            mask,
+            waiting,
+            has_streams,
+            every,
+            looks,
+            is_look,
+            has_asked,
+            slept,
+            asked,
+        },
+    ))
 }
 
 /// What `poll` and `select` say of a wait.
@@ -152,6 +165,8 @@ struct Polling<'a> {
     looks: usize,
     /// The call does not wait.
     is_look: bool,
+    /// The last look, or the sleep before it, asked the kernel.
+    has_asked: bool,
     /// What the kernel said of the last sleep, and of the descriptors then.
     slept: Result<usize, Errno>,
     asked: Option<Few<libc::pollfd>>,
@@ -166,6 +181,7 @@ impl Wait for Polling<'_> {
         let mut each = self.known.iter().zip(&*self.fds);
         let is_eager = each.any(|(known, fd)| known.waits_for_kernel(fd));
         let kernel = is_eager || self.looks >= self.every || self.is_look;
+        self.has_asked = kernel;
         self.looks = if kernel { 0 } else { self.looks + self.fds.len() };
         let asked = kernel.then(|| ask_now(self.fds, &self.known));
         let count = look(self.fds, &mut self.known, asked, self.waiting);
@@ -241,7 +257,19 @@ impl Wait for Polling<'_> {
             return Some(Err(error));
         }
         // What the kernel has said is still true of its own.
+        self.has_asked = self.asked.is_some();
         let count = look(self.fds, &mut self.known, self.asked.take(), self.waiting);
+        (count > 0).then_some(Ok(count))
+    }
+
+    /// Senders without a mailbox are heard of by the kernel alone, and a short limit leaves no time for the look at it.
+    fn last_look(&mut self) -> Option<Self::Answer> {
+        let is_datagram = |known: &Known| matches!(known, Known::Datagram(_));
+        if self.has_asked || !self.known.iter().any(is_datagram) {
+            return None;
+        }
+        let asked = ask_now(self.fds, &self.known);
+        let count = look(self.fds, &mut self.known, Some(asked), self.waiting);
         (count > 0).then_some(Ok(count))
     }
 }

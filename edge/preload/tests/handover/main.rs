@@ -128,6 +128,12 @@ fn datagrams_stay_in_order_when_a_mailbox_takes_over() {
     succeeds("order", &[&SHARED, &SLEEPING], &[""]);
 }
 
+/// Goal: a program that waits for short times only hears of what memory does not say.
+#[test]
+fn short_waits_hear_what_only_the_kernel_knows() {
+    succeeds("limits", &[&PATIENT], &["poll", "select"]);
+}
+
 /// Goal: a sender that never lets its receiver catch up gets to its mailbox as well.
 #[test]
 fn a_flood_of_datagrams_gets_to_the_mailbox() {
