@@ -747,7 +747,7 @@ const SHORT_BYTES: usize = 2 * line::LINE_BYTES;
 const RESTART_UNITS: u64 = 512;
 
 /// How long a record waits for what the kernel does not bring.
-pub(super) const BLOCKED_MAX_NS: u64 = 20_000_000;
+const BLOCKED_MAX_NS: u64 = 20_000_000;
 
 /// After so many datagrams from the ring those in the kernel's queue have their turn.
 const OTHERS_TURN: u32 = 128;

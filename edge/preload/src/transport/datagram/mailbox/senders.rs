@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 use adverb_shm::alive;
 
-use super::records::BLOCKED_MAX_NS;
 use super::{Consumer, LOOPBACK, Mailbox, SENDERS_MAX};
 use crate::base::thread::Here;
 
@@ -166,7 +165,7 @@ impl Sender {
     }
 
     /// Whether it is giving nothing just now. A process that is killed within the call never says that it has given it: where
-    /// nothing has changed for as long as a record waits for what is missing, nothing is under way. The readers' lock is held.
+    /// nothing has changed for long, nothing is under way. The readers' lock is held.
     fn is_still(&self, seen: Seen, now_ns: u64) -> bool {
         let Seen { given, pending, .. } = seen;
         if pending == 0 {
@@ -178,7 +177,7 @@ impl Sender {
             && stuck_pending.load(Ordering::Relaxed) == pending;
         // A time that is still to come was never written by a reader.
         if is_as_before && since != 0 && since <= now_ns {
-            return now_ns - since > BLOCKED_MAX_NS;
+            return now_ns - since > STUCK_NS;
         }
         stuck_given.store(given, Ordering::Relaxed);
         stuck_pending.store(pending, Ordering::Relaxed);
@@ -528,6 +527,9 @@ const AMBIGUOUS: u32 = u32::MAX;
 
 /// More datagrams than were sent, before that counts as ambiguous.
 const EXCESS_MAX: i32 = 16;
+/// How long what a sender is giving stays as it is before it is taken for left over: longer than a thread waits for a
+/// processor in the middle of a call. No record waits meanwhile, as none is put here.
+const STUCK_NS: u64 = 1_000_000_000;
 /// It is looked so often at once whether a sender can be settled, and then once in so many datagrams.
 const SETTLED_EVERY: u32 = 64;
 
@@ -642,10 +644,10 @@ mod tests {
         // Another one gives one meanwhile.
         sender.gives();
         sender.gave(1);
-        now += BLOCKED_MAX_NS + 1;
+        now += STUCK_NS + 1;
         mailbox.settle(|| Some(now));
         assert!(sender.is_unsettled());
-        now += BLOCKED_MAX_NS;
+        now += STUCK_NS;
         mailbox.settle(|| Some(now));
         assert!(sender.is_unsettled());
         now += 1;
