@@ -451,29 +451,19 @@ pub(crate) fn send(
         }
         Plan::Kernel { counted, is_awaited, to, wakes } => (counted, is_awaited, to, wakes),
     };
+    let given = to.zip(counted);
+    let mut giving = Giving { socket, given, is_awaited, wakes };
     let answer = through_kernel(socket, kernel);
     let errno = raw::errno();
-    let is_taken = answer.is_ok();
-    if let (Some(to), Some(counted)) = (to, counted)
-        && (is_awaited || !is_taken || wakes.is_some())
+    if let Some(to) = to
+        && giving.ends(answer.is_ok())
     {
-        let held = socket.sending.hold();
-        let settles = ours.outbox(&held, |outbox| match outbox.find(to) {
-            Some(route) => route.ways.gave(counted, is_taken, wakes),
-            None => {
-                outbox.groups.gave(to, is_taken, wakes);
-                false
-            }
+        ways::let_settle(blocks(socket, waits), || {
+            let held = socket.sending.hold();
+            ours.outbox(&held, |outbox| {
+                outbox.find(to).map_or(Settling::Done, |route| route.ways.settling())
+            })
         });
-        drop(held);
-        if settles {
-            ways::let_settle(blocks(socket, waits), || {
-                let held = socket.sending.hold();
-                ours.outbox(&held, |outbox| {
-                    outbox.find(to).map_or(Settling::Done, |route| route.ways.settling())
-                })
-            });
-        }
     }
     if answer.is_ok() {
         let port = u16::try_from(socket.rendezvous.port.load(Ordering::Relaxed)).unwrap_or(0);
@@ -491,6 +481,42 @@ pub(crate) fn send(
     }
     raw::set_errno(errno);
     answer
+}
+
+/// A datagram that is being given to the kernel, which has not taken it if the thread is cancelled there.
+struct Giving<'a> {
+    socket: &'a Socket,
+    /// Where to, and at which mailboxes it is counted.
+    given: Option<(SocketAddr, Counted)>,
+    is_awaited: bool,
+    wakes: Option<Sleep>,
+}
+
+impl Giving<'_> {
+    /// The kernel has been given it; whether it has taken it. Returns whether [`ways::let_settle`] is due.
+    fn ends(&mut self, is_taken: bool) -> bool {
+        let Self { socket, is_awaited, wakes, .. } = *self;
+        let Some(((to, counted), ours)) = self.given.take().zip(socket.udp_attachment()) else {
+            return false;
+        };
+        if !is_awaited && is_taken && wakes.is_none() {
+            return false;
+        }
+        let held = socket.sending.hold();
+        ours.outbox(&held, |outbox| match outbox.find(to) {
+            Some(route) => route.ways.gave(counted, is_taken, wakes),
+            None => {
+                outbox.groups.gave(to, is_taken, wakes);
+                false
+            }
+        })
+    }
+}
+
+impl Drop for Giving<'_> {
+    fn drop(&mut self) {
+        self.ends(false);
+    }
 }
 
 /// Delivers a short datagram in the plainest case; see [`Outbox::send_short`].
