@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ops::Deref;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::base::lock::{Guarded, Lock};
 use crate::base::raw::{self, Answer};
@@ -90,6 +90,8 @@ pub(crate) struct Epoll {
     count: AtomicUsize,
     /// The kernel has been told a mark of ours, and may speak of it after its item has gone.
     has_marked: AtomicBool,
+    /// When items were last looked at again for which a bell may have been lost.
+    checked_ns: AtomicU64,
     state: UnsafeCell<State>,
 }
 
@@ -205,6 +207,7 @@ impl Epoll {
                 wanting: AtomicUsize::new(0),
                 count: AtomicUsize::new(0),
                 has_marked: AtomicBool::new(false),
+                checked_ns: AtomicU64::new(0),
                 state: UnsafeCell::default(),
             }))
         });

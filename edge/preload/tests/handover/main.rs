@@ -134,6 +134,12 @@ fn short_waits_hear_what_only_the_kernel_knows() {
     succeeds("limits", &[&PATIENT], &["poll", "select"]);
 }
 
+/// Goal: the same where what was to wake it has been lost.
+#[test]
+fn short_waits_make_good_for_bells_that_were_lost() {
+    succeeds("limits", &[&SHARED, &PATIENT], &["limit", "look"]);
+}
+
 /// Goal: a sender that never lets its receiver catch up gets to its mailbox as well.
 #[test]
 fn a_flood_of_datagrams_gets_to_the_mailbox() {
