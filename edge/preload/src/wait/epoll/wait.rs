@@ -445,7 +445,7 @@ impl Wait for Waiter<'_> {
             // Hot items for which bells have come are reported with the next call, or with another thread's.
             return Some(Ok(kept));
         }
-        if self.marks.rings {
+        if self.marks.rings || self.marks.frames {
             let (count, _) = self.scan();
             if count > 0 {
                 return Some(Ok(count));
