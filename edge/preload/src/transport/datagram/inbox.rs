@@ -79,10 +79,15 @@ pub(crate) fn receive(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Ou
     outcome
 }
 
-/// Receives one datagram if there is one, for a caller that keeps `errno`.
+/// Receives one datagram if there is one, for a caller that keeps `errno`, asks again, and holds what others need: it does not
+/// wait for them.
 pub(crate) fn receive_now(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
+    let mailbox = || attachment::inbox(socket, fd).map(Inbox::mailbox);
     let outcome = match xdp::get(socket, fd) {
         Some(frames) => framed::wait(socket, fd, frames, request),
+        None if mailbox().is_some_and(|mailbox| !mailbox.let_sleeper_wake(Here::find(), false)) => {
+            Err(Errno::AGAIN)
+        }
         None => attempt(socket, fd, request),
     };
     counted(socket, outcome)
@@ -103,7 +108,8 @@ pub(crate) unsafe fn receive_short(
     most: usize,
 ) -> Option<(usize, Option<SocketAddr>)> {
     // A mailbox that has been given up is here still.
-    if !socket.datagrams.has_inbox.load(Ordering::Acquire) || !mailbox.let_sleeper_wake(here) {
+    if !socket.datagrams.has_inbox.load(Ordering::Acquire) || !mailbox.let_sleeper_wake(here, false)
+    {
         return None;
     }
     let _held = mailbox.try_hold_readers(here)?;
@@ -315,7 +321,7 @@ fn attempt(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
 
 /// The mailbox first, the kernel's queue when it is empty, or has to wait for what is there.
 fn from_both(socket: &SocketRef, fd: c_int, mailbox: &Mailbox, request: Request<'_>) -> Outcome {
-    if !mailbox.let_sleeper_wake(Here::find()) {
+    if !mailbox.let_sleeper_wake(Here::find(), true) {
         return Err(Errno::AGAIN);
     }
     let Some(_held) = mailbox.hold_readers() else {

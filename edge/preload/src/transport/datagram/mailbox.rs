@@ -168,7 +168,8 @@ struct Consumer {
     is_shared: AtomicU32,
     /// Sleeps so far that senders may knock at.
     sleeps: AtomicU32,
-    /// Since when a handler has been kept from what the sleep was ended for that it has interrupted.
+    /// Since when a handler has been kept from what the sleep was ended for that it has interrupted, or a call that does not
+    /// wait for the end of the sleep.
     refused_ns: AtomicU64,
 }
 

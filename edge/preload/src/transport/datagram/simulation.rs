@@ -267,7 +267,7 @@ impl World {
         std::fs::remove_file(path).expect("it is there");
         mailbox.let_senders(0, 0);
         if self.may.share {
-            let reads = || mailbox.let_sleeper_wake(Here::find());
+            let reads = || mailbox.let_sleeper_wake(Here::find(), true);
             std::thread::scope(|threads| _ = threads.spawn(reads));
             reads();
         }
@@ -446,7 +446,7 @@ impl World {
         }
         let sender = &mut self.senders[other];
         let mut meanwhile = Meanwhile { sender, at: index, sends, sent: &mut self.sent };
-        if !receiver.mailbox.let_sleeper_wake(Here::find()) {
+        if !receiver.mailbox.let_sleeper_wake(Here::find(), true) {
             return;
         }
         let mailbox = Rc::clone(&receiver.mailbox);

@@ -534,7 +534,7 @@ const STUCK_NS: u64 = 1_000_000_000;
 const SETTLED_EVERY: u32 = 64;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::ffi::CString;
 
     use adverb_shm::file::{Expect, SharedFile};
@@ -543,7 +543,8 @@ mod tests {
     use super::*;
     use crate::base::iovec::IoCursor;
 
-    fn mailbox(of: &str) -> Mailbox {
+    /// A new mailbox, whose maker holds senders off.
+    pub(crate) fn mailbox(of: &str) -> Mailbox {
         let name = format!("adverb-senders-{of}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let text = CString::new(path.to_str().expect("a path")).expect("a path");
@@ -555,7 +556,8 @@ mod tests {
         made.expect("a mailbox")
     }
 
-    fn enter(mailbox: &Mailbox, cookie: u64) -> Place {
+    /// Enters a sender by that number.
+    pub(crate) fn enter(mailbox: &Mailbox, cookie: u64) -> Place {
         let port = u16::try_from(cookie).expect("a number");
         let from = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
         mailbox.enter(cookie, from, None).expect("a place")

@@ -13,8 +13,8 @@ use super::{COMING_NS, Consumer, Header, Mailbox, NAP_NS, Published};
 use crate::base::raw;
 use crate::base::thread::{self, Here};
 
-/// How long another reader waits for a sleeper that has been woken, whether or not its own call may wait, and for how long a
-/// handler reads nothing that has interrupted it.
+/// How long another reader waits for a sleeper that has been woken, whether or not the program's call may wait, and for how
+/// long a handler reads nothing that has interrupted it, nor a thread that holds what others need.
 const SLEEPER_NS: u64 = 20_000_000;
 
 impl Mailbox {
@@ -126,11 +126,11 @@ impl Mailbox {
     /// Before the calling thread takes what is here, and what the kernel has. If another one sleeps that the kernel has
     /// woken for records that are here, it is waited for: if it found nothing there any more, it would sleep on. That can
     /// happen to a mailbox once, when the second thread comes to read. Refused for a while to a handler that has interrupted
-    /// the sleeper itself, which would wait for it in vain.
+    /// the sleeper itself, which would wait for it in vain, and to a call that must not wait.
     #[inline]
     #[must_use]
-    pub(crate) fn let_sleeper_wake(&self, here: Here) -> bool {
-        self.is_only_reader(here) || !self.has_woken_sleeper() || self.outlast_sleeper()
+    pub(crate) fn let_sleeper_wake(&self, here: Here, waits: bool) -> bool {
+        self.is_only_reader(here) || !self.has_woken_sleeper() || self.outlast_sleeper(waits)
     }
 
     #[inline]
@@ -170,12 +170,12 @@ impl Mailbox {
     }
 
     /// The call does not fail for the time being: what a program was told of once, it may never ask for again; but a
-    /// handler's does. The sleeper may have ended without having woken up, or what was to wake it may be lost.
+    /// handler's does, and one that asks again. The sleeper may have ended without having woken up, or what was to wake it may be lost.
     #[cold]
-    fn outlast_sleeper(&self) -> bool {
+    fn outlast_sleeper(&self, waits: bool) -> bool {
         let Consumer { reader, refused_ns, .. } = &self.header().consumer;
         let is_own = reader.load(Ordering::Relaxed) == thread::id();
-        if is_own && thread::is_in_handler() {
+        if !waits || is_own && thread::is_in_handler() {
             let (now, o) = (raw::now_ns(), Ordering::Relaxed);
             let since = refused_ns.compare_exchange(0, now, o, o).err().unwrap_or(now);
             if now.saturating_sub(since) <= SLEEPER_NS {
@@ -216,5 +216,41 @@ impl Mailbox {
             let down = |count: u32| count.checked_sub(1);
             let _ = seen.fetch_update(Ordering::SeqCst, Ordering::SeqCst, down);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::senders::tests::{enter, mailbox};
+    use super::super::{Mailbox, Pushed};
+    use super::*;
+    use crate::base::iovec::IoCursor;
+
+    /// Goal: a reader that must not wait gets nothing while another one is woken for what is there, and does so in time where
+    /// that stays away.
+    #[test]
+    fn a_reader_that_must_not_wait_does_not_wait_for_a_sleeper() {
+        let mailbox = &mailbox("woken");
+        mailbox.let_senders(0, 0);
+        let place = enter(mailbox, 1);
+        assert!(mailbox.let_sleeper_wake(Here::find(), false));
+        assert_eq!(mailbox.doze_to_read(), Some(true));
+        let woken = mailbox.sleep();
+        assert!(woken.is_some());
+        let pushed = mailbox.push(place, 0, &mut IoCursor::new(&[]), 0, false, woken);
+        assert!(matches!(pushed, Pushed::At(_)));
+        let read = |mailbox: &Mailbox| mailbox.let_sleeper_wake(Here::find(), false);
+        let first = std::thread::scope(|threads| {
+            let other = || {
+                let first = read(mailbox);
+                while !read(mailbox) {
+                    raw::nap(NAP_NS);
+                }
+                first
+            };
+            threads.spawn(other).join()
+        });
+        assert!(matches!(first, Ok(false)));
+        assert!(!mailbox.has_woken_sleeper());
     }
 }
