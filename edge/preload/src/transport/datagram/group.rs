@@ -498,14 +498,17 @@ pub(super) const BY_UNKNOWN: u64 = u64::MAX;
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
-    use super::super::mailbox::Sent;
-    use super::super::ways::tests::{source, way};
+    use super::super::mailbox::{Mailbox, Sent};
     use super::*;
 
     const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
 
+    fn source() -> SocketAddr {
+        SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 5)
+    }
+
     fn member(of: &str) -> Member {
-        let way = way(of, 7);
+        let way = Way::new(Mailbox::of_test(of, 7), 1, source()).expect("a way");
         let place = way.mailbox.enter(1, source(), Some(GROUP)).expect("a place");
         Member::new(way, place)
     }

@@ -262,6 +262,20 @@ impl Mailbox {
         Some(mailbox)
     }
 
+    /// A new mailbox for a test of that name, whose maker holds senders off.
+    #[cfg(test)]
+    pub(super) fn of_test(of: &str, cookie: u64) -> Self {
+        let name = format!("adverb-mailbox-{of}-{cookie}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let text = std::ffi::CString::new(path.to_str().expect("a path")).expect("a path");
+        let nothing = adverb_shm::file::Expect::Nothing;
+        let file = SharedFile::open_own(&text, nothing, 1).expect("a file");
+        let about = About { cookie, inode: 8, port: 9, domain: libc::AF_INET, is_v6_only: false };
+        let made = Self::make(&file, &about, 1 << 17);
+        std::fs::remove_file(path).expect("it is there");
+        made.expect("a mailbox")
+    }
+
     /// Maps the mailbox in a file, if it is what it should be.
     pub(super) fn open(file: &SharedFile, cookie: u64) -> Option<Self> {
         let len = file.size().ok()?;

@@ -411,31 +411,19 @@ impl Way {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::ffi::CString;
+mod tests {
     use std::net::Ipv4Addr;
 
-    use adverb_shm::file::{Expect, SharedFile};
-
-    use super::super::mailbox::{About, Sent};
+    use super::super::mailbox::Sent;
     use super::*;
 
-    /// A way to a new mailbox of that number.
-    pub(crate) fn way(of: &str, cookie: u64) -> Way {
-        let name = format!("adverb-ways-{of}-{cookie}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let text = CString::new(path.to_str().expect("a path")).expect("a path");
-        let file = SharedFile::open_own(&text, Expect::Nothing, 1).expect("a file");
-        let about = About { cookie, inode: 8, port: 9, domain: libc::AF_INET, is_v6_only: false };
-        let made = Mailbox::make(&file, &about, 1 << 17);
-        std::fs::remove_file(path).expect("it is there");
-        let mailbox = made.expect("a mailbox");
+    fn way(of: &str, cookie: u64) -> Way {
+        let mailbox = Mailbox::of_test(of, cookie);
         mailbox.let_senders(0, 0);
         Way::new(mailbox, 1, source()).expect("a way")
     }
 
-    /// Where the sender of [`way`] is.
-    pub(crate) fn source() -> SocketAddr {
+    fn source() -> SocketAddr {
         SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 5)
     }
 

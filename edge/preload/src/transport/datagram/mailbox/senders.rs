@@ -534,30 +534,16 @@ const STUCK_NS: u64 = 1_000_000_000;
 const SETTLED_EVERY: u32 = 64;
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::ffi::CString;
-
-    use adverb_shm::file::{Expect, SharedFile};
-
-    use super::super::{About, Pushed};
+mod tests {
+    use super::super::Pushed;
     use super::*;
     use crate::base::iovec::IoCursor;
 
-    /// A new mailbox, whose maker holds senders off.
-    pub(crate) fn mailbox(of: &str) -> Mailbox {
-        let name = format!("adverb-senders-{of}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let text = CString::new(path.to_str().expect("a path")).expect("a path");
-        let file = SharedFile::open_own(&text, Expect::Nothing, 1).expect("a file");
-        let about =
-            About { cookie: 7, inode: 8, port: 9, domain: libc::AF_INET, is_v6_only: false };
-        let made = Mailbox::make(&file, &about, 1 << 17);
-        std::fs::remove_file(path).expect("it is there");
-        made.expect("a mailbox")
+    fn mailbox(of: &str) -> Mailbox {
+        Mailbox::of_test(of, 7)
     }
 
-    /// Enters a sender by that number.
-    pub(crate) fn enter(mailbox: &Mailbox, cookie: u64) -> Place {
+    fn enter(mailbox: &Mailbox, cookie: u64) -> Place {
         let port = u16::try_from(cookie).expect("a number");
         let from = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
         mailbox.enter(cookie, from, None).expect("a place")

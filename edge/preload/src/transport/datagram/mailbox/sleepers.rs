@@ -221,8 +221,9 @@ impl Mailbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::senders::tests::{enter, mailbox};
-    use super::super::{Mailbox, Pushed};
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use super::super::Pushed;
     use super::*;
     use crate::base::iovec::IoCursor;
 
@@ -230,9 +231,10 @@ mod tests {
     /// that stays away.
     #[test]
     fn a_reader_that_must_not_wait_does_not_wait_for_a_sleeper() {
-        let mailbox = &mailbox("woken");
+        let mailbox = &Mailbox::of_test("woken", 7);
         mailbox.let_senders(0, 0);
-        let place = enter(mailbox, 1);
+        let from = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 5);
+        let place = mailbox.enter(1, from, None).expect("a place");
         assert!(mailbox.let_sleeper_wake(Here::find(), false));
         assert_eq!(mailbox.doze_to_read(), Some(true));
         let woken = mailbox.sleep();
