@@ -633,8 +633,8 @@ impl Registry {
     /// [`Registry::try_with_group`], which keeps the group as it is meanwhile.
     ///
     /// A list that was written over may leave a process out that sleeps and does not see it: one place more is asked than
-    /// there are members, and one that answers is a member. The kernel gives the probe for a place that there is not to
-    /// any socket.
+    /// there are members, and one that answers is a member. The kernel delivers a probe for a place that does not exist to
+    /// some socket of the group.
     ///
     /// Processes that do not answer, as a stopped one, get the places that are left: with one of
     /// them that is exact. `None` if the answers contradict each other.

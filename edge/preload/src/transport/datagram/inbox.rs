@@ -79,8 +79,8 @@ pub(crate) fn receive(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Ou
     outcome
 }
 
-/// Receives one datagram if there is one, for a caller that keeps `errno`, asks again, and holds what others need: it does not
-/// wait for them.
+/// Receives one datagram if there is one, for a caller that keeps `errno`, asks again, and holds a lock: the call waits for no
+/// other reader.
 pub(crate) fn receive_now(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let mailbox = || attachment::inbox(socket, fd).map(Inbox::mailbox);
     let outcome = match xdp::get(socket, fd) {

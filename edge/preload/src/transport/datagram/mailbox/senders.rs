@@ -130,9 +130,9 @@ impl Sender {
         }
     }
 
-    /// No more have come than it has given, which may have been taken for come before it was known that they were not for
-    /// this socket. Called after each of the two has changed so that it may be otherwise: of a reader and a sender that do so
-    /// at the same time, the one sees what the other has done.
+    /// Lowers the count of what has come to the count of what was given: a datagram may have counted as come before the sender
+    /// knew that it was for another socket. Called after each change that may leave the first count too high: of a reader and
+    /// a sender that change both at the same time, one sees what the other has done.
     pub(super) fn level(&self) {
         fence(Ordering::SeqCst);
         let down = |taken: u32| {
@@ -370,9 +370,9 @@ impl Mailbox {
 
     /// If the kernel's queue is empty, all has come that senders have given to it, as it brings datagrams of this host before the
     /// call returns that sends them: from now on it is known what comes of which. What a sender is giving meanwhile may have
-    /// come or not, so such a sender has to wait. And a thread that the kernel has woken has what it was woken with for a while
-    /// before it notes it, in which the queue is empty: it sleeps until it has noted it, which takes the lock. `empty_ns`: the
-    /// time, if the queue is empty. The readers' lock is held.
+    /// come or not, so such a sender has to wait. A thread that the kernel has woken has a datagram that is neither in the queue
+    /// nor noted: it counts as a sleeper until it has noted it, under the lock. `empty_ns`: the time, if the queue is empty.
+    /// The readers' lock is held.
     #[cold]
     pub(crate) fn settle(&self, empty_ns: impl FnOnce() -> Option<u64>) {
         let header = self.header();

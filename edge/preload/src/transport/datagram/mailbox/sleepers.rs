@@ -169,8 +169,9 @@ impl Mailbox {
         false
     }
 
-    /// The call does not fail for the time being: what a program was told of once, it may never ask for again; but a
-    /// handler's does, and one that asks again. The sleeper may have ended without having woken up, or what was to wake it may be lost.
+    /// A call that may wait does not fail: what a program was told of once, it may never ask for again. That of a handler, or
+    /// one that asks again, fails for the time being. The sleeper may have ended without having woken up, or what was to wake
+    /// it may be lost.
     #[cold]
     fn outlast_sleeper(&self, waits: bool) -> bool {
         let Consumer { reader, refused_ns, .. } = &self.header().consumer;
