@@ -76,8 +76,8 @@ const TESTS: &str = "cargo xtask test";
 const HOST: &str = "HOST";
 const ADDRESS: &str = "10.77.0.1";
 
-/// `use` tries again for ten seconds, because a server needs a moment; `timeout` bounds each try. A server that has been
-/// used ends.
+/// A client starts when its server listens; `timeout` bounds it. A server that has been used ends, and the next one
+/// starts when nothing listens any more: what the last one leaves would be taken for it.
 const PROLOGUE: &str = r#"set -eu
 mkdir -p /run/netns /tmp/work
 cd /tmp/work
@@ -91,9 +91,19 @@ done
 ip -n a addr add 10.77.0.1/24 dev va
 ip -n b addr add 10.77.0.2/24 dev vb
 server=
+listens() {
+    [ -n "$(ip netns exec a ss -Hltn)" ]
+}
 end() {
-    [ -z "$server" ] || kill -TERM -$server 2>/dev/null || true
+    [ -n "$server" ] || return 0
+    kill -TERM -$server 2>/dev/null || true
     server=
+    for try in $(seq 100); do
+        listens || return 0
+        sleep 0.1
+    done
+    echo "a server still listens ten seconds after SIGTERM"
+    exit 1
 }
 build() {
     echo "$ $*"
@@ -106,7 +116,7 @@ serve() {
     server=$!
     # A client that is started before there is a listener may fail, or never end: redis-benchmark 7.0 spins.
     for try in $(seq 100); do
-        [ -z "$(ip netns exec a ss -Hltn)" ] || return 0
+        listens && return 0
         sleep 0.1
     done
     tail -n 20 /tmp/work/server
