@@ -14,7 +14,7 @@ use std::process::Command;
 
 use public_api::{Builder, PublicApi};
 
-use crate::program::run;
+use crate::program::{run, target};
 use crate::{Failure, examples, files};
 
 /// Where the lists are, from the root of the tree.
@@ -81,6 +81,7 @@ fn changes<'a>(
 }
 
 fn lists(root: &Path) -> Result<Vec<List>, Failure> {
+    documents(root)?;
     let mut lists = Vec::new();
     let mut shared = BTreeSet::new();
     for package in PACKAGES {
@@ -117,18 +118,23 @@ fn items(api: &PublicApi) -> Vec<String> {
     api.items().map(|item| item.to_string()).collect()
 }
 
-/// The public API of a package, with all its features.
-fn api(root: &Path, package: &str) -> Result<PublicApi, Failure> {
-    let target = root.join("target").join("api");
+/// Has rustdoc say what it knows of all the packages, with all their features.
+fn documents(root: &Path) -> Result<(), Failure> {
     let mut cargo = Command::new("cargo");
     cargo
         .current_dir(root)
-        .args(["rustdoc", "--quiet", "--lib", "--all-features", "--package", package, "--"])
-        .args(["-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
-        // The format is for tools, and not yet stable.
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_TARGET_DIR", &target);
-    run(cargo)?;
+        .args(["doc", "--quiet", "--no-deps", "--lib", "--all-features"])
+        .args(PACKAGES.iter().chain(&INNER).flat_map(|package| ["--package", package]))
+        // Of what the pages are made of, and in a place of its own.
+        .env("CARGO_BUILD_BUILD_DIR", target(root))
+        .env("CARGO_TARGET_DIR", target(root).join("api"))
+        .env("RUSTDOC", root.join("xtask/rustdoc-json"))
+        .env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow");
+    run(cargo).map(drop)
+}
+
+/// The public API of a package.
+fn api(root: &Path, package: &str) -> Result<PublicApi, Failure> {
     Builder::from_rustdoc_json(json(root, package))
         .omit_blanket_impls(true)
         .omit_auto_trait_impls(true)
@@ -139,7 +145,7 @@ fn api(root: &Path, package: &str) -> Result<PublicApi, Failure> {
 
 /// Where rustdoc writes what it says of a package.
 fn json(root: &Path, package: &str) -> PathBuf {
-    root.join("target/api/doc").join(format!("{}.json", package.replace('-', "_")))
+    target(root).join("api/doc").join(format!("{}.json", package.replace('-', "_")))
 }
 
 fn document(root: &Path, package: &str) -> Result<serde_json::Value, Failure> {
