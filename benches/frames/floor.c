@@ -2,6 +2,9 @@
  *
  *   floor serve INTERFACE      sends each frame back, never sleeps; until it is killed
  *   floor turn INTERFACE S     frames of 106 bytes, as a datagram of 64, there and back for S seconds: median one way, in us
+ *   floor sink INTERFACE       receives a stream and copies 1,024 bytes out of each frame: bytes/s of these, from the first
+ *                              half second on, until it pauses
+ *   floor pour INTERFACE S     sends it in frames as long as packets of a WRITE, 32 in a call
  *
  * Each end puts a program on its interface, in native mode, that redirects all that comes on the first queue.
  * `benches/frames/run` calls it. */
@@ -20,7 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FRAMES = 512, FRAME_BYTES = 2048, HEADROOM = 256, TURN_BYTES = 106, TURNS_MAX = 4000000, NATIVE = 4, KIND = 0x88b5 };
+enum { FRAMES = 512, FRAME_BYTES = 2048, HEADROOM = 256, TURN_BYTES = 106, TURNS_MAX = 4000000, NATIVE = 4, KIND = 0x88b5,
+       POUR_BYTES = 1082, CARRIED = 1024, AT_ONCE = 32 };
 
 /* One of the kernel's rings: its two positions, its flags, and its entries. */
 struct ring {
@@ -129,6 +133,58 @@ static int take(char *into) {
     return one.len == TURN_BYTES && into[12] == (char)(KIND >> 8) && into[13] == (char)KIND;
 }
 
+/* Gives the kernel what was written; what it does not take it takes later. */
+static void leave(void) {
+    if (*transmit.flags & XDP_RING_NEED_WAKEUP && sendto(fd, NULL, 0, MSG_DONTWAIT, NULL, 0) < 0 && errno != EAGAIN && errno != EBUSY &&
+        errno != ENOBUFS)
+        fail("send");
+}
+
+static void pour(double limit) {
+    static char bytes[POUR_BYTES];
+    memset(bytes, 0xff, 6);
+    bytes[12] = (char)(KIND >> 8), bytes[13] = (char)KIND;
+    uint32_t at = *transmit.producer, first = at;
+    for (double end = seconds() + limit; seconds() < end;) {
+        uint32_t done = __atomic_load_n(completion.producer, __ATOMIC_ACQUIRE);
+        __atomic_store_n(completion.consumer, done, __ATOMIC_RELEASE);
+        for (int i = 0; i < AT_ONCE && at - first - done < FRAMES / 2; i++, at++) {
+            uint64_t place = (FRAMES / 2 + at % (FRAMES / 2)) * FRAME_BYTES;
+            memcpy(umem + place, bytes, POUR_BYTES);
+            ((struct xdp_desc *)transmit.entries)[at % FRAMES] = (struct xdp_desc){.addr = place, .len = POUR_BYTES};
+        }
+        __atomic_store_n(transmit.producer, at, __ATOMIC_RELEASE);
+        leave();
+    }
+}
+
+static void sink(void) {
+    static char into[CARRIED];
+    double start = 0, from = 0, last = 0, all = 0;
+    for (uint64_t idle = 0; start == 0 || idle < 100000000;) {
+        uint32_t at = *receive.consumer, next = *fill.producer, count = __atomic_load_n(receive.producer, __ATOMIC_ACQUIRE) - at;
+        if (count == 0) {
+            idle++;
+            continue;
+        }
+        last = seconds(), idle = 0;
+        if (start == 0) start = last;
+        if (from == 0 && last - start > 0.5) from = last;
+        for (uint32_t i = 0; i < count; i++, at++, next++) {
+            struct xdp_desc one = ((struct xdp_desc *)receive.entries)[at % FRAMES];
+            if (one.len == POUR_BYTES) {
+                memcpy(into, umem + one.addr + POUR_BYTES - CARRIED, CARRIED);
+                __asm__ volatile("" ::: "memory");
+                if (from != 0) all += CARRIED;
+            }
+            ((uint64_t *)fill.entries)[next % FRAMES] = one.addr / FRAME_BYTES * FRAME_BYTES;
+        }
+        __atomic_store_n(receive.consumer, at, __ATOMIC_RELEASE);
+        __atomic_store_n(fill.producer, next, __ATOMIC_RELEASE);
+    }
+    printf("%.0f\n", all / (last - from));
+}
+
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -154,10 +210,12 @@ static void turn(double limit) {
 
 int main(int count, char **words) {
     unsigned index = count > 2 ? if_nametoindex(words[2]) : 0;
-    if (index == 0) fail("floor serve|turn INTERFACE");
+    if (index == 0) fail("floor serve|turn|sink|pour INTERFACE");
     open_all(index);
     char frame[TURN_BYTES];
     if (strcmp(words[1], "turn") == 0 && count == 4) turn(atof(words[3]));
+    if (strcmp(words[1], "pour") == 0 && count == 4) pour(atof(words[3]));
+    if (strcmp(words[1], "sink") == 0) sink();
     while (strcmp(words[1], "serve") == 0) {
         if (take(frame)) send_one(frame);
     }

@@ -106,10 +106,13 @@ static void turn(int type, struct sockaddr_in peer, double limit) {
     char message[TURN_BYTES] = {0};
     double *turns = malloc(TURNS_MAX * sizeof *turns);
     size_t count = 0;
+    unsigned number = 0;
     if (turns == NULL) fail("malloc");
     /* The first ones find out ways and neighbours. A datagram that is lost ends nothing. */
     for (double end = seconds() + limit, warm = seconds() + 0.2; seconds() < end && count < TURNS_MAX;) {
         double start = seconds();
+        number++;
+        memcpy(message, &number, sizeof number);
         if (send(fd, message, sizeof message, MSG_NOSIGNAL) < 0 && errno != ECONNREFUSED) fail("send");
         if (type == SOCK_DGRAM && start < warm) {
             usleep(1000);
@@ -117,8 +120,11 @@ static void turn(int type, struct sockaddr_in peer, double limit) {
             }
             continue;
         }
-        struct sockaddr_in from;
-        if (take(fd, message, &from) < 0) fail("an answer");
+        /* A datagram that was late is no answer to this one: two on their way would halve the time. */
+        do {
+            struct sockaddr_in from;
+            if (take(fd, message, &from) < 0) fail("an answer");
+        } while (memcmp(message, &number, sizeof number) != 0);
         if (start > warm) turns[count++] = seconds() - start;
     }
     if (type == SOCK_DGRAM) send(fd, message, 1, 0);

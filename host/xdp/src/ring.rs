@@ -159,10 +159,12 @@ impl Ring {
         self.first + index * self.entry_bytes
     }
 
+    #[inline]
     fn producer(&self) -> &AtomicU32 {
         self.memory.half(self.producer)
     }
 
+    #[inline]
     fn consumer(&self) -> &AtomicU32 {
         self.memory.half(self.consumer)
     }

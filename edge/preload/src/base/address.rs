@@ -10,11 +10,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::base::{copy, raw};
 
+/// Room for an IPv4 or an IPv6 address, and for no other: a fifth of what there is for all, as it is moved for each datagram.
+pub(crate) type Name = libc::sockaddr_in6;
+
 /// Reads an IPv4 or IPv6 address; `None` if it is of another family. An IPv4 address in IPv6
 /// clothing is read as what it is.
 pub(crate) fn read(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    let at = std::ptr::from_ref(storage);
-    match i32::from(storage.ss_family) {
+    // SAFETY: the storage is larger, and all of its bytes are there.
+    read_name(&unsafe { std::ptr::from_ref(storage).cast::<Name>().read() })
+}
+
+/// The same, of an address for which there was no more room.
+pub(crate) fn read_name(name: &Name) -> Option<SocketAddr> {
+    let at = std::ptr::from_ref(name);
+    match i32::from(name.sin6_family) {
         libc::AF_INET => {
             // SAFETY: the family says that it is this structure, and there is room for it.
             let v4 = unsafe { at.cast::<libc::sockaddr_in>().read() };
@@ -22,10 +31,8 @@ pub(crate) fn read(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
             Some(SocketAddr::new(IpAddr::V4(addr), u16::from_be(v4.sin_port)))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says that it is this structure, and there is room for it.
-            let v6 = unsafe { at.cast::<libc::sockaddr_in6>().read() };
-            let addr = IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)).to_canonical();
-            Some(SocketAddr::new(addr, u16::from_be(v6.sin6_port)))
+            let addr = IpAddr::V6(Ipv6Addr::from(name.sin6_addr.s6_addr)).to_canonical();
+            Some(SocketAddr::new(addr, u16::from_be(name.sin6_port)))
         }
         _ => None,
     }
@@ -48,9 +55,19 @@ const LINK_SCOPE: u8 = 2;
 
 /// Writes an address as a socket of that domain has it, and returns its length.
 pub(crate) fn write(addr: SocketAddr, domain: c_int) -> (libc::sockaddr_storage, libc::socklen_t) {
+    let (name, len) = write_name(addr, domain);
     // SAFETY: all zeros is a legal value of this structure of integers.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let at = &raw mut storage;
+    // SAFETY: there is room for it.
+    unsafe { (&raw mut storage).cast::<Name>().write(name) };
+    (storage, len)
+}
+
+/// The same, where there is no room for addresses of other families.
+pub(crate) fn write_name(addr: SocketAddr, domain: c_int) -> (Name, libc::socklen_t) {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut name: Name = unsafe { std::mem::zeroed() };
+    let at = &raw mut name;
     let len = match addr.ip() {
         IpAddr::V4(ip) if domain == libc::AF_INET => {
             let v4 = libc::sockaddr_in {
@@ -68,19 +85,17 @@ pub(crate) fn write(addr: SocketAddr, domain: c_int) -> (libc::sockaddr_storage,
                 IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
                 IpAddr::V6(ip) => ip.octets(),
             };
-            let v6 = libc::sockaddr_in6 {
+            name = Name {
                 sin6_family: libc::AF_INET6.try_into().unwrap_or(0),
                 sin6_port: addr.port().to_be(),
                 sin6_flowinfo: 0,
                 sin6_addr: libc::in6_addr { s6_addr: octets },
                 sin6_scope_id: 0,
             };
-            // SAFETY: there is room for it.
-            unsafe { at.cast::<libc::sockaddr_in6>().write(v6) };
-            size_of::<libc::sockaddr_in6>()
+            size_of::<Name>()
         }
     };
-    (storage, len.try_into().unwrap_or(0))
+    (name, len.try_into().unwrap_or(0))
 }
 
 /// Whether an address is one of the namespace that a socket is in.

@@ -131,7 +131,7 @@ fn of_peer(fd: c_int) -> Arrival {
     let mut arrival = Arrival::empty();
     if let Some(peer) = address::name(fd, true) {
         let domain = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        (arrival.from, arrival.from_len) = address::write(peer, domain);
+        (arrival.from, arrival.from_len) = address::write_name(peer, domain);
     }
     arrival
 }

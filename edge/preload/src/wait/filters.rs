@@ -46,8 +46,8 @@ pub(crate) type Callback =
 pub(crate) struct Info {
     struct_size: usize,
     packet: u64,
-    from: *const libc::sockaddr_storage,
-    to: *const libc::sockaddr_storage,
+    from: *const address::Name,
+    to: *const address::Name,
     payload_bytes: usize,
     ready_packets: u32,
     ready_bytes: u32,
@@ -201,7 +201,7 @@ fn show(socket: &SocketRef, fd: c_int, spare: &mut Spare) -> Shown {
     let (len, from) = if socket.kind() == Kind::Datagram {
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         match letter(socket, fd, &[spare.part()], flags, Some(&loan)) {
-            Ok(arrival) => (arrival.len, address::read(&arrival.from)),
+            Ok(arrival) => (arrival.len, address::read_name(&arrival.from)),
             Err(Errno::AGAIN) => return Shown::Nothing,
             Err(error) => return Shown::Failed(error),
         }
@@ -289,13 +289,17 @@ impl<'a> Looking<'a> {
     }
 
     fn ask(&self, fd: c_int, packet: &Packet, id: u64) -> c_int {
-        let storage = |addr: Option<SocketAddr>| {
+        let name = |addr: Option<SocketAddr>| {
             let addr = addr.map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
             addr.map_or(Arrival::empty().from, |addr| {
-                address::write(addr, if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }).0
+                address::write_name(
+                    addr,
+                    if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 },
+                )
+                .0
             })
         };
-        let (from, to) = (storage(packet.from), storage(address::name(fd, false)));
+        let (from, to) = (name(packet.from), name(address::name(fd, false)));
         let (seconds, nanoseconds) = raw::real_time();
         let mut info = Info {
             struct_size: size_of::<Info>(),

@@ -814,9 +814,9 @@ fn short(addr: Option<SocketAddr>) -> libc::sockaddr_in {
 
 /// The same of one that has come with a datagram.
 #[inline]
-fn stored(addr: &libc::sockaddr_storage) -> libc::sockaddr_in {
-    if c_int::from(addr.ss_family) != libc::AF_INET {
-        return short(address::read(addr));
+fn stored(addr: &address::Name) -> libc::sockaddr_in {
+    if c_int::from(addr.sin6_family) != libc::AF_INET {
+        return short(address::read_name(addr));
     }
     // SAFETY: that is what an address of this family is, and there is room for any.
     let addr = unsafe { (&raw const *addr).cast::<libc::sockaddr_in>().read() };

@@ -27,8 +27,11 @@ pub(super) fn wait(
 ) -> Outcome {
     let waits = request.flags & libc::MSG_DONTWAIT == 0
         && !socket.flags.is_nonblocking.load(Ordering::Relaxed);
+    if !waits {
+        return attempt(socket, fd, frames, request, false);
+    }
     let limits = Limits::of_receiver(socket, policy::receive_spin_ns(socket));
-    let mut call = Receiving { socket, fd, frames, request, waits, rounds: 0 };
+    let mut call = Receiving { socket, fd, frames, request, rounds: 0 };
     wait_loop::wait(Budget::new(limits, Seen::now()), &mut call)?
 }
 
@@ -38,15 +41,14 @@ struct Receiving<'a> {
     fd: c_int,
     frames: &'a Frames,
     request: Request<'a>,
-    waits: bool,
     rounds: u32,
 }
 
 impl Receiving<'_> {
-    /// `None`: there is nothing, and the call waits.
+    /// `None`: there is nothing.
     fn attempt(&self, asks: bool) -> Option<Outcome> {
         let outcome = attempt(self.socket, self.fd, self.frames, self.request, asks);
-        (!self.waits || !matches!(outcome, Err(Errno::AGAIN))).then_some(outcome)
+        (!matches!(outcome, Err(Errno::AGAIN))).then_some(outcome)
     }
 }
 
@@ -55,7 +57,7 @@ impl Wait for Receiving<'_> {
 
     fn look(&mut self, budget: &mut Budget) -> Look<Outcome> {
         if !budget.has_started() {
-            return self.attempt(self.waits).map_or(Look::Nothing(1), Look::Found);
+            return self.attempt(true).map_or(Look::Nothing(1), Look::Found);
         }
         self.rounds = self.rounds.wrapping_add(1);
         let asks = self.rounds.is_multiple_of(KERNEL_LOOK_ROUNDS);
@@ -147,7 +149,7 @@ fn take(socket: &SocketRef, frames: &Frames, request: Request<'_>) -> Option<Out
             // As the kernel has it: what could not be delivered is gone.
             return (!request.peeks(), Err(Errno::FAULT));
         };
-        let (from, from_len) = address::write(*from, frames.domain());
+        let (from, from_len) = address::write_name(*from, frames.domain());
         let cut = if copied < bytes.len() { libc::MSG_TRUNC } else { 0 };
         let mut control = Control::new(request.control, request.control_len);
         control.stamp(socket.options.stamps.load(Ordering::Relaxed));

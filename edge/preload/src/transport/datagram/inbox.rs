@@ -21,11 +21,12 @@ use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
 use super::order::{self, KernelQueue, Next};
 use super::store::Store;
 use super::{across, attachment, framed, outbox};
+use crate::base::address::{self, Name};
 use crate::base::iovec::IoCursor;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::thread::{Here, Seen};
-use crate::base::{address, config, log};
+use crate::base::{config, log};
 use crate::socket::counters::{add, rise};
 use crate::socket::loans::{Loan, NO_PIECE, PIECES_MAX};
 use crate::socket::policy;
@@ -58,7 +59,7 @@ impl Request<'_> {
 pub(crate) struct Arrival {
     /// What the call returns.
     pub(crate) len: usize,
-    pub(crate) from: libc::sockaddr_storage,
+    pub(crate) from: Name,
     pub(crate) from_len: libc::socklen_t,
     pub(crate) flags: c_int,
     pub(crate) control_len: usize,
@@ -422,7 +423,7 @@ fn has_stranger(socket: &Socket, fd: c_int, mailbox: &Mailbox) -> bool {
     let request =
         Request { parts: &[], control: std::ptr::null_mut(), control_len: 0, flags: 0, loan: None };
     match from_kernel(socket, fd, request, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) {
-        Ok(arrival) => address::read(&arrival.from).is_some_and(|from| !mailbox.knows(from)),
+        Ok(arrival) => address::read_name(&arrival.from).is_some_and(|from| !mailbox.knows(from)),
         // An error that is pending is the program's to see, and this call has taken it.
         Err(_) => false,
     }
@@ -480,12 +481,9 @@ fn from_ring(
 }
 
 /// The address of a sender as the program gets it, and its length.
-fn sender_of(
-    mailbox: &Mailbox,
-    from: Option<SocketAddr>,
-) -> (libc::sockaddr_storage, libc::socklen_t) {
+fn sender_of(mailbox: &Mailbox, from: Option<SocketAddr>) -> (Name, libc::socklen_t) {
     match from {
-        Some(from) => address::write(from, mailbox.domain()),
+        Some(from) => address::write_name(from, mailbox.domain()),
         None => (Arrival::empty().from, 0),
     }
 }
@@ -524,7 +522,7 @@ pub(super) fn from_kernel(
     // SAFETY: all zeros is a legal value of this structure of integers and pointers.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = (&raw mut arrival.from).cast();
-    message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    message.msg_namelen = size_of::<Name>() as libc::socklen_t;
     message.msg_iov = request.parts.as_ptr().cast_mut();
     message.msg_iovlen = request.parts.len();
     message.msg_control = if is_ours { control.0.as_mut_ptr().cast() } else { request.control };
@@ -713,7 +711,7 @@ fn settle(socket: &Socket, fd: c_int) {
 
 /// Counts a datagram of the kernel's for its sender. The readers' lock is held.
 fn count(socket: &Socket, fd: c_int, mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
-    let from = address::read(&arrival.from);
+    let from = address::read_name(&arrival.from);
     if !order::note(mailbox, request.peeks(), from, arrival.sent, || has_none(fd).then(raw::now_ns))
         && let Some(from) = from
     {
@@ -727,7 +725,7 @@ fn meet(socket: &SocketRef, fd: c_int, arrival: &Arrival) {
     if !count.is_power_of_two() || socket.datagrams.is_kernel_only.load(Ordering::Relaxed) {
         return;
     }
-    let Some(from) = address::read(&arrival.from) else { return };
+    let Some(from) = address::read_name(&arrival.from) else { return };
     let ours = socket.udp_attachment_or_new(fd);
     let Some(directory) = ours.and_then(|ours| ours.directory) else { return };
     let errno = raw::errno();

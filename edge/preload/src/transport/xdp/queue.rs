@@ -107,7 +107,7 @@ impl Queue {
             waiting.bytes += charge(bytes);
             waiting.datagrams.push_back(Datagram { from, bytes: bytes.to_vec() });
             self.len.store(waiting.datagrams.len(), Ordering::Release);
-            self.count.fetch_add(1, Ordering::AcqRel);
+            self.count.store(self.count().wrapping_add(1), Ordering::Release);
         });
     }
 
@@ -136,9 +136,9 @@ impl Queue {
         self.count.load(Ordering::Acquire)
     }
 
-    /// A frame has come, and what it brought is here.
+    /// A frame has come, and what it brought is here. One thread at a time notes that.
     pub(super) fn note_arrival(&self) {
-        self.arrived.fetch_add(1, Ordering::AcqRel);
+        self.arrived.store(self.arrived().wrapping_add(1), Ordering::Release);
     }
 
     /// Frames that have come, whatever they brought, modulo two to the power of 32.

@@ -66,7 +66,7 @@ impl Ways {
             self.known.resize_with(WAYS, || None);
         }
         let place = self.known.get_mut(place(to))?;
-        let now = raw::now_ns();
+        let now = raw::coarse_now_ns();
         if place.as_ref().is_none_or(|way| way.to != to || now >= way.until_ns) {
             let (way, is_sure) = find(uplinks, fd, (to, multicast_by), self.peer.is_some(), now);
             *place = Some(way);
