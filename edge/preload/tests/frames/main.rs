@@ -27,6 +27,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use adverb_sys::bpf::{Map, MapKind};
+use adverb_xdp::interface::QUEUE_PATIENCE;
 use support::{Place, library};
 
 const NEAR: &str = "10.95.0.1";
@@ -612,6 +613,7 @@ fn owners_and_programs_that_are_killed_leave_nothing() {
             drop(owner);
             assert_eq!(client.ask("insist 200 64 0"), "said 200", "{mode}");
             drop(server);
+            std::thread::sleep(QUEUE_PATIENCE); // An owner refuses what asks while its queue is another's still.
             let owner = pair.owner();
             let server = pair.framed(&format!("echo {mode}"), at(NEAR), None);
             assert_eq!(client.ask("exchange 200 64 0"), "said 200");
@@ -621,6 +623,7 @@ fn owners_and_programs_that_are_killed_leave_nothing() {
             let _plain = Running::start(&mut pair.role(false, "echo block", at(NEAR)));
             assert_eq!(client.ask("insist 100 64 0"), "said 100");
             drop(owner);
+            std::thread::sleep(QUEUE_PATIENCE);
         }
     });
 }
