@@ -7,8 +7,9 @@
  *
  * read-lat: one READ at a time. send-bw, write-bw, read-bw: as many requests as the queue has room for. The server of
  * `adverb bench` polls meanwhile, and posts the receives that were used in one call. ib_send_bw posts each in a call of its own; the
- * servers of the others wait for their clients at a socket, and leave the rest to their devices. perftest's packets have a hop
- * limit of their own, which a control message of the socket carries.
+ * servers of the others wait for their clients at a socket, and leave the rest to their devices. The client of ib_send_bw goes
+ * round a page of short messages, and divides four times for each request, to know its place and whether it is signaled: that
+ * takes a good part of the time of a call. perftest's packets have a hop limit of their own, which a control message of the socket carries.
  *
  * Prints nanoseconds: of half a round trip and of a READ the median, of a stream's requests the average. Arguments: the order,
  * the operation, bytes (as many as are at most 64 are inline, but in a READ), how many times, and the two processors. */
@@ -159,14 +160,41 @@ static void read_one(void)
 }
 
 /* Each completion is of SIGNAL requests. */
-static void stream(int count)
+static void stream(uint64_t count)
 {
-	int posted = 0;
+	uint64_t posted = 0;
 	while (posted < count || unfinished) {
 		while (posted < count && posted - (posted / SIGNAL - unfinished) * SIGNAL < DEPTH)
 			post(++posted % SIGNAL == 0);
 		poll_once(sends, polled_max);
 	}
+}
+
+/* What ib_send_bw divides by: numbers that its compiler does not know. */
+static volatile int signal_every = SIGNAL, round_bytes = 4096, stride = 64;
+
+/* The same, with the arithmetic of ib_send_bw. */
+static void stream_as_perftest(uint64_t count)
+{
+	uint64_t posted = 0, start = outgoing.addr;
+	int signaled = 0, goes_round = outgoing.length <= (uint32_t)round_bytes / 2;
+	while (posted < count || unfinished) {
+		while (posted < count && posted - (posted / SIGNAL - unfinished) * SIGNAL < DEPTH) {
+			if (posted % signal_every == 0)
+				signaled = 0;
+			post(signaled);
+			if (goes_round) {
+				outgoing.addr += stride;
+				if ((posted + 1) % (round_bytes / stride) == 0)
+					outgoing.addr = start;
+			}
+			posted++;
+			if (posted % signal_every == (uint64_t)signal_every - 1)
+				signaled = 1;
+		}
+		poll_once(sends, polled_max);
+	}
+	outgoing.addr = start;
 }
 
 /* Polls until the other process says something. */
@@ -240,9 +268,10 @@ int main(int argc, char **argv)
 		read_one();
 	}
 	if (streams && is_client) {
-		stream(rounds / SIGNAL / 8 * SIGNAL); /* Warms up. */
+		void (*run)(uint64_t) = as_perftest && sends_it ? stream_as_perftest : stream;
+		run(rounds / SIGNAL / 8 * SIGNAL); /* Warms up. */
 		times[0] = now_ns();
-		stream(rounds);
+		run(rounds);
 	}
 	if (!turns && !is_client && (sends_it || !as_perftest))
 		serve(as_perftest);
