@@ -63,6 +63,8 @@ pub(crate) struct Requester {
     /// How many of those are under way; the rest were before the requester went back.
     reads_asked: usize,
     reads_max: usize,
+    /// As many were under way as may be: over a link of trains more are asked for once some of them can be together.
+    reads_full: bool,
     /// Data that came before data that should have come first.
     ahead: Ahead,
     window: Window,
@@ -93,6 +95,7 @@ impl Requester {
             reads: VecDeque::with_capacity(reads_max.min(READS_USUAL)),
             reads_asked: 0,
             reads_max,
+            reads_full: false,
             ahead: Ahead::default(),
             window: match path.link.lossy {
                 true => Window::opening(attributes.window_packets, attributes.window_first),
@@ -408,7 +411,11 @@ impl Requester {
         };
         let reads = self.reads_asked.saturating_sub(self.ahead.reads);
         let many = self.reads_asked >= self.reads_max.saturating_mul(READS_AHEAD);
-        if reads >= self.reads_max || many || !fits {
+        let room = self.reads_max.saturating_sub(reads);
+        // Else each answer would be followed by a question, and trains would be as short as they have begun.
+        let gathers = self.reads_full && self.path.link.trains && again.is_none();
+        self.reads_full = room == 0 || gathers && room < self.reads_max / READS_TOGETHER;
+        if self.reads_full || many || !fits {
             if !fits {
                 self.window.on_full();
             }
@@ -702,6 +709,8 @@ impl Requester {
 /// Of the READs and atomics that may be under way at once, so many times as many may not be done with, because others
 /// before them are not.
 const READS_AHEAD: usize = 4;
+/// Share of the READs and atomics that may be under way at once which are asked for together, after all were.
+const READS_TOGETHER: usize = 4;
 /// READs and atomics under way that there is memory for from the beginning.
 const READS_USUAL: usize = 16;
 /// Reports of missing packets that are remembered.

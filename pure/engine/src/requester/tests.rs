@@ -409,6 +409,28 @@ fn a_read_over_trains_is_pieces_that_keep_to_the_limit() {
     assert_eq!(reths(&desk), expected, "a long one goes in long pieces");
 }
 
+/// Goal: READs that are answered one by one are asked for two by two, where that is a quarter of those under way, so that
+/// questions and answers stay trains; going back waits for nothing.
+#[test]
+fn reads_over_trains_are_asked_for_together() {
+    let asked = |requester: &mut Requester, queue: &mut SendQueue, unacked| {
+        emit(requester, queue, unacked).into_iter().map(|(_, at)| at).collect::<Vec<_>>()
+    };
+    let (_, mut queue) = with_work(&[(READ, 100); 12]);
+    let mut requester = over_trains(8);
+    assert_eq!(asked(&mut requester, &mut queue, 0), (0..8).collect::<Vec<_>>());
+    for (unacked, expected) in [(1, &[][..]), (2, &[8, 9]), (3, &[])] {
+        requester.on_progress(unacked, 1, &queue);
+        assert_eq!(asked(&mut requester, &mut queue, unacked), expected, "{unacked}");
+    }
+    requester.rewind(3, &queue);
+    assert_eq!(asked(&mut requester, &mut queue, 3), (3..11).collect::<Vec<_>>());
+    for (unacked, expected) in [(4, &[][..]), (5, &[11])] {
+        requester.on_progress(unacked, 1, &queue);
+        assert_eq!(asked(&mut requester, &mut queue, unacked), expected, "{unacked}");
+    }
+}
+
 /// Goal: a piece of a READ that the responder may not have executed is asked for whole: if it executed the
 /// beginning, it would ignore requests that begin there and go on to the end of the piece.
 /// Method: pieces of four packets; the first three answers of one have come, and it is not known of more.
