@@ -3,10 +3,11 @@
 //! With GRO the kernel hands over a burst in one call, and says how long its datagrams are; asking
 //! for that makes each call a quarter dearer. A program that waits for one small message after the
 //! other pays this for nothing. So GRO is switched off when datagrams come one at a time, each after
-//! the socket was empty, and on again when several wait. Two at once weigh as much as two that come alone: an answer
-//! takes an acknowledgement along now and then.
+//! the socket was empty, and on again when several wait. Two at once weigh as much as two that come alone, both ways: an
+//! answer takes an acknowledgement along now and then.
 
-/// How many datagrams in a row have to come alone before GRO is switched off.
+/// How many datagrams in a row have to come alone before GRO is switched off, and how many two at once have to make up for
+/// before it is switched on.
 const SINGLES_MIN: u32 = 64;
 /// How many of them two at once make up for: of a conversation that has two in every third message GRO stays on.
 const PAIR_WEIGHT: u32 = 2;
@@ -39,7 +40,7 @@ pub(crate) struct Reception {
     mode: Mode,
     /// The socket was empty when last asked.
     empty: bool,
-    /// Datagrams that came alone, in a row.
+    /// Datagrams that came alone, less what others make up for; at most [`SINGLES_MIN`].
     singles: u32,
     /// Datagrams since the socket was empty.
     run: u32,
@@ -50,8 +51,8 @@ pub(crate) struct Reception {
 impl Reception {
     /// A socket with GRO on, where the kernel has it.
     pub(crate) fn new(gro: bool) -> Self {
-        let mode = if gro { Mode::Bursts } else { Mode::Singles };
-        Self { mode, empty: false, singles: 0, run: 0, marks: false }
+        let (mode, singles) = if gro { (Mode::Bursts, 0) } else { (Mode::Singles, SINGLES_MIN) };
+        Self { mode, empty: false, singles, run: 0, marks: false }
     }
 
     #[inline]
@@ -86,18 +87,23 @@ impl Reception {
     #[inline]
     pub(crate) fn on_arrival(&mut self, datagrams: usize) -> Switch {
         let was_empty = std::mem::replace(&mut self.empty, false);
-        self.run += 1;
-        match (was_empty, datagrams) {
-            (true, ..2) => self.singles += 1,
-            (true, 2) => self.singles = self.singles.saturating_sub(PAIR_WEIGHT),
-            (_, _) => self.singles = 0,
-        }
+        self.run = self.run.saturating_add(1);
+        self.singles = match (was_empty, datagrams) {
+            (true, ..2) => SINGLES_MIN.min(self.singles + 1),
+            (true, 2) => self.singles.saturating_sub(PAIR_WEIGHT),
+            // Two at once come by two calls here, of which the first was taken for one alone.
+            (false, ..2) if self.mode != Mode::Bursts && self.run == 2 => {
+                self.singles.saturating_sub(PAIR_WEIGHT + 1)
+            }
+            (false, ..2) if self.mode != Mode::Bursts => self.singles,
+            (_, _) => 0,
+        };
         match self.mode {
             Mode::Bursts if self.singles >= SINGLES_MIN => {
                 self.mode = Mode::LastBursts;
                 Switch::GroOff
             }
-            Mode::LastBursts | Mode::Singles if self.run >= RUN_MAX => {
+            Mode::LastBursts | Mode::Singles if self.run >= RUN_MAX || self.singles == 0 => {
                 self.mode = Mode::Bursts;
                 self.singles = 0;
                 Switch::GroOn
@@ -151,6 +157,23 @@ mod tests {
             })
         };
         assert_eq!([1, 2, 4].map(switches_off), [false, false, true]);
+    }
+
+    /// Goal: what has switched GRO off does not decide for ever. Method: pairs, and pairs now and then, where it is off.
+    #[test]
+    fn two_at_once_switch_gro_on_where_they_are_the_rule() {
+        let switches_on = |every| {
+            let mut reception = Reception::new(false);
+            (0..8 * SINGLES_MIN).any(|at| {
+                let first = alone(&mut reception);
+                let second = match at % every {
+                    0 => reception.on_arrival(1),
+                    _ => Switch::Nothing,
+                };
+                [first, second].contains(&Switch::GroOn)
+            })
+        };
+        assert_eq!([1, 2, 4].map(switches_on), [true, true, false]);
     }
 
     #[test]
