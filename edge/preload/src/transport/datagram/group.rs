@@ -51,6 +51,8 @@ pub(super) struct Source<'a> {
 pub(super) struct Groups {
     groups: Vec<Group>,
     listing: Listing,
+    /// Grows when members of a group come or go, or what one has counted is taken off.
+    turn: u32,
 }
 
 /// What is known of the sockets that could get a group's datagrams.
@@ -74,13 +76,11 @@ struct Member {
     is_open: bool,
     /// Datagrams that were given to the kernel before it was known whether it expects them.
     guessed: u32,
-    /// The last one is counted there.
-    is_counted: bool,
 }
 
 impl Member {
     fn new(way: Way, place: Place) -> Self {
-        Self { way, place, is_listed: false, is_open: false, guessed: 0, is_counted: false }
+        Self { way, place, is_listed: false, is_open: false, guessed: 0 }
     }
 
     fn entry(&self) -> Option<&Sender> {
@@ -107,8 +107,9 @@ impl Member {
         self.entry().is_some_and(|entry| entry.interface() > LOOPBACK)
     }
 
-    /// Finds out whether what the kernel was given was for this one. Returns false if that is not known yet.
-    fn settle(&mut self) -> bool {
+    /// Finds out whether what the kernel was given was for this one. Returns false if that is not known yet. `turn` is that
+    /// of [`Groups`].
+    fn settle(&mut self, turn: &mut u32) -> bool {
         if self.guessed == 0 {
             return true;
         }
@@ -120,25 +121,25 @@ impl Member {
         };
         if !is_for_it {
             sender.gave_not(self.guessed);
-            self.is_counted = false;
+            *turn = turn.wrapping_add(1);
         }
         self.guessed = 0;
         true
     }
 
-    /// One datagram more is about to go through the kernel.
-    fn count(&mut self) {
-        self.settle();
+    /// One datagram more is about to go through the kernel. Returns whether it is counted.
+    fn count(&mut self, turn: &mut u32) -> bool {
+        self.settle(turn);
         let expects = self.expects();
-        self.is_counted = expects != Expects::Nothing && !self.is_by_network() && self.way.gives();
-        self.guessed += u32::from(self.is_counted && expects == Expects::Unknown);
+        let is_counted = expects != Expects::Nothing && !self.is_by_network() && self.way.gives();
+        self.guessed += u32::from(is_counted && expects == Expects::Unknown);
+        is_counted
     }
 
-    /// It has not.
+    /// It has not, and was counted.
     fn uncount(&mut self) {
-        let is_counted = std::mem::take(&mut self.is_counted);
-        if let Some(sender) = self.way.sender().filter(|_| is_counted) {
-            self.guessed = self.guessed.saturating_sub(1);
+        self.guessed = self.guessed.saturating_sub(1);
+        if let Some(sender) = self.way.sender() {
             sender.gave_not(1);
         }
     }
@@ -146,7 +147,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.settle();
+        self.settle(&mut 0);
         if !self.way.is_copied {
             self.way.mailbox.leave(self.place);
         }
@@ -162,6 +163,7 @@ struct Group {
     generation: u32,
     /// In the order of their numbers.
     members: Vec<Member>,
+
     audience: Audience,
     /// Until when that is believed, and from when on the kernel may be asked again.
     until_ns: u64,
@@ -192,6 +194,7 @@ impl Groups {
     /// How the socket sends may have changed: everything is found out again.
     pub(super) fn clear(&mut self) {
         self.groups.clear();
+        self.turn = self.turn.wrapping_add(1);
     }
 
     /// Whether nothing has been sent to any.
@@ -210,16 +213,28 @@ impl Groups {
     /// Finds out for which sockets what was sent to groups on a port has been. Returns false if that is not known yet:
     /// mailboxes would wait for it that do not get it.
     pub(super) fn settle(&mut self, port: u16) -> bool {
-        let groups = self.groups.iter_mut().filter(|group| group.to.port() == port);
-        let members = groups.flat_map(|group| &mut group.members);
-        members.map(Member::settle).filter(|is_settled| !is_settled).count() == 0
+        let Self { groups, turn, .. } = self;
+        let groups = groups.iter_mut().filter(|group| group.to.port() == port);
+        groups.map(|group| group.settle(turn)).filter(|is_settled| !is_settled).count() == 0
     }
 
     /// The kernel has been given one to a group; whether it has taken it, and which sleep that ends.
-    pub(super) fn gave(&mut self, to: SocketAddr, is_taken: bool, wakes: Option<Sleep>) {
-        let Some(group) = self.groups.iter_mut().find(|group| group.to == to) else { return };
-        if !is_taken {
-            group.members.iter_mut().for_each(Member::uncount);
+    pub(super) fn gave(
+        &mut self,
+        to: SocketAddr,
+        counted: Counted,
+        is_taken: bool,
+        wakes: Option<Sleep>,
+    ) {
+        let Self { groups, turn: now, .. } = self;
+        let Some(group) = groups.iter_mut().find(|group| group.to == to) else { return };
+        if let Counted::Members { turn, counted } = counted
+            && !is_taken
+        {
+            // Where members are others by now it stays counted: a record waits for it once, in vain.
+            if turn == *now {
+                group.uncount(counted);
+            }
         } else if let Some(sleep) = wakes
             && let Some(way) = group.only()
         {
@@ -243,11 +258,12 @@ impl Groups {
             return kernel;
         }
         let Some(at) = self.find_or_new(to) else { return kernel };
-        let Self { groups, listing } = self;
+        let Self { groups, listing, turn } = self;
         let Some(group) = groups.get_mut(at) else { return kernel };
         let generation = directory.generation(to.port());
         // A sender that has lost its place is told nothing there any more, so what the receiver expects is not known.
         if group.generation != generation || group.members.iter().any(Member::is_lost) {
+            *turn = turn.wrapping_add(1);
             group.search(directory, generation, source);
         }
         if group.members.is_empty() {
@@ -262,12 +278,13 @@ impl Groups {
                 Pushed::Gone => group.generation = 0,
             }
         }
-        group.members.iter_mut().for_each(Member::count);
+        let counted = group.count(turn);
+        let counted = Counted::Members { turn: *turn, counted };
         // A socket that gets this one, and has not been there so far, is not to miss the next.
         group.until_ns = 0;
         let wakes = group.only().and_then(|way| way.mailbox.sleep());
         let is_awaited = group.members.iter().any(|member| member.way.is_awaited());
-        Plan::Kernel { counted: Some(Counted::Guessed), is_awaited, to: Some(to), wakes }
+        Plan::Kernel { counted: Some(counted), is_awaited, to: Some(to), wakes }
     }
 
     fn find_or_new(&mut self, to: SocketAddr) -> Option<usize> {
@@ -281,6 +298,7 @@ impl Groups {
             if at < self.groups.len() {
                 self.groups.remove(at);
             }
+            self.turn = self.turn.wrapping_add(1);
             self.groups.push(Group::new(to));
             Some(self.groups.len() - 1)
         })
@@ -301,6 +319,24 @@ impl Group {
             unverified: 0,
             is_explained: false,
         }
+    }
+
+    /// See [`Groups::settle`].
+    fn settle(&mut self, turn: &mut u32) -> bool {
+        let settled = self.members.iter_mut().map(|member| member.settle(turn));
+        settled.filter(|is_settled| !is_settled).count() == 0
+    }
+
+    /// One datagram more is about to go through the kernel. Returns the members that count it, a bit for each.
+    fn count(&mut self, turn: &mut u32) -> u16 {
+        let members = self.members.iter_mut().enumerate();
+        members.fold(0, |counted, (at, member)| counted | u16::from(member.count(turn)) << at)
+    }
+
+    /// The kernel has not taken one that these count.
+    fn uncount(&mut self, counted: u16) {
+        let members = self.members.iter_mut().enumerate();
+        members.filter(|(at, _)| counted >> at & 1 != 0).for_each(|(_, member)| member.uncount());
     }
 
     /// Looks for mailboxes on the group's port.
@@ -521,27 +557,41 @@ mod tests {
     /// member has said meanwhile.
     #[test]
     fn a_refused_datagram_is_taken_off_the_members_that_count_it() {
-        let mut member = member("uncounted");
-        let says = |member: &Member, expects| member.way.mailbox.expect(|_, _| expects);
-        member.count();
-        assert_eq!((given(&member), member.guessed), (1, 1));
+        let mut group = Group::new(SocketAddr::new(GROUP, 9));
+        group.members = vec![member("uncounted")];
+        let turn = &mut 0;
+        let says = |group: &Group, expects| group.members[0].way.mailbox.expect(|_, _| expects);
+        let counts = |group: &Group| (given(&group.members[0]), group.members[0].guessed);
+        let first = group.count(turn);
+        assert_eq!((first, counts(&group)), (1, (1, 1)));
         // Refused while it is known to be for another: then it is taken off with the others that were.
-        says(&member, Some(false));
-        member.uncount();
-        assert_eq!((given(&member), member.guessed), (0, 0));
-        says(&member, Some(true));
-        member.count();
-        assert_eq!(given(&member), 1);
+        says(&group, Some(false));
+        group.uncount(first);
+        assert_eq!(counts(&group), (0, 0));
+        // Two threads, of which both are refused.
+        says(&group, Some(true));
+        let both = [group.count(turn), group.count(turn)];
+        assert_eq!(counts(&group), (2, 0));
+        both.into_iter().for_each(|counted| group.uncount(counted));
+        assert_eq!(counts(&group), (0, 0));
+        let _ = group.count(turn);
         // It is not for this one, and is by the time at which it is refused.
-        says(&member, Some(false));
-        member.count();
-        says(&member, Some(true));
-        member.uncount();
-        assert_eq!(given(&member), 1);
+        says(&group, Some(false));
+        let refused = group.count(turn);
+        says(&group, Some(true));
+        group.uncount(refused);
+        assert_eq!((refused, counts(&group)), (0, (1, 0)));
         // By the network: not counted either.
-        member.way.mailbox.note(source(), Sent::Group(GROUP, LOOPBACK + 1));
-        member.count();
-        member.uncount();
-        assert_eq!(given(&member), 1);
+        group.members[0].way.mailbox.note(source(), Sent::Group(GROUP, LOOPBACK + 1));
+        let refused = group.count(turn);
+        group.uncount(refused);
+        assert_eq!(counts(&group), (1, 0));
+        // What was guessed and is taken off changes the turn.
+        let mut group = Group::new(SocketAddr::new(GROUP, 9));
+        group.members = vec![member("settled")];
+        let _ = group.count(turn);
+        says(&group, Some(false));
+        assert_eq!(*turn, 0);
+        assert!(group.settle(turn) && *turn == 1 && counts(&group) == (0, 0));
     }
 }

@@ -483,7 +483,8 @@ pub(crate) fn send(
     answer
 }
 
-/// A datagram that is being given to the kernel, which has not taken it if the thread is cancelled there.
+/// A datagram that is being given to the kernel, which has not taken it if the thread is cancelled there. A jump out of a
+/// signal's handler leaves it as it is.
 struct Giving<'a> {
     socket: &'a Socket,
     /// Where to, and at which mailboxes it is counted.
@@ -506,7 +507,7 @@ impl Giving<'_> {
         ours.outbox(&held, |outbox| match outbox.find(to) {
             Some(route) => route.ways.gave(counted, is_taken, wakes),
             None => {
-                outbox.groups.gave(to, is_taken, wakes);
+                outbox.groups.gave(to, counted, is_taken, wakes);
                 false
             }
         })

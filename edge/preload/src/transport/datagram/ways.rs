@@ -129,6 +129,8 @@ pub(super) enum Counted {
     Guessed,
     /// At one, by its number, at this place there.
     At(u64, Place),
+    /// At these members of a group, a bit for each, as they were in this turn of it.
+    Members { turn: u32, counted: u16 },
 }
 
 impl Ways {
@@ -235,12 +237,14 @@ impl Ways {
         settling
     }
 
-    /// The kernel has not taken it. What was guessed may have been settled meanwhile, and counts no more then.
+    /// The kernel has not taken it. What was guessed may have been settled meanwhile: it is taken off no more then. At the one
+    /// that has been confirmed, a record waits for it once, in vain.
     fn uncount(&mut self, counted: Counted) {
         for way in &mut self.0 {
             let is_counted = match counted {
                 Counted::Guessed => way.guessed > 0,
                 Counted::At(cookie, place) => way.mailbox.cookie() == cookie && way.place == place,
+                Counted::Members { .. } => false,
             };
             if let Some(sender) = way.sender().filter(|_| is_counted) {
                 sender.gave_not(1);
