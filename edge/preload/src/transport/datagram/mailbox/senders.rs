@@ -165,7 +165,7 @@ impl Sender {
     }
 
     /// Whether it is giving nothing just now. A process that is killed within the call never says that it has given it: where
-    /// nothing has changed for long, nothing is under way. The readers' lock is held.
+    /// nothing has changed for long, it is not waited for any more. The readers' lock is held.
     fn is_still(&self, seen: Seen, now_ns: u64) -> bool {
         let Seen { given, pending, .. } = seen;
         if pending == 0 {
@@ -391,11 +391,12 @@ impl Mailbox {
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
             let still =
                 before.zip(empty_ns).filter(|(seen, now_ns)| sender.is_still(*seen, *now_ns));
-            if let Some((Seen { given, .. }, _)) = still {
+            if let Some((Seen { given, pending, .. }, _)) = still {
                 // A reader may have noted one of another sender's late that was entered there before.
                 sender.doubt();
                 // Before it is settled: what the sender takes back from then on, it takes off here as well.
-                sender.taken.store(given, Ordering::Release);
+                // What a process was giving when it was stopped comes when it goes on, and is counted then.
+                sender.taken.store(given.wrapping_sub(pending), Ordering::Release);
                 fence(Ordering::SeqCst);
             }
             let is_settled = still.is_some_and(|(seen, _)| {
@@ -643,6 +644,27 @@ mod tests {
         assert!(sender.is_unsettled());
         mailbox.settle(|| Some(now));
         assert!(!sender.is_unsettled());
+    }
+
+    /// Goal: what a process was giving when it was stopped is counted when it comes. Method: it is settled meanwhile, gives one
+    /// more, and a record after that: none passes the two.
+    #[test]
+    fn what_a_stopped_process_was_giving_still_counts() {
+        let mailbox = mailbox("stopped");
+        mailbox.let_senders(0, 0);
+        let place = enter(&mailbox, 1);
+        let sender = mailbox.entered(place).expect("an entry");
+        assert!(sender.gives());
+        for now in [1, 2 + STUCK_NS] {
+            mailbox.settle(|| Some(now));
+        }
+        assert!(!sender.is_unsettled());
+        sender.gives();
+        for has_come in [1, 2] {
+            mailbox.note(sender.address(), Sent::Here);
+            let taken = sender.taken.load(Ordering::Relaxed);
+            assert_eq!(sender.given().wrapping_sub(taken), 2 - has_come);
+        }
     }
 
     /// Goal: what a thread that slept has taken out of the kernel's queue, and has not noted yet, has not come.
