@@ -81,7 +81,7 @@ pub(crate) fn receive(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Ou
 }
 
 /// Receives one datagram if there is one, for a caller that keeps `errno`, asks again, and holds a lock: the call waits for no
-/// other reader.
+/// reader that sleeps.
 pub(crate) fn receive_now(socket: &SocketRef, fd: c_int, request: Request<'_>) -> Outcome {
     let mailbox = || attachment::inbox(socket, fd).map(Inbox::mailbox);
     let outcome = match xdp::get(socket, fd) {
@@ -287,9 +287,14 @@ impl Wait for Receiving<'_> {
         Rest::Answered(())
     }
 
+    /// The looks that fit into a short limit may have been at the mailbox alone.
     fn last_look(&mut self) -> Option<()> {
         self.say_looks();
-        None
+        if let Err(error) = table::still(self.fd, self.socket) {
+            self.outcome = Err(error);
+            return Some(());
+        }
+        self.attempt().then_some(())
     }
 }
 
@@ -705,14 +710,19 @@ fn settle(socket: &Socket, fd: c_int) {
         && inbox.mailbox.is_unsettled()
         && let Some(_held) = inbox.mailbox.hold_readers()
     {
-        order::settle(&inbox.mailbox, || has_none(fd).then(raw::now_ns));
+        order::settle(&inbox.mailbox, || empty_ns(socket, fd));
     }
+}
+
+/// The time, if the kernel's queue is empty: that of the socket, as the descriptor may have been closed meanwhile.
+fn empty_ns(socket: &Socket, fd: c_int) -> Option<u64> {
+    (has_none(fd) && table::still(fd, socket).is_ok()).then(raw::now_ns)
 }
 
 /// Counts a datagram of the kernel's for its sender. The readers' lock is held.
 fn count(socket: &Socket, fd: c_int, mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
     let from = address::read_name(&arrival.from);
-    if !order::note(mailbox, request.peeks(), from, arrival.sent, || has_none(fd).then(raw::now_ns))
+    if !order::note(mailbox, request.peeks(), from, arrival.sent, || empty_ns(socket, fd))
         && let Some(from) = from
     {
         across::received(socket, fd, mailbox, from, prove);
