@@ -354,15 +354,20 @@ impl Waiter<'_> {
     /// The call is about to end with nothing: items are looked at again, if that has not been for long. A program whose time
     /// limits are short never sleeps for as long as that.
     fn check_in_time(&mut self) -> usize {
+        if self.check_if_due() { self.scan().0 } else { 0 }
+    }
+
+    /// Whether items have been looked at again.
+    fn check_if_due(&mut self) -> bool {
         let Epoll { checked_ns, .. } = self.epoll;
         let now = raw::now_ns();
         let since_ns = now.saturating_sub(checked_ns.load(Ordering::Relaxed));
         if !self.has_items || since_ns < SLICE_NS {
-            return 0;
+            return false;
         }
         checked_ns.store(now, Ordering::Relaxed);
         self.epoll.check();
-        self.scan().0
+        true
     }
 }
 
@@ -397,6 +402,9 @@ impl Wait for Waiter<'_> {
         }
         if count == 0 && self.is_look {
             count = self.check_in_time();
+        } else if count > 0 && self.has_asked {
+            // Where something is always ready, no call ends with nothing. What is found is reported with the next one.
+            self.check_if_due();
         }
         if count > 0 || self.is_look {
             return Look::Found(Ok(count));
