@@ -1,6 +1,6 @@
 /* Waits with short time limits, again and again.
  *
- *   limits poll|select|recv   a socket that has a mailbox hears of a sender that has none
+ *   limits poll|select   a socket that has a mailbox hears of a sender that has none
  *   limits limit|look    a connection of an epoll instance is heard of without what was to wake it: with limits, or with
  *                        calls that do not wait
  */
@@ -28,12 +28,6 @@ static int readable(int fd, const char *how) {
 		FD_ZERO(&set);
 		FD_SET(fd, &set);
 		return select(fd + 1, &set, NULL, NULL, &same);
-	}
-	if (!strcmp(how, "recv")) {
-		struct timeval same = { .tv_usec = 50 };
-		char what;
-		CHECK(!setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &same, sizeof same));
-		return recv(fd, &what, 1, MSG_PEEK) == 1;
 	}
 	struct pollfd polled = { .fd = fd, .events = POLLIN };
 	return ppoll(&polled, 1, &limit, NULL);
@@ -76,7 +70,7 @@ static void makes_good(int limit_ms) {
 
 int main(int argc, char **argv) {
 	CHECK(argc == 2);
-	if (!strcmp(argv[1], "poll") || !strcmp(argv[1], "select") || !strcmp(argv[1], "recv"))
+	if (!strcmp(argv[1], "poll") || !strcmp(argv[1], "select"))
 		hears_strangers(argv[1]);
 	else
 		makes_good(strcmp(argv[1], "look") ? LIMIT_MS : 0);

@@ -131,7 +131,7 @@ fn datagrams_stay_in_order_when_a_mailbox_takes_over() {
 /// Goal: a program that waits for short times only hears of what memory does not say.
 #[test]
 fn short_waits_hear_what_only_the_kernel_knows() {
-    succeeds("limits", &[&PATIENT], &["poll", "select", "recv"]);
+    succeeds("limits", &[&PATIENT], &["poll", "select"]);
 }
 
 /// Goal: the same where what was to wake it has been lost.
