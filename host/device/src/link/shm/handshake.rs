@@ -343,6 +343,11 @@ impl Shared {
             if self.epoll.wait(&mut events, None).is_err() {
                 return;
             }
+            // The port is ending, and waits for its other threads: what has come is nothing to anything any more, and would be
+            // there again at once. A thread with a real-time policy would leave those no processor.
+            if port.strong_count() == 0 {
+                return;
+            }
             for event in events.iter() {
                 match event.token {
                     WAKE => drop(self.wake.drain()),
@@ -562,6 +567,21 @@ impl Shared {
 mod tests {
     use super::*;
 
+    /// A port that is no more.
+    enum Gone {}
+
+    impl Meeting for Gone {
+        fn registry(&self) -> &Registry {
+            match *self {}
+        }
+        fn add_shm_receiver(&self, _: &Arc<ShmLink>) {}
+        fn remember_shm_link(&self, _: &Arc<ShmLink>) {}
+        fn forget_shm_link(&self, _: &Arc<ShmLink>) {}
+        fn mend_registry(&self) {}
+        fn answer_newcomers(&self) {}
+        fn count_refused_neighbour(&self) {}
+    }
+
     #[test]
     fn a_hello_names_its_device_and_nothing_else_is_one() {
         let slot = SlotId::new(7).unwrap();
@@ -577,5 +597,26 @@ mod tests {
             assert_eq!(Hello::parse(&bytes[..len]), None);
         }
         assert_eq!(Hello::parse(&[0; HELLO_BYTES + 1]), None);
+    }
+
+    /// Goal: while a port ends, what comes keeps no processor busy. Method: a connection to one that has gone; the thread is
+    /// not told to stop.
+    #[test]
+    fn a_thread_whose_port_has_gone_ends_with_what_comes() {
+        let registry = Registry::join().unwrap();
+        let slot = registry.slot();
+        let me = PeerId { slot, nonce: 0x0102_0304_0506_0708 };
+        let doorbell = Arc::new(Doorbell::new().unwrap());
+        let exports = Arc::new(Exports::new(Arc::clone(doorbell.page()), false));
+        let handshake = Handshake::new(me, &registry, &doorbell, &exports, true).unwrap();
+        handshake.start(Weak::<Gone>::new()).unwrap();
+        let stream = handshake.connect(me, || false).unwrap();
+        let until = Instant::now() + ANSWER_TIMEOUT;
+        while !handshake.thread.lock().as_ref().unwrap().is_finished() {
+            assert!(Instant::now() < until, "the thread goes on");
+            thread::sleep(RETRY_INTERVAL);
+        }
+        drop(stream);
+        handshake.stop();
     }
 }
