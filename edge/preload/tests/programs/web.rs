@@ -95,6 +95,8 @@ fn nginx_replaces_its_workers_under_load() {
         return;
     }
     let nginx = Nginx::start("reload");
+    // It listens before it heeds signals: a HUP would end it.
+    until("there are workers", || nginx.workers().len() == 2);
     std::thread::scope(|threads| {
         let load = threads.spawn(|| succeed(&mut nginx.wrk(4)));
         for _ in 0..4 {
