@@ -63,7 +63,7 @@ pub(crate) struct Requester {
     /// How many of those are under way; the rest were before the requester went back.
     reads_asked: usize,
     reads_max: usize,
-    /// As many were under way as may be: over a link of trains more are asked for once some of them can be together.
+    /// The limit was reached: over a link of trains, more are asked for when several can be asked for together.
     reads_full: bool,
     /// Data that came before data that should have come first.
     ahead: Ahead,
@@ -412,7 +412,7 @@ impl Requester {
         let reads = self.reads_asked.saturating_sub(self.ahead.reads);
         let many = self.reads_asked >= self.reads_max.saturating_mul(READS_AHEAD);
         let room = self.reads_max.saturating_sub(reads);
-        // Else each answer would be followed by a question, and trains would be as short as they have begun.
+        // One request after each answer would keep trains as short as they are.
         let gathers = self.reads_full && self.path.link.trains && again.is_none();
         self.reads_full = room == 0 || gathers && room < self.reads_max / READS_TOGETHER;
         if self.reads_full || many || !fits {
@@ -709,7 +709,7 @@ impl Requester {
 /// Of the READs and atomics that may be under way at once, so many times as many may not be done with, because others
 /// before them are not.
 const READS_AHEAD: usize = 4;
-/// Share of the READs and atomics that may be under way at once which are asked for together, after all were.
+/// Once the limit was reached, one part in so many of it is asked for together.
 const READS_TOGETHER: usize = 4;
 /// READs and atomics under way that there is memory for from the beginning.
 const READS_USUAL: usize = 16;

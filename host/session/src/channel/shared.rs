@@ -829,8 +829,8 @@ fn check_word(block: &Block, remote: RemoteBlock) -> Result<(), ChannelError> {
 
 /// Grows with each packet that brings something. One that finds no receive is refused and sent again without end, until
 /// there is one: neither that nor the refusal says that more is on its way.
-/// What comes early counts for nothing, as after a refusal all that follows does: a message that is kept for its turn shows
-/// when it completes.
+/// A packet that comes early does not count, because after a refusal each packet that follows is early. A message that is
+/// kept for its turn shows when it completes.
 fn arrivals(counters: &QpCounters) -> u64 {
     let QpCounters { rcvd_pkts, rcvd_rnr_err, send_rnr_err, .. } = counters;
     let QpCounters { out_of_seq_request, duplicate_request, .. } = counters;

@@ -136,7 +136,7 @@ impl Member {
         is_counted
     }
 
-    /// It has not, and was counted.
+    /// The kernel has not taken one that was counted here.
     fn uncount(&mut self) {
         self.guessed = self.guessed.saturating_sub(1);
         if let Some(sender) = self.way.sender() {
@@ -163,7 +163,6 @@ struct Group {
     generation: u32,
     /// In the order of their numbers.
     members: Vec<Member>,
-
     audience: Audience,
     /// Until when that is believed, and from when on the kernel may be asked again.
     until_ns: u64,
@@ -228,11 +227,11 @@ impl Groups {
     ) {
         let Self { groups, turn: now, .. } = self;
         let Some(group) = groups.iter_mut().find(|group| group.to == to) else { return };
-        if let Counted::Members { turn, counted } = counted
-            && !is_taken
-        {
-            // Where members are others by now it stays counted: a record waits for it once, in vain.
-            if turn == *now {
+        if !is_taken {
+            // Where the members are others by now it stays counted: one record waits for it in vain.
+            if let Counted::Members { turn, counted } = counted
+                && turn == *now
+            {
                 group.uncount(counted);
             }
         } else if let Some(sleep) = wakes

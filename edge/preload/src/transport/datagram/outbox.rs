@@ -483,8 +483,8 @@ pub(crate) fn send(
     answer
 }
 
-/// A datagram that is being given to the kernel, which has not taken it if the thread is cancelled there. A jump out of a
-/// signal's handler leaves it as it is.
+/// A datagram that is being given to the kernel, which has not taken it if the thread is cancelled there. A
+/// `siglongjmp` out of the call skips this: the datagram stays counted.
 struct Giving<'a> {
     socket: &'a Socket,
     /// Where to, and at which mailboxes it is counted.

@@ -237,8 +237,8 @@ impl Ways {
         settling
     }
 
-    /// The kernel has not taken it. What was guessed may have been settled meanwhile: it is taken off no more then. At the one
-    /// that has been confirmed, a record waits for it once, in vain.
+    /// The kernel has not taken it. A guess that has been settled meanwhile stays counted at the confirmed way: one record
+    /// waits for it in vain.
     fn uncount(&mut self, counted: Counted) {
         for way in &mut self.0 {
             let is_counted = match counted {

@@ -343,8 +343,8 @@ impl Shared {
             if self.epoll.wait(&mut events, None).is_err() {
                 return;
             }
-            // The port is ending, and waits for its other threads: what has come is nothing to anything any more, and would be
-            // there again at once. A thread with a real-time policy would leave those no processor.
+            // The port is ending, and waits for its other threads. Events that nothing handles any more would be reported again
+            // at once, and this loop, under a real-time policy, would leave those threads no processor.
             if port.strong_count() == 0 {
                 return;
             }

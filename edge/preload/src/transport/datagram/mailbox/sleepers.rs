@@ -179,7 +179,7 @@ impl Mailbox {
         if !waits || is_own && thread::is_in_handler() {
             let (now, o) = (raw::now_ns(), Ordering::Relaxed);
             let since = refused_ns.compare_exchange(0, now, o, o).err().unwrap_or(now);
-            // No reader has written a time that is long to come.
+            // A time far in the future was not written by a reader.
             if now.abs_diff(since) <= SLEEPER_NS {
                 return false;
             }
