@@ -136,9 +136,9 @@ impl Queue {
         self.count.load(Ordering::Acquire)
     }
 
-    /// A frame has come, and what it brought is here. One thread at a time notes that.
+    /// A frame has come, and what it brought is here. Each interface of the socket may note one at the same time.
     pub(super) fn note_arrival(&self) {
-        self.arrived.store(self.arrived().wrapping_add(1), Ordering::Release);
+        self.arrived.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Frames that have come, whatever they brought, modulo two to the power of 32.
