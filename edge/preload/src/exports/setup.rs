@@ -368,9 +368,9 @@ unsafe extern "C-unwind" fn getsockopt(
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
         socket.note_error_taken();
-        if let Some(error) = socket.take_error() {
+        if let Some(error) = stream::take_error(&socket, fd) {
             // SAFETY: the kernel has just written both.
-            unsafe { amend(value, len, &error.to_ne_bytes()) };
+            unsafe { amend(value, len, &error.0.to_ne_bytes()) };
         }
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && socket.kind() == Kind::Connecting {

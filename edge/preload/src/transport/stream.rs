@@ -99,9 +99,10 @@ fn kernel_send(fd: c_int, cursor: &mut IoCursor<'_>, more: bool) -> Answer {
 }
 
 /// An error that this call reports. The kernel has another one, and reports none then, for a connection of frames.
-fn take_error(socket: &Socket, fd: c_int) -> Option<Errno> {
+pub(crate) fn take_error(socket: &Socket, fd: c_int) -> Option<Errno> {
     let error = socket.take_error()?;
     if socket.is_reset() {
+        streams::await_disconnected(socket);
         let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     }
     Some(Errno(error))
