@@ -1,17 +1,20 @@
 /* Waits with short time limits, again and again.
  *
  *   limits poll|select   a socket that has a mailbox hears of a sender that has none
- *   limits limit|look    a connection of an epoll instance is heard of without what was to wake it: with limits, or with
- *                        calls that do not wait
+ *   limits limit|look|none|timer|busy
+ *                        a connection of an epoll instance is heard of without what was to wake it: with limits, with
+ *                        calls that do not wait, without limits, and so beside a timer or what is always ready
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,19 +55,43 @@ static void hears_strangers(const char *how) {
 	CHECK(recv(to, &what, 1, MSG_DONTWAIT) == 1 && what == 'y');
 }
 
-static void makes_good(int limit_ms) {
+/* What ends each call besides the connection, and is to be read when it does; or -1. */
+static int begin_other(int instance, const char *how) {
+	struct itimerspec often = { { .tv_nsec = 100000000 }, { .tv_nsec = 100000000 } };
+	struct epoll_event event = { .events = EPOLLIN, .data.fd = -1 };
+	int ends[2];
+	if (!strcmp(how, "timer")) {
+		int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+		CHECK(timer >= 0 && !timerfd_settime(timer, 0, &often, NULL) && !epoll_ctl(instance, EPOLL_CTL_ADD, timer, &event));
+		return timer;
+	}
+	if (!strcmp(how, "busy"))
+		CHECK(!pipe(ends) && write(ends[1], "x", 1) == 1 && !epoll_ctl(instance, EPOLL_CTL_ADD, ends[0], &event));
+	return -1;
+}
+
+static void makes_good(const char *how) {
+	int limit_ms = !strcmp(how, "limit") ? LIMIT_MS : !strcmp(how, "look") ? 0 : -1;
 	int listening = bound(SOCK_STREAM), client, server, instance = epoll_create1(0);
 	char what;
 	CHECK(!listen(listening, 1));
 	pair(listening, &client, &server);
 	exchange(client, server, 1000);
-	struct epoll_event event = { .events = EPOLLIN };
+	struct epoll_event event = { .events = EPOLLIN, .data.fd = server };
 	CHECK(!epoll_ctl(instance, EPOLL_CTL_ADD, server, &event));
 	/* So long that it is a bell's to say when something has come, and the kernel loses that. */
 	for (int i = 0; i < QUIET; i++) CHECK(!epoll_wait(instance, &event, 1, 0));
 	CHECK(!syscall(SYS_epoll_ctl, instance, EPOLL_CTL_DEL, server, NULL));
+	int other = begin_other(instance, how);
+	uint64_t expirations;
 	CHECK(send(client, "z", 1, 0) == 1);
-	for (time_t until = time(NULL) + MOST_S; !epoll_wait(instance, &event, 1, limit_ms);) CHECK(time(NULL) < until);
+	time_t until = time(NULL) + MOST_S;
+	for (int count = 0; count < 1 || event.data.fd != server;) {
+		CHECK(time(NULL) < until);
+		count = epoll_wait(instance, &event, 1, limit_ms);
+		if (other >= 0)
+			(void)read(other, &expirations, sizeof expirations);
+	}
 	CHECK(recv(server, &what, 1, MSG_DONTWAIT) == 1 && what == 'z');
 }
 
@@ -73,6 +100,6 @@ int main(int argc, char **argv) {
 	if (!strcmp(argv[1], "poll") || !strcmp(argv[1], "select"))
 		hears_strangers(argv[1]);
 	else
-		makes_good(strcmp(argv[1], "look") ? LIMIT_MS : 0);
+		makes_good(argv[1]);
 	return 0;
 }

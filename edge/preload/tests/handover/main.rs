@@ -134,10 +134,14 @@ fn short_waits_hear_what_only_the_kernel_knows() {
     succeeds("limits", &[&PATIENT], &["poll", "select"]);
 }
 
-/// Goal: the same where what was to wake it has been lost.
+/// Goal: the same where what was to wake it has been lost, also if something else ends each wait.
 #[test]
-fn short_waits_make_good_for_bells_that_were_lost() {
-    succeeds("limits", &[&SHARED, &PATIENT], &["limit", "look"]);
+fn waits_make_good_for_bells_that_were_lost() {
+    succeeds(
+        "limits",
+        &[&SHARED, &SLEEPING, &PATIENT],
+        &["limit", "look", "none", "timer", "busy"],
+    );
 }
 
 /// Goal: a sender that never lets its receiver catch up gets to its mailbox as well.

@@ -46,6 +46,7 @@ impl Epoll {
             is_look: limit_ns == Some(0),
             has_items: false,
             looks: 0,
+            asks: 0,
             is_restless: false,
             has_asked: false,
             is_to_check: false,
@@ -306,6 +307,8 @@ struct Waiter<'a> {
     /// Looks at memory since the kernel was asked. What rings have to say comes first; the kernel is asked after a
     /// while, or by the sleep.
     looks: usize,
+    /// How often this call has asked the kernel.
+    asks: u32,
     /// It must not sleep. It may be so for long, and only the kernel knows of the others.
     is_restless: bool,
     /// The last look, or the sleep after it, asked the kernel about everything.
@@ -328,6 +331,7 @@ impl Waiter<'_> {
     /// Asks the kernel, whose events come behind the first `count`. Returns how many there are then.
     fn ask_kernel(&mut self, count: usize) -> usize {
         self.looks = 0;
+        self.asks = self.asks.wrapping_add(1);
         let epoll = self.epoll;
         let rest = self.events.get_mut(count..).unwrap_or(&mut []);
         if rest.is_empty() {
@@ -351,18 +355,21 @@ impl Waiter<'_> {
         (count, polled)
     }
 
-    /// The call is about to end with nothing: items are looked at again, if that has not been for long. A program whose time
-    /// limits are short never sleeps for as long as that.
+    /// There is nothing: items are looked at again, if that has not been for long. A program whose time limits are short, or
+    /// that spins, never sleeps for as long as that.
     fn check_in_time(&mut self) -> usize {
         if self.check_if_due() { self.scan().0 } else { 0 }
     }
 
-    /// Whether items have been looked at again.
+    /// Whether items have been looked at again. Where something is always ready, no call ends with nothing: what is found is
+    /// reported with the next one.
     fn check_if_due(&mut self) -> bool {
+        if !self.has_items {
+            return false;
+        }
         let Epoll { checked_ns, .. } = self.epoll;
         let now = raw::now_ns();
-        let since_ns = now.saturating_sub(checked_ns.load(Ordering::Relaxed));
-        if !self.has_items || since_ns < SLICE_NS {
+        if now.saturating_sub(checked_ns.load(Ordering::Relaxed)) < SLICE_NS {
             return false;
         }
         checked_ns.store(now, Ordering::Relaxed);
@@ -400,10 +407,10 @@ impl Wait for Waiter<'_> {
         if self.has_asked {
             count = self.ask_kernel(count);
         }
-        if count == 0 && self.is_look {
+        let is_late = self.has_asked && self.asks.is_multiple_of(ASKS_BY_TIME);
+        if count == 0 && (self.is_look || is_late) {
             count = self.check_in_time();
         } else if count > 0 && self.has_asked {
-            // Where something is always ready, no call ends with nothing. What is found is reported with the next one.
             self.check_if_due();
         }
         if count > 0 || self.is_look {
@@ -451,11 +458,13 @@ impl Wait for Waiter<'_> {
         let kept = if is_to_sift { epoll.sift(self.epfd, self.events, found) } else { found };
         if kept > 0 {
             // Hot items for which bells have come are reported with the next call, or with another thread's.
+            self.check_if_due();
             return Some(Ok(kept));
         }
         if self.marks.rings || self.marks.frames {
             let (count, _) = self.scan();
             if count > 0 {
+                self.check_if_due();
                 return Some(Ok(count));
             }
         }
@@ -466,7 +475,11 @@ impl Wait for Waiter<'_> {
 
     fn last_look(&mut self) -> Option<Self::Answer> {
         let count = if self.has_asked { 0 } else { self.ask_kernel(0) };
-        let count = if count == 0 { self.check_in_time() } else { count };
+        if count > 0 {
+            self.check_if_due();
+            return Some(Ok(count));
+        }
+        let count = self.check_in_time();
         (count > 0).then_some(Ok(count))
     }
 }
@@ -522,6 +535,8 @@ impl Room {
 
 /// Events for which it is looked at once whether there is room.
 const ROOM_EVENTS: usize = 64;
+/// A call that spins looks at the clock when it has asked the kernel so many times.
+const ASKS_BY_TIME: u32 = 64;
 
 /// Events of the kernel's, `kept` of them, behind `count` of ours: what is about the same
 /// registration becomes one, which `may_be_both` says by its mark. Returns how many there are then.
