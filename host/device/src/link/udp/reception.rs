@@ -96,6 +96,8 @@ impl Reception {
                 self.singles.saturating_sub(PAIR_WEIGHT + 1)
             }
             (false, ..2) if self.mode != Mode::Bursts => self.singles,
+            // A second one by itself: GRO cannot join what comes of two peers, or was not sent as one.
+            (false, ..2) if self.run == 2 => self.singles,
             (_, _) => 0,
         };
         match self.mode {
@@ -174,6 +176,17 @@ mod tests {
             })
         };
         assert_eq!([1, 2, 4].map(switches_on), [true, true, false]);
+    }
+
+    /// Goal: messages of two peers that come at the same time do not keep GRO on, which cannot join them.
+    #[test]
+    fn two_that_gro_does_not_join_do_not_keep_it_on() {
+        let mut reception = Reception::new(true);
+        let mut pair = || {
+            let first = alone(&mut reception);
+            [first, reception.on_arrival(1)].contains(&Switch::GroOff)
+        };
+        assert!((0..2 * SINGLES_MIN).any(|_| pair()));
     }
 
     #[test]
