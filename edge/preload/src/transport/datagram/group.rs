@@ -367,6 +367,10 @@ impl Group {
             }
             let Some(way) = Way::new(mailbox, me, source) else { continue };
             let group = Some(self.to.ip());
+            if self.members.len() >= MEMBERS_MAX {
+                // A mailbox has changed its cookie: none of these counts can be believed.
+                return self.members.clear();
+            }
             let Some(place) = way.mailbox.enter(me, source, group) else { continue };
             for from in [Shows::Nothing, Shows::Groups] {
                 way.mailbox.set_shows(from, Shows::Wanted);

@@ -356,7 +356,7 @@ impl KernelQueue for Queue<'_> {
     }
 
     fn is_empty(&mut self) -> bool {
-        has_none(self.fd)
+        empty_ns(self.socket, self.fd).is_some()
     }
 
     fn begins_with_stranger(&mut self, mailbox: &Mailbox) -> bool {
