@@ -261,7 +261,8 @@ pub(crate) fn bytes_of(mr: &Mr, offset: usize, len: usize) -> Vec<u8> {
 /// Byte by byte equal; says where the first difference is rather than print megabytes.
 pub(crate) fn assert_same(got: &[u8], want: &[u8], what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
-    if let Some(at) = got.iter().zip(want).position(|(a, b)| a != b) {
-        panic!("{what}: byte {at} of {} is different", got.len());
+    if got != want {
+        let at = got.iter().zip(want).position(|(a, b)| a != b);
+        panic!("{what}: byte {at:?} of {} is different", got.len());
     }
 }
