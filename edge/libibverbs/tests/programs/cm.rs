@@ -1,5 +1,6 @@
 //! Programs that meet by the connection manager: those of rdma-core, and others on librdmacm.
 
+use crate::clock::Clock;
 use crate::compiled::Compiled;
 use crate::support::{self, Ended, Hosts, PATHS, Place, is_installed};
 use crate::table::UCX_TRANSPORTS;
@@ -168,9 +169,10 @@ pub(crate) fn run_from(
 }
 
 /// Runs a line of [`PERFTEST_CM`].
-pub(crate) fn perftest(options: &str, place: Place<'_>) -> Result<String, String> {
+pub(crate) fn perftest(options: &str, place: Place<'_>, clock: &Clock) -> Result<String, String> {
     let line = format!("{options} -F -n 200 -u 17 -d {} -p {}", place.device(), support::port());
-    support::meet(&line, &format!("{line} {}", place.address(0)), place, &[], Ended::Itself)
+    let client = format!("{line} {}", place.address(0));
+    support::meet(&line, &client, place, &[clock.set()], Ended::Itself)
 }
 
 /// All lines of a table, one after the other.
@@ -184,8 +186,9 @@ fn all(table: &[Line], place: Place<'_>) {
 }
 
 fn all_of_perftest(place: Place<'_>) {
+    let clock = Clock::fast();
     let failed: Vec<_> =
-        PERFTEST_CM.iter().filter_map(|options| perftest(options, place).err()).collect();
+        PERFTEST_CM.iter().filter_map(|options| perftest(options, place, &clock).err()).collect();
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
@@ -267,21 +270,26 @@ fn libraries_above_rdma_cm_run() {
 }
 
 #[test]
-fn programs_in_two_network_namespaces_meet_by_the_connection_manager() {
-    if !is_installed("rping") || !is_installed("ib_send_bw") || !is_installed("qperf") {
-        return;
+fn programs_of_rdma_core_in_two_network_namespaces_meet_by_the_connection_manager() {
+    if is_installed("rping")
+        && let Some(hosts) = Hosts::new()
+    {
+        all(&RDMACM, Place::Apart(&hosts));
+        all(&RSOCKETS, Place::Apart(&hosts));
     }
-    let Some(hosts) = Hosts::new() else {
-        return;
-    };
-    let place = Place::Apart(&hosts);
-    all(&RDMACM, place);
-    all(&RSOCKETS, place);
-    all(&OTHERS, place);
-    if is_installed("io_demo") {
-        all(&UCX_CM, place);
+}
+
+#[test]
+fn programs_of_others_in_two_network_namespaces_meet_by_the_connection_manager() {
+    if is_installed("ib_send_bw")
+        && is_installed("qperf")
+        && is_installed("io_demo")
+        && let Some(hosts) = Hosts::new()
+    {
+        all(&OTHERS, Place::Apart(&hosts));
+        all(&UCX_CM, Place::Apart(&hosts));
+        all_of_perftest(Place::Apart(&hosts));
     }
-    all_of_perftest(place);
 }
 
 /// libfabric leaves out loopback interfaces, and a server that is given no address asks for that of `localhost`.

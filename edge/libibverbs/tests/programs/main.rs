@@ -7,6 +7,7 @@
 
 mod addresses;
 mod boundary;
+mod clock;
 mod cm;
 mod compiled;
 mod drop_in;
@@ -21,6 +22,7 @@ mod stranger;
 mod support;
 mod table;
 
+use clock::Clock;
 use support::{Hosts, PATHS, Place, is_installed, pair};
 use table::{ALL_SIZES, PERFTEST, PERFTEST_APART, PERFTEST_MORE, UCX, UCX_TRANSPORTS};
 
@@ -161,10 +163,11 @@ fn perftest(command: &str, place: Place<'_>) -> String {
 }
 
 /// Runs a line of perftest. It sends inline only on parts that it knows, and else says so and goes on.
-fn run_perftest(command: &str, place: Place<'_>) -> Result<String, String> {
+fn run_perftest(command: &str, place: Place<'_>, clock: &Clock) -> Result<String, String> {
     let inline = command.split_once(" -I ").and_then(|(_, rest)| rest.split(' ').next());
-    let part: &[_] = if inline.is_some() { &[("ADVERB_PART_ID", "25408")] } else { &[] };
-    let said = pair(&perftest(command, place), place, part)?;
+    let part = inline.map(|_| ("ADVERB_PART_ID", "25408"));
+    let set: Vec<_> = part.into_iter().chain([clock.set()]).collect();
+    let said = pair(&perftest(command, place), place, &set)?;
     match inline {
         Some(bytes) if !said.contains(&format!("Max inline data : {bytes}[B]")) => {
             Err(format!("{command}: not inline:\n{said}"))
@@ -176,8 +179,9 @@ fn run_perftest(command: &str, place: Place<'_>) -> Result<String, String> {
 #[test]
 fn the_tests_of_perftest_run_through_shared_memory() {
     if is_installed("ib_send_bw") {
+        let clock = Clock::fast();
         for command in PERFTEST {
-            must(run_perftest(command, Place::Here("shm")));
+            must(run_perftest(command, Place::Here("shm"), &clock));
         }
     }
 }
@@ -185,8 +189,9 @@ fn the_tests_of_perftest_run_through_shared_memory() {
 #[test]
 fn the_tests_of_perftest_run_over_udp() {
     if is_installed("ib_send_bw") {
+        let clock = Clock::fast();
         for command in PERFTEST {
-            must(run_perftest(command, Place::Here("udp")));
+            must(run_perftest(command, Place::Here("udp"), &clock));
         }
     }
 }
@@ -194,8 +199,9 @@ fn the_tests_of_perftest_run_over_udp() {
 #[test]
 fn perftest_runs_with_all_sizes_through_shared_memory() {
     if is_installed("ib_write_bw") {
+        let clock = Clock::fast();
         for command in ALL_SIZES.iter().step_by(2) {
-            must(run_perftest(command, Place::Here("shm")));
+            must(run_perftest(command, Place::Here("shm"), &clock));
         }
     }
 }
@@ -205,8 +211,9 @@ fn perftest_runs_with_all_sizes_between_two_network_namespaces() {
     if is_installed("ib_write_bw")
         && let Some(hosts) = Hosts::new()
     {
+        let clock = Clock::fast();
         for command in ALL_SIZES.iter().skip(1).step_by(2) {
-            must(run_perftest(command, Place::Apart(&hosts)));
+            must(run_perftest(command, Place::Apart(&hosts), &clock));
         }
     }
 }
@@ -223,8 +230,9 @@ fn programs_in_two_network_namespaces_talk_over_udp() {
     for command in PINGPONGS {
         must(pair(&pingpong(command, place), place, &[]));
     }
+    let clock = Clock::fast();
     for command in PERFTEST_APART {
-        must(run_perftest(command, place));
+        must(run_perftest(command, place, &clock));
     }
     if is_installed("ucx_perftest") {
         for (test, transports) in UCX.iter().zip(UCX_TRANSPORTS.iter().cycle()) {
@@ -266,6 +274,7 @@ fn the_matrix_is_written() {
     }
     let apart = hosts.as_ref().map(Place::Apart);
     let places = PATHS.map(Place::Here).into_iter().chain(apart);
+    let clock = Clock::of_the_machine();
     let mut rows = String::new();
     for place in places {
         let mut row = |program: String, ended: Result<String, String>| {
@@ -282,10 +291,10 @@ fn the_matrix_is_written() {
             row(command.to_owned(), pair(&pingpong(command, place), place, &[]));
         }
         for command in PERFTEST.into_iter().chain(PERFTEST_MORE).chain(ALL_SIZES) {
-            row(command.to_owned(), run_perftest(command, place));
+            row(command.to_owned(), run_perftest(command, place, &clock));
         }
         for options in cm::PERFTEST_CM {
-            row(options.to_owned(), cm::perftest(options, place));
+            row(options.to_owned(), cm::perftest(options, place, &clock));
         }
         let lines = cm::RDMACM.iter().chain(&cm::RSOCKETS).chain(&cm::OTHERS).chain(&cm::UCX_CM);
         for line in lines {
