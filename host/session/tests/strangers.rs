@@ -15,7 +15,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::LONG;
 
 /// A server that accepts for ever and tells what came of it.
@@ -185,26 +185,47 @@ fn a_crowd_of_silent_strangers_does_not_hold_up_clients() {
     drop(silent);
 }
 
+/// As many as a server has places for, each of which it has answered.
+fn newcomers(address: SocketAddr) -> Vec<TcpStream> {
+    let newcomer = |_| {
+        let mut stream = TcpStream::connect(address).expect("the server");
+        stream.write_all(&Frame::Hello(hello("data")).emit()).expect("the server listens");
+        stream.read_exact(&mut [0]).expect("it says Welcome");
+        stream
+    };
+    (0..64).map(newcomer).collect()
+}
+
+/// Method: a newcomer keeps its place for a second, so a try in which a busy machine took half of that says nothing.
 #[test]
 fn more_newcomers_than_a_server_serves_are_told_to_come_again() {
-    let (address, results) = server(Config::default().handshake_timeout(10 * LONG));
-    let crowd: Vec<_> = (0..64)
-        .map(|_| {
-            let mut stream = TcpStream::connect(address).unwrap();
-            stream.write_all(&Frame::Hello(hello("data")).emit()).unwrap();
-            stream.read_exact(&mut [0]).unwrap(); // The server has said Welcome.
-            stream
-        })
-        .collect();
-    let mut late = TcpStream::connect(address).unwrap();
-    assert_eq!(refusal(&hear(&mut late)).reason, Reason::Busy);
-    // A client comes again by itself.
-    let client = thread::spawn(move || connects(address));
-    thread::sleep(Duration::from_millis(100));
-    drop(crowd);
-    client.join().unwrap();
-    let served = (0..65).filter(|_| results.recv_timeout(LONG).unwrap().is_ok());
-    assert_eq!(served.count(), 1);
+    let soon = Duration::from_millis(500);
+    let is_told = |_| {
+        let begun = Instant::now();
+        let (address, results) = server(Config::default().handshake_timeout(10 * LONG));
+        let crowd = newcomers(address);
+        let mut late = TcpStream::connect(address).unwrap();
+        late.set_read_timeout(Some(soon)).unwrap();
+        let mut bytes = Vec::new();
+        let heard = late.read_to_end(&mut bytes);
+        if begun.elapsed() > soon {
+            return false;
+        }
+        heard.unwrap();
+        assert_eq!(refusal(&bytes).reason, Reason::Busy);
+        // A client comes again by itself.
+        let client = thread::spawn(move || connects(address));
+        thread::sleep(Duration::from_millis(100));
+        drop(crowd);
+        let is_soon = begun.elapsed() < soon;
+        client.join().unwrap();
+        if is_soon {
+            let served = (0..65).filter(|_| results.recv_timeout(LONG).unwrap().is_ok());
+            assert_eq!(served.count(), 1);
+        }
+        is_soon
+    };
+    assert!((0..20).any(is_told), "it is not told at once");
 }
 
 /// Goal: newcomers that say Hello and then fall silent keep a client out for a second, and not until their
@@ -213,14 +234,7 @@ fn more_newcomers_than_a_server_serves_are_told_to_come_again() {
 #[test]
 fn newcomers_that_fall_silent_after_the_welcome_do_not_keep_a_client_out() {
     let (address, results) = server(Config::default().handshake_timeout(10 * LONG));
-    let silent: Vec<_> = (0..64)
-        .map(|_| {
-            let mut stream = TcpStream::connect(address).unwrap();
-            stream.write_all(&Frame::Hello(hello("data")).emit()).unwrap();
-            stream.read_exact(&mut [0]).unwrap(); // The server has said Welcome.
-            stream
-        })
-        .collect();
+    let silent = newcomers(address);
     connects(address);
     results.recv_timeout(LONG).unwrap().unwrap();
     drop(silent);

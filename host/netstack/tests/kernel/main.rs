@@ -338,14 +338,18 @@ fn neighbours_and_routes_are_followed() {
         for (near_ip, far_address, gateway) in
             [(NEAR, FAR, "10.98.0.1/32"), (NEAR_6, FAR_6, "fd98::1/128")]
         {
-            ip(format!("neighbour del {far_address} dev near"));
             let _echo = pair.far_role("echo", &format!("{far_address} {PORT}"));
+            let is_soon = |port| {
+                ip(format!("neighbour del {far_address} dev near"));
+                let mut near = Near::new(None);
+                let begun = Instant::now();
+                let id = near.connect(at(near_ip, port), at(far_address, PORT), None);
+                near.echo_through(id, 10_000);
+                begun.elapsed() < Duration::from_millis(900)
+            };
+            // A SYN that was lost for want of the address would be sent again after a second, each time.
+            assert!((8000..8003).any(is_soon), "{far_address}");
             let mut near = Near::new(None);
-            let begun = Instant::now();
-            let id = near.connect(at(near_ip, 9000), at(far_address, PORT), None);
-            near.echo_through(id, 10_000);
-            // A SYN that was lost for want of the address would be sent again after a second.
-            assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
 
             // An address behind the neighbour, without a route and with one.
             let behind = gateway.split('/').next().unwrap();
@@ -495,11 +499,13 @@ fn a_client_comes_back_whose_connection_the_kernel_has_closed() {
     with_namespaces("a_client_comes_back_whose_connection_the_kernel_has_closed", || {
         let pair = Pair::new(1);
         let listener = std::net::TcpListener::bind(at(NEAR, PORT)).unwrap();
-        let mut client = pair.far_role("returning", &format!("{FAR} 7000 {NEAR} {PORT}"));
+        let ends = format!("{FAR} 7000 {NEAR} {PORT}");
+        let mut client = pair.far_role("closed", &ends);
         drop(listener.accept().unwrap());
-        client.wait_for("back");
+        client.wait_for("over");
         let mut near = Near::new(None);
         near.listen(at(NEAR, PORT), None);
+        let mut client = pair.far_role("again", &ends);
         near.serve_echo(PORT, 1);
         client.wait_for("again");
     });

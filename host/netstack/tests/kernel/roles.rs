@@ -27,7 +27,8 @@ fn a_role() {
         "talker" => talker(addr(0)),
         "urgent" => urgent(addr(0)),
         "crossing" => crossing(addr(0), addr(2)),
-        "returning" => returning(addr(0), addr(2)),
+        "closed" => closed(addr(0), addr(2)),
+        "again" => again(addr(0), addr(2)),
         "loss" => loss(words[0], u32::try_from(number(1)).unwrap()),
         "netstack-server" => netstack_server(addr(0)),
         other => panic!("{other} is no role"),
@@ -184,20 +185,26 @@ fn bound(from: SocketAddr) -> TcpStream {
         None,
     )
     .unwrap();
-    rustix::net::bind(&socket, &from).unwrap();
+    // A port is free when the peer has acknowledged the end of the connection before.
+    assert!(super::soon(|| rustix::net::bind(&socket, &from).is_ok()), "{from} is in use");
     TcpStream::from(socket)
 }
 
-/// Connects, and once the server has closed that connection, again from the same port, to an echo.
-fn returning(from: SocketAddr, to: SocketAddr) {
+/// Connects, closes its end after the server has closed the other, and says when there is nothing left of that here.
+fn closed(from: SocketAddr, to: SocketAddr) {
     let mut stream = bound(from);
     ready();
     rustix::net::connect(&stream, &to).unwrap();
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     drop(stream);
-    println!("\nback");
-    std::thread::sleep(Duration::from_millis(200));
+    drop(bound(from));
+    say("over");
+}
+
+/// Connects from a port to an echo, and says what comes back.
+fn again(from: SocketAddr, to: SocketAddr) {
     let mut stream = bound(from);
+    ready();
     rustix::net::connect(&stream, &to).unwrap();
     stream.write_all(b"again").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
