@@ -225,7 +225,9 @@ pub(crate) fn meet(
 ) -> Result<String, String> {
     let (mut result, mut hung) = (Err(String::new()), 0);
     for more in 0..MEETINGS {
-        result = meet_once([server, client], place, set, end, HEAD_START * (more + 1).min(5));
+        let patience = if hung < HUNG_MAX { PATIENCE / 3 } else { PATIENCE };
+        let head_start = HEAD_START * (more + 1).min(5);
+        result = meet_once([server, client], place, set, end, [head_start, patience]);
         let Err(why) = &result else { break };
         hung += u32::from(why.contains(HUNG));
         if hung > HUNG_MAX {
@@ -240,7 +242,7 @@ fn meet_once(
     place: Place<'_>,
     set: &[(&str, &str)],
     end: Ended,
-    head_start: Duration,
+    [head_start, patience]: [Duration; 2],
 ) -> Result<String, String> {
     let begin = |host, line| {
         let mut command = place.command(host, line);
@@ -248,7 +250,7 @@ fn meet_once(
     };
     let mut running = begin(0, server);
     std::thread::sleep(head_start);
-    let client = ended(begin(1, client));
+    let client = ended_within(begin(1, client), patience);
     let is_running = running.try_wait().expect("a child of ours").is_none();
     let stayed = end == Ended::Killed && is_running;
     if stayed || !client.status.success() {
@@ -272,8 +274,8 @@ const HUNG: &str = "client signal: 9";
 /// How often a client may: libfabric, when a peer has ended the connection, destroys the queue pair (`vrb_ep_close`
 /// calls `rdma_destroy_ep`) before it polls for the last messages (`vrb_cleanup_cq`). Their completions are gone then, here as
 /// with libmlx5. fi_pingpong of endpoints of kind rdm waits for such a message for ever if it lost its processor between its poll
-/// and its look at the events.
-const HUNG_MAX: u32 = 1;
+/// and its look at the events. The last of them has as long as any program, the ones before it less.
+const HUNG_MAX: u32 = 3;
 
 /// How often a server and its client are started.
 const MEETINGS: u32 = 12;
@@ -287,9 +289,13 @@ fn text(output: &Output) -> String {
 }
 
 /// Waits for the end of a program, and kills one that takes too long.
-pub(crate) fn ended(mut child: Child) -> Output {
+pub(crate) fn ended(child: Child) -> Output {
+    ended_within(child, PATIENCE)
+}
+
+fn ended_within(mut child: Child, patience: Duration) -> Output {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < patience {
         if child.try_wait().expect("a child of ours").is_some() {
             return child.wait_with_output().expect("it has ended");
         }
