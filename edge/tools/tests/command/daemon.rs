@@ -162,13 +162,13 @@ fn the_daemon_outlives_programs_and_programs_the_daemon() {
 }
 
 /// Goal: a thread that sleeps in memory learns from the daemon that its peer has been killed, sooner than it looks by itself,
-/// which is after 20 ms. Method: medians of some connections each, in turn.
+/// which is after 20 ms. Method: lower quartiles of some connections each, in turn: a busy machine makes either later.
 #[test]
 fn peers_of_the_killed_are_told_at_once() {
     let mut waits = [Vec::new(), Vec::new()];
     let places = Places::new("at-once");
-    for round in 0..18 {
-        let is_watched = round % 2 == 1;
+    while waits[1].len() < 9 {
+        let is_watched = waits[1].len() < waits[0].len();
         let daemon = is_watched.then(|| Daemon::start(&places.place, &places.state));
         let (mut server, mut client) = (places.talker(), places.talker());
         let port = server.ask("listen");
@@ -184,8 +184,12 @@ fn peers_of_the_killed_are_told_at_once() {
             places.await_stat("both are seen", |all| of(all, &server).is_some());
         }
         client.tell("outlive");
-        // It sleeps by then.
+        // It sleeps by then, and if this takes no longer, it does not look by itself for as long as the difference.
+        let slept = Instant::now();
         std::thread::sleep(Duration::from_millis(4));
+        if slept.elapsed() > Duration::from_millis(8) {
+            continue;
+        }
         let since = Instant::now();
         server.0.kill().expect("a process");
         assert_eq!(client.await_line("done "), "end");
@@ -193,7 +197,7 @@ fn peers_of_the_killed_are_told_at_once() {
     }
     let [alone, told] = waits.map(|mut waits| {
         waits.sort_unstable();
-        waits[waits.len() / 2]
+        waits[waits.len() / 4]
     });
     assert!(told + Duration::from_millis(5) < alone, "told after {told:?}, alone {alone:?}");
 }

@@ -57,6 +57,23 @@ impl Hosts {
         command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
+
+    /// Waits until one of them sends and receives, which is more than it takes to begin.
+    fn await_traffic(&self, host: usize) {
+        let statistics = || {
+            let name = self.names.get(host).expect("a host");
+            let all = run(&format!("ip netns exec {name} cat /proc/net/dev")).expect("a table");
+            let line = all.lines().find_map(|line| line.trim().strip_prefix("eth0:"));
+            let fields: Vec<_> = line.expect("an interface").split_whitespace().collect();
+            let packets = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+            packets(1).min(packets(9)).expect("numbers")
+        };
+        let (before, since) = (statistics(), Instant::now());
+        while statistics() < before + 500 {
+            assert!(since.elapsed() < Duration::from_secs(60), "it sends nothing");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 impl Drop for Hosts {
@@ -269,7 +286,7 @@ fn a_network_that_is_away_ends_runs_and_no_mesh() {
         return;
     };
     let away = || {
-        std::thread::sleep(Duration::from_millis(1500));
+        hosts.await_traffic(1);
         for state in ["down", "up"] {
             run(&format!("ip -n {} link set p0 {state}", hosts.bridge)).expect("an interface");
             std::thread::sleep(Duration::from_millis(700));
@@ -364,7 +381,7 @@ fn a_host_that_dies_is_missed_by_the_others() {
     let words = ["mesh", "--nodes", &nodes, "-D", "4", "--json"];
     let mut children: Vec<_> =
         (0..3).map(|host| hosts.on(host, &words).spawn().expect("the command starts")).collect();
-    std::thread::sleep(Duration::from_millis(1500));
+    (0..3).for_each(|host| hosts.await_traffic(host));
     let mut victim = children.pop().expect("three");
     victim.kill().expect("a child of ours");
     victim.wait().expect("a child of ours");

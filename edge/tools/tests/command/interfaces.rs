@@ -199,7 +199,12 @@ fn unprivileged_programs_have_frames_and_leave_nothing() {
                 described(&place)
                     .is_some_and(|what| what["users"].as_array().is_some_and(Vec::is_empty))
             });
-            let socket = UdpSocket::bind((NEAR, PORT)).expect("the port is free");
+            let mut socket = None;
+            soon("the port is free", || {
+                socket = UdpSocket::bind((NEAR, PORT)).ok();
+                socket.is_some()
+            });
+            let socket = socket.expect("a socket");
             socket.set_read_timeout(Some(Duration::from_secs(5))).expect("an option");
             send(far);
             assert_eq!(socket.recv(&mut [0; 64]).expect("the kernel's"), 6);
