@@ -51,9 +51,8 @@ static vma_recv_callback_retval_t look(int fd, size_t count, struct iovec iov[],
 }
 
 static void say(struct seen *seen, const char *text) {
-	CHECK(send(seen->ends[0], text, strlen(text), 0) == (ssize_t)strlen(text));
-	/* What comes through the kernel takes a moment. */
-	if (!getenv("WANT_RINGS")) usleep(2000);
+	if (getenv("WANT_RINGS")) CHECK(send(seen->ends[0], text, strlen(text), 0) == (ssize_t)strlen(text));
+	else send_by_kernel(seen->ends, text, strlen(text), 0);
 }
 
 static int free_held(int fd, void *packet) {
@@ -122,6 +121,8 @@ static void try_kind(int domain, int is_stream) {
 	char text[100];
 	if (is_stream) stream(domain, seen.ends);
 	else mail(domain, seen.ends);
+	/* Nothing waits for an acknowledgement of what was sent before it. */
+	if (is_stream) CHECK(!setsockopt(seen.ends[0], IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)));
 	warm_up(seen.ends);
 	int fd = seen.ends[1];
 	CHECK(!api->register_recv_callback(fd, look, &seen));
@@ -172,7 +173,8 @@ static void try_kind(int domain, int is_stream) {
 	/* What is held stays, and comes back in any order, once. */
 	CHECK(seen.held_count >= 5);
 	say(&seen, "hold"), say(&seen, "more");
-	CHECK(recv(fd, text, sizeof text, is_stream ? MSG_DONTWAIT : 0) == (is_stream && getenv("WANT_RINGS") ? -1 : 4));
+	/* Of a stream it is one packet. */
+	CHECK(recv(fd, text, sizeof text, is_stream ? MSG_DONTWAIT : 0) == (is_stream ? -1 : 4));
 	for (int at = seen.held_count - 1; at >= 0; at--) {
 		CHECK(!memcmp(seen.at[at].iov_base, "hold", 4) && seen.bytes[at] == 'o');
 		CHECK(!free_held(fd, seen.held[at]));

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -98,4 +100,26 @@ static inline uint64_t now_ns(clockid_t clock) {
 	struct timespec time;
 	clock_gettime(clock, &time);
 	return time.tv_sec * 1000000000ull + time.tv_nsec;
+}
+
+/* What the kernel holds for a socket, asked behind the library's back: bytes of a stream, the room that datagrams take. */
+static inline long queued(int fd) {
+	int kind, bytes;
+	uint32_t room[SK_MEMINFO_VARS];
+	socklen_t kind_len = sizeof kind, room_len = sizeof room;
+	CHECK(!syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, &kind, &kind_len));
+	if (kind == SOCK_STREAM) {
+		CHECK(!syscall(SYS_ioctl, fd, FIONREAD, &bytes));
+		return bytes;
+	}
+	CHECK(!syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_MEMINFO, room, &room_len));
+	return room[SK_MEMINFO_RMEM_ALLOC];
+}
+
+/* Sends by the kernel, and waits until what was sent is queued at the other end: a busy machine takes its time over that. */
+static inline void send_by_kernel(const int ends[2], const void *bytes, size_t len, int flags) {
+	long before = queued(ends[1]);
+	CHECK(send(ends[0], bytes, len, flags) == (ssize_t)len);
+	for (uint64_t start = now_ns(CLOCK_MONOTONIC); queued(ends[1]) <= before; usleep(100))
+		CHECK(now_ns(CLOCK_MONOTONIC) - start < 20000000000ull);
 }

@@ -430,7 +430,7 @@ static void try_kernels(int domain) {
 	int ring = ring_of(ends[1]);
 	for (int round = 0; round < 64; round++) pass(ends[round & 1], ends[!(round & 1)], ring, 9);
 	enum { COUNT = 8 }; /* with a flag that is the kernel's alone */
-	for (int round = 0; round < COUNT; round++) CHECK(send(ends[0], bytes, 9, MSG_DONTROUTE) == 9);
+	for (int round = 0; round < COUNT; round++) send_by_kernel(ends, bytes, 9, MSG_DONTROUTE);
 	for (int round = 0; round < COUNT; round++) {
 		struct vma_completion_t completion;
 		if (round) CHECK(api->socketxtreme_poll(ring, &completion, 1, 0) == 1);

@@ -138,6 +138,17 @@ impl Running {
         })
     }
 
+    /// How often its threads have slept so far.
+    fn sleeps(&self) -> u64 {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("a process");
+        let of = |status: String| {
+            let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"));
+            line?.split_whitespace().nth(1)?.parse::<u64>().ok()
+        };
+        let statuses = threads.flatten().map(|thread| thread.path().join("status"));
+        statuses.map(|path| fs::read_to_string(path).ok().and_then(of).expect("a number")).sum()
+    }
+
     fn has_frames(&self) -> bool {
         self.explained().contains("frames of the interface, past the kernel")
     }
@@ -232,6 +243,16 @@ impl Pair {
         running
     }
 
+    /// Waits until all has come that the far end has sent so far: what it sends then, by the same cable, comes after that.
+    fn await_all(&self) {
+        let socket = UdpSocket::bind(SocketAddr::new(at(NEAR).ip(), 0)).expect("a port");
+        socket.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
+        let here = socket.local_addr().expect("a port");
+        let mut last = Running::start(&mut self.role(true, "client", here));
+        assert_eq!(last.ask("shower 1"), "said 1");
+        socket.recv(&mut [0; 64]).expect("it comes");
+    }
+
     /// The owner of the near end.
     fn owner(&self) -> Running {
         Running::start(&mut self.role(false, "owner", at(NEAR)))
@@ -250,21 +271,39 @@ fn await_port(at: SocketAddr) {
 
 /// Datagrams that the kernel of the near end has brought to sockets and taken from them, of both families.
 fn by_kernel() -> u64 {
+    came_by_kernel() + left_by_kernel()
+}
+
+fn came_by_kernel() -> u64 {
+    counted("InDatagrams")
+}
+
+fn left_by_kernel() -> u64 {
+    counted("OutDatagrams")
+}
+
+fn counted(name: &str) -> u64 {
     let old = fs::read_to_string("/proc/self/net/snmp").expect("a table");
     let lines: Vec<_> = old.lines().filter(|line| line.starts_with("Udp: ")).collect();
-    let field = |name| {
-        let at = lines[0].split(' ').position(|field| field == name).expect("a column");
-        lines[1].split(' ').nth(at).expect("a field").parse::<u64>().expect("a number")
-    };
+    let at = lines[0].split(' ').position(|field| field == name).expect("a column");
     let new = fs::read_to_string("/proc/self/net/snmp6").expect("a table");
-    let of_6 = |name: &str| {
-        let line = new.lines().find(|line| line.starts_with(name)).expect("a line");
-        line.split_whitespace().nth(1).expect("a field").parse::<u64>().expect("a number")
-    };
-    field("InDatagrams")
-        + field("OutDatagrams")
-        + of_6("Udp6InDatagrams")
-        + of_6("Udp6OutDatagrams")
+    let name = format!("Udp6{name}");
+    let line = new.lines().find(|line| line.starts_with(&name)).expect("a line");
+    let fields = [lines[1].split(' ').nth(at), line.split_whitespace().nth(1)];
+    fields.map(|field| field.expect("a field").parse::<u64>().expect("a number")).iter().sum()
+}
+
+/// Datagrams that the kernel has brought to a program and taken from it so far, and how often the program has slept.
+fn kernels(program: &Running) -> [u64; 3] {
+    [came_by_kernel(), left_by_kernel(), program.sleeps()]
+}
+
+/// How many there were since then, but for those that may have woken the program: what comes while it sleeps is the
+/// kernel's, and a machine with others to run lets it go to sleep.
+fn kernels_while_awake(before: [u64; 3], program: &Running) -> [u64; 2] {
+    let after = kernels(program);
+    let [came, left, slept] = [0, 1, 2].map(|at| after[at] - before[at]);
+    [came.saturating_sub(slept), left]
 }
 
 /// Goal: a program that never sleeps has its datagrams past the kernel, both ways, whatever call it receives by and
@@ -338,10 +377,13 @@ fn a_program_that_sleeps_is_woken() {
                     assert_eq!(answer, format!("said {count}"), "{mode} {profile:?} {len}");
                 }
                 assert!(server.has_frames(), "{mode}: {}", server.explained());
-                let before = by_kernel();
-                assert_eq!(client.ask("exchange 30 64 3000"), "said 30");
-                let kernels = by_kernel() - before;
-                assert!(profile.is_none() || kernels >= 20, "{mode}: {kernels} of 30 wake it");
+                // It may not have got to sleep where it waits for a processor.
+                let mut is_woken = || {
+                    let before = came_by_kernel();
+                    assert_eq!(client.ask("exchange 30 64 3000"), "said 30");
+                    came_by_kernel() - before >= 20
+                };
+                assert!(profile.is_none() || (0..5).any(|_| is_woken()), "{mode}: few wake it");
             }
         }
     });
@@ -383,12 +425,12 @@ fn a_program_that_sends_first_has_frames() {
             for role in ["client", "client connected"] {
                 let mut client = pair.framed(role, at(to), Some("latency"));
                 assert_eq!(client.ask("exchange 50 64 0"), "said 50");
-                let before = by_kernel();
+                let before = kernels(&client);
                 assert_eq!(client.ask("exchange 500 64 0"), "said 500");
                 assert_eq!(client.ask("exchange 20 4000 0"), "said 20");
-                let kernels = by_kernel() - before;
+                let [came, left] = kernels_while_awake(before, &client);
                 assert!(client.has_frames(), "{role}: {}", client.explained());
-                assert!(kernels < 300, "{role} {to}: {kernels} of 1040");
+                assert!(came < 150 && left < 150, "{role} {to}: {came} and {left} of 520 each");
             }
         }
     });
@@ -487,7 +529,7 @@ fn what_had_come_before_a_fork_is_received() {
         let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
         let before = by_kernel();
         assert_eq!(client.ask("shower 200"), "said 200");
-        std::thread::sleep(Duration::from_millis(100));
+        pair.await_all();
         assert_eq!(server.ask("look"), "said 200");
         assert!(by_kernel() - before < 100, "they came as frames");
     });
@@ -533,16 +575,17 @@ fn options_count_for_frames_too() {
         let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
         let before = by_kernel();
         assert_eq!(client.ask("shower 900"), "said 900");
-        std::thread::sleep(Duration::from_millis(100));
+        pair.await_all();
         assert_eq!(server.ask("look"), "said 900");
         assert!(by_kernel() - before < 100, "they came as frames");
         assert_eq!(server.ask("share"), "said 0");
         assert!(server.explained().contains("no frames:"), "{}", server.explained());
         let before = by_kernel();
         assert_eq!(client.ask("shower 50"), "said 50");
-        std::thread::sleep(Duration::from_millis(100));
+        pair.await_all();
         assert_eq!(server.ask("look"), "said 50");
-        assert!(by_kernel() - before >= 50, "they came by the kernel");
+        // And the last, by which it is known that all are there.
+        assert_eq!(by_kernel() - before, 51, "they came by the kernel");
     });
 }
 
@@ -559,10 +602,18 @@ fn a_look_finds_what_the_kernel_has() {
         for _ in 0..10 {
             // From this host: by the kernel.
             peer.send_to(&[7; 123], at(NEAR)).expect("it is sent");
-            std::thread::sleep(Duration::from_millis(5));
+            soon("it is queued", is_any_queued);
             assert_eq!(server.ask("look"), "said 123");
         }
     });
+}
+
+/// The kernel has something for the socket of the port.
+fn is_any_queued() -> bool {
+    let sockets = fs::read_to_string("/proc/self/net/udp").expect("a table");
+    let mut lines = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let line = lines.find(|fields| fields[1].ends_with(&format!(":{PORT:04X}")));
+    line.expect("a socket")[4].split_once(':').expect("two numbers").1 != "00000000"
 }
 
 /// Goal: what the kernel refuses is not sent as a frame.
@@ -702,10 +753,11 @@ fn a_program_that_closes_what_it_does_not_know_goes_on() {
         let server = pair.framed("echo close", at(NEAR), Some("latency"));
         let mut client = Running::start(&mut pair.role(true, "client", at(NEAR)));
         assert_eq!(client.ask("exchange 100 64 0"), "said 100");
-        let before = by_kernel();
+        let before = kernels(&server);
         assert_eq!(client.ask("exchange 500 64 0"), "said 500");
-        let kernels = by_kernel() - before;
-        assert!(server.has_frames() && kernels < 300, "{kernels}: {}", server.explained());
+        let [came, left] = kernels_while_awake(before, &server);
+        assert!(server.has_frames(), "{}", server.explained());
+        assert!(came < 150 && left < 150, "{came} and {left} of 500 each");
     });
 }
 

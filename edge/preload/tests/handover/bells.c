@@ -39,8 +39,11 @@ static void fail(int line, const char *what) {
 /* Or, with nothing but connections that have rings, 20 ms after it has fallen asleep. */
 enum { ENDS = 6, WARM = 60, ROUNDS = 240, LATE_MS = 200, LATE_MAX = 8, EARLY_MS = 10, KILLS = 8, KILLED_MS = 5000, FD_MIN = 100, FD_MAX = 1100, MAILS = 8 };
 static int ends[ENDS], left = ENDS, watch = -1;
-/* When a connection has ended of which no sleeper knows yet; 0 if there is none. */
-static volatile double *ended_ms;
+/*
+ * When a connection has ended of which no sleeper knows yet, 0 if there is none; and for how long server and client had
+ * waited for a processor by then.
+ */
+static volatile struct { double ended_ms, waited_ms; pid_t server, client; } *shared;
 static const char *way, *how;
 
 static int takes_over(const char *role) { return !strcmp(how, role); }
@@ -63,8 +66,10 @@ static int strange(void) {
 /* One client has something at a time, unless another is killed meanwhile. */
 static int is_expected(int ready) { return ready == 1 || (ready > 1 && takes_over("killed")); }
 
-/* One that can be read. */
+/* One that can be read; each in its turn, if there are several. */
 static int next_ready(void) {
+	static int turn;
+	turn++;
 	if (!strcmp(way, "fresh")) {
 		struct epoll_event event;
 		watch_all();
@@ -82,14 +87,16 @@ static int next_ready(void) {
 		FD_ZERO(&set);
 		for (int i = 0; i < left; i++) FD_SET(ends[i], &set);
 		CHECK(is_expected(select(FD_SETSIZE, &set, NULL, NULL, NULL)));
-		for (int i = 0; i < left; i++)
-			if (FD_ISSET(ends[i], &set)) return ends[i];
+		for (int i = 0; i < left; i++) {
+			int end = ends[(turn + i) % left];
+			if (FD_ISSET(end, &set)) return end;
+		}
 	}
 	struct pollfd polled[ENDS];
 	for (int i = 0; i < left; i++) polled[i] = (struct pollfd){ ends[i], POLLIN };
 	CHECK(is_expected(poll(polled, left, -1)));
 	for (int i = 0; i < left; i++)
-		if (polled[i].revents) return ends[i];
+		if (polled[(turn + i) % left].revents) return ends[(turn + i) % left];
 	CHECK(!"something can be read");
 	return -1;
 }
@@ -140,6 +147,21 @@ static double now_ms(void) {
 	return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
 }
 
+/* For how long a process has waited for a processor, as far as the kernel counts that. */
+static double waited_ms_of(pid_t process) {
+	char path[64];
+	unsigned long long ran_ns, waited_ns = 0;
+	snprintf(path, sizeof path, "/proc/%d/schedstat", process);
+	FILE *file = fopen(path, "r");
+	if (file) {
+		if (fscanf(file, "%llu %llu", &ran_ns, &waited_ns) != 2) waited_ns = 0;
+		fclose(file);
+	}
+	return waited_ns / 1e6;
+}
+
+static double waited_ms(void) { return waited_ms_of(shared->server) + waited_ms_of(shared->client); }
+
 static void *answers(void *mine) {
 	int end = *(int *)mine;
 	for (int i = 0; i < WARM + ROUNDS; i++) {
@@ -164,8 +186,9 @@ static void hear_ends(int listener, int rounds) {
 				continue;
 			}
 			CHECK(got == 0 || (errno == ECONNRESET && takes_over("killed")));
-			late += *ended_ms && now_ms() - *ended_ms > EARLY_MS;
-			*ended_ms = 0;
+			double now = now_ms();
+			late += shared->ended_ms && now - shared->ended_ms - (waited_ms() - shared->waited_ms) > EARLY_MS;
+			shared->ended_ms = 0;
 			for (int i = 0; i < left; i++)
 				if (ends[i] == fd) ends[i] = ends[--left];
 			close(fd);
@@ -207,9 +230,9 @@ static void kill_one(int listener) {
 		close(ready[1]);
 		for (int i = 0; i < WARM * ENDS; i++) asks(ends[1 + i % (ENDS - 1)]);
 		double start = now_ms();
-		*ended_ms = start;
+		shared->ended_ms = start;
 		CHECK(!kill(victim, SIGKILL) && wait(NULL) == victim);
-		for (int i = 0; *ended_ms; i++) {
+		for (int i = 0; shared->ended_ms; i++) {
 			asks(ends[1 + i % (ENDS - 1)]);
 			CHECK(now_ms() - start < KILLED_MS);
 		}
@@ -230,7 +253,8 @@ static void end_all(int listener) {
 		for (int i = 0; i < ENDS; i++) {
 			char what;
 			usleep(1000);
-			*ended_ms = now_ms();
+			shared->waited_ms = waited_ms();
+			shared->ended_ms = now_ms();
 			CHECK(!shutdown(ends[i], SHUT_WR));
 			CHECK(recv(ends[i], &what, 1, 0) == 0);
 			close(ends[i]);
@@ -252,7 +276,7 @@ static void serve(int listener) {
 		for (int i = 0; i < ENDS; i++) CHECK(!pthread_create(&threads[i], NULL, answers, &ends[i]));
 		for (int i = 0; i < ENDS; i++) CHECK(!pthread_join(threads[i], NULL));
 		/* What came before there were rings is not known. */
-		CHECK(brought() < ENDS * (WARM + ROUNDS / 10));
+		CHECK(brought() < ENDS * (WARM + ROUNDS / 3));
 		_exit(0);
 	}
 	for (int i = 0; i < WARM * ENDS; i++) answer();
@@ -266,7 +290,8 @@ static void serve(int listener) {
 	}
 	/* One by which it rings, and one by which it is rung. */
 	CHECK(strange() <= 2);
-	if (bytes > ROUNDS * ENDS / 10) {
+	/* A machine that lets the server wait for a processor between its waits makes it some. */
+	if (bytes > ROUNDS * ENDS / 3) {
 		fprintf(stderr, "%u of %d came through the kernel\n", bytes, ROUNDS * ENDS);
 		_exit(1);
 	}
@@ -307,15 +332,18 @@ int main(int argc, char **argv) {
 	CHECK(argc == 3);
 	way = argv[1];
 	how = argv[2];
-	int shared = MAP_SHARED | MAP_ANONYMOUS;
-	ended_ms = mmap(NULL, sizeof *ended_ms, PROT_READ | PROT_WRITE, shared, -1, 0);
-	CHECK(ended_ms != MAP_FAILED);
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(shared != MAP_FAILED);
 	int listener = bound(SOCK_STREAM);
 	CHECK(!listen(listener, ENDS));
 	pid_t server = fork();
 	if (server == 0) serve(listener);
+	shared->server = server;
 	pid_t other = fork();
-	if (other == 0) client(listener);
+	if (other == 0) {
+		shared->client = getpid();
+		client(listener);
+	}
 	int status, all = 0;
 	for (int i = 0; i < 2; i++) {
 		CHECK(wait(&status) > 0);

@@ -26,9 +26,9 @@ static void fail(int line, const char *what) {
 
 /*
  * A thread that misses an event finds it by itself, after 60 ms and more in these rounds. A busy machine may be as
- * late, but not in every fourth of them.
+ * late, but not in every fourth of them, in each of some series.
  */
-enum { THREADS = 8, ROUNDS = 21, USUAL = ROUNDS * 3 / 4, LATE_MS = 45, BUSY_US = 300000 };
+enum { THREADS = 8, SERIES = 5, ROUNDS = 21, USUAL = ROUNDS * 3 / 4, LATE_MS = 45, BUSY_US = 300000 };
 static int watch, way = EPOLLIN;
 
 static void *serve(void *unused) {
@@ -68,18 +68,9 @@ static void hear(int fd) {
 	CHECK(recv(fd, &what, 1, 0) == 1);
 }
 
-static void client(int listener) {
-	int busy = socket(AF_INET, SOCK_STREAM, 0), quick = socket(AF_INET, SOCK_STREAM, 0);
+/* What every fourth answer takes, or more. */
+static double series(int busy, int quick) {
 	double took[ROUNDS];
-	joins(busy, listener);
-	joins(quick, listener);
-	/* Until they have rings. */
-	for (int round = 0; round < 20; round++) {
-		ask(busy, 'q');
-		hear(busy);
-		ask(quick, 'q');
-		hear(quick);
-	}
 	for (int round = 0; round < ROUNDS; round++) {
 		usleep(30000); /* All of them sleep. */
 		ask(busy, 'b');
@@ -90,9 +81,27 @@ static void client(int listener) {
 		hear(busy);
 	}
 	qsort(took, ROUNDS, sizeof took[0], later);
-	if (took[USUAL] > LATE_MS)
-		fprintf(stderr, "every fourth answer took %.1f ms or more\n", took[USUAL]);
-	_exit(took[USUAL] > LATE_MS);
+	return took[USUAL];
+}
+
+static void client(int listener) {
+	int busy = socket(AF_INET, SOCK_STREAM, 0), quick = socket(AF_INET, SOCK_STREAM, 0);
+	joins(busy, listener);
+	joins(quick, listener);
+	/* Until they have rings. */
+	for (int round = 0; round < 20; round++) {
+		ask(busy, 'q');
+		hear(busy);
+		ask(quick, 'q');
+		hear(quick);
+	}
+	double usual = 0;
+	for (int count = 0; count < SERIES; count++) {
+		usual = series(busy, quick);
+		if (usual <= LATE_MS) _exit(0);
+	}
+	fprintf(stderr, "every fourth answer took %.1f ms or more\n", usual);
+	_exit(1);
 }
 
 int main(int count, char **words) {
