@@ -102,6 +102,8 @@ pub(crate) struct Completer {
 /// How long to believe that answers which show a known hole belong to an earlier attempt, if no
 /// timeout decides that.
 const HOLE_PATIENCE_NS: u64 = 67_108_864;
+/// The ACK time-out is doubled so often at most.
+const WAIT_DOUBLINGS_MAX: u8 = 2;
 /// After a loss so many packets may be lost as well.
 const TROUBLED_PACKETS: u64 = 256;
 /// For this share of the shortest round trip a packet that is suspected to be missing may still come.
@@ -164,12 +166,21 @@ impl Completer {
     /// Sets the clock for the oldest packet under way. `next` is the first one not emitted.
     pub(crate) fn arm(&mut self, next: u64, now: Time) {
         self.awaits_room = false;
-        self.deadline = match self.timeout_ns {
+        self.deadline = match self.wait_ns() {
             Some(_) if self.unacked < next && now == Time::UNKNOWN => Some(Time::UNKNOWN),
             Some(wait) if self.unacked < next => Some(now.plus_nanos(wait)),
             Some(_) | None => None,
         };
         self.arm_probe(now);
+    }
+
+    /// How long to wait for an acknowledgement, in nanoseconds: the ACK time-out, and longer where it has run out before, by
+    /// as much as IBTA Vol. 1 §9.7.6.1.3 allows. A software peer answers when its thread runs, which takes half a second on
+    /// a machine with enough to do.
+    #[inline]
+    fn wait_ns(&self) -> Option<u64> {
+        let spent = self.limits.retries - self.budget.retries;
+        self.timeout_ns.map(|wait| wait.saturating_mul(1 << spent.min(WAIT_DOUBLINGS_MAX)))
     }
 
     /// The window has moved. If that ends a round trip, says how long it took and how long the shortest one did.
@@ -230,7 +241,7 @@ impl Completer {
     /// that does not make any may be gone.
     pub(crate) fn arm_for_room(&mut self, now: Time) {
         if self.deadline.is_none() && now != Time::UNKNOWN {
-            self.deadline = self.timeout_ns.map(|wait| now.plus_nanos(wait));
+            self.deadline = self.wait_ns().map(|wait| now.plus_nanos(wait));
             (self.awaits_room, self.probe_at) = (true, None);
         }
     }

@@ -1,6 +1,7 @@
 //! The completer alone: acknowledgements and data in, verdicts out.
 
 use super::*;
+use crate::attributes::RetryCount;
 use crate::cutting::Cutting;
 use crate::segment::Segment;
 use crate::send_queue::Entry;
@@ -179,6 +180,31 @@ fn without_a_timeout_a_known_hole_has_its_own_clock() {
     assert_eq!(verdict, Some(Verdict::Fail(WcStatus::RetryExceeded)));
 }
 
+/// Goal: a peer that does not answer is waited for ever longer, up to four times the ACK time-out, and anew once it does.
+#[test]
+fn time_outs_grow_to_four_times_until_there_is_progress() {
+    let attributes = RtsAttributes { retry_count: RetryCount::new(4).unwrap(), ..rts() };
+    let timeout = attributes.timeout.nanos().unwrap();
+    let mut flight = in_flight_with(&attributes, &[(SEND, 1), (SEND, 1)]);
+    let mut now = NOW;
+    let mut waits = Vec::new();
+    loop {
+        let deadline = flight.completer.deadline.expect("a clock");
+        waits.push(deadline.nanos() - now.nanos());
+        now = deadline;
+        let verdict = flight.completer.on_timer(2, 2, now);
+        if verdict == Some(Verdict::Fail(WcStatus::RetryExceeded)) {
+            break;
+        }
+        assert_eq!(verdict, Some(Verdict::Resend { from: 0 }));
+        flight.completer.arm(2, now);
+    }
+    assert_eq!(waits, [1, 2, 4, 4, 4].map(|times| times * timeout));
+    assert_eq!(flight.ack(0, Syndrome::ACK), Verdict::Progress);
+    flight.completer.arm(2, now);
+    assert_eq!(flight.completer.deadline, Some(now.plus_nanos(timeout)));
+}
+
 #[test]
 fn answers_that_do_not_fit_their_request_are_bad_responses() {
     let lines = [
@@ -260,7 +286,7 @@ fn a_budget_is_refilled_by_new_limits_only() {
     assert_eq!(flight.ack(0, HOLE), Verdict::Resend { from: 0 });
     flight.completer.set_limits(&rts());
     assert_eq!(flight.ack(0, HOLE), Verdict::Fail(WcStatus::RetryExceeded));
-    let retry_count = crate::attributes::RetryCount::MAX;
+    let retry_count = RetryCount::MAX;
     flight.completer.set_limits(&RtsAttributes { retry_count, ..rts() });
     assert_eq!(flight.ack(0, HOLE), Verdict::Resend { from: 0 });
 }
