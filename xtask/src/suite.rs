@@ -95,9 +95,9 @@ fn with_nextest(root: &Path) -> Result<Report, Failure> {
     let profile = if env::var_os("CI").is_some() { "ci" } else { "default" };
     let junit = target(root).join("nextest").join(profile).join("junit.xml");
     let _ = fs::remove_file(&junit); // That of an earlier run says nothing of this one.
-    // One more than there are processors: many tests wait for something half of the time.
+    // Two more than there are processors: many tests wait for something half of the time, and some all of it.
     let threads =
-        thread::available_parallelism().map_or(1, NonZero::get).saturating_add(1).to_string();
+        thread::available_parallelism().map_or(1, NonZero::get).saturating_add(2).to_string();
     let args = ["nextest", "run", "--workspace", "--profile", profile, "--test-threads", &threads];
     eprintln!("$ cargo {}", args.join(" "));
     let mut command = Command::new("cargo");
