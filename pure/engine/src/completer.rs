@@ -78,6 +78,8 @@ pub(crate) struct Completer {
     limits: Budget,
     budget: Budget,
     timeout_ns: Option<u64>,
+    /// How often the ACK time-out has run out since there was progress, as far as that counts.
+    silences: u8,
     deadline: Option<Time>,
     /// Packets may be lost: probes are sent, if there is a time-out.
     lossy: bool,
@@ -102,8 +104,9 @@ pub(crate) struct Completer {
 /// How long to believe that answers which show a known hole belong to an earlier attempt, if no
 /// timeout decides that.
 const HOLE_PATIENCE_NS: u64 = 67_108_864;
-/// The ACK time-out is doubled so often at most.
+/// Doublings of an ACK time-out, at most, and the longest one that they lead to: exponent 16, in nanoseconds.
 const WAIT_DOUBLINGS_MAX: u8 = 2;
+const DOUBLED_WAIT_MAX_NS: u64 = 4096 << 16;
 /// After a loss so many packets may be lost as well.
 const TROUBLED_PACKETS: u64 = 256;
 /// For this share of the shortest round trip a packet that is suspected to be missing may still come.
@@ -117,6 +120,7 @@ impl Completer {
             limits,
             budget: limits,
             timeout_ns: attributes.timeout.nanos(),
+            silences: 0,
             deadline: None,
             lossy: path.link.lossy,
             trip: RoundTrip::default(),
@@ -174,13 +178,13 @@ impl Completer {
         self.arm_probe(now);
     }
 
-    /// How long to wait for an acknowledgement, in nanoseconds: the ACK time-out, and longer where it has run out before, by
-    /// as much as IBTA Vol. 1 §9.7.6.1.3 allows. A software peer answers when its thread runs, which takes half a second on
-    /// a machine with enough to do.
+    /// How long to wait for an acknowledgement, in nanoseconds: the ACK time-out. A short one is doubled each time that it
+    /// runs out, to four times at most, which IBTA Vol. 1 §9.7.6.1.3 allows. A software peer answers when its thread runs: on a
+    /// busy machine that can take a second.
     #[inline]
     fn wait_ns(&self) -> Option<u64> {
-        let spent = self.limits.retries - self.budget.retries;
-        self.timeout_ns.map(|wait| wait.saturating_mul(1 << spent.min(WAIT_DOUBLINGS_MAX)))
+        let doubled = |wait: u64| (wait << self.silences).min(DOUBLED_WAIT_MAX_NS);
+        self.timeout_ns.map(|wait| wait.max(doubled(wait)))
     }
 
     /// The window has moved. If that ends a round trip, says how long it took and how long the shortest one did.
@@ -494,6 +498,7 @@ impl Completer {
     pub(crate) fn on_timer(&mut self, next: u64, top: u64, now: Time) -> Option<Verdict> {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.disarm();
+            self.silences = (self.silences + 1).min(WAIT_DOUBLINGS_MAX);
             self.trip.on_silence(top);
             return Some(self.resend_or_fail(self.unacked, now));
         }
@@ -564,7 +569,7 @@ impl Completer {
     fn moved_to(&mut self, sequence: u64) {
         if sequence > self.unacked {
             self.unacked = sequence;
-            self.budget = self.limits;
+            (self.budget, self.silences) = (self.limits, 0);
             self.known_hole = None;
         }
     }

@@ -34,8 +34,8 @@ impl Time {
     }
 }
 
-/// How long a requester waits for an acknowledgement before it sends again, at least: if there is no answer then either, it
-/// waits up to four times as long.
+/// How long a requester waits for an acknowledgement before it sends again. At least: a retry may wait up to four times as
+/// long, but no longer for that than 268 ms.
 ///
 /// The verbs and the connection manager carry the wait as a 5-bit exponent *e* and mean
 /// 4.096 µs × 2ᵉ, so the steps are coarse: 8.192 µs, 16.384 µs, … up to 2 h 26 min. Zero means

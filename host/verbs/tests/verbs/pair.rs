@@ -76,7 +76,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// A peer that is silent for a quarter of a second is dead.
+    /// A peer that is silent for a third of a second is dead.
     pub(crate) fn impatient() -> Self {
         Self { timeout: 12, retry_count: 5, ..Self::default() }
     }

@@ -180,11 +180,18 @@ fn without_a_timeout_a_known_hole_has_its_own_clock() {
     assert_eq!(verdict, Some(Verdict::Fail(WcStatus::RetryExceeded)));
 }
 
-/// Goal: a peer that does not answer is waited for ever longer, up to four times the ACK time-out, and anew once it does.
+/// Goal: a peer that does not answer is waited for ever longer, up to four times a short ACK time-out, and anew once it does.
 #[test]
-fn time_outs_grow_to_four_times_until_there_is_progress() {
-    let attributes = RtsAttributes { retry_count: RetryCount::new(4).unwrap(), ..rts() };
-    let timeout = attributes.timeout.nanos().unwrap();
+fn short_time_outs_grow_to_four_times_until_there_is_progress() {
+    for (exponent, times) in [(10, [1, 2, 4, 4, 4]), (15, [1, 2, 2, 2, 2]), (17, [1; 5])] {
+        time_outs_grow(exponent, times);
+    }
+}
+
+fn time_outs_grow(exponent: u8, times: [u64; 5]) {
+    let timeout = AckTimeout::from_exponent(exponent).unwrap();
+    let attributes = RtsAttributes { retry_count: RetryCount::new(4).unwrap(), timeout, ..rts() };
+    let timeout = timeout.nanos().unwrap();
     let mut flight = in_flight_with(&attributes, &[(SEND, 1), (SEND, 1)]);
     let mut now = NOW;
     let mut waits = Vec::new();
@@ -199,7 +206,7 @@ fn time_outs_grow_to_four_times_until_there_is_progress() {
         assert_eq!(verdict, Some(Verdict::Resend { from: 0 }));
         flight.completer.arm(2, now);
     }
-    assert_eq!(waits, [1, 2, 4, 4, 4].map(|times| times * timeout));
+    assert_eq!(waits, times.map(|times| times * timeout), "{exponent}");
     assert_eq!(flight.ack(0, Syndrome::ACK), Verdict::Progress);
     flight.completer.arm(2, now);
     assert_eq!(flight.completer.deadline, Some(now.plus_nanos(timeout)));
