@@ -146,8 +146,8 @@ impl Hosts {
             ip -n {CLIENT} address add 10.78.0.1/24 dev anet0
             ip -n {SERVER} address add {SERVER_ADDRESS}/24 dev anet1\n"
         );
-        if link.relay.is_none() {
-            // The rule itself takes up to a fifth of the bytes, so that a link without losses has one that drops nothing.
+        if link.lost > 0 || link.relay.is_none() {
+            // The rule itself takes up to a fifth of the bytes: a link without losses has one that drops one packet of 10^8.
             let share = match link.lost {
                 0 => String::from("0.00000001"),
                 lost => format!("0.{lost:03}"),

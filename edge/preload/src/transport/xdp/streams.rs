@@ -317,13 +317,13 @@ pub(crate) fn is_bound(socket: &Socket) -> bool {
     is_framed(socket) || left_of(socket).is_some() && socket.segment().is_some()
 }
 
-/// Returns once the kernel's socket of a connection that was reset is without one, too, which leaves an error there. The
-/// program may learn of the reset a moment before that.
+/// Returns once the kernel's socket of a connection that was reset is disconnected, too. That leaves an error there. The program
+/// may learn of the reset a moment before.
 #[cold]
 pub(crate) fn await_disconnected(socket: &Socket) {
     let framed = socket.attached::<Framed>();
     if framed.is_some_and(|framed| !framed.generation.is_inherited()) {
-        // Both are done under this lock.
+        // The reset is told and the socket disconnected under this lock.
         PROCESS.get().carriers.with(|_| ());
     }
 }

@@ -395,8 +395,8 @@ impl Mailbox {
                 // A reader may have noted one of another sender's late that was entered there before.
                 sender.doubt();
                 // Before it is settled: what the sender takes back from then on, it takes off here as well.
-                // What a process was giving when it was stopped comes when it goes on, and is counted then. Where it had come
-                // already, one record waits in vain, once.
+                // What a process was giving when it was stopped comes when it goes on, and is counted then. If it had come already,
+                // the next record waits for it in vain.
                 sender.taken.store(given.wrapping_sub(pending), Ordering::Release);
                 fence(Ordering::SeqCst);
             }
