@@ -33,6 +33,17 @@ impl<const MAX: usize> Room<MAX> {
         }
     }
 
+    /// Appends bytes, for which there must be room.
+    #[inline]
+    pub fn append(&mut self, bytes: &[u8]) {
+        let room = self.bytes.get_mut(self.len..).and_then(|room| room.get_mut(..bytes.len()));
+        debug_assert!(room.is_some(), "no room for {} bytes", bytes.len());
+        if let Some(room) = room {
+            room.copy_from_slice(bytes);
+            self.len += bytes.len();
+        }
+    }
+
     /// Writes over bytes in use, from `at` on, which must all be there.
     #[inline]
     pub fn patch<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
@@ -73,7 +84,7 @@ mod tests {
     fn only_the_bytes_in_use_are_seen_and_compared() {
         let mut used = Room::<8>::new();
         used.push([1, 2, 3]);
-        used.push([4]);
+        used.append(&[4]);
         assert_eq!(used.as_slice(), [1, 2, 3, 4]);
         used.patch(2, [7, 8]);
         assert_eq!(used.as_slice(), [1, 2, 7, 8]);

@@ -132,6 +132,12 @@ impl<B: AsRef<[u8]>> Transmit<'_, B> {
         self.carried.iter().flat_map(|(connection, departure)| connection.payload(departure))
     }
 
+    /// The payload, if it is in one piece, as that of short segments mostly is.
+    pub fn whole_payload(&self) -> Option<&[u8]> {
+        let (connection, departure) = self.carried.as_ref()?;
+        connection.whole_payload(departure)
+    }
+
     /// Bytes of payload.
     pub fn payload_bytes(&self) -> usize {
         self.carried.map_or(0, |(_, departure)| departure.payload_bytes())
@@ -321,6 +327,31 @@ impl<B: AsRef<[u8]>> Stack<B> {
         }
         self.refresh(slot);
         Outcome::Taken
+    }
+
+    /// The same of a segment whose payload is the next that a program reads, if it is of that kind: `read` gives it to the
+    /// program, and says whether that has all of it. Says whether the segment was taken; if not, nothing has happened.
+    #[inline]
+    pub fn on_expected(
+        &mut self,
+        tuple: &Tuple,
+        header: &Tcp,
+        payload_bytes: usize,
+        now: Time,
+        read: impl FnOnce(ConnectionId) -> bool,
+    ) -> bool {
+        let Some(slot) = self.table.find(tuple) else { return false };
+        let id = self.slots.id(slot);
+        let Some(entry) = self.slots.get_mut(slot).filter(|entry| entry.listener.is_none()) else {
+            return false;
+        };
+        if !entry.connection.expects(header, payload_bytes, now) || !read(id) {
+            return false;
+        }
+        self.counters.segments += 1;
+        entry.connection.take_expected(header, payload_bytes, now);
+        self.refresh(slot);
+        true
     }
 
     /// Answers a segment that nothing knows with a reset, unless it is one itself.

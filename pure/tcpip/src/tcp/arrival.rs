@@ -145,7 +145,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     /// RFC 5961 §5.2: the position has been sent, and is not too far in the past.
-    fn may_acknowledge(&self, position: u64) -> bool {
+    pub(super) fn may_acknowledge(&self, position: u64) -> bool {
         let oldest = self.sender.unacked().saturating_sub(self.sender.peer.largest);
         (oldest..=self.sender.next()).contains(&position)
     }
@@ -200,7 +200,14 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     /// Takes what the segment says of our stream.
-    fn acknowledge(&mut self, header: &Tcp, position: u64, bytes: usize, start: u64, now: Time) {
+    pub(super) fn acknowledge(
+        &mut self,
+        header: &Tcp,
+        position: u64,
+        bytes: usize,
+        start: u64,
+        now: Time,
+    ) {
         let sender = &mut self.sender;
         let (unacked, next) = (sender.unacked(), sender.next());
         let mut repeated = false;
@@ -218,6 +225,28 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 sender.on_window(limit, window, (start, position));
             }
         }
+        let acked = match header.options.sack.is_empty() && sender.is_answered_by(position) {
+            true => sender.on_answer(position, now),
+            false => self.acknowledge_any(header, (position, unacked, next), repeated, now),
+        };
+        if !self.is_orphaned() {
+            self.sender.on_alive();
+        }
+        self.lengthen(acked, now);
+        if acked > 0 {
+            self.events.writable = true;
+            self.on_progress(position.max(unacked), now);
+        }
+    }
+
+    /// The same of anything that an acknowledgement may say of segments.
+    fn acknowledge_any(
+        &mut self,
+        header: &Tcp,
+        (position, unacked, next): (u64, u64, u64),
+        repeated: bool,
+        now: Time,
+    ) -> u64 {
         let ours = Origin(self.names.first);
         let inside = |seq| ours.position(seq, unacked).filter(|position| *position <= next);
         let blocks = header.options.sack;
@@ -243,15 +272,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             });
         let position = position.max(unacked);
         let ack = Ack { position, sacked, twice, repeated, echoed };
-        let acked = self.sender.on_ack(ack, now);
-        if !self.is_orphaned() {
-            self.sender.on_alive();
-        }
-        self.lengthen(acked, now);
-        if acked > 0 {
-            self.events.writable = true;
-            self.on_progress(position, now);
-        }
+        self.sender.on_ack(ack, now)
     }
 
     /// More of our stream is acknowledged.

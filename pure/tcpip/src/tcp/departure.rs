@@ -70,6 +70,11 @@ impl<B: AsRef<[u8]>> Connection<B> {
         })
     }
 
+    /// The payload of a segment, if it was handed over in one chunk, and last.
+    pub fn whole_payload(&self, departure: &Departure) -> Option<&[u8]> {
+        self.sender.outbox.slice(departure.payload.0, departure.payload.1)
+    }
+
     /// The payload of a segment, in pieces.
     pub fn payload(&self, departure: &Departure) -> impl Iterator<Item = &[u8]> + Clone {
         self.sender.outbox.slices(departure.payload.0, departure.payload.1)

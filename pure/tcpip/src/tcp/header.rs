@@ -113,22 +113,31 @@ impl Tcp {
 
     /// The header with this checksum; [`Tcp::emit_sum`] computes it.
     pub fn emit(&self, sum: u16) -> Room<{ Self::LEN_MAX }> {
-        let options = self.options.emit();
-        let words = u8::try_from((Self::LEN + options.as_slice().len()) / 4).unwrap_or_default();
         let mut room = Room::new();
-        room.push(self.src_port.to_be_bytes());
-        room.push(self.dst_port.to_be_bytes());
-        room.push(self.seq.bits().to_be_bytes());
-        room.push(self.ack.bits().to_be_bytes());
-        room.push([words << 4, self.flags.0]);
-        room.push(self.window.to_be_bytes());
-        room.push(sum.to_be_bytes());
-        room.push(self.urgent.to_be_bytes());
+        if let Some(stamps) = self.options.stamps_alone() {
+            room.push(self.fixed(sum, stamps.len()));
+            room.push(stamps);
+            return room;
+        }
+        let options = self.options.emit();
+        room.push(self.fixed(sum, options.as_slice().len()));
         let (words, _) = options.as_slice().as_chunks::<4>();
         for word in words {
             room.push(*word);
         }
         room
+    }
+
+    /// The fixed part before so many bytes of options.
+    #[inline]
+    fn fixed(&self, sum: u16, options_bytes: usize) -> [u8; Self::LEN] {
+        let words = u8::try_from((Self::LEN + options_bytes) / 4).unwrap_or_default();
+        let ([s0, s1], [d0, d1]) = (self.src_port.to_be_bytes(), self.dst_port.to_be_bytes());
+        let [q0, q1, q2, q3] = self.seq.bits().to_be_bytes();
+        let [a0, a1, a2, a3] = self.ack.bits().to_be_bytes();
+        let ([w0, w1], [c0, c1]) = (self.window.to_be_bytes(), sum.to_be_bytes());
+        let ([u0, u1], len, flags) = (self.urgent.to_be_bytes(), words << 4, self.flags.0);
+        [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, len, flags, w0, w1, c0, c1, u0, u1]
     }
 
     /// Puts the checksum over `pseudo`, a header that has none yet, and the pieces of the payload into the header.

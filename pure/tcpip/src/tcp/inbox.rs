@@ -63,6 +63,16 @@ impl<B: AsRef<[u8]>> Inbox<B> {
         !self.early.is_empty()
     }
 
+    /// No packet is kept.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.early.is_empty()
+    }
+
+    /// The program has so many more bytes, which are not kept: nothing is.
+    pub(super) fn pass(&mut self, bytes: u64) {
+        self.next += bytes;
+    }
+
     /// The next bytes for the program.
     pub(super) fn take(&mut self) -> Option<Received<B>> {
         let mut received = self.ready.pop_front()?;

@@ -1,7 +1,8 @@
 //! TCP: RFC 9293, its header, its options, and a connection as a state machine.
 //!
 //! ```text
-//!     segments --> arrival ---> connection <--- the program's calls, time
+//!     segments --> arrival, expected
+//!                     +-------> connection <--- the program's calls, time
 //!                             receiver, sender
 //!     segments <-- departure <------+
 //!
@@ -16,6 +17,7 @@ mod config;
 mod congestion;
 mod connection;
 mod departure;
+mod expected;
 mod handover;
 mod header;
 mod inbox;

@@ -78,7 +78,18 @@ impl Options {
     pub const LEN_MAX: usize = 40;
 
     /// Reads the bytes between the header's fixed part and the payload.
-    pub fn parse(mut bytes: &[u8]) -> Self {
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Self {
+        // As nearly all segments of a connection have them.
+        if let &[PADDING, PADDING, TIME_STAMPS, 10, v0, v1, v2, v3, e0, e1, e2, e3] = bytes {
+            let value = u32::from_be_bytes([v0, v1, v2, v3]);
+            let echo = u32::from_be_bytes([e0, e1, e2, e3]);
+            return Self { time_stamps: Some(TimeStamps { value, echo }), ..Self::default() };
+        }
+        Self::parse_any(bytes)
+    }
+
+    fn parse_any(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         while let Some((&kind, rest)) = bytes.split_first() {
             if kind == END {
@@ -124,6 +135,18 @@ impl Options {
             }
             _ => {}
         }
+    }
+
+    /// The bytes of time stamps, if there is nothing else.
+    #[inline]
+    pub(super) fn stamps_alone(&self) -> Option<[u8; 12]> {
+        let Self { mss: None, window_scale: None, sack_permitted: false, time_stamps, sack } = self
+        else {
+            return None;
+        };
+        let TimeStamps { value, echo } = time_stamps.filter(|_| sack.is_empty())?;
+        let ([v0, v1, v2, v3], [e0, e1, e2, e3]) = (value.to_be_bytes(), echo.to_be_bytes());
+        Some([PADDING, PADDING, TIME_STAMPS, 10, v0, v1, v2, v3, e0, e1, e2, e3])
     }
 
     /// The options as bytes, a multiple of four of them.
@@ -191,6 +214,23 @@ mod tests {
         let expected = [2, 4, 5, 180, 4, 2, 8, 10, 1, 2, 3, 4, 0, 0, 0, 0, 1, 3, 3, 7];
         assert_eq!(options.emit().as_slice(), expected);
         assert_eq!(Options::parse(&expected), options);
+    }
+
+    #[test]
+    fn time_stamps_alone_are_read_as_among_others() {
+        let alone = [1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8];
+        let expected = TimeStamps { value: 0x0102_0304, echo: 0x0506_0708 };
+        assert_eq!(Options::parse(&alone).time_stamps, Some(expected));
+        for at in 0..alone.len() {
+            for value in 0..=u8::MAX {
+                let mut other = alone;
+                other[at] = value;
+                for len in at..=alone.len() {
+                    let bytes = &other[..len];
+                    assert_eq!(Options::parse(bytes), Options::parse_any(bytes), "{bytes:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -68,6 +68,13 @@ impl<B: AsRef<[u8]>> Outbox<B> {
         self.chunks.clear();
     }
 
+    /// The bytes of `from..to`, if they are in the last chunk.
+    pub(super) fn slice(&self, from: u64, to: u64) -> Option<&[u8]> {
+        let (start, piece) = self.chunks.back()?;
+        let first = from.checked_sub(*start)?;
+        piece.as_slice().get(length(first)..length(to.saturating_sub(*start)))
+    }
+
     /// The bytes of `from..to`, in pieces.
     pub(super) fn slices(&self, from: u64, to: u64) -> impl Iterator<Item = &[u8]> + Clone {
         let first = self.chunks.partition_point(|(start, _)| *start <= from).saturating_sub(1);
@@ -101,6 +108,9 @@ mod tests {
                         outbox.slices(from + 1, to + 1).flatten().copied().collect();
                     let expected: Vec<_> = (from..to).map(|at| u8::try_from(at).unwrap()).collect();
                     assert_eq!(bytes, expected);
+                    let whole = outbox.slice(from + 1, to + 1);
+                    assert!(whole.is_none_or(|whole| whole == expected));
+                    assert!(whole.is_some() || from < 11);
                 }
             }
         }

@@ -237,6 +237,24 @@ impl<B: AsRef<[u8]>> Receiver<B> {
         false
     }
 
+    /// So many bytes that come next would be ready at once, with nothing before or behind them.
+    pub(super) fn expects(&self, bytes: u64) -> bool {
+        (1..=self.limit.saturating_sub(self.inbox.next())).contains(&bytes)
+            && self.inbox.is_empty()
+            && self.fin.is_none()
+            && !self.ended
+            && !self.discards
+    }
+
+    /// They have come, and the program has them: as [`Receiver::on_payload`] and [`Receiver::take`].
+    pub(super) fn pass(&mut self, bytes: u64, segment: u64, now: Time) {
+        debug_assert!(self.blocks.is_empty(), "nothing is early");
+        self.owed.full = self.owed.full.max(bytes);
+        self.inbox.pass(bytes);
+        self.owe(bytes, false, now);
+        self.on_room(segment);
+    }
+
     /// Owes an acknowledgement of `bytes`: RFC 5681 §4.2.
     fn owe(&mut self, bytes: u64, at_once: bool, now: Time) {
         self.owed.bytes += bytes;

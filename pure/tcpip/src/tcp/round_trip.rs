@@ -8,30 +8,39 @@ use crate::time::Time;
 /// What is known of the time that an answer takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundTrip {
-    /// Smoothed time, and its variation, if one has been measured.
-    measured: Option<(Duration, Duration)>,
-    /// The shortest in some minutes, and when it was measured.
-    shortest: Option<(Duration, Time)>,
+    /// Smoothed time, and its variation, in nanoseconds, if one has been measured.
+    measured: Option<(u64, u64)>,
+    /// The shortest in some minutes, in nanoseconds, and when it was measured.
+    shortest: Option<(u64, Time)>,
     /// Time-outs since the last answer.
     backoff: u32,
-    initial: Duration,
-    min: Duration,
-    max: Duration,
+    initial_ns: u64,
+    min_ns: u64,
+    max_ns: u64,
 }
 
 impl RoundTrip {
     pub(super) fn new(config: &Config) -> Self {
-        let Config { rto_initial: initial, rto_min: min, rto_max: max, .. } = *config;
-        Self { measured: None, shortest: None, backoff: 0, initial, min, max }
+        let Config { rto_initial, rto_min, rto_max, .. } = *config;
+        Self {
+            measured: None,
+            shortest: None,
+            backoff: 0,
+            initial_ns: nanoseconds(rto_initial),
+            min_ns: nanoseconds(rto_min),
+            max_ns: nanoseconds(rto_max),
+        }
     }
 
     /// A segment that was sent once has been answered after `sample`.
     pub(super) fn measure(&mut self, sample: Duration, now: Time) {
+        let sample = nanoseconds(sample);
         self.measured = Some(match self.measured {
             None => (sample, sample / 2),
             Some((smooth, variation)) => {
-                let variation = (variation * 3 + smooth.abs_diff(sample)) / 4;
-                ((smooth * 7 + sample) / 8, variation)
+                let differs = smooth.abs_diff(sample);
+                let variation = variation.saturating_mul(3).saturating_add(differs) / 4;
+                (smooth.saturating_mul(7).saturating_add(sample) / 8, variation)
             }
         });
         let kept = self
@@ -42,22 +51,25 @@ impl RoundTrip {
 
     /// The smoothed time, if one has been measured.
     pub(super) fn smoothed(&self) -> Option<Duration> {
-        self.measured.map(|(smooth, _)| smooth)
+        self.measured.map(|(smooth, _)| Duration::from_nanos(smooth))
     }
 
     /// The shortest time in the last minutes, if one has been measured.
     pub(super) fn shortest(&self) -> Option<Duration> {
-        self.shortest.map(|(shortest, _)| shortest)
+        self.shortest.map(|(shortest, _)| Duration::from_nanos(shortest))
     }
 
     /// How long to wait for an answer.
     pub(super) fn timeout(&self) -> Duration {
         let base = match self.measured {
-            None => self.initial,
+            None => self.initial_ns,
             // At least a fixed time above the smoothed one, as a peer may hold its answer for as long.
-            Some((smooth, variation)) => smooth + (variation * 4).max(self.min),
+            Some((smooth, variation)) => {
+                smooth.saturating_add(variation.saturating_mul(4).max(self.min_ns))
+            }
         };
-        base.saturating_mul(1_u32 << self.backoff.min(BACKOFF_MAX)).min(self.max)
+        let doubled = base.saturating_mul(1_u64 << self.backoff.min(BACKOFF_MAX));
+        Duration::from_nanos(doubled.min(self.max_ns))
     }
 
     /// There was no answer in time.
@@ -74,6 +86,10 @@ impl RoundTrip {
     pub(super) fn answered(&mut self) {
         self.backoff = 0;
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// How long the shortest round trip is believed. RFC 8985 §6.2.

@@ -72,6 +72,20 @@ impl Scoreboard {
         self.sent.iter()
     }
 
+    /// All segments are in the network, and left once.
+    pub(super) fn is_plain(&self) -> bool {
+        self.sacked_segments == 0
+            && self.lost_segments == 0
+            && !self.sent.iter().any(|sent| sent.again)
+    }
+
+    /// All segments have arrived, which are in the network: `delivered` gets each.
+    pub(super) fn clear_plain(&mut self, delivered: impl FnMut(&Sent)) {
+        self.sent.iter().for_each(delivered);
+        self.sent.clear();
+        self.in_flight = 0;
+    }
+
     /// A new segment leaves.
     pub(super) fn send(&mut self, start: u64, end: u64, now: Time) {
         debug_assert!(self.sent.back().is_none_or(|last| last.end == start), "a gap");

@@ -454,6 +454,45 @@ impl<B: AsRef<[u8]>> Sender<B> {
         acked
     }
 
+    /// An acknowledgement of this position, which says nothing else, is of all that is on its way, and that is as it
+    /// mostly is: nothing is lost, has left twice, or is known to have arrived.
+    pub(super) fn is_answered_by(&self, position: u64) -> bool {
+        position == self.next
+            && position > self.unacked
+            && self.phase == Phase::Open
+            && self.probe.tail.is_none()
+            && self.board.is_plain()
+    }
+
+    /// Takes such an acknowledgement, as [`Sender::on_ack`] would.
+    pub(super) fn on_answer(&mut self, position: u64, now: Time) -> u64 {
+        let before = self.board.in_flight();
+        let answer =
+            Answer { now, echoed: None, shortest: self.trip.shortest().unwrap_or_default() };
+        let (rack, end) = (&mut self.rack, self.outbox.end());
+        let (mut longest, mut sent_at) = (0, now);
+        self.board.clear_plain(|sent| {
+            longest = longest.max(end.min(sent.end).saturating_sub(sent.start));
+            sent_at = sent.sent_at;
+            rack.deliver(sent, &answer);
+        });
+        self.probe.carried = (longest > self.segment).then_some(longest);
+        let acked = position - self.unacked;
+        self.unacked = position;
+        self.outbox.release(position);
+        self.trip.answered();
+        self.trip.measure(now.since(sent_at), now);
+        let rtt = self.trip.smoothed().unwrap_or_default();
+        self.congestion.on_ack(acked, before, rtt, now);
+        (self.timers.retransmit, self.timers.tail) = (None, None);
+        match self.sacks {
+            true => self.timers.reorder = None,
+            false => self.repeats = 0,
+        }
+        self.patience.since = None;
+        acked
+    }
+
     fn detect(&mut self, now: Time) -> bool {
         let hurry = self.phase != Phase::Open || self.board.sacked_segments() >= REPEATS;
         let smoothed = self.trip.smoothed().unwrap_or_default();
@@ -627,3 +666,6 @@ const PEER_DELAY_MAX: Duration = Duration::from_millis(200);
 
 /// Room for the jitter of timers.
 const TAIL_MIN: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "not every test needs all of it")]
 #![expect(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test may panic")]
 
+mod expected;
 mod goodput;
 mod handover;
 mod hostile;

@@ -1,0 +1,53 @@
+//! Header prediction: a shorter way for the segments that an established connection mostly gets.
+//!
+//! Such a segment has the next bytes of the peer's stream, none of which waits for others, and says nothing else but what
+//! it acknowledges. Its bytes go where the program reads them, and are not kept. All else goes by `arrival.rs`, and so may
+//! this: what is taken here has the same effect as [`Connection::on_segment`] and [`Connection::receive`] after it.
+
+use super::connection::Connection;
+use super::header::{Flags, Tcp};
+use super::position::{Origin, count};
+use super::state::State;
+use crate::time::Time;
+
+impl<B: AsRef<[u8]>> Connection<B> {
+    /// The segment, which has so many bytes of payload, is of this kind.
+    pub fn expects(&self, header: &Tcp, payload_bytes: usize, now: Time) -> bool {
+        let stamps = header.options.time_stamps;
+        let position = Origin(self.names.first).position(header.ack, self.sender.unacked());
+        self.state == State::Established
+            && header.flags.bits() & KIND == Flags::ACK.bits()
+            && header.seq == self.receiver.origin.seq(self.receiver.next())
+            && header.options.sack.is_empty()
+            && stamps.is_some() == self.agreed.time_stamps
+            && !stamps.is_some_and(|stamps| self.receiver.is_stale(stamps, now))
+            && position.is_some_and(|position| self.may_acknowledge(position))
+            && self.receiver.expects(count(payload_bytes))
+    }
+
+    /// Takes such a segment. The program has its payload. It is told of room to send only if there was none.
+    ///
+    /// [`Connection::poll_transmit`] may have something afterwards.
+    pub fn take_expected(&mut self, header: &Tcp, payload_bytes: usize, now: Time) {
+        debug_assert!(self.expects(header, payload_bytes, now), "a segment that was asked about");
+        let start = self.receiver.next();
+        if let Some(stamps) = header.options.time_stamps {
+            self.receiver.on_stamps(stamps, start, now);
+        }
+        self.hear(now);
+        let tells_room = self.events.writable || self.send_room() == 0;
+        if let Some(position) = Origin(self.names.first).position(header.ack, self.sender.unacked())
+        {
+            self.acknowledge(header, position, payload_bytes, start, now);
+        }
+        self.events.writable &= tells_room;
+        self.receiver.pass(count(payload_bytes), self.sender.segment(), now);
+    }
+}
+
+/// Flags that say what a segment is; the others change nothing.
+const KIND: u8 = Flags::ACK.bits()
+    | Flags::FIN.bits()
+    | Flags::RST.bits()
+    | Flags::SYN.bits()
+    | Flags::URG.bits();
