@@ -112,17 +112,15 @@ impl Link {
     pub(crate) fn send<'a>(
         &mut self,
         to: IpAddr,
-        headers: &'a Headers,
+        headers: &Headers,
         payload: impl Iterator<Item = &'a [u8]>,
         now: Time,
     ) -> Sent {
         match (self.hops.find(to, now), self.behind_which(to, now)) {
-            (Hop::Known(mac), None) => {
-                self.emit(mac, headers.kind, headers.pieces().into_iter().chain(payload))
-            }
+            (Hop::Known(mac), None) => self.emit(mac, headers.kind, headers.as_slice(), payload),
             (Hop::Sought(by), _) | (Hop::Known(_), Some(by)) => {
-                let bytes = headers.pieces().into_iter().chain(payload).flatten().copied();
-                let (kind, bytes) = (headers.kind, bytes.collect());
+                let (kind, mut bytes) = (headers.kind, headers.as_slice().to_vec());
+                payload.for_each(|piece| bytes.extend_from_slice(piece));
                 self.waiting.push(Packet { to, by, kind, bytes });
                 Sent::Taken
             }
@@ -143,10 +141,17 @@ impl Link {
     }
 
     #[inline]
-    fn emit<'a>(&mut self, dst: Mac, kind: u16, pieces: impl Iterator<Item = &'a [u8]>) -> Sent {
+    fn emit<'a>(
+        &mut self,
+        dst: Mac,
+        kind: u16,
+        head: &[u8],
+        pieces: impl Iterator<Item = &'a [u8]>,
+    ) -> Sent {
         let ethernet = Ethernet { dst, src: self.mac, kind };
         let sent = self.outgoing.send(|writer| {
             writer.push(&ethernet.emit());
+            writer.push(head);
             pieces.for_each(|piece| writer.push(piece));
         });
         match sent {
@@ -173,8 +178,7 @@ impl Link {
                         self.waiting.packets.push_back(packet);
                         continue;
                     }
-                    let bytes = std::iter::once(packet.bytes.as_slice());
-                    let sent = self.emit(mac, packet.kind, bytes);
+                    let sent = self.emit(mac, packet.kind, &packet.bytes, std::iter::empty());
                     self.waiting.lost += usize::from(sent != Sent::Taken);
                 }
                 Hop::None => self.waiting.lost += 1,

@@ -11,8 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 pub(crate) struct Headers {
     /// What its Ethernet header says that it is.
     pub(crate) kind: u16,
-    ip: Room<{ Ipv6::LEN }>,
-    transport: Room<{ Tcp::LEN_MAX }>,
+    bytes: Room<BYTES_MAX>,
 }
 
 impl Headers {
@@ -26,9 +25,9 @@ impl Headers {
             0 => 0xffff,
             sum => sum,
         };
-        let mut transport = Room::new();
-        transport.push(udp.emit(len));
-        Some(Self { kind, ip, transport })
+        let mut bytes = ip;
+        bytes.push(udp.emit(len));
+        Some(Self { kind, bytes })
     }
 
     /// Of a segment; `None` as for a datagram.
@@ -41,19 +40,20 @@ impl Headers {
     ) -> Option<Self> {
         let mut transport = header.emit(0);
         let len = transport.as_slice().len() + payload_bytes;
-        let (kind, ip, pseudo) = ip(from, to, TCP, u16::try_from(len).ok()?)?;
+        let (kind, mut bytes, pseudo) = ip(from, to, TCP, u16::try_from(len).ok()?)?;
         Tcp::put_sum(&mut transport, pseudo, payload);
-        Some(Self { kind, ip, transport })
+        bytes.append(transport.as_slice());
+        Some(Self { kind, bytes })
     }
 
-    /// The bytes, in pieces.
-    pub(crate) fn pieces(&self) -> [&[u8]; 2] {
-        [self.ip.as_slice(), self.transport.as_slice()]
+    /// The bytes.
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        self.bytes.as_slice()
     }
 }
 
 /// The IP header, what it is called, and the begin of a checksum.
-fn ip(from: IpAddr, to: IpAddr, protocol: u8, len: u16) -> Option<(u16, Room<{ Ipv6::LEN }>, Sum)> {
+fn ip(from: IpAddr, to: IpAddr, protocol: u8, len: u16) -> Option<(u16, Room<BYTES_MAX>, Sum)> {
     let mut room = Room::new();
     match (from, to) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -77,6 +77,8 @@ const fn hop_limit(to: IpAddr) -> u8 {
     if to.is_multicast() { 1 } else { HOPS }
 }
 
+/// Bytes of the longest headers.
+const BYTES_MAX: usize = Ipv6::LEN + Tcp::LEN_MAX;
 /// Routers that a packet may pass.
 const HOPS: u8 = 64;
 const TCP: u8 = 6;
@@ -96,7 +98,7 @@ mod tests {
         ] {
             let [from, to] = [from, to].map(|ip| SocketAddr::new(ip.parse().unwrap(), 7));
             let headers = Headers::of_datagram(from, to, b"").unwrap();
-            assert_eq!(headers.pieces()[0][at], hops, "{to}");
+            assert_eq!(headers.as_slice()[at], hops, "{to}");
         }
     }
 }

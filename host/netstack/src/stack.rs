@@ -12,7 +12,7 @@ use adverb_tcpip::Time;
 use adverb_tcpip::ethernet::Mac;
 use adverb_tcpip::frame::{Checksums, Frame};
 use adverb_tcpip::icmp::{IcmpError, Report};
-use adverb_tcpip::stack::{ConnectionId, Outcome, Stack};
+use adverb_tcpip::stack::{ConnectionId, Outcome, Stack, Transmit};
 use adverb_tcpip::tcp::{Config, Connection, Piece};
 use adverb_xdp::Socket;
 use adverb_xdp::socket::Incoming;
@@ -285,10 +285,16 @@ impl Netstack {
     /// The first half of such a step: takes frames that have come, and does what is due; says whether any have. What a
     /// program does about that before the second half leaves with it.
     pub fn take_in(&mut self, now: Time) -> bool {
+        self.take_in_by(now, |_, _| false)
+    }
+
+    /// The same. `read` may give a connection's next bytes to its program, where nothing else waits for that: it says whether
+    /// the program has all of them, of which the stack tells nothing then.
+    pub fn take_in_by(&mut self, now: Time, read: impl FnMut(ConnectionId, &[u8]) -> bool) -> bool {
         if now >= self.look_at {
             self.look(now);
         }
-        let received = self.receive(now);
+        let received = self.receive(now, read);
         self.tcp.on_time(now);
         self.link.release(now);
         let lost = self.link.take_lost();
@@ -316,13 +322,13 @@ impl Netstack {
         deadlines.into_iter().flatten().min()
     }
 
-    fn receive(&mut self, now: Time) -> usize {
+    fn receive(&mut self, now: Time, mut read: impl FnMut(ConnectionId, &[u8]) -> bool) -> usize {
         let Self { incoming, tcp, udp, counters, limits, leaves_strangers, .. } = self;
         let refuses = !*leaves_strangers;
         let mut received = 0;
         for incoming in incoming {
             received += incoming.receive(limits.frames_each, |bytes| {
-                take(bytes, tcp, udp, counters, refuses, now);
+                take(bytes, tcp, udp, counters, refuses, now, &mut read);
                 ControlFlow::Continue(())
             });
         }
@@ -337,17 +343,11 @@ impl Netstack {
             let Some(transmit) = tcp.poll_transmit(now) else { break };
             sent += 1;
             let tuple = &transmit.tuple;
-            let (payload, bytes) = (transmit.payload(), transmit.payload_bytes());
-            let headers = Headers::of_segment(
-                tuple.local,
-                tuple.remote,
-                &transmit.header,
-                payload.clone(),
-                bytes,
-            );
             // One that cannot leave is as one that the network has lost.
-            let headers = headers.as_ref();
-            let became = headers.map(|headers| link.send(tuple.remote, headers, payload, now));
+            let became = match transmit.whole_payload() {
+                Some(whole) => emit(link, &transmit, std::iter::once(whole), now),
+                None => emit(link, &transmit, transmit.payload(), now),
+            };
             counters.sent += u64::from(became == Some(Sent::Taken));
             counters.lost += u64::from(became != Some(Sent::Taken));
             if became == Some(Sent::Size) {
@@ -383,6 +383,20 @@ impl Netstack {
     }
 }
 
+/// Sends a segment with this payload, if it has a header.
+#[inline]
+fn emit<'a>(
+    link: &mut Link,
+    transmit: &Transmit<'_, Vec<u8>>,
+    payload: impl Iterator<Item = &'a [u8]> + Clone,
+    now: Time,
+) -> Option<Sent> {
+    let Transmit { tuple, header, .. } = transmit;
+    let bytes = transmit.payload_bytes();
+    let headers = Headers::of_segment(tuple.local, tuple.remote, header, payload.clone(), bytes)?;
+    Some(link.send(tuple.remote, &headers, payload, now))
+}
+
 /// Takes a frame that has come. What is not for a socket here was for one a moment ago: the interface's steering sends
 /// only what is claimed.
 fn take(
@@ -392,12 +406,16 @@ fn take(
     counters: &mut Counters,
     refuses: bool,
     now: Time,
+    read: &mut impl FnMut(ConnectionId, &[u8]) -> bool,
 ) {
     let known = match Frame::parse(bytes, Checksums::Complete) {
         Ok(Frame::Tcp { tuple, header, payload }) => {
-            let payload = bytes.get(payload).unwrap_or_default().to_vec();
+            let payload = bytes.get(payload).unwrap_or_default();
             let len = payload.len();
-            let outcome = tcp.on_segment(tuple, &header, Piece::whole(payload), now);
+            if len > 0 && tcp.on_expected(&tuple, &header, len, now, |id| read(id, payload)) {
+                return;
+            }
+            let outcome = tcp.on_segment(tuple, &header, Piece::whole(payload.to_vec()), now);
             if outcome == Outcome::Unknown && refuses {
                 tcp.refuse_unknown(tuple, &header, len);
             }

@@ -258,8 +258,9 @@ impl Outgoing {
     /// written may leave for that.
     #[inline]
     pub fn has_room(&mut self) -> bool {
-        let Some(frame) = self.spare.pop().or_else(|| self.spare_frame()) else { return false };
-        self.spare.push(frame);
+        if self.spare.is_empty() && !self.find_spares() {
+            return false;
+        }
         if self.tx.room() <= self.written.wrapping_sub(self.tx.next_produced()) {
             let _ = self.flush();
             return self.tx.room() > 0;
@@ -290,15 +291,16 @@ impl Outgoing {
         Ok(())
     }
 
-    /// A frame to write to, from those that were sent, or the free ones.
-    fn spare_frame(&mut self) -> Option<u32> {
+    /// Finds frames to write to, of those that were sent, or free ones. Says whether there are any.
+    #[cold]
+    fn find_spares(&mut self) -> bool {
         self.take_spares();
         if self.spare.is_empty() {
             // Those that wait for a call may be all there are.
             let _ = self.flush();
             self.take_spares();
         }
-        self.spare.pop()
+        !self.spare.is_empty()
     }
 
     fn take_spares(&mut self) {
