@@ -41,6 +41,7 @@ use crate::base::config::Sizes;
 use crate::base::copy;
 use crate::base::iovec::IoCursor;
 use crate::base::shelter::Mapping;
+use crate::base::thread::Here;
 use crate::socket::state::{Attached, Socket};
 use crate::transport::rendezvous;
 
@@ -660,6 +661,25 @@ impl Ring<'_> {
         if self.is_spoilt.load(Ordering::Relaxed) {
             return None;
         }
+        self.advance(tail, tail.wrapping_add(word(available)));
+        Some(available)
+    }
+
+    /// The same, to memory of the program's.
+    #[inline]
+    pub(crate) fn read_plain(&self, here: Here, into: *mut u8, most: usize) -> Option<usize> {
+        let (tail, available) = self.readable().ok()?;
+        let (offset, together) = self.place(tail, self.grown_at());
+        if available == 0 || available > most.min(together) {
+            return None;
+        }
+        let from = self.bytes.wrapping_add(offset);
+        // SAFETY: within the ring (rule 2); the program's promise for where it receives.
+        let is_done = unsafe { copy::copy_by(here, into, from, available) };
+        if !is_done || self.is_spoilt.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.note_lends(false);
         self.advance(tail, tail.wrapping_add(word(available)));
         Some(available)
     }

@@ -362,6 +362,30 @@ pub(crate) unsafe fn try_receive_short(
     Some(got)
 }
 
+/// Receives what is there into one buffer of the program's, in the plainest case; `None`: [`try_receive`] finds out what there
+/// is, and nothing has happened.
+#[inline]
+pub(crate) fn try_receive_plain(
+    socket: &Socket,
+    fd: c_int,
+    into: *mut u8,
+    most: usize,
+) -> Option<usize> {
+    let segment = plain_segment(socket)?;
+    let ring = segment.incoming(socket.end());
+    if !ring.direction.has_bytes() {
+        return None;
+    }
+    let held = socket.receiving.hold();
+    let is_source = segment.connection(socket).source() == Source::Ring;
+    if !is_source || is_left_behind(socket, segment) {
+        return None;
+    }
+    let got = ring.read_plain(held.here(), into, most)?;
+    note_received(socket, segment, fd, got);
+    Some(got)
+}
+
 /// The rings of a connection that has nothing but rings, and no error to report.
 #[inline]
 fn plain_segment(socket: &Socket) -> Option<&Segment> {
@@ -498,7 +522,18 @@ pub(crate) fn try_send_short(socket: &Socket, fd: c_int, from: *const u8, len: u
         && ring.direction.consumer.sleep.gone.load(Ordering::Acquire) == 0
         && !socket.flags.is_peer_gone.load(Ordering::Acquire)
         && streamed < STREAM_BYTES;
-    if !is_plain || !ring.write_short(from, len) {
+    if !is_plain {
+        return false;
+    }
+    let bytes = len.try_into().unwrap_or(0);
+    let sent = streamed.saturating_add(bytes);
+    let written = Written { streamed: sent, sent: bytes, is_whole: true, more: false };
+    if streams::send_short(socket, from, written) {
+        socket.traffic.streamed.store(sent, Ordering::Relaxed);
+        count_sent(socket, len);
+        return true;
+    }
+    if !ring.write_short(from, len) {
         return false;
     }
     let how = Sent { is_whole: true, more: false };
@@ -532,10 +567,15 @@ fn note_sent(socket: &Socket, segment: &Segment, fd: c_int, streamed: u64, sent:
         } else {
             bell::wake_reader(socket, segment.connection(socket), fd);
         }
-        streak::end_run(socket);
-        add(&socket.counters.tx_packets, 1);
-        add(&socket.counters.tx_bytes, sent);
+        count_sent(socket, sent);
     }
+}
+
+#[inline]
+fn count_sent(socket: &Socket, sent: usize) {
+    streak::end_run(socket);
+    add(&socket.counters.tx_packets, 1);
+    add(&socket.counters.tx_bytes, sent);
 }
 
 /// Sends what there is room for. The cursor moves by as many bytes as the answer says.

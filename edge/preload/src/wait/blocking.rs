@@ -19,7 +19,7 @@ use crate::socket::state::{Kind, Socket};
 use crate::socket::wait_loop::{self, Budget, Limits, Look, Rest, Wait};
 use crate::socket::{pacing, table};
 use crate::transport::ring::Segment;
-use crate::transport::stream::{NO_PARTS, Receive, Step, try_receive, try_send};
+use crate::transport::stream::{NO_PARTS, Receive, Step, try_receive, try_receive_plain, try_send};
 use crate::transport::xdp::streams;
 use crate::transport::{bell, fallback, park, streak};
 
@@ -93,7 +93,6 @@ fn wait(
     let errno = raw::errno();
     let seen = Seen::now();
     if want == Want::Read {
-        streams::look();
         if now {
             if is_quiet(socket) {
                 return last_look(socket, fd, attempt);
@@ -231,11 +230,18 @@ pub(crate) fn receive(
 ) -> Answer {
     raw::cancellation_point();
     let now = how.now || socket.flags.is_nonblocking.load(Ordering::Relaxed);
+    streams::look();
+    if let Some(answer) = receive_framed(socket, fd, parts, how, now) {
+        return answer;
+    }
     let how = Receive { looked: true, ..how };
     let mut cursor = IoCursor::new(parts);
     let wanted = cursor.remaining();
     let mut done = 0;
     loop {
+        if done > 0 {
+            streams::look();
+        }
         let step = wait(socket, fd, Want::Read, now, || {
             if how.all && how.peek && wanted > 0 {
                 return peek_all(socket, fd, parts, how, &mut done);
@@ -279,6 +285,31 @@ pub(crate) fn receive(
             }
         }
     }
+}
+
+/// The shortest way of a connection that frames carry: what is there, or that there is nothing; `None` if that is to be
+/// found out otherwise.
+#[inline]
+fn receive_framed(
+    socket: &Socket,
+    fd: c_int,
+    parts: &[libc::iovec],
+    how: Receive<'_>,
+    now: bool,
+) -> Option<Answer> {
+    let [part] = parts else { return None };
+    let is_plain = !how.peek && !how.all && !how.discard && how.loan.is_none();
+    if !is_plain || part.iov_len == 0 || !streams::is_framed(socket) {
+        return None;
+    }
+    if let Some(got) = try_receive_plain(socket, fd, part.iov_base.cast(), part.iov_len) {
+        return Some(Ok(got));
+    }
+    let is_nothing = now && is_quiet(socket);
+    is_nothing.then(|| {
+        add(&socket.counters.rx_eagain, 1);
+        Err(Errno::AGAIN)
+    })
 }
 
 /// `MSG_PEEK | MSG_WAITALL`: from the front, once all that is wanted is there, or nothing more can come. `seen` is how

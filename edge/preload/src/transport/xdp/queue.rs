@@ -54,6 +54,8 @@ pub(crate) enum Side {
 struct Waiting {
     datagrams: VecDeque<Datagram>,
     bytes: usize,
+    /// The memory of the last short one that was taken out, for the next that comes.
+    spare: Vec<u8>,
 }
 
 /// Why the gate is shut, or not.
@@ -69,7 +71,7 @@ struct Door {
 impl Queue {
     /// An empty one, whose gate is shut until it is released.
     pub(super) const fn new(gate: u32, limit: usize) -> Self {
-        let waiting = Waiting { datagrams: VecDeque::new(), bytes: 0 };
+        let waiting = Waiting { datagrams: VecDeque::new(), bytes: 0, spare: Vec::new() };
         Self {
             gate,
             limit: AtomicUsize::new(limit),
@@ -105,7 +107,9 @@ impl Queue {
                 return;
             }
             waiting.bytes += charge(bytes);
-            waiting.datagrams.push_back(Datagram { from, bytes: bytes.to_vec() });
+            let mut room = std::mem::take(&mut waiting.spare);
+            room.extend_from_slice(bytes);
+            waiting.datagrams.push_back(Datagram { from, bytes: room });
             self.len.store(waiting.datagrams.len(), Ordering::Release);
             self.count.store(self.count().wrapping_add(1), Ordering::Release);
         });
@@ -115,8 +119,12 @@ impl Queue {
     pub(crate) fn front<T>(&self, f: impl FnOnce(&Datagram) -> (bool, T)) -> Option<T> {
         self.waiting.with(|waiting| {
             let (is_taken, answer) = f(waiting.datagrams.front()?);
-            if is_taken && let Some(taken) = waiting.datagrams.pop_front() {
+            if is_taken && let Some(mut taken) = waiting.datagrams.pop_front() {
                 waiting.bytes -= charge(&taken.bytes);
+                if taken.bytes.capacity() <= SPARE_BYTES_MAX {
+                    taken.bytes.clear();
+                    waiting.spare = taken.bytes;
+                }
                 self.len.store(waiting.datagrams.len(), Ordering::Release);
                 let (o, r) = (Ordering::AcqRel, Ordering::Acquire);
                 if self.earlier.load(r) > 0 {
@@ -305,6 +313,8 @@ fn charge(bytes: &[u8]) -> usize {
 }
 
 const OVERHEAD_BYTES: usize = 512;
+/// Memory that a queue keeps while nothing waits.
+const SPARE_BYTES_MAX: usize = 4096;
 /// Frames after which the kernel is looked at.
 const TURNS: u32 = 64;
 /// How many datagrams the kernel may have at least, however small its socket's buffer.

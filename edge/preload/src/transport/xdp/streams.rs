@@ -255,6 +255,26 @@ pub(crate) fn written(socket: &Socket, what: Written) {
     framed.shared.count(what);
 }
 
+/// Sends a few bytes past the ring, of which `written` is to count, where frames carry the connection and nothing waits in
+/// the ring. False: nothing has happened. The lock for sending is held.
+#[inline]
+pub(crate) fn send_short(socket: &Socket, from: *const u8, written: Written) -> bool {
+    let Some(framed) = of(socket) else { return false };
+    let (process, now) = (PROCESS.get(), raw::now_ns());
+    let len = usize::try_from(written.sent).unwrap_or(usize::MAX);
+    let deadline = with(framed, |carrier| {
+        carrier.send_short(framed.id, from, len, now).then(|| {
+            carrier.step_for_written(now);
+            carrier.deadline_ns(now)
+        })
+    });
+    let Some(deadline) = deadline.flatten() else { return false };
+    process.program_ns.store(now, Ordering::Relaxed);
+    helper::expect(process, deadline);
+    framed.shared.count(written);
+    true
+}
+
 /// Whether frames carry what a program sends as a stream of long pieces. The kernel cuts those in one go; it asks more for
 /// short ones than frames do.
 #[inline]

@@ -213,7 +213,10 @@ impl Carrier {
                 return false;
             }
         }
-        let mut is_busy = self.net.take_in(time(now_ns));
+        let Self { net, carried, .. } = self;
+        let mut is_busy = net.take_in_by(time(now_ns), |id, bytes| {
+            carried.get_mut(&id).is_some_and(|one| one.put_short(bytes))
+        });
         while let Some(event) = self.net.tcp().poll_event() {
             is_busy = true;
             match event {
@@ -262,6 +265,32 @@ impl Carrier {
             Some(Ok(sent)) => sent,
             Some(Err(_)) | None => false,
         }
+    }
+
+    /// Takes a few bytes that the program has written, and that follow all that is in its ring: nothing. Says whether the
+    /// connection has them; nothing has happened otherwise.
+    pub(super) fn send_short(
+        &mut self,
+        id: ConnectionId,
+        from: *const u8,
+        len: usize,
+        now_ns: u64,
+    ) -> bool {
+        let Self { net, carried, .. } = self;
+        let Some(one) = carried.get(&id) else { return false };
+        if one.habits.holds || one.segment.incoming(one.me).direction.has_bytes() {
+            return false;
+        }
+        let sent = net.tcp().with(id, |connection| {
+            if connection.send_room() < u64::try_from(len).unwrap_or(u64::MAX) {
+                return false;
+            }
+            let mut chunk = vec![0_u8; len];
+            let part = [parts_of(from.cast_mut(), len)];
+            let copied = IoCursor::new(&part).drain(chunk.as_mut_ptr(), len);
+            copied.is_ok() && connection.send(chunk, time(now_ns)).is_ok()
+        });
+        sent == Some(true)
     }
 
     /// More follows what the program is about to write, or does not; the connection may be corked besides.
@@ -545,6 +574,16 @@ impl Carried {
         let done = put_into(ring, &self.rest);
         self.rest.drain(..done);
         done > 0
+    }
+
+    /// Puts a few bytes that have come, and wait for no others, into the ring, all or none. Says whether they are there.
+    fn put_short(&mut self, bytes: &[u8]) -> bool {
+        let ring = self.segment.outgoing(self.me);
+        let is_put = self.rest.is_empty() && ring.write_short(bytes.as_ptr(), bytes.len());
+        if is_put {
+            self.wake(self.connection().wake_reader());
+        }
+        is_put
     }
 
     /// Takes all that has come out of the connection, which ends.
