@@ -3,7 +3,7 @@
 //! A frame is ours if it carries, whole and without anything unusual, a TCP segment, a UDP datagram, an ICMP error
 //! about either, or a message that finds neighbours. All else is the kernel's, except what is damaged.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Range;
 
 use adverb_wire::ip::{self, Ipv4, Ipv6, Sum, Udp};
@@ -79,7 +79,55 @@ impl Frame {
     /// # Errors
     ///
     /// [`Refused`] says whose it is instead.
+    #[inline]
     pub fn parse(frame: &[u8], checksums: Checksums) -> Result<Self, Refused> {
+        match Self::parse_usual(frame, checksums) {
+            Some(usual) => Ok(usual),
+            None => Self::parse_any(frame, checksums),
+        }
+    }
+
+    /// Reads a frame as most of a connection's are: a segment over IPv4 without options, with time stamps and no other options
+    /// of TCP. `None` for all others, and for what may be damaged.
+    #[inline]
+    fn parse_usual(frame: &[u8], checksums: Checksums) -> Option<Self> {
+        let (head, _) = frame.split_first_chunk::<USUAL_BYTES>()?;
+        let (ethernet, rest) = head.split_first_chunk::<{ Ethernet::LEN }>()?;
+        let (ip, rest) = rest.split_first_chunk::<{ Ipv4::LEN }>()?;
+        let (_, stamps) = rest.split_first_chunk::<{ Tcp::LEN }>()?;
+        let ([.., 0x08, 0x00], [1, 1, 8, 10, ..]) = (ethernet, stamps) else { return None };
+        let [0x45, _, l0, l1, _, _, 0 | 0x40, 0, _, TCP, _, _, ends @ ..] = *ip else {
+            return None;
+        };
+        let [s0, s1, s2, s3, d0, d1, d2, d3] = ends;
+        let (src, dst) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
+        let end = Ethernet::LEN + usize::from(u16::from_be_bytes([l0, l1]));
+        let bytes = frame.get(Ethernet::LEN + Ipv4::LEN..end)?;
+        let (header, payload) = Tcp::parse(bytes)?;
+        let carried = Carried {
+            src: IpAddr::V4(src),
+            dst: IpAddr::V4(dst),
+            start: Ethernet::LEN + Ipv4::LEN,
+            bytes,
+            pseudo: checksums.then_check(Sum::pseudo_v4(
+                src,
+                dst,
+                TCP,
+                u16::try_from(bytes.len()).ok()?,
+            )),
+        };
+        let is_usual = payload.len() + USUAL_BYTES == end
+            && header.flags.has(Flags::ACK)
+            && !src.is_multicast()
+            && !src.is_broadcast()
+            && !dst.is_multicast()
+            && Sum::default().with(ip).finish() == 0
+            && carried.is_intact(16);
+        let tuple = carried.tuple(header.src_port, header.dst_port);
+        is_usual.then_some(Self::Tcp { tuple, header, payload: USUAL_BYTES..end })
+    }
+
+    fn parse_any(frame: &[u8], checksums: Checksums) -> Result<Self, Refused> {
         let (ethernet, packet) = Ethernet::parse(frame).ok_or(Refused::Damaged)?;
         match ethernet.kind {
             Ethernet::ARP => Arp::parse(packet).map(Self::Arp).ok_or(Refused::Kernel),
@@ -199,6 +247,8 @@ const fn refused(error: ip::Error) -> Refused {
     }
 }
 
+/// Headers of most segments: time stamps are the only options.
+const USUAL_BYTES: usize = Ethernet::LEN + Ipv4::LEN + Tcp::LEN + 12;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;

@@ -223,3 +223,40 @@ fn an_error_names_the_connection_and_what_it_had_in_flight() {
     assert_eq!((error.report, error.seq), (Report::Refused, header().seq));
     assert_eq!((error.tuple.remote, error.tuple.remote_port), (IpAddr::V6(DST6), 2000));
 }
+
+/// Goal: what most segments are is read as by the way of all frames, or left to that.
+/// Method: every byte of one has every value, with the sum of its IP header as it was and made right, and the frame has every
+/// length.
+#[test]
+fn a_usual_segment_is_read_as_by_the_way_of_all_frames() {
+    let stamps = crate::tcp::TimeStamps { value: 77, echo: 0x0102_0304 };
+    let options = crate::tcp::Options { time_stamps: Some(stamps), ..Default::default() };
+    let pieces = || [PAYLOAD].into_iter();
+    let len = u16::try_from(Tcp::LEN + 12 + PAYLOAD.len()).unwrap();
+    let head = Tcp { options, ..header() }.emit_sum(Sum::pseudo_v4(SRC, DST, TCP, len), pieces());
+    let usual = v4(TCP, &[head.as_slice(), PAYLOAD].concat());
+    let all = [Checksums::Complete, Checksums::Trusted, Checksums::Verified];
+    let compare = |frame: &[u8]| {
+        for checksums in all {
+            assert_eq!(Frame::parse(frame, checksums), Frame::parse_any(frame, checksums));
+        }
+    };
+    assert!(all.iter().all(|checksums| Frame::parse_usual(&usual, *checksums).is_some()));
+    let mut read = 0;
+    for at in 0..usual.len() {
+        compare(&usual[..at]);
+        for value in 0..=u8::MAX {
+            let mut frame = usual.clone();
+            frame[at] = value;
+            compare(&frame);
+            let (_, packet) = frame.split_at_mut(Ethernet::LEN);
+            packet[10..12].copy_from_slice(&[0, 0]);
+            let sum = Sum::default().with(&packet[..Ipv4::LEN]).finish();
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            compare(&frame);
+            read += usize::from(Frame::parse_usual(&frame, Checksums::Trusted).is_some());
+        }
+    }
+    compare(&[usual.as_slice(), &[0; 9]].concat());
+    assert!(read > 10_000, "{read} were usual");
+}

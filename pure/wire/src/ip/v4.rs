@@ -78,16 +78,30 @@ impl Ipv4 {
 
     /// The header of a packet that carries `payload_len` bytes, which wraps beyond 65 515.
     pub fn emit(&self, payload_len: u16) -> [u8; Self::LEN] {
-        let sum = Sum::default().with(&self.emit_with(payload_len, 0)).finish();
-        self.emit_with(payload_len, sum)
+        let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (self.src.octets(), self.dst.octets());
+        let words = [
+            [VERSION, self.traffic_class],
+            payload_len.wrapping_add(LEN).to_be_bytes(),
+            self.id.to_be_bytes(),
+            self.flags().to_be_bytes(),
+            [self.hop_limit, self.protocol],
+            [s0, s1],
+            [s2, s3],
+            [d0, d1],
+            [d2, d3],
+        ];
+        self.emit_with(payload_len, Sum::of_words(&words).finish())
+    }
+
+    const fn flags(&self) -> u16 {
+        if self.dont_fragment { DONT_FRAGMENT } else { 0 }
     }
 
     /// The header with this checksum.
     pub(super) fn emit_with(&self, payload_len: u16, sum: u16) -> [u8; Self::LEN] {
         let len = payload_len.wrapping_add(LEN);
-        let flags = if self.dont_fragment { DONT_FRAGMENT } else { 0 };
         let ([l0, l1], [i0, i1]) = (len.to_be_bytes(), self.id.to_be_bytes());
-        let ([f0, f1], [c0, c1]) = (flags.to_be_bytes(), sum.to_be_bytes());
+        let ([f0, f1], [c0, c1]) = (self.flags().to_be_bytes(), sum.to_be_bytes());
         let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (self.src.octets(), self.dst.octets());
         let Self { traffic_class: tos, hop_limit: ttl, protocol, .. } = *self;
         [
