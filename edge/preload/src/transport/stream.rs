@@ -325,6 +325,14 @@ fn receive_ring(
 /// So many bytes have been taken out of the ring. The lock for receiving is held.
 #[inline]
 fn note_received(socket: &Socket, segment: &Segment, fd: c_int, got: usize) {
+    count_received(socket, got);
+    bell::notify_of_room(socket, segment.incoming(socket.end()), fd);
+    streams::taken(socket);
+    bell::drain_pending(segment.connection(socket), fd);
+}
+
+#[inline]
+fn count_received(socket: &Socket, got: usize) {
     streak::note_run(socket);
     if socket.traffic.streamed.load(Ordering::Relaxed) != 0 {
         socket.traffic.streamed.store(0, Ordering::Relaxed);
@@ -332,9 +340,6 @@ fn note_received(socket: &Socket, segment: &Segment, fd: c_int, got: usize) {
     rise(&socket.counters.rx_waiting_bytes_max, got);
     add(&socket.counters.rx_packets, 1);
     add(&socket.counters.rx_bytes, got);
-    bell::notify_of_room(socket, segment.incoming(socket.end()), fd);
-    streams::taken(socket);
-    bell::drain_pending(segment.connection(socket), fd);
 }
 
 /// Receives the few bytes that are there, at most `most`, in the plainest case; `None`: [`try_receive`] finds out what
@@ -362,10 +367,10 @@ pub(crate) unsafe fn try_receive_short(
     Some(got)
 }
 
-/// Receives what is there into one buffer of the program's, in the plainest case; `None`: [`try_receive`] finds out what there
-/// is, and nothing has happened.
+/// Receives what is there of a connection that frames carry into one buffer of the program's, in the plainest case; `None`:
+/// [`try_receive`] finds out what there is, and nothing has happened.
 #[inline]
-pub(crate) fn try_receive_plain(
+pub(crate) fn try_receive_framed(
     socket: &Socket,
     fd: c_int,
     into: *mut u8,
@@ -377,12 +382,15 @@ pub(crate) fn try_receive_plain(
         return None;
     }
     let held = socket.receiving.hold();
-    let is_source = segment.connection(socket).source() == Source::Ring;
-    if !is_source || is_left_behind(socket, segment) {
+    let connection = segment.connection(socket);
+    if connection.source() != Source::Ring || is_left_behind(socket, segment) {
         return None;
     }
     let got = ring.read_plain(held.here(), into, most)?;
-    note_received(socket, segment, fd, got);
+    // What writes there waits for no room.
+    count_received(socket, got);
+    streams::taken(socket);
+    bell::drain_pending(connection, fd);
     Some(got)
 }
 

@@ -19,7 +19,9 @@ use crate::socket::state::{Kind, Socket};
 use crate::socket::wait_loop::{self, Budget, Limits, Look, Rest, Wait};
 use crate::socket::{pacing, table};
 use crate::transport::ring::Segment;
-use crate::transport::stream::{NO_PARTS, Receive, Step, try_receive, try_receive_plain, try_send};
+use crate::transport::stream::{
+    NO_PARTS, Receive, Step, try_receive, try_receive_framed, try_send,
+};
 use crate::transport::xdp::streams;
 use crate::transport::{bell, fallback, park, streak};
 
@@ -302,7 +304,7 @@ fn receive_framed(
     if !is_plain || part.iov_len == 0 || !streams::is_framed(socket) {
         return None;
     }
-    if let Some(got) = try_receive_plain(socket, fd, part.iov_base.cast(), part.iov_len) {
+    if let Some(got) = try_receive_framed(socket, fd, part.iov_base.cast(), part.iov_len) {
         return Some(Ok(got));
     }
     let is_nothing = now && is_quiet(socket);
