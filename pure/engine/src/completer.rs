@@ -78,7 +78,7 @@ pub(crate) struct Completer {
     limits: Budget,
     budget: Budget,
     timeout_ns: Option<u64>,
-    /// How often the ACK time-out has run out since there was progress, as far as that counts.
+    /// How often the ACK time-out has run out since there was progress, at most [`WAIT_DOUBLINGS_MAX`].
     silences: u8,
     deadline: Option<Time>,
     /// Packets may be lost: probes are sent, if there is a time-out.
@@ -170,21 +170,18 @@ impl Completer {
     /// Sets the clock for the oldest packet under way. `next` is the first one not emitted.
     pub(crate) fn arm(&mut self, next: u64, now: Time) {
         self.awaits_room = false;
-        self.deadline = match self.wait_ns() {
-            Some(_) if self.unacked < next && now == Time::UNKNOWN => Some(Time::UNKNOWN),
-            Some(wait) if self.unacked < next => Some(now.plus_nanos(wait)),
-            Some(_) | None => None,
-        };
+        let wait_ns = self.wait_ns().filter(|_| self.unacked < next);
+        // An unknown time stays one: it is the end of time.
+        self.deadline = wait_ns.map(|wait| now.plus_nanos(wait));
         self.arm_probe(now);
     }
 
-    /// How long to wait for an acknowledgement, in nanoseconds: the ACK time-out. A short one is doubled each time that it
-    /// runs out, to four times at most, which IBTA Vol. 1 §9.7.6.1.3 allows. A software peer answers when its thread runs: on a
-    /// busy machine that can take a second.
+    /// How long to wait for an acknowledgement, in nanoseconds: the ACK time-out. It is doubled when it runs out, twice at
+    /// most, and not beyond [`DOUBLED_WAIT_MAX_NS`]: IBTA Vol. 1 §9.7.6.1.3 allows four times as long. A software peer answers
+    /// when its thread runs: on a busy machine that can take a second.
     #[inline]
     fn wait_ns(&self) -> Option<u64> {
-        let doubled = |wait: u64| (wait << self.silences).min(DOUBLED_WAIT_MAX_NS);
-        self.timeout_ns.map(|wait| wait.max(doubled(wait)))
+        self.timeout_ns.map(|wait| (wait << self.silences).min(DOUBLED_WAIT_MAX_NS).max(wait))
     }
 
     /// The window has moved. If that ends a round trip, says how long it took and how long the shortest one did.

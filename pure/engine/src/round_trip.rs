@@ -3,7 +3,7 @@
 //! One packet at a time is timed. A packet that was sent again is not, since its acknowledgement may be that
 //! of either copy (Karn's algorithm). The arithmetic is that of RFC 6298, in integers; the wait it leads to
 //! is no retransmission time-out but that of a *probe*: a packet or two that make the peer say where it is.
-//! The ACK time-out of the verbs stays what the caller has set, and alone spends the retries.
+//! The ACK time-out of the verbs is what the caller has set, doubled where it runs out, and alone spends the retries.
 
 use crate::time::Time;
 
