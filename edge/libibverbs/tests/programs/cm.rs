@@ -267,9 +267,15 @@ fn perftest_meets_by_the_connection_manager() {
 }
 
 #[test]
-fn libraries_above_rdma_cm_run() {
-    if is_installed("qperf") && is_installed("io_demo") {
+fn qperf_meets_by_the_connection_manager() {
+    if is_installed("qperf") {
         PATHS.iter().for_each(|path| all(&OTHERS, Place::Here(path)));
+    }
+}
+
+#[test]
+fn io_demo_of_ucx_meets_by_the_connection_manager() {
+    if is_installed("io_demo") {
         PATHS.iter().for_each(|path| all(&UCX_CM, Place::Here(path)));
     }
 }
