@@ -4,7 +4,8 @@
 //! for that makes each call a quarter dearer. A program that waits for one small message after the
 //! other pays this for nothing. So GRO is switched off when datagrams come one at a time, each after
 //! the socket was empty, and on again when several wait. Two at once weigh as much as two that come alone, both ways: an
-//! answer takes an acknowledgement along now and then.
+//! answer takes an acknowledgement along now and then. Two that GRO has left apart, as of two peers, count as one that comes
+//! alone, and do not switch it on again.
 
 /// How many datagrams in a row have to come alone before GRO is switched off, and how many two at once have to make up for
 /// before it is switched on.
@@ -44,6 +45,8 @@ pub(crate) struct Reception {
     singles: u32,
     /// Datagrams since the socket was empty.
     run: u32,
+    /// Of the last that came at once GRO has joined none.
+    unjoined: bool,
     /// Arrivals are to show how they are marked, which the cheap call does not tell.
     marks: bool,
 }
@@ -52,7 +55,7 @@ impl Reception {
     /// A socket with GRO on, where the kernel has it.
     pub(crate) fn new(gro: bool) -> Self {
         let (mode, singles) = if gro { (Mode::Bursts, 0) } else { (Mode::Singles, SINGLES_MIN) };
-        Self { mode, empty: false, singles, run: 0, marks: false }
+        Self { mode, empty: false, singles, run: 0, unjoined: false, marks: false }
     }
 
     #[inline]
@@ -88,16 +91,21 @@ impl Reception {
     pub(crate) fn on_arrival(&mut self, datagrams: usize) -> Switch {
         let was_empty = std::mem::replace(&mut self.empty, false);
         self.run = self.run.saturating_add(1);
+        self.unjoined &= datagrams < 2;
+        let run_min = if self.unjoined { 3 } else { 2 };
         self.singles = match (was_empty, datagrams) {
             (true, ..2) => SINGLES_MIN.min(self.singles + 1),
             (true, 2) => self.singles.saturating_sub(PAIR_WEIGHT),
             // Two at once come by two calls here, of which the first was taken for one alone.
-            (false, ..2) if self.mode != Mode::Bursts && self.run == 2 => {
+            (false, ..2) if self.mode != Mode::Bursts && self.run == run_min => {
                 self.singles.saturating_sub(PAIR_WEIGHT + 1)
             }
             (false, ..2) if self.mode != Mode::Bursts => self.singles,
             // A second one by itself: GRO cannot join what comes of two peers, or was not sent as one.
-            (false, ..2) if self.run == 2 => self.singles,
+            (false, ..2) if self.run == 2 => {
+                self.unjoined = true;
+                self.singles
+            }
             (_, _) => 0,
         };
         match self.mode {
@@ -178,15 +186,24 @@ mod tests {
         assert_eq!([1, 2, 4].map(switches_on), [true, true, false]);
     }
 
-    /// Goal: messages of two peers that come at the same time do not keep GRO on, which cannot join them.
+    /// Goal: messages of two peers that come at the same time do not keep GRO on, which cannot join them, nor switch it on
+    /// again; three at once do.
     #[test]
-    fn two_that_gro_does_not_join_do_not_keep_it_on() {
-        let mut reception = Reception::new(true);
-        let mut pair = || {
-            let first = alone(&mut reception);
-            [first, reception.on_arrival(1)].contains(&Switch::GroOff)
-        };
-        assert!((0..2 * SINGLES_MIN).any(|_| pair()));
+    fn two_that_gro_does_not_join_neither_keep_it_on_nor_switch_it_on_again() {
+        for gro in [false, true] {
+            let mut reception = Reception::new(gro);
+            let mut switches = Vec::new();
+            for _ in 0..1000 {
+                switches.extend([alone(&mut reception), reception.on_arrival(1)]);
+            }
+            let count = |which| switches.iter().filter(|switch| **switch == which).count();
+            assert_eq!([Switch::GroOn, Switch::GroOff].map(count), [usize::from(!gro), 1]);
+            let mut three = || {
+                let first = alone(&mut reception);
+                [first, reception.on_arrival(1), reception.on_arrival(1)].contains(&Switch::GroOn)
+            };
+            assert!((0..SINGLES_MIN).any(|_| three()));
+        }
     }
 
     #[test]
