@@ -1,19 +1,21 @@
-/* Waits with short time limits, again and again.
+/* Waits that end often: at short time limits, at once, or by something else.
  *
  *   limits poll|select   a socket that has a mailbox hears of a sender that has none
- *   limits limit|look|none|timer|busy
+ *   limits limit|look|none|timer|busy|signal
  *                        a connection of an epoll instance is heard of without what was to wake it: with limits, with
- *                        calls that do not wait, without limits, and so beside a timer or what is always ready
+ *                        calls that do not wait, without limits, and so beside a timer, what is always ready, or signals
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -55,11 +57,19 @@ static void hears_strangers(const char *how) {
 	CHECK(recv(to, &what, 1, MSG_DONTWAIT) == 1 && what == 'y');
 }
 
+static void heed(int signal) {
+	(void)signal;
+}
+
 /* What ends each call besides the connection, and is to be read when it does; or -1. */
 static int begin_other(int instance, const char *how) {
 	struct itimerspec often = { { .tv_nsec = 100000000 }, { .tv_nsec = 100000000 } };
 	struct epoll_event event = { .events = EPOLLIN, .data.fd = -1 };
+	struct itimerval alarms = { { .tv_usec = 100000 }, { .tv_usec = 100000 } };
+	struct sigaction heeding = { .sa_handler = heed };
 	int ends[2];
+	if (!strcmp(how, "signal"))
+		CHECK(!sigaction(SIGALRM, &heeding, NULL) && !setitimer(ITIMER_REAL, &alarms, NULL));
 	if (!strcmp(how, "timer")) {
 		int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
 		CHECK(timer >= 0 && !timerfd_settime(timer, 0, &often, NULL) && !epoll_ctl(instance, EPOLL_CTL_ADD, timer, &event));

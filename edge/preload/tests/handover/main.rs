@@ -140,7 +140,7 @@ fn waits_make_good_for_bells_that_were_lost() {
     succeeds(
         "limits",
         &[&SHARED, &SLEEPING, &PATIENT],
-        &["limit", "look", "none", "timer", "busy"],
+        &["limit", "look", "none", "timer", "busy", "signal"],
     );
 }
 

@@ -355,10 +355,10 @@ impl Waiter<'_> {
         (count, polled)
     }
 
-    /// There is nothing: items are looked at again, if that has not been for long. A program whose time limits are short, or
-    /// that spins, never sleeps for as long as that.
-    fn check_in_time(&mut self) -> usize {
-        if self.check_if_due() { self.scan().0 } else { 0 }
+    /// So many events are there: items are looked at again, if that has not been for long, and reported if there is nothing
+    /// else. A program whose time limits are short, or that spins, never sleeps for as long as that.
+    fn checked(&mut self, count: usize) -> usize {
+        if self.check_if_due() && count == 0 { self.scan().0 } else { count }
     }
 
     /// Whether items have been looked at again. Where something is always ready, no call ends with nothing: what is found is
@@ -407,11 +407,9 @@ impl Wait for Waiter<'_> {
         if self.has_asked {
             count = self.ask_kernel(count);
         }
-        let is_late = self.has_asked && self.asks.is_multiple_of(ASKS_BY_TIME);
-        if count == 0 && (self.is_look || is_late) {
-            count = self.check_in_time();
-        } else if count > 0 && self.has_asked {
-            self.check_if_due();
+        let is_late = self.asks.is_multiple_of(ASKS_BY_TIME);
+        if self.has_asked && (count > 0 || self.is_look || is_late) {
+            count = self.checked(count);
         }
         if count > 0 || self.is_look {
             return Look::Found(Ok(count));
@@ -449,6 +447,8 @@ impl Wait for Waiter<'_> {
 
     fn woken(&mut self) -> Option<Self::Answer> {
         self.waiting.wakes();
+        // Signals may end every sleep, and so may events that are none of the program's.
+        self.check_if_due();
         let epoll = self.epoll;
         let found = match self.slept {
             Ok(found) => found,
@@ -458,13 +458,11 @@ impl Wait for Waiter<'_> {
         let kept = if is_to_sift { epoll.sift(self.epfd, self.events, found) } else { found };
         if kept > 0 {
             // Hot items for which bells have come are reported with the next call, or with another thread's.
-            self.check_if_due();
             return Some(Ok(kept));
         }
         if self.marks.rings || self.marks.frames {
             let (count, _) = self.scan();
             if count > 0 {
-                self.check_if_due();
                 return Some(Ok(count));
             }
         }
@@ -475,11 +473,7 @@ impl Wait for Waiter<'_> {
 
     fn last_look(&mut self) -> Option<Self::Answer> {
         let count = if self.has_asked { 0 } else { self.ask_kernel(0) };
-        if count > 0 {
-            self.check_if_due();
-            return Some(Ok(count));
-        }
-        let count = self.check_in_time();
+        let count = self.checked(count);
         (count > 0).then_some(Ok(count))
     }
 }
