@@ -100,12 +100,15 @@ fn kernel_send(fd: c_int, cursor: &mut IoCursor<'_>, more: bool) -> Answer {
 
 /// An error that this call reports. The kernel has another one, and reports none then, for a connection of frames.
 pub(crate) fn take_error(socket: &Socket, fd: c_int) -> Option<Errno> {
-    let error = socket.take_error()?;
+    if socket.flags.pending_error.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    // The kernel's is taken first: a thread that finds no error here goes on to the kernel.
     if socket.is_reset() {
         streams::await_disconnected(socket);
         let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     }
-    Some(Errno(error))
+    socket.take_error().map(Errno)
 }
 
 /// The same of a call that receives: what had come before a connection of frames was reset comes first, and the end of the

@@ -338,7 +338,8 @@ pub(crate) fn is_bound(socket: &Socket) -> bool {
 }
 
 /// Returns once the kernel's socket of a connection that was reset is disconnected, too. That leaves an error there. The program
-/// may learn of the reset a moment before.
+/// may learn of the reset a moment before. A child of the process that carries the connection does not wait, and may find that
+/// error in place of the end.
 #[cold]
 pub(crate) fn await_disconnected(socket: &Socket) {
     let framed = socket.attached::<Framed>();

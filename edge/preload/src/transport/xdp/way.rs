@@ -291,7 +291,7 @@ const HEAD_BYTES_MAX: usize = 14 + Ipv6::LEN + UDP_BYTES;
 /// Destinations of one socket that are known at a time.
 const WAYS: usize = 64;
 /// How long an answer of the kernel counts; how long it is not asked again about what it does not know; and about what is
-/// its own. The clock moves with the kernel's ticks, so each may be one longer.
+/// its own. The clock moves with the kernel's ticks, so each may be one tick longer.
 const KNOWN_NS: u64 = 1_000_000_000;
 const UNKNOWN_NS: u64 = 1_000_000;
 const ELSEWHERE_NS: u64 = 100_000_000;
