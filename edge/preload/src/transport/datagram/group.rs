@@ -68,6 +68,8 @@ enum Audience {
 #[derive(Debug)]
 struct Member {
     way: Way,
+    /// By which the directory knows the mailbox. What that says of it may change.
+    cookie: u64,
     /// Our place there about this group.
     place: Place,
     /// It could get the group's datagrams, as far as the kernel's list says.
@@ -79,8 +81,8 @@ struct Member {
 }
 
 impl Member {
-    fn new(way: Way, place: Place) -> Self {
-        Self { way, place, is_listed: false, is_open: false, guessed: 0 }
+    fn new(way: Way, cookie: u64, place: Place) -> Self {
+        Self { way, cookie, place, is_listed: false, is_open: false, guessed: 0 }
     }
 
     fn entry(&self) -> Option<&Sender> {
@@ -352,9 +354,9 @@ impl Group {
         };
         let all = all.get(..count).unwrap_or(&[]);
         let is_there = |cookie| all.iter().any(|found| found.cookie == cookie);
-        self.members.retain(|member| is_there(member.way.mailbox.cookie()) && !member.is_lost());
+        self.members.retain(|member| is_there(member.cookie) && !member.is_lost());
         for found in all {
-            if self.members.iter().any(|member| member.way.mailbox.cookie() == found.cookie) {
+            if self.members.iter().any(|member| member.cookie == found.cookie) {
                 continue;
             }
             self.source = self.source.or_else(|| source_of(socket, fd, self.to));
@@ -367,17 +369,13 @@ impl Group {
             }
             let Some(way) = Way::new(mailbox, me, source) else { continue };
             let group = Some(self.to.ip());
-            if self.members.len() >= MEMBERS_MAX {
-                // A mailbox has changed its cookie: none of these counts can be believed.
-                return self.members.clear();
-            }
             let Some(place) = way.mailbox.enter(me, source, group) else { continue };
             for from in [Shows::Nothing, Shows::Groups] {
                 way.mailbox.set_shows(from, Shows::Wanted);
             }
-            self.members.push(Member::new(way, place));
+            self.members.push(Member::new(way, found.cookie, place));
         }
-        self.members.sort_by_key(|member| member.way.mailbox.cookie());
+        self.members.sort_by_key(|member| member.cookie);
     }
 
     /// Whether every socket that could get a datagram has a mailbox that may be used.
@@ -535,10 +533,13 @@ pub(super) const BY_UNKNOWN: u64 = u64::MAX;
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+    use std::os::fd::AsRawFd;
 
     use super::super::mailbox::{Mailbox, Sent};
     use super::*;
+    use crate::share::processes;
+    use crate::socket::state::Kind;
 
     const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
 
@@ -549,11 +550,39 @@ mod tests {
     fn member(of: &str) -> Member {
         let way = Way::new(Mailbox::of_test(of, 7), 1, source()).expect("a way");
         let place = way.mailbox.enter(1, source(), Some(GROUP)).expect("a place");
-        Member::new(way, place)
+        Member::new(way, 7, place)
     }
 
     fn given(member: &Member) -> u32 {
         member.way.sender().map_or(0, Sender::given)
+    }
+
+    /// Goal: a mailbox is one member, and keeps its place among the others, whatever is written into it as its number.
+    #[test]
+    fn a_mailbox_that_changes_its_cookie_stays_the_member_that_it_is() {
+        let socket = processes::create(Kind::Datagram).expect("a socket");
+        socket.rendezvous.port.store(1, Ordering::Relaxed);
+        let owners = [0, 0].map(|port| UdpSocket::bind(("127.0.0.1", port)).expect("a socket"));
+        let fds = owners.each_ref().map(AsRawFd::as_raw_fd);
+        let port = owners[0].local_addr().expect("an address").port();
+        let directory = directory::of(fds[0]).expect("a directory");
+        let make = |fd| directory::make(directory, fd, port, libc::AF_INET, 1 << 17);
+        let made = fds.map(|fd| make(fd).expect("a mailbox"));
+        let mut group = Group::new(SocketAddr::new(GROUP, port));
+        group.source = Some(source());
+        let mut search = |generation| {
+            group.search(directory, generation, &Source { socket, fd: fds[0], me: 1 });
+            group.members.iter().map(|member| member.cookie).collect::<Vec<_>>()
+        };
+        let cookies = made.each_ref().map(|(mailbox, _)| mailbox.cookie());
+        let first = search(1);
+        made[0].0.set_cookie(u64::MAX);
+        let second = search(2);
+        for ((_, path), cookie) in made.into_iter().zip(cookies) {
+            directory.remove(port, cookie);
+            raw::unlink(&path);
+        }
+        assert_eq!((first, second), (cookies.to_vec(), cookies.to_vec()));
     }
 
     /// Goal: a datagram that the kernel refuses is taken off a member where it was counted, and nowhere else, whatever the

@@ -356,6 +356,12 @@ impl Mailbox {
         self.header().cookie.load(Ordering::Relaxed)
     }
 
+    /// What a neighbour may do.
+    #[cfg(test)]
+    pub(super) fn set_cookie(&self, cookie: u64) {
+        self.header().cookie.store(cookie, Ordering::Relaxed);
+    }
+
     pub(super) fn port(&self) -> u16 {
         u16::try_from(self.header().port.load(Ordering::Relaxed)).unwrap_or(0)
     }
