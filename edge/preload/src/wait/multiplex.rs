@@ -446,7 +446,7 @@ fn look(
                 }
                 let is_wanted = fd.events & READING != 0;
                 let store = datagram::store(socket, fd.fd).filter(|_| is_wanted);
-                let has = |store| datagram::content(store, fd.fd) == Content::Datagram;
+                let has = |store| datagram::content(socket, store, fd.fd) == Content::Datagram;
                 if store.is_some_and(has) {
                     is_of_ring = true;
                     fd.revents |= fd.events & READING;

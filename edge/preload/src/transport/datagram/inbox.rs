@@ -363,8 +363,8 @@ impl KernelQueue for Queue<'_> {
         has_stranger(self.socket, self.fd, mailbox)
     }
 
-    fn drops(&mut self) -> u32 {
-        drops(self.fd)
+    fn drops(&mut self) -> Result<u32, Errno> {
+        drops_of(self.socket, self.fd)
     }
 
     fn now_ns(&mut self) -> u64 {
@@ -408,6 +408,12 @@ fn drops(fd: c_int) -> u32 {
     let [.., drops] =
         raw::option::<[u32; 9]>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO).unwrap_or([0; 9]);
     drops
+}
+
+/// The same of the socket, as the descriptor may have been closed meanwhile. What was asked before is then of the socket, too.
+fn drops_of(socket: &Socket, fd: c_int) -> Result<u32, Errno> {
+    let drops = drops(fd);
+    table::still(fd, socket).map(|()| drops)
 }
 
 /// Whether the kernel's queue is empty.
@@ -783,7 +789,7 @@ pub(crate) enum Content {
 }
 
 /// What there is to read in the mailbox of a socket, or in its frames.
-pub(crate) fn content(store: Store<'_>, fd: c_int) -> Content {
+pub(crate) fn content(socket: &Socket, store: Store<'_>, fd: c_int) -> Content {
     let mailbox = match store {
         Store::Frames(frames) if frames.has_any() => return Content::Datagram,
         Store::Frames(frames) => {
@@ -798,9 +804,10 @@ pub(crate) fn content(store: Store<'_>, fd: c_int) -> Content {
     let Some(_held) = mailbox.hold_readers() else { return Content::Nothing };
     let Some(front) = mailbox.front() else { return Content::Nothing };
     // What is waited for may have been dropped.
+    let unblocks = |drops| mailbox.unblock(&front, drops, raw::now_ns());
     let goes = !mailbox.is_blocked(&front)
         || has_none(fd)
-            && (!mailbox.is_blocked(&front) || mailbox.unblock(&front, drops(fd), raw::now_ns()));
+            && (!mailbox.is_blocked(&front) || drops_of(socket, fd).is_ok_and(unblocks));
     if goes { Content::Datagram } else { Content::Blocked }
 }
 

@@ -24,8 +24,8 @@ pub(super) trait KernelQueue {
     /// Whether it begins with a datagram of a sender that does not use the mailbox.
     fn begins_with_stranger(&mut self, mailbox: &Mailbox) -> bool;
 
-    /// How many datagrams it has dropped for want of room.
-    fn drops(&mut self) -> u32;
+    /// How many datagrams it has dropped for want of room. An error if it is not the socket's any more.
+    fn drops(&mut self) -> Result<u32, Errno>;
 
     /// The time, in nanoseconds.
     fn now_ns(&mut self) -> u64;
@@ -69,7 +69,7 @@ pub(super) fn next<K: KernelQueue>(
         mailbox.set_peeked(Peeked::Nothing);
     }
     let Some(front) = mailbox.front() else { return Err(Errno::AGAIN) };
-    if !mailbox.is_blocked(&front) || mailbox.unblock(&front, kernel.drops(), kernel.now_ns()) {
+    if !mailbox.is_blocked(&front) || mailbox.unblock(&front, kernel.drops()?, kernel.now_ns()) {
         return Ok(Next::Record(front));
     }
     Err(Errno::AGAIN)

@@ -200,8 +200,8 @@ impl KernelQueue for (&mut Receiver, bool, u64) {
         self.0.queue.front().is_some_and(|first| !mailbox.knows(first.from))
     }
 
-    fn drops(&mut self) -> u32 {
-        self.0.drops
+    fn drops(&mut self) -> Result<u32, Errno> {
+        Ok(self.0.drops)
     }
 
     fn now_ns(&mut self) -> u64 {

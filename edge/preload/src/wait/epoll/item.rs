@@ -237,7 +237,7 @@ impl Item {
     fn due_datagram(&self, socket: &Socket, look: Look) -> u32 {
         let Some(mailbox) = datagram::stored(socket) else { return 0 };
         let is_new = self.events & libc::EPOLLET as u32 == 0 || look.head != self.seen.head;
-        let is_there = |is_edge| match datagram::content(mailbox, self.via) {
+        let is_there = |is_edge| match datagram::content(socket, mailbox, self.via) {
             Content::Nothing => false,
             Content::Datagram => true,
             // It is news all the same, if what it waits for is there.
@@ -409,7 +409,8 @@ impl Item {
                 if !mailbox.doze() {
                     // What is there has been reported, and not been read; unless it waits for
                     // the kernel, and may have to go on without.
-                    let is_blocked = datagram::content(mailbox, self.via) == Content::Blocked
+                    let is_blocked = datagram::content(socket, mailbox, self.via)
+                        == Content::Blocked
                         && raw::poll_now(self.via, libc::POLLIN) == Ok(0);
                     if is_blocked {
                         raw::nap(BLOCKED_NAP_NS);
