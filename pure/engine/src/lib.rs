@@ -89,4 +89,4 @@ pub use transition::{
 };
 pub use transport::{QpType, RequestOp, allowed};
 
-pub use work::{Datagram, PostError, Request, RequestKind, Route, To};
+pub use work::{Datagram, Request, RequestError, RequestKind, Route, To};

@@ -25,7 +25,7 @@ use crate::send_queue::{Entry, SendQueue};
 use crate::status::{Processing, QpEvent, QpState, WcOpcode, WcStatus};
 use crate::time::Time;
 use crate::transport::{QpType, allowed};
-use crate::work::{PostError, Request, To};
+use crate::work::{Request, RequestError, To};
 use adverb_wire::{
     Aeth, Extension, Nak, Operation, Packet, PathMtu, Pkey, Qpn, Syndrome, Transport,
 };
@@ -174,11 +174,11 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// [`PostError`]; nothing was queued then.
+    /// [`RequestError`]; nothing was queued then.
     #[inline]
-    pub fn post(&mut self, request: Request) -> Result<u64, PostError> {
+    pub fn post(&mut self, request: Request) -> Result<u64, RequestError> {
         if !self.state.behaviour().post_send {
-            return Err(PostError::State(self.state));
+            return Err(RequestError::State(self.state));
         }
         self.check(&request)?;
         self.queue.push(Entry::new(request))
@@ -188,11 +188,11 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// [`PostError`].
-    pub fn check(&self, request: &Request) -> Result<(), PostError> {
+    /// [`RequestError`].
+    pub fn check(&self, request: &Request) -> Result<(), RequestError> {
         let (kind, operation) = (self.kind(), request.kind.operation());
         if !allowed(kind, operation) {
-            return Err(PostError::Operation { kind, operation });
+            return Err(RequestError::Operation { kind, operation });
         }
         let local = request.kind.is_local();
         let (addressed, longest) = match (kind, request.to) {
@@ -203,11 +203,11 @@ impl Qp {
             (_, To::Peer | To::Datagram(_) | To::SharedQueue(_)) => (false, 0),
         };
         if !addressed {
-            return Err(PostError::Address { kind });
+            return Err(RequestError::Address { kind });
         }
         let (len, fixed) = (request.len, request.kind.fixed_len());
         if len > longest || fixed.is_some_and(|fixed| fixed != len) {
-            return Err(PostError::Length { len, allowed: fixed.unwrap_or(longest) });
+            return Err(RequestError::Length { len, allowed: fixed.unwrap_or(longest) });
         }
         Ok(())
     }

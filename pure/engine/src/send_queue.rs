@@ -6,7 +6,7 @@
 use crate::cutting::Cutting;
 use crate::host::{Host, SendDone};
 use crate::status::WcStatus;
-use crate::work::{PostError, Request};
+use crate::work::{Request, RequestError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -80,13 +80,13 @@ impl SendQueue {
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, entry: Entry) -> Result<u64, PostError> {
+    pub(crate) fn push(&mut self, entry: Entry) -> Result<u64, RequestError> {
         if self.is_full() {
-            return Err(PostError::Full);
+            return Err(RequestError::Full);
         }
         let index = self.tail;
         let at = self.slot(index);
-        *self.slots.get_mut(at).ok_or(PostError::Full)? = Some(entry);
+        *self.slots.get_mut(at).ok_or(RequestError::Full)? = Some(entry);
         self.tail += 1;
         Ok(index)
     }
@@ -209,7 +209,7 @@ mod tests {
             let len = u32::try_from(index).unwrap();
             assert_eq!(queue.push(entry(len)), Ok(index));
             if index >= 2 {
-                assert_eq!(queue.push(entry(0)).err(), Some(PostError::Full));
+                assert_eq!(queue.push(entry(0)).err(), Some(RequestError::Full));
                 let (oldest, entry) = queue.pop().unwrap();
                 assert_eq!((oldest, u64::from(entry.request.len)), (index - 2, index - 2));
                 assert!(queue.get(oldest).is_none(), "an index names one request for ever");
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_queue_without_slots_is_always_full() {
         let mut queue = SendQueue::with_capacity(0);
-        assert_eq!(queue.push(entry(0)), Err(PostError::Full));
+        assert_eq!(queue.push(entry(0)), Err(RequestError::Full));
         assert!(queue.pop().is_none());
     }
 }

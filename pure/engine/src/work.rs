@@ -216,7 +216,7 @@ impl RequestKind {
 /// Why a request was not posted. The caller's mistake; nothing was queued.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum PostError {
+pub enum RequestError {
     /// A datagram needs a [`Datagram`] to say where to, XRC a shared queue, and no others may say
     /// either.
     Address {
@@ -243,7 +243,7 @@ pub enum PostError {
     State(QpState),
 }
 
-impl fmt::Display for PostError {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address { kind: QpType::Ud } => {
@@ -267,4 +267,4 @@ impl fmt::Display for PostError {
     }
 }
 
-impl core::error::Error for PostError {}
+impl core::error::Error for RequestError {}

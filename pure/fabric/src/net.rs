@@ -9,8 +9,8 @@ use crate::receives::Receives;
 use crate::setup::Setup;
 use crate::trace::Trace;
 use adverb_engine::{
-    AttributeSet, Attributes, Capabilities, Datagram as To, Gid, ModifyError, Partition, PostError,
-    Qp, QpOptions, QpState, QpType, Route, Time, accept, transition,
+    AttributeSet, Attributes, Capabilities, Datagram as To, Gid, ModifyError, Partition, Qp,
+    QpOptions, QpState, QpType, RequestError, Route, Time, accept, transition,
 };
 use adverb_wire::{Flow, Grh, Marks, Psn, Qkey, Qpn, ROCE_PORT, Rkey};
 use alloc::collections::BTreeMap;
@@ -284,8 +284,8 @@ impl Net {
     ///
     /// # Errors
     ///
-    /// [`PostError`]; nothing was posted then.
-    pub fn try_post(&mut self, id: NodeId, work: Work) -> Result<u64, PostError> {
+    /// [`RequestError`]; nothing was posted then.
+    pub fn try_post(&mut self, id: NodeId, work: Work) -> Result<u64, RequestError> {
         let Node { qp, around, .. } = self.node_mut(id);
         let index = qp.post(work.request)?;
         around.requests.insert(index, work);

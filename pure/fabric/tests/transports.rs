@@ -1,7 +1,7 @@
 //! Transports other than RC, one thing at a time: what gets lost is lost, what arrives is whole.
 
 use adverb_engine::{
-    Datagram, GRH_LEN, PostError, QpEvent, QpState, QpType, Route, WcOpcode, WcStatus,
+    Datagram, GRH_LEN, QpEvent, QpState, QpType, RequestError, Route, WcOpcode, WcStatus,
 };
 use adverb_fabric::{A, A_TO_B, B, B_TO_A, Fault, Net, NodeId, Setup, Target, Work};
 use adverb_wire::{Grh, Qkey, Qpn, Rkey};
@@ -163,7 +163,7 @@ fn a_datagram_that_finds_no_room_is_lost() {
 fn a_datagram_longer_than_the_mtu_is_not_posted() {
     let mut net = ud();
     let error = net.try_post(A, datagram(&net, vec![0; 1025]));
-    assert_eq!(error, Err(PostError::Length { len: 1025, allowed: 1024 }));
+    assert_eq!(error, Err(RequestError::Length { len: 1025, allowed: 1024 }));
     assert!(net.try_post(A, datagram(&net, vec![0; 1024])).is_ok());
 }
 
@@ -236,9 +236,9 @@ fn an_empty_xrc_queue_puts_off_and_a_missing_one_refuses() {
 fn the_ends_of_xrc_know_which_way_it_goes() {
     let mut net = Net::pair(1, &Setup::xrc());
     let error = net.try_post(B, Work::send(vec![1; 1]).into_srq(SRQ));
-    assert!(matches!(error, Err(PostError::Operation { kind: QpType::XrcTarget, .. })));
+    assert!(matches!(error, Err(RequestError::Operation { kind: QpType::XrcTarget, .. })));
     let error = net.try_post(A, Work::send(vec![1; 1]));
-    assert_eq!(error, Err(PostError::Address { kind: QpType::XrcInitiator }));
+    assert_eq!(error, Err(RequestError::Address { kind: QpType::XrcInitiator }));
 }
 
 /// Goal: several queue pairs take from one queue, each keeps what it has begun, and one that fails

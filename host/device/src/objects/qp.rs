@@ -581,8 +581,8 @@ impl QpInner {
     }
 
     /// What the transport has said against a request.
-    fn refusal(&self, error: adverb_engine::PostError) -> PostError {
-        use adverb_engine::PostError as Engine;
+    fn refusal(&self, error: adverb_engine::RequestError) -> PostError {
+        use adverb_engine::RequestError as Engine;
         match error {
             Engine::Address { kind } => PostError::Address { kind },
             Engine::Length { len, allowed: mtu } if self.engine.kind() == QpType::Ud => {

@@ -126,7 +126,7 @@ fn every_state_of_every_type_does_to_work_and_packets_what_the_table_says() {
             let mut desk = Desk::with_receives(2, 100);
             let posted = qp.post(send_over(kind, 10));
             if !behaviour.post_send {
-                assert_eq!(posted, Err(PostError::State(state)), "{kind} in {state}");
+                assert_eq!(posted, Err(RequestError::State(state)), "{kind} in {state}");
             } else {
                 assert_eq!(posted.is_ok(), kind.sends(), "{kind} in {state}");
             }
@@ -185,21 +185,29 @@ fn a_request_that_makes_no_sense_is_not_posted() {
     let long = PATH.mtu.bytes() + 1;
     let longest = Request::LEN_MAX;
     let lines = [
-        (QpType::Ud, request(SEND, 1), PostError::Address { kind: QpType::Ud }),
-        (QpType::Rc, send_over(QpType::Ud, 1), PostError::Address { kind: QpType::Rc }),
-        (QpType::XrcInitiator, request(SEND, 1), PostError::Address { kind: QpType::XrcInitiator }),
+        (QpType::Ud, request(SEND, 1), RequestError::Address { kind: QpType::Ud }),
+        (QpType::Rc, send_over(QpType::Ud, 1), RequestError::Address { kind: QpType::Rc }),
+        (
+            QpType::XrcInitiator,
+            request(SEND, 1),
+            RequestError::Address { kind: QpType::XrcInitiator },
+        ),
         (
             QpType::Ud,
             send_over(QpType::Ud, long),
-            PostError::Length { len: long, allowed: long - 1 },
+            RequestError::Length { len: long, allowed: long - 1 },
         ),
         (
             QpType::Uc,
             request(SEND, longest + 1),
-            PostError::Length { len: longest + 1, allowed: longest },
+            RequestError::Length { len: longest + 1, allowed: longest },
         ),
-        (QpType::Rc, request(ATOMIC, 7), PostError::Length { len: 7, allowed: 8 }),
-        (QpType::Rc, request(RequestKind::BindWindow, 1), PostError::Length { len: 1, allowed: 0 }),
+        (QpType::Rc, request(ATOMIC, 7), RequestError::Length { len: 7, allowed: 8 }),
+        (
+            QpType::Rc,
+            request(RequestKind::BindWindow, 1),
+            RequestError::Length { len: 1, allowed: 0 },
+        ),
     ];
     for (kind, request, error) in lines {
         let mut qp = reached(kind, QpState::Rts, false);
@@ -220,7 +228,7 @@ fn operations_are_posted_where_the_table_has_them() {
             let request = addressed(kind, Request { len, ..request });
             let expected = match allowed(kind, operation) {
                 true => Ok(0),
-                false => Err(PostError::Operation { kind, operation }),
+                false => Err(RequestError::Operation { kind, operation }),
             };
             assert_eq!(qp.post(request), expected, "{operation} over {kind}");
         }
