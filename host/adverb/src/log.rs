@@ -41,7 +41,7 @@ pub fn log_to_stderr() -> Result<(), LogError> {
 }
 
 /// Why nothing is logged.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum LogError {
     /// `ADVERB_LOG` names a level that does not exist.
@@ -63,6 +63,13 @@ impl fmt::Display for LogError {
             ),
             Self::Taken => f.write_str("the program has a subscriber of `tracing` already"),
         }
+    }
+}
+
+/// What a program's `main` prints of it.
+impl fmt::Debug for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -220,6 +227,7 @@ mod tests {
         for text in ["loud", "session=loud", "3", "info,=x", "session="] {
             let error = text.parse::<Filter>().unwrap_err();
             assert!(error.to_string().contains("take off, error, warn"), "{text}: {error}");
+            assert_eq!(format!("{error:?}"), error.to_string()); // What `main` prints of it.
         }
     }
 }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 
 /// Why a call fails. Nothing has changed.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The port is bound already.
@@ -71,6 +70,8 @@ impl fmt::Display for Error {
         }
     }
 }
+
+adverb_sys::debug_as_display!(Error);
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

@@ -305,7 +305,8 @@ fn mistakes_are_errors_before_anything_is_sent() {
         assert!(matches!(refused, Err(Error::State(_))));
     }
     assert!(id.reject(0, b"").is_err() && id.disconnect().is_err() && id.resolve_route().is_err());
-    assert!(id.set_ack_timeout(32).is_err());
+    let error = id.set_ack_timeout(32).unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string()); // What `main` prints of it.
     let id = resolved(&queue, Space::Tcp, Transport::Rc, here(1));
     assert!(matches!(id.connect(&saying(1, &[0; 57])), Err(Error::TooLong { max: 56 })));
     id.resolve_addr(None, here(1)).unwrap_err();

@@ -88,7 +88,7 @@ pub struct Group {
 }
 
 /// Why a group did not do what it was to do. Its members are out of step then: make another.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum GroupError {
     /// The members do not agree what they do: one sent so many bytes where another number was due.
@@ -139,6 +139,7 @@ impl fmt::Display for GroupError {
     }
 }
 
+adverb_sys::debug_as_display!(GroupError);
 adverb_sys::caused!(GroupError: error in Self::Member { error, .. });
 
 impl Group {

@@ -68,7 +68,6 @@ impl Route {
 }
 
 /// Why an adapter was not opened.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum AdapterError {
     /// Two channels have one name.
@@ -161,7 +160,6 @@ adverb_sys::caused! {
 adverb_sys::wraps!(AdapterError: Name(NameError), Open(OpenError));
 
 /// Why a buffer was not allocated.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum BufferError {
     /// The memory was not given or not registered.
@@ -204,7 +202,7 @@ impl Error for BufferError {}
 adverb_sys::wraps!(BufferError: Allocate(AllocateError));
 
 /// A claim on a buffer that it cannot meet.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum BlockError {
     /// No block is free: each is in posted work, in an event, or with the program.
@@ -258,7 +256,6 @@ impl Error for BlockError {}
 adverb_sys::wraps!(BlockError: Memory(RangeError));
 
 /// Why two connectors did not come to terms, or stopped.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectorError {
     /// The peer closed the connection without a word.
@@ -320,7 +317,7 @@ adverb_sys::caused! {
 adverb_sys::wraps!(ConnectorError: Frame(FrameError));
 
 /// How two sides can fail to have the same secret.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum SecretError {
     /// The server asks for a secret, and this side has none.
@@ -347,7 +344,6 @@ impl fmt::Display for SecretError {
 impl Error for SecretError {}
 
 /// Why an endpoint's channels were not set up, although both sides understand each other.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum SetUpError {
     /// The connection's device was not opened.
@@ -437,7 +433,6 @@ adverb_sys::wraps! {
 }
 
 /// Why a server does not listen.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum BindError {
     /// The device was not opened.
@@ -471,7 +466,6 @@ adverb_sys::caused!(BindError: error in Self::Adapter(error), Self::Listen { err
 adverb_sys::wraps!(BindError: Adapter(AdapterError));
 
 /// Why no peer was accepted. The server goes on: call again.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum AcceptError {
     /// The system refused something.
@@ -524,7 +518,6 @@ adverb_sys::caused! {
 }
 
 /// Why a client is not connected.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The address is none.
@@ -597,7 +590,6 @@ adverb_sys::caused! {
 }
 
 /// Why a buffer was not advertised, or the peer's not found.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum ExchangeError {
     /// The peer was not told.
@@ -667,7 +659,7 @@ adverb_sys::wraps!(ExchangeError: Name(NameError));
 /// An endpoint has no channel of this name.
 ///
 /// [`Config`](crate::Config) names the channels.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Eq, PartialEq)]
 pub struct NoSuchChannel {
     /// The name.
     pub name: String,
@@ -685,7 +677,7 @@ impl fmt::Display for NoSuchChannel {
 impl Error for NoSuchChannel {}
 
 /// Why work on a channel was not posted, did not succeed, or was not waited for to its end.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ChannelError {
     /// Earlier work failed, and took the channel with it.
@@ -826,7 +818,7 @@ adverb_sys::caused!(ChannelError: error in Self::Poll(error), Self::Post(error))
 adverb_sys::wraps!(ChannelError: Poll(PollError));
 
 /// Why a message was not sent or not received.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum MessageError {
     /// The blocks are too small for what messengers say to each other.
@@ -947,6 +939,22 @@ impl From<ExchangeError> for MessageError {
         }
     }
 }
+
+adverb_sys::debug_as_display!(
+    AcceptError,
+    AdapterError,
+    BindError,
+    BlockError,
+    BufferError,
+    ChannelError,
+    ConnectError,
+    ConnectorError,
+    ExchangeError,
+    MessageError,
+    NoSuchChannel,
+    SecretError,
+    SetUpError,
+);
 
 pub(crate) const HAS_ONE: &str = "the channel has one already: use a clone of it";
 const FOREIGN_BUFFER: &str = "the buffer is of another adapter: allocate it with endpoint.adapter(), or give one adapter to \

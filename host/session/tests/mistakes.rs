@@ -5,7 +5,7 @@ mod support;
 
 use adverb_session::{
     Access, Adapter, AdapterError, ChannelError, ClientSession, Config, ConnectError, Departure,
-    Operation, PathMtu, RemoteBuffer, RnrRetry, ServerSession, Signal, WcStatus,
+    Operation, PathMtu, RemoteBuffer, RnrRetry, ServerSession, Signal, WcStatus, frame,
 };
 use std::num::NonZeroU32;
 use std::thread;
@@ -334,6 +334,23 @@ fn handles_print_as_a_line() {
     let block = client.adapter().buffer(1, 16).unwrap().at(0).unwrap();
     for shown in [format!("{client:?}"), format!("{block:?}"), format!("{:?}", client.adapter())] {
         assert!(shown.len() < 500 && shown.contains("soft_lo"), "{shown}");
+    }
+}
+
+/// Goal: a program whose `main` returns an error, and so prints its `Debug`, says what a person can read.
+#[test]
+fn what_main_prints_of_an_error_is_its_text() {
+    let config = Config::default().device("soft_none");
+    let errors: [Box<dyn std::error::Error>; 6] = [
+        Box::new(Adapter::open(config).unwrap_err()),
+        Box::new(ServerSession::bind("192.0.2.1:7", Config::default()).unwrap_err()),
+        Box::new(ConnectError::NotAClient),
+        Box::new(ChannelError::NotAWord),
+        Box::new(frame::FrameError::Magic),
+        Box::new(frame::Name::new("").unwrap_err()),
+    ];
+    for error in errors {
+        assert_eq!(format!("{error:?}"), error.to_string());
     }
 }
 

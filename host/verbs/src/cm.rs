@@ -65,7 +65,6 @@ pub use adverb_rdmacm::{
 };
 
 /// Error of connecting two queue pairs by address and port.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum MeetError {
     /// An identifier has refused a command.
@@ -492,6 +491,8 @@ fn fits<T: Transport>(agreed: IdTransport) -> Result<(), Error> {
     };
     if own == agreed { Ok(()) } else { Err(Error::Unsupported) }
 }
+
+adverb_device::debug_as_display!(MeetError);
 
 impl fmt::Display for MeetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

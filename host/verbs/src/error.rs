@@ -332,7 +332,6 @@ impl std::error::Error for NotifyError {}
 /// An object that cannot end yet. It is as it was.
 ///
 /// [`Cq::destroy`](crate::Cq::destroy) returns it.
-#[derive(Debug)]
 pub struct Busy<T> {
     /// The object.
     pub object: T,
@@ -353,7 +352,13 @@ impl<T> fmt::Display for Busy<T> {
     }
 }
 
-impl<T: fmt::Debug> std::error::Error for Busy<T> {}
+impl<T> fmt::Debug for Busy<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<T> std::error::Error for Busy<T> {}
 
 adverb_device::debug_as_display!(
     Lacks,

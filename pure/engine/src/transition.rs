@@ -127,7 +127,7 @@ impl fmt::Display for AttributeSet {
 }
 
 /// Why a queue pair was not modified; nothing has changed then.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Eq, PartialEq)]
 pub enum ModifyError {
     /// The attributes are not those of this transition.
     Attributes {
@@ -179,6 +179,13 @@ impl fmt::Display for ModifyError {
             }
             Self::State { from, to } => write!(f, "a queue pair in {from} cannot go to {to}"),
         }
+    }
+}
+
+/// What a program's `main` prints of it.
+impl fmt::Debug for ModifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

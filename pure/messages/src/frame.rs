@@ -83,7 +83,7 @@ impl fmt::Display for Name {
 }
 
 /// A text that cannot be a name.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Eq, PartialEq)]
 pub struct NameError {
     text: Box<str>,
 }
@@ -97,6 +97,13 @@ impl fmt::Display for NameError {
             "{start:?} cannot be a name: a name has 1 to {NAME_BYTES_MAX} bytes (this has {len}) \
              and no control characters"
         )
+    }
+}
+
+/// What a program's `main` prints of it.
+impl fmt::Debug for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -299,7 +306,7 @@ impl Reason {
 }
 
 /// Why bytes are not a frame.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum FrameError {
     /// A field of the body has a value that it cannot have.
@@ -352,6 +359,13 @@ impl fmt::Display for FrameError {
                  {VERSION}: use the same release on both sides"
             ),
         }
+    }
+}
+
+/// What a program's `main` prints of it.
+impl fmt::Debug for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -87,6 +87,21 @@ fn a_newcomer_begins_with_the_window_of_the_path() {
 const UNKNOWN: u64 = 16;
 
 #[test]
+fn what_main_prints_of_an_error_is_its_text() {
+    let context = context();
+    let cq = context.create_cq(1).expect("a queue");
+    let more = cq.clone();
+    let busy = cq.destroy().expect_err("it has another handle");
+    assert_eq!(format!("{busy:?}"), busy.to_string());
+    drop(more);
+    let moved = Setup::default().side(&context).qp.modify(&Modify::to(QpState::Rts));
+    let moved = moved.expect_err("RESET to RTS");
+    assert_eq!(format!("{moved:?}"), moved.to_string());
+    let meet = adverb_verbs::cm::MeetError::Unreachable { status: -110 };
+    assert_eq!(format!("{meet:?}"), meet.to_string());
+}
+
+#[test]
 fn addresses_that_do_not_fit_are_refused() {
     let context = context();
     let side = Setup::default().side(&context);
