@@ -298,8 +298,11 @@ impl Pd {
         Mr::from_vec(&self.domain, bytes, access)
     }
 
-    /// Registers `len` bytes of a file of the caller's, such as a `memfd` or an exported buffer of a
-    /// device, from `offset` on. The file can be closed afterwards. IBTA Vol. 1 §10.6.3.
+    /// Registers `len` bytes of a file of the caller's in memory, a `memfd`, from `offset` on. The file can be
+    /// closed afterwards. IBTA Vol. 1 §10.6.3.
+    ///
+    /// Its length has to be sealed, so that cutting it short cannot kill this process. A dma-buf, memory that
+    /// another device's driver exports, has no seals and is refused.
     ///
     /// # Errors
     ///

@@ -150,7 +150,6 @@ impl Owned {
 /// }
 ///
 /// post(3)?;
-/// let mut cq = cq; // `completions` is for the only one that takes them.
 /// while cq.completions().next().is_none() {}
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -428,7 +427,9 @@ impl Cq {
         Ok(Some(Completion { wc, memory }))
     }
 
-    /// Polls until there is a completion: the fastest way to wait, and the dearest.
+    /// Polls until there is a completion, without sleeping and without a limit: the fastest way to wait, and
+    /// the dearest, because it keeps a processor busy. [`Cq::wait_timeout`] ends; a
+    /// [`CompChannel`](crate::CompChannel) sleeps.
     ///
     /// # Errors
     ///
@@ -442,7 +443,7 @@ impl Cq {
         }
     }
 
-    /// The same, for `timeout` at most: `None` if there is no completion by then.
+    /// Polls without sleeping, for `timeout` at most: `None` if there is no completion by then.
     ///
     /// # Errors
     ///
@@ -464,8 +465,8 @@ impl Cq {
     }
 
     /// Takes the completions that there are, one after the other.
-    pub fn completions(&mut self) -> Completions<'_> {
-        Completions { cq: self }
+    pub fn completions(&self) -> Completions<'_> {
+        Completions { cq: Some(self) }
     }
 }
 
@@ -494,18 +495,23 @@ impl Completion {
     }
 }
 
-/// Completions of a queue, until it is empty.
+/// Completions of a queue, until it is empty. The error of one that has overrun is the last item.
 ///
 /// [`Cq`] has an example.
 #[derive(Debug)]
 pub struct Completions<'a> {
-    cq: &'a Cq,
+    /// None after an error.
+    cq: Option<&'a Cq>,
 }
 
 impl Iterator for Completions<'_> {
     type Item = Result<Completion, PollError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.cq.next().transpose()
+        let next = self.cq?.next();
+        if next.is_err() {
+            self.cq = None;
+        }
+        next.transpose()
     }
 }

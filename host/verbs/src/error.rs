@@ -27,7 +27,9 @@ impl fmt::Display for Lacks {
 
 impl std::error::Error for Lacks {}
 
-/// Error of allocating or registering memory.
+/// Why memory was not allocated or registered, or a region not registered anew or deregistered: of the latter
+/// [`DeregisterError`](crate::DeregisterError) and [`ReregisterError`](crate::ReregisterError) give the region
+/// back.
 #[non_exhaustive]
 pub enum AllocateError {
     /// The file is shorter than the range that was to be registered.

@@ -144,6 +144,8 @@ fn a_full_completion_queue_tells_the_context_it_was_made_from() {
     // The completion from before the overrun can be had, then the error.
     assert!(small.next().unwrap().is_some());
     assert!(small.next().is_err());
+    let last: Vec<_> = small.completions().take(2).map(|done| done.is_ok()).collect();
+    assert_eq!(last, [false], "an iterator ends with the error");
 
     drop(pair);
     let busy = small.destroy().unwrap_err();
