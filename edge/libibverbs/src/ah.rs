@@ -64,7 +64,7 @@ fn answer_to(port: &Port, wc: &layout::Wc, grh: &[u8; GRH_LEN]) -> Answer<AhAttr
     let Grh { src, dst, marks } = Grh::parse(grh).ok_or(INVALID)?;
     let gids = port.gids();
     let place = gids.iter().find(|entry| entry.gid == Gid(dst)).ok_or(Errno(libc::ENOENT))?;
-    Ok(AhAttr { gid_index: place.index, ..AhAttr::new(Gid(src)) }.marked(marks))
+    Ok(AhAttr::new(Gid(src)).gid_index(place.index).marked(marks))
 }
 
 export! {

@@ -473,7 +473,8 @@ fn change(attr: &layout::QpAttr, mask: c_int) -> Answer<Change> {
         max_rd_atomic: some!(QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
         notify_drained: some!(QP_EN_SQD_ASYNC_NOTIFY, attr.en_sqd_async_notify != 0),
     };
-    let (gid_index, marks) = way.map_or_else(Default::default, |way| (way.gid_index, way.marks()));
+    let (gid_index, marks) =
+        way.map_or_else(Default::default, |way| (attr.ah_attr.grh.sgid_index, way.marks()));
     Ok(Change { attributes, gid_index, marks })
 }
 
@@ -545,7 +546,7 @@ fn query(pair: &adverb_device::Qp) -> layout::QpAttr {
     attr.dest_qp_num = remote.map_or(0, |(_, qpn)| qpn.get());
     attr.qp_access_flags = settings.access.bits();
     if remote.is_some() {
-        attr.ah_attr = way_for_c(&AhAttr { gid_index, ..AhAttr::new(gid) }.marked(marks));
+        attr.ah_attr = way_for_c(&AhAttr::new(gid).gid_index(gid_index).marked(marks));
     }
     attr.pkey_index = settings.partition.index;
     attr.en_sqd_async_notify = settings.notify_drained.into();

@@ -13,7 +13,7 @@ pub(crate) fn way(attr: &layout::AhAttr) -> Answer<AhAttr> {
     let grh = &attr.grh;
     Ok(AhAttr {
         gid: Gid(grh.dgid.0),
-        gid_index: grh.sgid_index,
+        gid_index: Some(grh.sgid_index),
         flow_label: grh.flow_label & 0x000f_ffff,
         traffic_class: grh.traffic_class,
         hop_limit: if grh.hop_limit <= 1 { 0 } else { grh.hop_limit },
@@ -25,7 +25,7 @@ pub(crate) fn way_for_c(attr: &AhAttr) -> layout::AhAttr {
         grh: layout::GlobalRoute {
             dgid: layout::Gid(attr.gid.0),
             flow_label: attr.flow_label,
-            sgid_index: attr.gid_index,
+            sgid_index: attr.gid_index.unwrap_or(0),
             hop_limit: attr.hop_limit,
             traffic_class: attr.traffic_class,
         },

@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for device in verbs::devices()? {
         let context = Context::open(&device.name)?;
         let port = context.query_port();
-        let state = if port.active { "active" } else { "down" };
+        let state = port.state;
         for entry in context.query_gid_table()?.into_iter().take(1) {
             println!("{} port 1 ({state}): GID[{}] {}", device.name, entry.index, entry.gid);
         }

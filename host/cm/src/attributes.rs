@@ -32,7 +32,7 @@ impl State {
             QpState::Rtr if self.transport == Transport::Ud => (Attributes::default(), None),
             QpState::Rtr => {
                 let ah = self.ah().ok_or(Error::State("resolved"))?;
-                (self.rtr(ah)?, Some(AhAttr { gid_index: place.gid_index, ..ah }))
+                (self.rtr(ah)?, Some(ah.gid_index(place.gid_index)))
             }
             QpState::Rts => (self.rts()?, None),
             QpState::Err | QpState::Reset | QpState::Sqd | QpState::Sqe => {

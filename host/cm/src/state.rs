@@ -159,7 +159,7 @@ impl State {
         let path = self.path()?;
         Some(AhAttr {
             gid: path.peer,
-            gid_index: self.place.as_ref()?.gid_index,
+            gid_index: Some(self.place.as_ref()?.gid_index),
             flow_label: path.flow_label,
             traffic_class: path.traffic_class,
             hop_limit: path.hop_limit,

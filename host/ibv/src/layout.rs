@@ -636,7 +636,11 @@ pub mod value {
 
     pub const NODE_CA: c_int = 1;
     pub const NODE_RNIC: c_int = 4;
+    pub const PORT_DOWN: c_int = 1;
+    pub const PORT_INIT: c_int = 2;
+    pub const PORT_ARMED: c_int = 3;
     pub const PORT_ACTIVE: c_int = 4;
+    pub const PORT_ACTIVE_DEFER: c_int = 5;
     pub const GID_TYPE_ROCE_V1: u32 = 1;
     pub const GID_TYPE_ROCE_V2: u32 = 2;
     pub const LINK_LAYER_ETHERNET: u8 = 2;

@@ -9,7 +9,7 @@ use crate::keeper::Keeper;
 use crate::link::Link;
 use crate::source::Source;
 use adverb_verbs::locks::Mutex;
-use adverb_verbs::{Access, Context, Device, Gid, GidEntry, PathMtu, Pd, QpLimits};
+use adverb_verbs::{Access, Context, Device, Gid, GidEntry, PathMtu, Pd, PortState, QpLimits};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -330,7 +330,8 @@ impl Adapters {
         if let Some(only) = &self.only {
             return Ok(only.clone());
         }
-        let is_active = |adapter: &Adapter| adapter.context().query_port().active;
+        let is_active =
+            |adapter: &Adapter| adapter.context().query_port().state == PortState::Active;
         let mut open = self.open.lock();
         let has = |known: &Adapter| known.context().entry_at(local).is_some();
         // A look at the port brings its table up to date: the address may be another interface's now.

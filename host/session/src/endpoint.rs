@@ -268,7 +268,7 @@ mod tests {
             assert_eq!(tcp::traffic_class(endpoint.line.link().stream(), false).unwrap(), class);
             for name in names {
                 let ah = endpoint.channel(name).unwrap().query().ah.unwrap();
-                assert_eq!((ah.gid_index, ah.traffic_class, ah.hop_limit), (1, class, hops));
+                assert_eq!((ah.gid_index, ah.traffic_class, ah.hop_limit), (Some(1), class, hops));
             }
         }
     }

@@ -324,7 +324,7 @@ impl<'a> End<'a> {
     fn act(&self, far: &Card) -> Anything<()> {
         let ah = match &self.qp {
             Peer::Ud(_) => {
-                let attr = AhAttr { gid_index: self.index, ..AhAttr::new(far.qp.gid) };
+                let attr = AhAttr::new(far.qp.gid).gid_index(self.index);
                 Some(self.pd.create_ah(&attr)?)
             }
             Peer::Rc(_) | Peer::Uc(_) => None,

@@ -83,7 +83,7 @@ pub(crate) fn answer_to(
     }
     let place = gids.iter().find(|entry| entry.gid == own);
     let place = place.ok_or(AhError::NotOurs { gid: own })?;
-    Ok(AhAttr { gid_index: place.index, ..AhAttr::new(gid) }.marked(marks))
+    Ok(AhAttr::new(gid).gid_index(place.index).marked(marks))
 }
 
 /// The address is that of a multicast group.

@@ -1,6 +1,7 @@
 //! Attributes and limits of devices, ports and queue pairs.
 
 use adverb_device::{Device, GroupLimits, PathMtu, QpLimits};
+use std::fmt;
 
 /// Completion vectors of a software device.
 pub(crate) const COMP_VECTORS: u32 = 1;
@@ -72,8 +73,8 @@ impl DeviceAttr {
 #[non_exhaustive]
 #[doc(alias = "ibv_port_attr")]
 pub struct PortAttr {
-    /// It carries traffic.
-    pub active: bool,
+    /// Whether it carries traffic.
+    pub state: PortState,
     /// The largest path MTU there is.
     pub max_mtu: PathMtu,
     /// The largest path MTU that fits the interface.
@@ -86,13 +87,62 @@ pub struct PortAttr {
     pub max_msg_sz: u32,
 }
 
+/// State of a port. `enum ibv_port_state`; IBTA Vol. 1 §7.2.7.
+///
+/// ```
+/// use adverb_verbs::{Context, PortState};
+///
+/// let state = Context::open("soft_lo")?.query_port().state;
+/// assert_eq!((state, state.to_string().as_str()), (PortState::Active, "active"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+#[doc(alias = "ibv_port_state")]
+pub enum PortState {
+    /// It carries traffic.
+    #[doc(alias = "IBV_PORT_ACTIVE")]
+    Active,
+    /// It carried traffic, and the link recovers from an error.
+    #[doc(alias = "IBV_PORT_ACTIVE_DEFER")]
+    ActiveDefer,
+    /// The link is up, and it waits to be allowed to carry traffic.
+    #[doc(alias = "IBV_PORT_ARMED")]
+    Armed,
+    /// There is no link. The only other state of a software device: its interface is down or has gone.
+    #[doc(alias = "IBV_PORT_DOWN")]
+    Down,
+    /// The link is up, and it is being set up.
+    #[doc(alias = "IBV_PORT_INIT")]
+    Init,
+    /// There is no change of state, or the device does not say.
+    #[doc(alias = "IBV_PORT_NOP")]
+    Unknown,
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::ActiveDefer => "active, recovering",
+            Self::Armed => "armed",
+            Self::Down => "down",
+            Self::Init => "initializing",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
 impl PortAttr {
     /// What the port of a software device is like, which is `now` like this, or has gone.
     pub(crate) fn of(device: &Device, now: Option<&Device>) -> Self {
-        let active = now.is_some_and(|device| device.active);
+        let state = match now.is_some_and(|device| device.active) {
+            true => PortState::Active,
+            false => PortState::Down,
+        };
         let device = now.unwrap_or(device);
         Self {
-            active,
+            state,
             max_mtu: PathMtu::B4096,
             active_mtu: device.active_mtu(),
             gid_tbl_len: device.gid_places(),

@@ -15,7 +15,7 @@ pub(crate) use self::cq::Cq;
 pub(crate) use self::qp::{Makings, Qp, To};
 pub(crate) use self::srq::Srq;
 
-use crate::attr::{DeviceAttr, PortAttr};
+use crate::attr::{DeviceAttr, PortAttr, PortState};
 use adverb_device::locks::Mutex;
 use adverb_device::{
     AhAttr, AsyncEvent, ConnectError, Device, Element, EventKind, Gid, GidEntry, GidKind, Marks,
@@ -161,7 +161,7 @@ impl Port {
         let attr = self.context.query_port(PORT).ok();
         let size = |n: Option<u16>| n.map_or(0, usize::from);
         PortAttr {
-            active: attr.is_some_and(|attr| attr.state == value::PORT_ACTIVE),
+            state: attr.map_or(PortState::Unknown, |attr| port_state(attr.state)),
             max_mtu: attr.and_then(|attr| mtu(attr.max_mtu)).unwrap_or(PathMtu::B4096),
             active_mtu: attr.and_then(|attr| mtu(attr.active_mtu)).unwrap_or(PathMtu::B256),
             gid_tbl_len: attr.map_or(0, |attr| usize::try_from(attr.gid_tbl_len).unwrap_or(0)),
@@ -306,10 +306,12 @@ impl Domain {
     /// Makes an address handle.
     pub(crate) fn create_ah(&self, attr: AhAttr) -> Result<Ah, ConnectError> {
         let port = &self.port;
-        port.has_gid(attr.gid_index)?;
+        let index = attr.place(&port.device.gids);
+        let attr = attr.gid_index(index);
+        port.has_gid(index)?;
         let failed = |error| port.refused("make an address handle", error);
         let pd = self.pd().map_err(failed)?;
-        let raw = adverb_ibv::Ah::new(pd, way(attr)).map_err(failed)?;
+        let raw = adverb_ibv::Ah::new(pd, way(attr, index)).map_err(failed)?;
         Ok(Ah { raw: Arc::new(raw), attr })
     }
 }
@@ -333,9 +335,20 @@ impl Port {
     }
 }
 
+fn port_state(state: std::ffi::c_int) -> PortState {
+    match state {
+        value::PORT_DOWN => PortState::Down,
+        value::PORT_INIT => PortState::Init,
+        value::PORT_ARMED => PortState::Armed,
+        value::PORT_ACTIVE => PortState::Active,
+        value::PORT_ACTIVE_DEFER => PortState::ActiveDefer,
+        _ => PortState::Unknown,
+    }
+}
+
 /// The way to a port. Every address is global, as RoCE has it; a hop limit of 0 would be one.
-fn way(attr: AhAttr) -> layout::AhAttr {
-    let AhAttr { gid, gid_index, flow_label, traffic_class, hop_limit } = attr;
+fn way(attr: AhAttr, gid_index: u8) -> layout::AhAttr {
+    let AhAttr { gid, flow_label, traffic_class, hop_limit, .. } = attr;
     let grh = layout::GlobalRoute {
         dgid: layout::Gid(gid.0),
         flow_label,

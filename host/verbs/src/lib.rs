@@ -293,7 +293,7 @@ pub use adverb_device::{Psn, Qpn};
 #[doc(inline)]
 pub use adverb_device::{QpCap, QpType};
 pub use ah::{Ah, AhError, GlobalRoute};
-pub use attr::{DeviceAttr, PortAttr};
+pub use attr::{DeviceAttr, PortAttr, PortState};
 pub use channel::{CompChannel, CqEvent};
 pub use context::{Context, Pd, devices};
 pub use cq::{Completion, Completions, Cq, CqConfig, WorkCompletion};
@@ -304,7 +304,9 @@ pub use error::{
 pub use events::AsyncEvents;
 #[cfg(feature = "tokio")]
 pub use futures::{AsyncCompChannel, AsyncEventStream};
-pub use memory::{Buf, DeregisterError, Dm, Lent, Memory, Mr, MrSlice, NullMr, ReregisterError};
+pub use memory::{
+    Buf, DeregisterError, Dm, IntoMemory, Lent, Memory, Mr, MrSlice, NullMr, ReregisterError,
+};
 pub use mw::{Mw, MwBind};
 pub use qp::{Modify, Qp, QpAttr, QpConfig, RcConnect, UcConnect};
 pub use remote::{ParseRemoteError, RemoteQp, RemoteSlice};

@@ -743,6 +743,26 @@ impl Lent {
     }
 }
 
+/// What can be given to work: [`Buf`], [`MrSlice`], [`Lent`], and [`Memory`] that came back from other work.
+///
+/// [`Work`](crate::Work) has an example. Memory of the program's that is not registered is not of these:
+///
+/// ```compile_fail,E0277
+/// adverb_verbs::Work::send(vec![0; 8]);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "work cannot take `{Self}`, which is no registered memory",
+    label = "not memory of a protection domain",
+    note = "a buffer to fill: `Pd::buffer`; a vector to keep: `Pd::register_vec(vec, access)?.slice(0, len)?`; \
+            memory to lend: `Pd::scope`"
+)]
+pub trait IntoMemory: Into<Memory> {}
+
+impl IntoMemory for Buf {}
+impl IntoMemory for Lent {}
+impl IntoMemory for Memory {}
+impl IntoMemory for MrSlice {}
+
 /// Memory that work owns while it is outstanding.
 ///
 /// [`Work`](crate::Work) has an example.

@@ -17,8 +17,8 @@ use crate::transport::{Receives, Sends, Supports, Transport};
 use crate::work::{Kind, Work};
 use adverb_device::locks::Mutex;
 use adverb_device::{
-    BufferNumber, ConnectError, DataPath, PostError, Psn, QpCap, QpCounters, QpState, QpType, Qpn,
-    ReceiveWork, SendData, SendKind, SendWork,
+    BufferNumber, ConnectError, DataPath, GidEntry, PostError, Psn, QpCap, QpCounters, QpState,
+    QpType, Qpn, ReceiveWork, SendData, SendKind, SendWork,
 };
 use std::marker::PhantomData;
 
@@ -233,7 +233,7 @@ impl<T: Transport> Qp<T> {
     ///
     /// [`ConnectError::NoSuchGid`]: the device has no address.
     pub fn address(&self) -> Result<RemoteQp, ConnectError> {
-        self.address_at(connect::usual_gid(&self.port.gids(), None))
+        self.address_at(GidEntry::usual(&self.port.gids(), None))
     }
 
     /// What the peer has to know to connect to this queue pair over the address at `gid_index` of the device's

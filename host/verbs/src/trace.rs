@@ -27,7 +27,7 @@ pub(crate) fn opened(context: &Context) {
     info!(
         device = %device.name,
         port = 1,
-        state = if port.active { "active" } else { "down" },
+        state = %port.state,
         max_mtu = port.max_mtu.bytes(),
         active_mtu = port.active_mtu.bytes(),
         gids = port.gid_tbl_len,

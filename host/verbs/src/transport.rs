@@ -250,6 +250,7 @@ pub mod op {
 #[diagnostic::on_unimplemented(
     message = "queue pairs of type `{Self}` do not have the operation `{O}`",
     label = "not an operation of this transport",
+    note = "a datagram (`Ud`) says where it goes: `Work::send_to(memory, &ah, qpn, qkey)`; a request over XRC which queue: `.to_srq(number)`",
     note = "the table is in the documentation of `adverb_verbs::Supports`"
 )]
 pub trait Supports<O>: Transport {}

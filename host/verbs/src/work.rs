@@ -2,7 +2,7 @@
 
 use crate::ah::Ah;
 use crate::hw;
-use crate::memory::Memory;
+use crate::memory::{IntoMemory, Memory};
 use crate::mw::{Mw, MwBind};
 use crate::provider;
 use crate::remote::RemoteSlice;
@@ -117,7 +117,7 @@ impl<O> fmt::Debug for Work<O> {
 impl Work<op::Receive> {
     /// Receives a message. A datagram needs [`crate::GRH_LEN`] bytes more than its message has.
     #[doc(alias = "ibv_post_recv")]
-    pub fn recv(memory: impl Into<Memory>) -> Self {
+    pub fn recv(memory: impl IntoMemory) -> Self {
         Self::new(Kind::Receive, memory)
     }
 }
@@ -125,13 +125,13 @@ impl Work<op::Receive> {
 impl Work<op::Send> {
     /// Sends a message.
     #[doc(alias = "IBV_WR_SEND")]
-    pub fn send(memory: impl Into<Memory>) -> Self {
+    pub fn send(memory: impl IntoMemory) -> Self {
         Self::new(Kind::Send(SendKind::Send { imm: None }), memory)
     }
 
     /// Sends a message with immediate data.
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
-    pub fn send_with_imm(memory: impl Into<Memory>, imm: u32) -> Self {
+    pub fn send_with_imm(memory: impl IntoMemory, imm: u32) -> Self {
         Self::new(Kind::Send(SendKind::Send { imm: Some(Imm(imm)) }), memory)
     }
 
@@ -148,7 +148,7 @@ impl Work<op::Send> {
 impl Work<op::SendTo> {
     /// Sends a datagram: [`Work::send`] with [`Work::to`].
     #[doc(alias = "IBV_WR_SEND")]
-    pub fn send_to(memory: impl Into<Memory>, ah: &Ah, remote: Qpn, qkey: Qkey) -> Self {
+    pub fn send_to(memory: impl IntoMemory, ah: &Ah, remote: Qpn, qkey: Qkey) -> Self {
         Work::send(memory).to(ah, remote, qkey)
     }
 }
@@ -157,7 +157,7 @@ impl Work<op::SendInvalidate> {
     /// Sends a message and invalidates a key of the receiver's: that of a window of type 2, which it
     /// bound on the receiving queue pair. The receiver's completion says which key.
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
-    pub fn send_with_invalidate(memory: impl Into<Memory>, rkey: Rkey) -> Self {
+    pub fn send_with_invalidate(memory: impl IntoMemory, rkey: Rkey) -> Self {
         Self::new(Kind::Send(SendKind::SendInvalidate { rkey }), memory)
     }
 }
@@ -195,7 +195,7 @@ impl Work<op::AtomicWrite> {
     /// Writes the 8 bytes of `memory` to a peer's 8 bytes, as they are and at once: no reader there
     /// sees some of them. IBTA Vol. 1 Annex A19.
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
-    pub fn atomic_write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {
+    pub fn atomic_write(memory: impl IntoMemory, to: RemoteSlice) -> Self {
         Self::new(Kind::Send(SendKind::AtomicWrite { va: to.addr, rkey: to.rkey }), memory)
     }
 }
@@ -217,14 +217,14 @@ impl Work<op::Flush> {
 impl Work<op::Write> {
     /// Writes to a peer's memory.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
-    pub fn write(memory: impl Into<Memory>, to: RemoteSlice) -> Self {
+    pub fn write(memory: impl IntoMemory, to: RemoteSlice) -> Self {
         let kind = SendKind::Write { va: to.addr, rkey: to.rkey, imm: None };
         Self::new(Kind::Send(kind), memory)
     }
 
     /// Writes to a peer's memory and completes one of its receives with immediate data.
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
-    pub fn write_with_imm(memory: impl Into<Memory>, to: RemoteSlice, imm: u32) -> Self {
+    pub fn write_with_imm(memory: impl IntoMemory, to: RemoteSlice, imm: u32) -> Self {
         let kind = SendKind::Write { va: to.addr, rkey: to.rkey, imm: Some(Imm(imm)) };
         Self::new(Kind::Send(kind), memory)
     }
@@ -233,7 +233,7 @@ impl Work<op::Write> {
 impl Work<op::Read> {
     /// Reads a peer's memory.
     #[doc(alias = "IBV_WR_RDMA_READ")]
-    pub fn read(memory: impl Into<Memory>, from: RemoteSlice) -> Self {
+    pub fn read(memory: impl IntoMemory, from: RemoteSlice) -> Self {
         Self::new(Kind::Send(SendKind::Read { va: from.addr, rkey: from.rkey }), memory)
     }
 }
@@ -242,12 +242,7 @@ impl Work<op::Atomic> {
     /// Puts `swap` into the peer's 8 bytes if they equal `compare`; what was there comes back in
     /// `memory`, 8 bytes in this machine's order.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
-    pub fn compare_swap(
-        memory: impl Into<Memory>,
-        at: RemoteSlice,
-        compare: u64,
-        swap: u64,
-    ) -> Self {
+    pub fn compare_swap(memory: impl IntoMemory, at: RemoteSlice, compare: u64, swap: u64) -> Self {
         let kind = SendKind::CompareSwap { va: at.addr, rkey: at.rkey, compare, swap };
         Self::new(Kind::Send(kind), memory)
     }
@@ -255,7 +250,7 @@ impl Work<op::Atomic> {
     /// Adds to the peer's 8 bytes, wrapping; what was there comes back in `memory`, 8 bytes in this
     /// machine's order.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    pub fn fetch_add(memory: impl Into<Memory>, at: RemoteSlice, add: u64) -> Self {
+    pub fn fetch_add(memory: impl IntoMemory, at: RemoteSlice, add: u64) -> Self {
         Self::new(Kind::Send(SendKind::FetchAdd { va: at.addr, rkey: at.rkey, add }), memory)
     }
 }
@@ -270,7 +265,7 @@ impl<O: op::Remote> Work<O> {
 }
 
 impl<O> Work<O> {
-    fn new(kind: Kind, memory: impl Into<Memory>) -> Self {
+    fn new(kind: Kind, memory: impl IntoMemory) -> Self {
         Self {
             kind,
             memory: memory.into(),

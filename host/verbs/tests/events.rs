@@ -5,7 +5,8 @@
 mod support;
 
 use adverb_verbs::{
-    AsyncEvents, Context, CqConfig, Element, EventKind, QpConfig, QpState, RcConnect, Work,
+    AsyncEvents, Context, CqConfig, Element, EventKind, PortState, QpConfig, QpState, RcConnect,
+    Work,
 };
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -67,10 +68,10 @@ fn the_port_and_its_addresses_come_and_go_with_the_interface() {
 
     ip("link set va down");
     assert_eq!(wait_for(&events, EventKind::PortErr), port);
-    assert!(!context.query_port().active);
+    assert_eq!(context.query_port().state, PortState::Down);
     ip("link set va up");
     assert_eq!(wait_for(&events, EventKind::PortActive), port);
-    assert!(context.query_port().active);
+    assert_eq!(context.query_port().state, PortState::Active);
 
     while events.get_timeout(Duration::from_millis(300)).unwrap().is_some() {}
     let has = |ip: &str| {
@@ -102,7 +103,7 @@ fn the_port_and_its_addresses_come_and_go_with_the_interface() {
 
     ip("link del va");
     assert_eq!(wait_for(&events, EventKind::DeviceFatal), Element::Device);
-    assert!(!context.query_port().active);
+    assert_eq!(context.query_port().state, PortState::Down);
 }
 
 /// Two queue pairs of a device exchange a message over this address, which it has got while it was open.

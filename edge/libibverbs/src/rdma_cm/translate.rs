@@ -64,7 +64,7 @@ fn way(ah: &AhAttr) -> rdma_cm::AhAttr {
     rdma_cm::AhAttr {
         dgid: ah.gid.0,
         flow_label: ah.flow_label,
-        sgid_index: ah.gid_index,
+        sgid_index: ah.gid_index.unwrap_or(0),
         hop_limit: if ah.hop_limit == 0 { HOP_LIMIT } else { ah.hop_limit },
         traffic_class: ah.traffic_class,
         sl: 0,

@@ -1,5 +1,6 @@
 //! Errors of opening a device and of connecting a queue pair.
 
+use crate::link::gid::PREFIX;
 use adverb_engine::{Gid, ModifyError};
 use adverb_wire::Qpn;
 use std::fmt;
@@ -139,7 +140,11 @@ impl fmt::Display for OpenError {
                 "there is no device {name}, nor another: no network interface that is up has an address"
             ),
             Self::NotFound { name, known } => {
-                write!(f, "there is no device {name}; there are: {}", known.join(", "))
+                write!(f, "there is no device {name}; there are: {}", known.join(", "))?;
+                match known.iter().find(|known| known.strip_prefix(PREFIX) == Some(name)) {
+                    Some(meant) => write!(f, "; the device of the interface {name} is {meant}"),
+                    None => Ok(()),
+                }
             }
             Self::System { doing, error } => write!(f, "cannot {doing}: {error}"),
         }

@@ -84,6 +84,16 @@ pub struct GidEntry {
     pub(crate) addr: SocketAddr,
 }
 
+impl GidEntry {
+    /// Place of the address that is meant unless it is said: the first IPv4 address of the table, or of the family
+    /// of `remote`; if there is none, the first of all.
+    pub fn usual(gids: &[Self], remote: Option<Gid>) -> u8 {
+        let v4 = remote.is_none_or(|remote| remote.v4().is_some());
+        let found = gids.iter().find(|entry| entry.gid.v4().is_some() == v4);
+        found.or(gids.first()).map_or(0, |entry| entry.index)
+    }
+}
+
 /// Kind of packets from a GID table entry. `enum ibv_gid_type`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[doc(alias = "ibv_gid_type")]
@@ -226,7 +236,7 @@ fn zone(address: SocketAddr) -> u32 {
 }
 
 /// Prefix of the names of software devices.
-const PREFIX: &str = "soft_";
+pub(crate) const PREFIX: &str = "soft_";
 
 /// Entries that a GID table can have.
 const GIDS_MAX: usize = 128;

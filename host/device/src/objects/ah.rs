@@ -2,6 +2,7 @@
 
 use crate::link::Links;
 use crate::link::address_vector::AddressVector;
+use crate::link::gid::GidEntry;
 use crate::objects::progress::Progress;
 use adverb_engine::Gid;
 use adverb_wire::{Marks, Qkey, Qpn};
@@ -18,8 +19,8 @@ use std::sync::Arc;
 pub struct AhAttr {
     /// The port there, or a multicast group.
     pub gid: Gid,
-    /// Place of the source address in the GID table.
-    pub gid_index: u8,
+    /// Place of the source address in the GID table; `None` is the first of the family of `gid`.
+    pub gid_index: Option<u8>,
     /// The flow label of IPv6, 20 bits; 0 leaves it to the system. IPv4 has none.
     pub flow_label: u32,
     /// The traffic class of IPv6, the type of service of IPv4: the differentiated services code point
@@ -31,9 +32,21 @@ pub struct AhAttr {
 }
 
 impl AhAttr {
-    /// To `gid`, from the address at place 1 of the GID table, the rest as the system does it.
+    /// To `gid`, from the first address of its family, the rest as the system does it.
     pub const fn new(gid: Gid) -> Self {
-        Self { gid, gid_index: 1, flow_label: 0, traffic_class: 0, hop_limit: 0 }
+        Self { gid, gid_index: None, flow_label: 0, traffic_class: 0, hop_limit: 0 }
+    }
+
+    /// Says where in the GID table the address is from which packets go.
+    #[must_use]
+    pub const fn gid_index(mut self, index: u8) -> Self {
+        self.gid_index = Some(index);
+        self
+    }
+
+    /// Place of the address from which packets go, in a table with these entries.
+    pub fn place(&self, gids: &[GidEntry]) -> u8 {
+        self.gid_index.unwrap_or_else(|| GidEntry::usual(gids, Some(self.gid)))
     }
 
     /// How packets are to be marked.

@@ -380,8 +380,9 @@ impl Port {
     ///
     /// [`ConnectError::NoSuchGid`], [`ConnectError::OtherFamily`] and [`ConnectError::Socket`].
     pub fn create_ah(self: &Arc<Self>, domain: u32, attr: AhAttr) -> Result<Ah, ConnectError> {
-        let mut address_vector =
-            AddressVector::new(self.endpoint(attr.gid_index)?, attr.gid, attr.marks())?;
+        let index = attr.place(&self.gids());
+        let attr = attr.gid_index(index);
+        let mut address_vector = AddressVector::new(self.endpoint(index)?, attr.gid, attr.marks())?;
         let source = gid_of(address_vector.endpoint.addr.ip());
         address_vector.local = match ip_of(attr.gid).is_multicast() {
             true => self.links.local_group_route(source, attr.gid, address_vector.marks()),

@@ -494,7 +494,7 @@ fn for_c(to: QpState, change: &Change) -> (layout::QpAttr, i32) {
         port, QP_PORT: |port| port_num = port;
         access, QP_ACCESS_FLAGS: |access| qp_access_flags = access.bits();
         qkey, QP_QKEY: |qkey| qkey = qkey.0;
-        remote_gid, QP_AV: |gid| ah_attr = way(AhAttr { gid_index: *gid_index, ..AhAttr::new(gid) }.marked(*marks));
+        remote_gid, QP_AV: |gid| ah_attr = way(AhAttr::new(gid).marked(*marks), *gid_index);
         remote, QP_DEST_QPN: |remote| dest_qp_num = remote.get();
         path_mtu, QP_PATH_MTU: |mtu| path_mtu = i32::from(mtu.code());
         expected_psn, QP_RQ_PSN: |psn| rq_psn = psn.get();

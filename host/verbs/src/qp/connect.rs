@@ -206,14 +206,6 @@ impl From<RemoteQp> for RcConnect {
     }
 }
 
-/// Place of the address that is meant unless it is said: the first IPv4 address of the table, or of the family of
-/// `remote`; if there is none, the first of all.
-pub(super) fn usual_gid(gids: &[GidEntry], remote: Option<Gid>) -> u8 {
-    let v4 = remote.is_none_or(|remote| remote.v4().is_some());
-    let found = gids.iter().find(|entry| entry.gid.v4().is_some() == v4);
-    found.or(gids.first()).map_or(0, |entry| entry.index)
-}
-
 /// Changes of the transitions to INIT, RTR and RTS.
 pub(crate) type Steps = [Change; 3];
 
@@ -235,7 +227,7 @@ impl UcConnect {
         };
         let first_psn = self.first_psn.unwrap_or(own.first_psn);
         let rts = Attributes { first_psn: Some(first_psn), ..Attributes::default() };
-        let usual = || usual_gid(own.gids, Some(self.remote.gid));
+        let usual = || GidEntry::usual(own.gids, Some(self.remote.gid));
         let (gid_index, marks) = (self.gid_index.unwrap_or_else(usual), self.marks);
         [init, rtr, rts].map(|attributes| Change { attributes, gid_index, marks })
     }

@@ -6,8 +6,9 @@ use crate::trace;
 use crate::transport::Transport;
 use adverb_device::QpCap;
 use adverb_device::{
-    Access, AckTimeout, AhAttr, Attributes, Change, ConnectError, Gid, Partition, PathMtu, Psn,
-    Qkey, QpQuery, QpState, QpType, Qpn, RetryCount, RnrRetry, RnrTimer, Settings, Side,
+    Access, AckTimeout, AhAttr, Attributes, Change, ConnectError, Gid, GidEntry, Partition,
+    PathMtu, Psn, Qkey, QpQuery, QpState, QpType, Qpn, RetryCount, RnrRetry, RnrTimer, Settings,
+    Side,
 };
 
 /// Changes to a queue pair: the attributes that are `Some`. `struct ibv_qp_attr` with
@@ -77,7 +78,7 @@ impl Modify {
         Self { state: Some(state), ..Self::default() }
     }
 
-    fn change(&self) -> Change {
+    fn change(&self, gids: impl FnOnce() -> Vec<GidEntry>) -> Change {
         let partition = |index| Partition { index, ..Partition::DEFAULT };
         let attributes = Attributes {
             current: self.current,
@@ -101,7 +102,7 @@ impl Modify {
             notify_drained: self.notify_drained,
         };
         let (gid_index, marks) =
-            self.ah.map_or_else(Default::default, |ah| (ah.gid_index, ah.marks()));
+            self.ah.map_or_else(Default::default, |ah| (ah.place(&gids()), ah.marks()));
         Change { attributes, gid_index, marks }
     }
 }
@@ -175,7 +176,10 @@ impl<T: Transport> Qp<T> {
     /// [`ConnectError`]; nothing has changed then.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, modify: &Modify) -> Result<(), ConnectError> {
-        self.change(modify.state.unwrap_or_else(|| self.state()), &modify.change())
+        self.change(
+            modify.state.unwrap_or_else(|| self.state()),
+            &modify.change(|| self.port.gids()),
+        )
     }
 
     pub(super) fn change(&self, to: QpState, change: &Change) -> Result<(), ConnectError> {
@@ -211,7 +215,7 @@ impl<T: Transport> Qp<T> {
             state,
             draining,
             remote,
-            ah: remote.map(|(gid, _)| AhAttr { gid_index, ..AhAttr::new(gid) }.marked(marks)),
+            ah: remote.map(|(gid, _)| AhAttr::new(gid).gid_index(gid_index).marked(marks)),
             path_mtu,
             pkey_index: partition.index,
             port,

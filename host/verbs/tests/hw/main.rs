@@ -13,9 +13,10 @@ mod fake;
 
 use adverb_verbs::{
     Access, AhAttr, AllocateError, Buf, Connected, Context, Cq, CqConfig, CreateError, EventKind,
-    GRH_LEN, InDomain, Memory, Modify, MwKind, Pd, PostError, Provider, Qkey, Qp, QpConfig,
-    QpState, Rc, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, SrqConfig, Supports,
-    Timestamps, Uc, Ud, WcOpcode, WcStatus, Work, WorkCompletion, XrcInitiator, devices, op,
+    GRH_LEN, InDomain, Memory, Modify, MwKind, Pd, PortState, PostError, Provider, Qkey, Qp,
+    QpConfig, QpState, Rc, RemoteSlice, Rkey, SendData, SendKind, SendTo, SendWork, SrqConfig,
+    Supports, Timestamps, Uc, Ud, WcOpcode, WcStatus, Work, WorkCompletion, XrcInitiator, devices,
+    op,
 };
 use std::time::{Duration, Instant};
 
@@ -90,7 +91,7 @@ fn devices_of_both_providers_are_listed_ours_first() {
 
     let context = fake::open();
     assert_eq!(context.device().name, name);
-    assert!(context.query_port().active);
+    assert_eq!(context.query_port().state, PortState::Active);
     assert!(context.query_device().max_cqe > 0);
     assert_eq!(context.query_gid_table().unwrap(), context.gids());
     let unknown = Context::open("nothing0").unwrap_err().to_string();

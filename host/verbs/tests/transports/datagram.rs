@@ -71,7 +71,7 @@ impl Side {
 
     pub(crate) fn ah(&self, gid_index: u8) -> Ah {
         let gid = self.qp.address_at(gid_index).expect("an address").gid;
-        self.pd.create_ah(&AhAttr { gid_index, ..AhAttr::new(gid) }).expect("a way")
+        self.pd.create_ah(&AhAttr::new(gid).gid_index(gid_index)).expect("a way")
     }
 
     pub(crate) fn buffer(&self, bytes: &[u8]) -> Buf {
@@ -292,7 +292,7 @@ fn a_datagram_can_be_answered_to_where_it_came_from(path: Path) {
         let (done, grh, _) = b.received();
         let attr = b.pd.ah_attr_from(&done.wc, &grh).expect("an address");
         let gid = a.qp.address_at(gid_index).expect("an address").gid;
-        assert_eq!((attr.gid, attr.gid_index), (gid, gid_index));
+        assert_eq!((attr.gid, attr.gid_index), (gid, Some(gid_index)));
         let back = b.pd.create_ah_from(&done.wc, &grh).expect("a way");
         a.recv(6);
         b.send(b"answer", &back, done.wc.src_qp, QKEY);
@@ -309,10 +309,12 @@ fn a_datagram_can_be_answered_to_where_it_came_from(path: Path) {
         assert!(matches!(refused, AhError::NotOurs { .. }));
     }
     let v6 = Gid(std::net::Ipv6Addr::LOCALHOST.octets());
-    let refused = a.pd.create_ah(&AhAttr::new(v6)).expect_err("from an IPv4 address");
+    let refused = a.pd.create_ah(&AhAttr::new(v6).gid_index(1)).expect_err("from an IPv4 address");
     assert!(refused.to_string().contains("not both IPv4 or both IPv6"), "{refused}");
-    let refused = a.pd.create_ah(&AhAttr { gid_index: 77, ..AhAttr::new(v6) });
+    let refused = a.pd.create_ah(&AhAttr::new(v6).gid_index(77));
     assert!(refused.expect_err("no such place").to_string().contains("no GID with index 77"));
+    let usual = a.pd.create_ah(&AhAttr::new(v6)).expect("from the IPv6 address");
+    assert_eq!(usual.attr().gid_index, Some(0));
 }
 
 fn a_wrong_key_is_counted_and_dropped_and_a_controlled_one_is_the_senders_own(path: Path) {

@@ -29,7 +29,7 @@ fn of(gid_index: u8, marks: Marks) -> Marks {
 
 fn ah(side: &Side, gid_index: u8, marks: Marks) -> Ah {
     let gid = side.qp.address_at(gid_index).expect("an address").gid;
-    side.pd.create_ah(&AhAttr { gid_index, ..AhAttr::new(gid) }.marked(marks)).expect("a way")
+    side.pd.create_ah(&AhAttr::new(gid).gid_index(gid_index).marked(marks)).expect("a way")
 }
 
 fn pair(path: Path) -> [Side; 2] {
@@ -200,7 +200,7 @@ fn a_label_longer_than_20_bits_is_refused_before_anything_changes() {
         let a = Side::new(QKEY);
         let gid = a.qp.address_at(0).expect("an address").gid;
         let most = Marks::FLOW_LABEL_MAX;
-        let attr = AhAttr { gid_index: 0, flow_label: most + 1, ..AhAttr::new(gid) };
+        let attr = AhAttr { flow_label: most + 1, ..AhAttr::new(gid).gid_index(0) };
         let refused = a.pd.create_ah(&attr).expect_err("too long").to_string();
         assert_eq!(refused, "flow_label = 1048576, but it must be from 0 to 1048575");
         let setup = Setup { gid_index: 0, ..Setup::default() };

@@ -20,7 +20,7 @@ fn group_v6(n: u8) -> Gid {
 }
 
 fn way(side: &Side, gid: Gid, gid_index: u8) -> Ah {
-    side.pd.create_ah(&AhAttr { gid_index, ..AhAttr::new(gid) }).expect("a way")
+    side.pd.create_ah(&AhAttr::new(gid).gid_index(gid_index)).expect("a way")
 }
 
 /// Makes a device that knows groups of both families.

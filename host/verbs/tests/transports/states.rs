@@ -224,7 +224,7 @@ fn what_is_asked_wrongly_is_named_and_changes_nothing() {
         &Modify { ah: None, path_mtu: None, ..rtr(&b.qp) },
         "a queue pair (RC) on its way from INIT to RTR needs ah_attr, path_mtu",
     );
-    let far = AhAttr { gid_index: 99, ..rtr(&b.qp).ah.expect("an address") };
+    let far = rtr(&b.qp).ah.expect("an address").gid_index(99);
     let error = qp.modify(&Modify { ah: Some(far), ..rtr(&b.qp) }).expect_err("no such place");
     assert!(matches!(error, ConnectError::NoSuchGid { index: 99 }));
     says(
@@ -247,7 +247,7 @@ fn a_query_returns_what_was_set() {
     let attr = a.qp.query();
     let peer = b.qp.address().expect("an address");
     assert_eq!((attr.state, attr.remote), (QpState::Rts, Some((peer.gid, peer.qpn))));
-    assert_eq!(attr.ah.map(|ah| (ah.gid, ah.gid_index)), Some((peer.gid, 1)));
+    assert_eq!(attr.ah.map(|ah| (ah.gid, ah.gid_index)), Some((peer.gid, Some(1))));
     assert_eq!((attr.path_mtu, attr.pkey_index, attr.port), (PathMtu::B1024, 0, 1));
     assert_eq!((attr.rq_psn, attr.sq_psn), (peer.psn, a.qp.first_psn()));
     assert_eq!((attr.max_rd_atomic, attr.max_dest_rd_atomic), (4, 4));

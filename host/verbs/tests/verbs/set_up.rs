@@ -23,6 +23,8 @@ fn a_device_that_is_not_there_is_named_with_those_that_are() {
     assert_eq!(name, "soft_nothing0");
     assert!(known.iter().any(|name| name == "soft_lo"));
     assert!(error.to_string().contains("soft_lo"));
+    let error = Context::open("lo").expect_err("an interface").to_string();
+    assert!(error.ends_with("; the device of the interface lo is soft_lo"), "{error}");
 }
 
 #[test]
