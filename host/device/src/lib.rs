@@ -27,10 +27,13 @@ mod port;
 mod progress;
 mod registry;
 
-/// What `notify.rs` and `ring.rs` are built from; their models put in other ones.
+/// What `doorbell.rs`, `guard.rs`, `notify.rs` and `ring.rs` are built from; their models put in other ones.
 mod sync {
     pub(crate) use crate::locks::Mutex;
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use adverb_sys::eventfd::EventFd;
+    pub(crate) use std::sync::atomic::{
+        AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
 }
 
 pub use adverb_engine::{

@@ -4,12 +4,13 @@
 //! is something to do; a writer of a record looks for sleepers afterwards. Both use
 //! sequentially consistent operations, so that one of the two sees the other. That a doorbell has been
 //! rung is kept for each link: a process that dies while it rings silences only its own link.
+//!
+//! `tests/doorbell_model.rs` tries every interleaving.
 
 use crate::memory::peer_page::PeerPage;
-use adverb_sys::eventfd::EventFd;
+use crate::sync::{AtomicBool, AtomicU32, EventFd, Ordering, fence};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// A device's own doorbell.
 #[derive(Debug)]
@@ -96,4 +97,10 @@ impl PeerDoorbell {
             let _ = self.fd.signal();
         }
     }
+}
+
+/// Forgets that a link's doorbell was rung: it rings again for what is written from now on. What was written before
+/// can be seen by the caller.
+pub(crate) fn forget(rung: &AtomicU32) {
+    rung.swap(0, Ordering::AcqRel);
 }

@@ -20,7 +20,7 @@
 use crate::futex_mutex::{FutexGuard, FutexMutex};
 use crate::link::peer_cache::{Addresses, FULL_MAX_NANOS};
 use crate::link::shm::SEGMENT_BYTES;
-use crate::link::shm::doorbell::PeerDoorbell;
+use crate::link::shm::doorbell::{PeerDoorbell, forget};
 use crate::link::shm::guard::{self, AccessGuard, Counters};
 use crate::link::shm::ring::{Broken, LINE, MARK, Memory, Reader, Record, Writer, longest};
 use crate::memory::export::{Exports, Neighbour};
@@ -484,7 +484,7 @@ impl ShmLink {
 
     /// Says that this end has seen its doorbell ring.
     pub(crate) fn forget_ringing(&self) {
-        self.incoming.rung().swap(0, Ordering::AcqRel);
+        forget(self.incoming.rung());
     }
 
     /// Whether a datagram of many may be written, or else is lost: a link is not waited for for long.
