@@ -29,6 +29,8 @@ pub(crate) enum Verdict {
     Fill(Missing),
     /// A stray: nothing happened.
     Ignore,
+    /// The peer keeps so many packets that came after the oldest one it has not got.
+    Keeps(u64),
     /// Send again from this sequence number, but not before `until`.
     Pause { from: u64, until: Time },
     /// Send the packet with this sequence number and the last one again, so that the peer says where it is; of data,
@@ -317,6 +319,9 @@ impl Completer {
         };
         if self.retire_before(sequence, queue, host) == Retired::DataMissing {
             return self.resend_around_known(sent.now);
+        }
+        if hole.packets == 0 {
+            return Verdict::Keeps(hole.ahead.into());
         }
         let from = sequence + u64::from(hole.ahead);
         let to = (from + u64::from(hole.packets)).min(sent.top);

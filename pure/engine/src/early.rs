@@ -4,11 +4,12 @@
 //! again. Ours keeps it, if the requester says that it knows that ([`Bth::keeps_early`]): what was overtaken by
 //! up to [`OVERTAKEN_MAX`] packets is waited for, and what seems lost is *reported*, hole by hole, so that only that
 //! is sent again. Where too few packets follow to tell, and one of them asks for an acknowledgement, the hole is
-//! reported as *suspected*: the requester then waits a little before it sends again. Kept requests are served in order, as if they had come in order: nothing of them
-//! is looked at before.
+//! reported as *suspected*: the requester then waits a little before it sends again. Kept requests are served in order, as if
+//! they had come in order: nothing of them is looked at before.
 //!
 //! A report is a NAK for a sequence error, marked with the same bit. Like any NAK it names the expected packet and
-//! acknowledges those before; in place of the MSN it says where the hole is ([`Hole`]).
+//! acknowledges those before; in place of the MSN it says where the hole is ([`Hole`]), or how many packets are kept, which the
+//! requester may replace by others.
 //!
 //! Memory is bounded: for a queue pair by [`EARLY_PACKETS_MAX`], for all that share an [`EarlyBudget`] by that.
 //! What is not kept is dropped, as the specification has it.
@@ -23,8 +24,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Packets that may overtake another before that one counts as lost.
 pub(crate) const OVERTAKEN_MAX: usize = 8;
-/// Packets that one queue pair keeps: as many as a window has over a path that is not long.
-const EARLY_PACKETS_MAX: usize = 1024;
+/// Packets that one queue pair keeps: as many as two windows have over a path that is not long.
+pub(crate) const EARLY_PACKETS_MAX: u16 = 2048;
 /// How far ahead a kept packet may be, so that a hole can be named.
 const AHEAD_MAX: i32 = 1 << 16;
 /// Holes that one report names, at most: the latest.
@@ -68,7 +69,8 @@ impl Default for EarlyBudget {
     }
 }
 
-/// Packets that are missing: `packets` of them, the first `ahead` of the expected one.
+/// Packets that are missing: `packets` of them, the first `ahead` of the expected one. If none is missing, the report
+/// says that `ahead` packets are kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Hole {
     pub(crate) ahead: u32,
@@ -80,6 +82,11 @@ pub(crate) struct Hole {
 impl Hole {
     const PACKETS_BITS: u32 = 8;
     const SUSPECTED: u32 = 0x80;
+
+    /// Says how many packets are kept.
+    fn of_kept(kept: usize) -> Self {
+        Self { ahead: u32::try_from(kept).unwrap_or(0), packets: 0, suspected: false }
+    }
 
     /// As a report carries it, in place of the MSN.
     pub(crate) fn to_msn(self) -> Msn {
@@ -146,6 +153,8 @@ pub(crate) struct Early {
 enum Due {
     #[default]
     Nothing,
+    /// Much is kept, and of the holes the first alone.
+    First,
     /// The first hole may be no more than a packet that was overtaken.
     Suspicion,
     /// There are holes that count as lost.
@@ -183,7 +192,7 @@ impl Early {
         let at = self.kept.len() - at;
         let before = at.checked_sub(1).and_then(|before| self.kept.get(before));
         let far = psn.since(expected) >= AHEAD_MAX || span > AHEAD_MAX.unsigned_abs();
-        if self.kept.len() >= EARLY_PACKETS_MAX || far {
+        if self.kept.len() >= usize::from(EARLY_PACKETS_MAX) || far {
             return Keeping::NoRoom;
         }
         let overlaps = before.is_some_and(|before| before.psn.plus(before.span).since(psn) > 0)
@@ -198,7 +207,7 @@ impl Early {
         let payload = packet.payload.to_vec();
         self.kept.insert(at, Kept { psn, span, headers: packet.headers, payload });
         if packet.headers.bth.ack_request {
-            self.due = self.due.max(Due::Suspicion);
+            self.due = self.due.max(self.first());
         }
         self.look(expected);
         Keeping::Kept
@@ -207,6 +216,11 @@ impl Early {
     /// The packets before this one, in the queue, count as lost if they have not come.
     fn edge(&self) -> Option<usize> {
         self.kept.len().checked_sub(OVERTAKEN_MAX + 1)
+    }
+
+    /// What there is to report of the first hole.
+    fn first(&self) -> Due {
+        self.edge().map_or(Due::Suspicion, |_| Due::First)
     }
 
     /// Looks whether one more hole counts as lost.
@@ -245,18 +259,18 @@ impl Early {
     pub(crate) fn on_filled(&mut self) {
         self.due = match (self.kept.is_empty(), self.edge()) {
             (true, _) => Due::Nothing,
-            (false, None) => self.due.max(Due::Suspicion),
-            (false, Some(_)) => Due::Holes,
+            (false, _) => self.due.max(self.first()),
         };
         if self.kept.is_empty() {
             (self.kept, self.told) = (VecDeque::new(), None); // Many queue pairs keep nothing.
         }
     }
 
-    /// The holes to report; they are reported then.
+    /// The holes to report; they are reported then. Where more is kept than may overtake a packet, the report says last how
+    /// much: so many packets are under way no longer.
     pub(crate) fn report(&mut self, expected: Psn) -> impl Iterator<Item = Hole> + use<> {
         let suspected = self.due == Due::Suspicion;
-        let edge = self.edge().filter(|_| !suspected).unwrap_or(0);
+        let edge = self.edge().filter(|_| self.due == Due::Holes).unwrap_or(0);
         let mut holes: [Option<Hole>; HOLES_MAX] = [None; HOLES_MAX];
         let mut start = expected;
         for kept in self.kept.iter().take(edge + 1) {
@@ -268,12 +282,13 @@ impl Early {
                 }
             }
             start = kept.psn.plus(kept.span);
-            if !suspected {
+            if self.due == Due::Holes {
                 self.told = Some(kept.psn);
             }
         }
         self.due = Due::Nothing;
-        holes.into_iter().flatten()
+        let kept = self.edge().map(|_| Hole::of_kept(self.kept.len()));
+        holes.into_iter().flatten().chain(kept)
     }
 
     /// Drops what is kept.
@@ -329,12 +344,12 @@ mod tests {
         assert!(!early.is_due());
         keep(&mut early, [9]);
         assert!(early.is_due());
-        assert_eq!(report(&mut early), [(0, 1)]);
+        assert_eq!(report(&mut early), [(0, 1), (9, 0)], "nine are kept");
         keep(&mut early, 10..30);
         assert!(!early.is_due(), "it is known");
         keep(&mut early, 33..42);
         assert!(early.is_due());
-        assert_eq!(report(&mut early), [(0, 1), (30, 3)]);
+        assert_eq!(report(&mut early), [(0, 1), (30, 3), (38, 0)]);
     }
 
     #[test]
@@ -378,10 +393,12 @@ mod tests {
         assert_eq!(budget.left(), 10_000);
 
         let mut early = Early::default();
-        let most = i32::try_from(EARLY_PACKETS_MAX).unwrap();
+        let most = i32::from(EARLY_PACKETS_MAX);
         keep(&mut early, (1..=most).map(|at| 2 * at));
         assert_eq!(early.keep(&send_only(1), 1, FIRST), Keeping::NoRoom);
-        assert_eq!(report(&mut early).len(), HOLES_MAX);
+        let reported = report(&mut early);
+        assert_eq!(reported.len(), HOLES_MAX + 1);
+        assert_eq!(reported.last(), Some(&(u32::try_from(most).unwrap(), 0)));
         assert_eq!(early.keep(&send_only(1 << 20), 1, FIRST), Keeping::NoRoom);
     }
 

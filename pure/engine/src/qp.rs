@@ -391,6 +391,7 @@ impl Qp {
         };
         match verdict {
             Verdict::Ignore | Verdict::Progress => {}
+            Verdict::Keeps(packets) => requester.on_kept(packets),
             Verdict::Fill(missing) => {
                 if requester.fill(missing, now, &self.queue) {
                     completer.on_loss();

@@ -17,6 +17,7 @@ use crate::arrived::Arrived;
 use crate::attributes::RtsAttributes;
 use crate::completer::Missing;
 use crate::cutting::Cutting;
+use crate::early::EARLY_PACKETS_MAX;
 use crate::host::{AccessError, EmitError, Host, Invalidator, Payload, Reach};
 use crate::packetizer::Path;
 use crate::send_queue::{Entry, NOT_STARTED, SendQueue};
@@ -67,6 +68,8 @@ pub(crate) struct Requester {
     reads_full: bool,
     /// Data that came before data that should have come first.
     ahead: Ahead,
+    /// Packets that the peer keeps though others before them are missing, at least.
+    kept: u64,
     window: Window,
     /// Packets emitted since one asked for an acknowledgement.
     unasked: u32,
@@ -97,6 +100,7 @@ impl Requester {
             reads_max,
             reads_full: false,
             ahead: Ahead::default(),
+            kept: 0,
             window: match path.link.lossy {
                 true => Window::opening(attributes.window_packets, attributes.window_first),
                 false => Window::open(attributes.window_packets),
@@ -232,6 +236,10 @@ impl Requester {
         if !self.again.is_empty() && !self.transmit_again(unacked, queue, host) {
             return (Emitted::NoRoom, 0);
         }
+        if self.gathers(unacked) {
+            self.window.on_full();
+            return (Emitted::All, 0);
+        }
         let outcome = loop {
             let Some(entry) = queue.get_mut(self.cursor) else {
                 break Emitted::All;
@@ -294,8 +302,7 @@ impl Requester {
         if entry.request.fence && self.next == entry.start && self.awaits_data() {
             return None;
         }
-        let allowed =
-            self.window.room_behind(self.next.saturating_sub(unacked), self.ahead.packets);
+        let allowed = self.allowed(self.next.saturating_sub(unacked));
         if allowed == 0 {
             self.window.on_full();
             return None;
@@ -306,6 +313,23 @@ impl Requester {
         } else {
             Some(self.emit_data(at, allowed, entry, host))
         }
+    }
+
+    /// Packets that may be emitted while so many are not done with. More than the peer keeps are not, but for a window that is
+    /// larger than that.
+    #[inline]
+    fn allowed(&self, begun: u64) -> u32 {
+        let ahead = match begun < u64::from(EARLY_PACKETS_MAX) {
+            true => self.ahead.packets + self.kept,
+            false => self.ahead.packets,
+        };
+        self.window.room_behind(begun, ahead)
+    }
+
+    /// While packets are missing the peer tells of the others bit by bit: what is emitted waits for room for a train.
+    fn gathers(&self, unacked: u64) -> bool {
+        let begun = self.next.saturating_sub(unacked);
+        self.kept > 0 && self.path.link.trains && !self.window.fits_train(self.allowed(begun))
     }
 
     /// How a request is cut that begins now.
@@ -456,6 +480,11 @@ impl Requester {
         }
     }
 
+    /// The peer keeps so many packets that came after the oldest one it has not got.
+    pub(crate) fn on_kept(&mut self, packets: u64) {
+        self.kept = packets;
+    }
+
     /// Takes note of the data that came early.
     #[inline]
     pub(crate) fn on_arrived(&mut self, arrived: &Arrived) {
@@ -510,6 +539,7 @@ impl Requester {
     #[inline]
     pub(crate) fn on_progress(&mut self, unacked: u64, packets: u64, queue: &SendQueue) {
         self.window.on_progress(packets);
+        self.kept = self.kept.saturating_sub(packets);
         while self.reads.front().is_some_and(|&end| end <= unacked) {
             self.reads.pop_front();
             self.reads_asked = self.reads_asked.saturating_sub(1);
@@ -674,7 +704,7 @@ impl Requester {
     pub(crate) fn rewind(&mut self, to: u64, queue: &SendQueue) {
         debug_assert!(to <= self.top, "nothing beyond the top was ever emitted");
         self.next = to;
-        self.unasked = 0;
+        (self.unasked, self.kept) = (0, 0);
         self.again.clear();
         self.fills.clear();
         self.reads_asked = self.reads.iter().take_while(|&&end| end <= to).count();

@@ -65,6 +65,8 @@ impl Window {
     const MARK_GAIN: u32 = 16;
     /// A round trip is long from here on, in nanoseconds: more than a software peer's own delays.
     const LONG_NS: u64 = 1_000_000;
+    /// Share of the window that is enough for a train.
+    const TRAIN_SHARE: u32 = 8;
     /// Time that packets may wait, in nanoseconds, besides a quarter of the shortest round trip: a software peer on a
     /// busy machine takes tens of milliseconds to be scheduled, which is no queue, and a small window makes it worse.
     const DELAY_NS: u64 = 200_000_000;
@@ -121,6 +123,11 @@ impl Window {
     #[inline]
     pub(crate) fn room_behind(&self, begun: u64, ahead: u64) -> u32 {
         self.room(begun.saturating_sub(ahead).max(begun / u64::from(Self::BEGUN_SHARE)))
+    }
+
+    /// So many packets are enough for a train.
+    pub(crate) fn fits_train(&self, packets: u32) -> bool {
+        packets >= (self.limit / Self::TRAIN_SHARE).max(1)
     }
 
     /// Packets after which an acknowledgement should be asked for.

@@ -59,6 +59,48 @@ fn the_window_bounds_what_is_under_way_and_its_last_packet_asks() {
     assert_eq!(emit(&mut requester, &mut queue, 4).len(), 4);
 }
 
+/// Goal: what the peer keeps makes room, until it is acknowledged or the requester goes back; there is a bound to it.
+#[test]
+fn what_the_peer_keeps_is_not_under_way() {
+    let (_, mut queue) = with_work(&[(SEND, 256 * 10_000)]);
+    let mut requester = Requester::new(PATH, &rts());
+    assert_eq!(emit(&mut requester, &mut queue, 0).len(), 16);
+    requester.on_kept(9);
+    assert_eq!(emit(&mut requester, &mut queue, 0).len(), 9);
+    requester.on_progress(3, 3, &queue); // Now six of them may be left.
+    assert_eq!(emit(&mut requester, &mut queue, 3).len(), 0);
+    requester.on_kept(20);
+    assert_eq!(emit(&mut requester, &mut queue, 3).len(), 14);
+    requester.rewind(3, &queue);
+    assert_eq!(emit(&mut requester, &mut queue, 3).len(), 16);
+
+    let mut requester = Requester::new(PATH, &RtsAttributes { window_packets: 4096, ..rts() });
+    requester.window = Window::open(4096);
+    requester.on_kept(4000);
+    let begun = emit(&mut requester, &mut queue, 0).len();
+    assert_eq!(begun, 4096, "a window that is larger than the bound");
+    let mut requester = Requester { window: Window::open(1024), ..requester };
+    requester.rewind(0, &queue);
+    requester.on_kept(4000);
+    assert_eq!(emit(&mut requester, &mut queue, 0).len(), 2048);
+}
+
+/// Goal: while packets are missing, room for a few others waits for more, over a link of trains.
+#[test]
+fn what_is_emitted_behind_a_hole_is_emitted_as_a_train() {
+    let link = Capabilities::TRAINS;
+    for (path, packets) in [(PATH, 7), (Path { link, ..PATH }, 0)] {
+        let (_, mut queue) = with_work(&[(SEND, 256 * 1000)]);
+        let mut requester = Requester::new(path, &rts());
+        requester.window = Window::open(64);
+        assert_eq!(emit(&mut requester, &mut queue, 0).len(), 64);
+        requester.on_kept(7);
+        assert_eq!(emit(&mut requester, &mut queue, 0).len(), packets);
+        requester.on_kept(15);
+        assert_eq!(emit(&mut requester, &mut queue, 0).len(), 15 - packets);
+    }
+}
+
 /// Goal: a requester that finds no room says so, even if there is some a moment later. Method: a ring whose reader
 /// makes room right after the look in vain.
 #[test]
