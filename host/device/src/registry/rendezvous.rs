@@ -395,6 +395,26 @@ mod tests {
     }
 
     #[test]
+    fn a_registry_of_another_version_is_refused_with_advice() {
+        let (place, len) = (place(), 1 << 12);
+        let listener = Listener::bind(place.slot_name(0).as_bytes()).unwrap();
+        let file = place.make(len).unwrap();
+        let find = |version| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let time = Some(ANSWER_TIME);
+                    assert!(poll::readable(&listener, std::iter::empty(), time).unwrap());
+                    answer(&listener, place.user, 7, &file);
+                });
+                place.find(version, len, 1)
+            })
+        };
+        let refused = find(8).unwrap_err().to_string();
+        assert!(refused.contains("version 7") && refused.contains("stop them first"), "{refused}");
+        assert!(find(7).unwrap().is_some());
+    }
+
+    #[test]
     fn an_answer_brings_the_file_and_nonsense_is_none() {
         let place = place();
         let name = format!("adverb-test-answer-{}", std::process::id());
