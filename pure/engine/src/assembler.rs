@@ -15,7 +15,7 @@ use crate::host::{
 use crate::packetizer::Path;
 use crate::status::{WcOpcode, WcStatus};
 use crate::work::Request;
-use adverb_wire::{Extension, Headers, Imm, Nak, Operation, Packet, Psn, Qpn, Reth, Rkey};
+use adverb_wire::{Extension, Imm, Nak, Operation, Packet, Qpn, Reth, Rkey};
 
 /// Why a request is not served.
 #[derive(Clone, Copy, Debug)]
@@ -71,34 +71,12 @@ struct InUse {
     srq: Option<Qpn>,
 }
 
-/// First packet of a SEND: its number, and its length, which is that of all but the last between devices of our kind.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Start {
-    psn: Psn,
-    segment: u32,
-}
-
-/// Bytes of a SEND that came early and are in its receive already.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Placed {
-    start: Start,
-    offset: u32,
-    len: u32,
-}
-
 /// A message of which the beginning has arrived.
 #[derive(Clone, Copy, Debug)]
 enum Message {
     None,
-    Send { into: InUse, start: Start, offset: u32 },
+    Send { into: InUse, offset: u32 },
     Write { reth: Reth, offset: u32 },
-}
-
-impl Message {
-    /// Nothing of it has come.
-    const fn unplaced(into: InUse) -> Self {
-        Self::Send { into, start: Start { psn: Psn::new(0), segment: 0 }, offset: 0 }
-    }
 }
 
 /// The end of a message, as far as its last packet tells it.
@@ -107,25 +85,6 @@ struct Ending {
     imm: Option<Imm>,
     invalidated: Option<Rkey>,
     solicited: bool,
-}
-
-impl Ending {
-    /// What a packet of a SEND says.
-    fn of_send(headers: &Headers) -> Result<Self, Refusal> {
-        let ending = Self { solicited: headers.bth.solicited, ..Self::default() };
-        match headers.extension {
-            Extension::None => Ok(ending),
-            Extension::Imm(imm) => Ok(Self { imm: Some(imm), ..ending }),
-            Extension::Invalidate(ieth) => Ok(Self { invalidated: Some(ieth.rkey), ..ending }),
-            Extension::Reth(_)
-            | Extension::RethImm(..)
-            | Extension::Atomic(_)
-            | Extension::Flush(..)
-            | Extension::Aeth(_)
-            | Extension::AtomicAck(..)
-            | Extension::Cnp => Err(INVALID),
-        }
-    }
 }
 
 /// Messages on their way in.
@@ -195,18 +154,28 @@ impl Assembler {
         counters: &mut QpCounters,
         host: &mut impl Host,
     ) -> Result<(), Refusal> {
-        let ending = Ending::of_send(&packet.headers)?;
-        let len = length(packet, host);
+        let bth = &packet.headers.bth;
+        let mut ending = Ending { solicited: bth.solicited, ..Ending::default() };
+        match packet.headers.extension {
+            Extension::None => {}
+            Extension::Imm(imm) => ending.imm = Some(imm),
+            Extension::Invalidate(ieth) => ending.invalidated = Some(ieth.rkey),
+            Extension::Reth(_)
+            | Extension::RethImm(..)
+            | Extension::Atomic(_)
+            | Extension::Flush(..)
+            | Extension::Aeth(_)
+            | Extension::AtomicAck(..)
+            | Extension::Cnp => return Err(INVALID),
+        }
         let srq = packet.headers.xrceth.map(|xrceth| xrceth.srqn);
-        let (into, start, offset) = match self.message {
-            Message::Send { into, start, offset } if into.srq == srq => (into, start, offset),
-            Message::None => {
-                let start = Start { psn: packet.headers.bth.psn, segment: len };
-                (InUse { receive: host.take_receive(srq)?, srq }, start, 0)
-            }
+        let (into, offset) = match self.message {
+            Message::Send { into, offset } if into.srq == srq => (into, offset),
+            Message::None => (InUse { receive: host.take_receive(srq)?, srq }, 0),
             Message::Send { .. } | Message::Write { .. } => return Err(INVALID),
         };
-        self.message = Message::Send { into, start, offset };
+        self.message = Message::Send { into, offset };
+        let len = length(packet, host);
         let end = offset.checked_add(len).filter(|&end| end <= into.receive.len);
         let Some(end) = end else {
             return Err(Refusal::Nak(Nak::InvalidRequest, WcStatus::LocalLength));
@@ -216,76 +185,15 @@ impl Assembler {
         } else if host.scatter(Landing::Receive(into.receive), offset, packet.payload).is_err() {
             return Err(Refusal::Nak(Nak::RemoteOperation, WcStatus::LocalProtection));
         }
-        self.message = Message::Send { into, start, offset: end };
-        match packet.headers.bth.opcode.operation().is_end() {
-            true => self.end_send(into, end, ending, counters, host),
-            false => Ok(()),
+        self.message = Message::Send { into, offset: end };
+        if bth.opcode.operation().is_end() {
+            if let Some(rkey) = ending.invalidated {
+                host.invalidate(rkey, Invalidator::Peer)?;
+            }
+            self.message = Message::None;
+            let (status, opcode) = (WcStatus::Success, WcOpcode::Receive);
+            self.end(into, status, opcode, end, ending, counters, host);
         }
-    }
-
-    /// Puts the payload of a packet that has come early into the receive of the SEND that has begun, if it seems to be one of
-    /// that: all before it but the first may be missing.
-    pub(crate) fn place(&self, packet: &Packet<'_>, host: &mut impl Host) -> Option<Placed> {
-        let Message::Send { into, start, offset: done } = self.message else {
-            return None;
-        };
-        let operation = packet.headers.bth.opcode.operation();
-        let len = length(packet, host);
-        let equal = len == start.segment || operation.is_end() && len < start.segment;
-        let at = u32::try_from(packet.headers.bth.psn.since(start.psn)).ok()?;
-        let offset = at.checked_mul(start.segment)?;
-        let end = offset.checked_add(len)?;
-        let fits = offset >= done && end <= into.receive.len;
-        let carries = operation.is_send() && packet.headers.xrceth.is_none();
-        if !carries || !equal || !fits || self.check(packet).is_err() {
-            return None;
-        }
-        host.scatter(Landing::Receive(into.receive), offset, packet.payload).ok()?;
-        Some(Placed { start, offset, len })
-    }
-
-    /// The bytes are in the receive of the message whose next packet is awaited.
-    pub(crate) fn has(&self, placed: Placed) -> bool {
-        matches!(self.message, Message::Send { start, .. } if start == placed.start)
-    }
-
-    /// Takes the next packet of a SEND, whose bytes it [has](Self::has).
-    pub(crate) fn on_placed(
-        &mut self,
-        headers: &Headers,
-        placed: Placed,
-        counters: &mut QpCounters,
-        host: &mut impl Host,
-    ) -> Result<(), Refusal> {
-        let ending = Ending::of_send(headers)?;
-        let Message::Send { into, start, offset } = self.message else {
-            return Err(INVALID);
-        };
-        if offset != placed.offset {
-            return Err(INVALID); // A packet before it was not as long as the first.
-        }
-        let end = offset + placed.len;
-        self.message = Message::Send { into, start, offset: end };
-        match headers.bth.opcode.operation().is_end() {
-            true => self.end_send(into, end, ending, counters, host),
-            false => Ok(()),
-        }
-    }
-
-    /// All of a SEND has come.
-    fn end_send(
-        &mut self,
-        into: InUse,
-        len: u32,
-        ending: Ending,
-        counters: &mut QpCounters,
-        host: &mut impl Host,
-    ) -> Result<(), Refusal> {
-        if let Some(rkey) = ending.invalidated {
-            host.invalidate(rkey, Invalidator::Peer)?;
-        }
-        self.message = Message::None;
-        self.end(into, WcStatus::Success, WcOpcode::Receive, len, ending, counters, host);
         Ok(())
     }
 
@@ -304,7 +212,7 @@ impl Assembler {
             true => host.fetch(Target::Receive(into.receive)).map_err(Refusal::from),
         };
         if let Err(refusal) = landed {
-            self.message = Message::unplaced(into); // For the caller to end.
+            self.message = Message::Send { into, offset: 0 }; // For the caller to end.
             return Err(refusal);
         }
         let ending = Ending { imm: eager.imm, invalidated: None, solicited: eager.solicited };
@@ -354,7 +262,7 @@ impl Assembler {
             };
             if let Err(error) = written {
                 if let Some(into) = into {
-                    self.message = Message::unplaced(into); // For the caller to end.
+                    self.message = Message::Send { into, offset: 0 }; // For the caller to end.
                 }
                 return Err(error.into());
             }
@@ -379,7 +287,7 @@ impl Assembler {
         host: &mut impl Host,
     ) -> bool {
         let message = core::mem::replace(&mut self.message, Message::None);
-        let Message::Send { into, offset, .. } = message else {
+        let Message::Send { into, offset } = message else {
             return false;
         };
         let opcode = WcOpcode::Receive;

@@ -5,8 +5,7 @@
 //! up to [`OVERTAKEN_MAX`] packets is waited for, and what seems lost is *reported*, hole by hole, so that only that
 //! is sent again. Where too few packets follow to tell, and one of them asks for an acknowledgement, the hole is
 //! reported as *suspected*: the requester then waits a little before it sends again. Kept requests are served in order, as if
-//! they had come in order: nothing of them is looked at before, but that what belongs to a SEND that has begun is put into its
-//! receive at once, and not copied here first.
+//! they had come in order: nothing of them is looked at before.
 //!
 //! A report is a NAK for a sequence error, marked with the same bit. Like any NAK it names the expected packet and
 //! acknowledges those before; in place of the MSN it says where the hole is ([`Hole`]), or how many packets are kept, which the
@@ -17,7 +16,6 @@
 //!
 //! [`Bth::keeps_early`]: adverb_wire::Bth::keeps_early
 
-use crate::assembler::Placed;
 use adverb_wire::{Headers, Msn, Packet, Psn};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -113,24 +111,12 @@ pub(crate) struct Kept {
     span: u32,
     headers: Headers,
     payload: Vec<u8>,
-    placed: Option<Placed>,
 }
 
 impl Kept {
-    /// The packet as it came, but for a payload that was placed.
+    /// The packet as it came.
     pub(crate) fn packet(&self) -> Packet<'_> {
         Packet { headers: self.headers, payload: &self.payload }
-    }
-
-    /// Where its payload is, if that is where it belongs.
-    pub(crate) fn placed(&self) -> Option<Placed> {
-        self.placed
-    }
-
-    /// It begins a message, or ends one.
-    fn is_boundary(&self) -> bool {
-        let operation = self.headers.bth.opcode.operation();
-        operation.is_start() || operation.is_end()
     }
 
     /// Bytes that it takes of a budget.
@@ -160,8 +146,6 @@ pub(crate) struct Early {
     told: Option<Psn>,
     /// A report is to be made, and of what.
     due: Due,
-    /// The first packet kept that begins a message or ends one.
-    boundary: Option<Psn>,
 }
 
 /// The report that is to be made.
@@ -179,7 +163,7 @@ enum Due {
 
 impl Early {
     pub(crate) fn new(budget: EarlyBudget) -> Self {
-        Self { kept: VecDeque::new(), budget, told: None, due: Due::Nothing, boundary: None }
+        Self { kept: VecDeque::new(), budget, told: None, due: Due::Nothing }
     }
 
     /// Nothing is kept, and nothing is to be reported.
@@ -201,15 +185,8 @@ impl Early {
         }
     }
 
-    /// Keeps a request that takes so many sequence numbers and comes after `expected`. Where nothing tells that it
-    /// is of another message than what is expected, `place` may put its payload where it belongs; otherwise it is copied.
-    pub(crate) fn keep(
-        &mut self,
-        packet: &Packet<'_>,
-        span: u32,
-        expected: Psn,
-        place: impl FnOnce() -> Option<Placed>,
-    ) -> Keeping {
+    /// Keeps a request that takes so many sequence numbers and comes after `expected`.
+    pub(crate) fn keep(&mut self, packet: &Packet<'_>, span: u32, expected: Psn) -> Keeping {
         let psn = packet.headers.bth.psn;
         let at = self.kept.iter().rev().take_while(|kept| kept.psn.since(psn) > 0).count();
         let at = self.kept.len() - at;
@@ -223,17 +200,12 @@ impl Early {
         if overlaps {
             return Keeping::Known;
         }
-        let within = self.boundary.is_none_or(|boundary| boundary.since(psn) > 0);
-        let placed = if within { place() } else { None };
-        let payload = if placed.is_some() { &[] } else { packet.payload };
-        if !self.budget.take(size_of::<Kept>() + payload.len()) {
+        let cost = size_of::<Kept>() + packet.payload.len();
+        if !self.budget.take(cost) {
             return Keeping::NoRoom;
         }
-        let kept = Kept { psn, span, headers: packet.headers, payload: payload.to_vec(), placed };
-        if within && kept.is_boundary() {
-            self.boundary = Some(psn);
-        }
-        self.kept.insert(at, kept);
+        let payload = packet.payload.to_vec();
+        self.kept.insert(at, Kept { psn, span, headers: packet.headers, payload });
         if packet.headers.bth.ack_request {
             self.due = self.due.max(self.first());
         }
@@ -276,10 +248,6 @@ impl Early {
             }
             let kept = self.kept.pop_front()?;
             self.budget.give(kept.cost());
-            if self.boundary == Some(kept.psn) {
-                let next = self.kept.iter().find(|kept| kept.is_boundary());
-                self.boundary = next.map(|kept| kept.psn);
-            }
             if ahead == 0 {
                 return Some(kept);
             }
@@ -328,7 +296,7 @@ impl Early {
         for kept in core::mem::take(&mut self.kept) {
             self.budget.give(kept.cost());
         }
-        (self.due, self.told, self.boundary) = (Due::Nothing, None, None);
+        (self.due, self.told) = (Due::Nothing, None);
     }
 }
 
@@ -355,7 +323,7 @@ mod tests {
         for number in numbers {
             let mut packet = send_only(number);
             packet.payload = &[7; 100];
-            assert_eq!(early.keep(&packet, 1, FIRST, || None), Keeping::Kept, "{number}");
+            assert_eq!(early.keep(&packet, 1, FIRST), Keeping::Kept, "{number}");
         }
     }
 
@@ -389,7 +357,7 @@ mod tests {
         let mut early = Early::default();
         keep(&mut early, 2..4);
         assert!(!early.is_due());
-        assert_eq!(early.keep(&asking(send_only(5)), 1, FIRST, || None), Keeping::Kept);
+        assert_eq!(early.keep(&asking(send_only(5)), 1, FIRST), Keeping::Kept);
         let hole = Hole { ahead: 0, packets: 2, suspected: true };
         assert_eq!(early.report(FIRST).collect::<Vec<_>>(), [hole]);
         assert!(!early.is_due());
@@ -401,8 +369,8 @@ mod tests {
     fn what_comes_late_fills_its_place_and_is_taken_in_order() {
         let mut early = Early::default();
         keep(&mut early, [5, 2, 4, 1, 3]);
-        assert_eq!(early.keep(&send_only(3), 1, FIRST, || None), Keeping::Known);
-        assert_eq!(early.keep(&send_only(2), 2, FIRST, || None), Keeping::Known);
+        assert_eq!(early.keep(&send_only(3), 1, FIRST), Keeping::Known);
+        assert_eq!(early.keep(&send_only(2), 2, FIRST), Keeping::Known);
         assert!(early.next(FIRST).is_none());
         for number in 1..6_u32 {
             let kept = early.next(FIRST.plus(number)).unwrap();
@@ -416,7 +384,7 @@ mod tests {
         let budget = EarlyBudget::of(10_000);
         let mut early = Early::new(budget.clone());
         let outcomes: Vec<_> =
-            (1..1000).map(|number| early.keep(&send_only(number), 1, FIRST, || None)).collect();
+            (1..1000).map(|number| early.keep(&send_only(number), 1, FIRST)).collect();
         assert!(outcomes.contains(&Keeping::NoRoom) && budget.left() < 1000);
         early.clear();
         assert_eq!(budget.left(), 10_000);
@@ -427,11 +395,11 @@ mod tests {
         let mut early = Early::default();
         let most = i32::from(EARLY_PACKETS_MAX);
         keep(&mut early, (1..=most).map(|at| 2 * at));
-        assert_eq!(early.keep(&send_only(1), 1, FIRST, || None), Keeping::NoRoom);
+        assert_eq!(early.keep(&send_only(1), 1, FIRST), Keeping::NoRoom);
         let reported = report(&mut early);
         assert_eq!(reported.len(), HOLES_MAX + 1);
         assert_eq!(reported.last(), Some(&(u32::try_from(most).unwrap(), 0)));
-        assert_eq!(early.keep(&send_only(1 << 20), 1, FIRST, || None), Keeping::NoRoom);
+        assert_eq!(early.keep(&send_only(1 << 20), 1, FIRST), Keeping::NoRoom);
     }
 
     #[test]

@@ -169,7 +169,7 @@ impl Responder {
         let ahead = bth.psn.since(self.expected);
         if ahead > 0 {
             counters.out_of_seq_request += 1;
-            self.on_early(packet, host);
+            self.on_early(packet);
             return Served::Fine;
         }
         if ahead < 0 {
@@ -191,14 +191,13 @@ impl Responder {
 
     /// Keeps a packet that others are missing before, if the peer knows that it may be kept.
     #[cold]
-    fn on_early(&mut self, packet: &Packet<'_>, host: &mut impl Host) {
+    fn on_early(&mut self, packet: &Packet<'_>) {
         let bth = &packet.headers.bth;
         if !bth.keeps_early || !self.path.keeps_early || self.refused {
             return self.on_gap(bth.psn);
         }
         let span = self.span(packet);
-        let place = || self.assembler.place(packet, host);
-        match self.early.keep(packet, span, self.expected, place) {
+        match self.early.keep(packet, span, self.expected) {
             Keeping::Kept => {}
             Keeping::Known if bth.ack_request => self.early.ask(),
             Keeping::Known => {}
@@ -210,17 +209,8 @@ impl Responder {
     #[cold]
     fn serve_early(&mut self, counters: &mut QpCounters, host: &mut impl Host) -> Served {
         while let Some(kept) = self.early.next(self.expected) {
-            let packet = kept.packet();
-            let executed = match kept.placed() {
-                None => self.execute(&packet, counters, host),
-                Some(placed) if self.assembler.has(placed) => {
-                    self.assembler.on_placed(&packet.headers, placed, counters, host).map(|()| 1)
-                }
-                // It was of another message, and has to come again.
-                Some(_) => break,
-            };
-            match executed {
-                Ok(packets) => self.on_executed(&packet.headers.bth, packets),
+            match self.execute(&kept.packet(), counters, host) {
+                Ok(packets) => self.on_executed(&kept.packet().headers.bth, packets),
                 Err(refusal) => return self.refuse(refusal, counters, host),
             }
         }

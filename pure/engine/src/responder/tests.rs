@@ -1,7 +1,7 @@
 //! The responder alone: packets in, answers out, in order and each once.
 
 use super::*;
-use crate::host::{Landing, Receive};
+use crate::host::Receive;
 use crate::status::WcStatus;
 use crate::testing::{
     Desk, FIRST, MTU, PATH, RKEY, RTR, VA, asking, packet, read_request, send_only,
@@ -275,138 +275,6 @@ fn packets_of_a_send_are_as_long_as_a_peer_of_our_kind_likes() {
     assert_eq!(sent(false, [200, 4, 100]), (1, 0));
     for lens in [[0, 4, 4], [6, 4, 4], [260, 4, 4]] {
         assert_eq!(sent(true, lens), (1, 0), "{lens:?}");
-    }
-}
-
-/// A packet of 256 bytes, of 100 if it ends its message, of a peer that knows that it may be kept.
-fn kept(operation: Operation, at: i32) -> Packet<'static> {
-    let len = if operation.is_end() { 100 } else { 256 };
-    let mut packet = packet(operation, at, Extension::None, len);
-    packet.headers.bth.keeps_early = true;
-    packet
-}
-
-fn keeping() -> Responder {
-    Responder::new(Path { keeps_early: true, ..PATH }, Access::ALL, &RTR)
-}
-
-/// Bytes that landed since the last look: in which receive, where, how many.
-fn landed(desk: &mut Desk) -> Vec<(u32, u32, usize)> {
-    let landed = core::mem::take(&mut desk.landed);
-    let of_receive = |(to, offset, len)| match to {
-        Landing::Receive(receive) => (receive.token, offset, len),
-        Landing::Request(_) => unreachable!("nothing was read"),
-    };
-    landed.into_iter().map(of_receive).collect()
-}
-
-/// Goal: packets of a SEND that come early are where they belong at once; the receive ends when all is there, and copies of
-/// them land neither before that nor afterwards.
-#[test]
-fn what_comes_early_of_a_send_that_has_begun_lands_at_once_and_once() {
-    use Operation::{SendFirst, SendLast, SendMiddle};
-    let mut desk = Desk::with_receives(2, 4096);
-    let mut responder = keeping();
-    let early = [kept(SendMiddle, 3), kept(SendMiddle, 2), kept(SendLast, 4)];
-    serve_all(&mut responder, &[kept(SendFirst, 0)], &mut desk);
-    serve_all(&mut responder, &early, &mut desk);
-    assert_eq!(landed(&mut desk), [(0, 0, 256), (0, 768, 256), (0, 512, 256), (0, 1024, 100)]);
-    serve_all(&mut responder, &early, &mut desk);
-    assert_eq!(landed(&mut desk), []);
-    assert!(desk.received.is_empty());
-    serve_all(&mut responder, &[kept(SendMiddle, 1)], &mut desk);
-    assert_eq!(landed(&mut desk), [(0, 256, 256)]);
-    let [done] = desk.received[..] else { panic!("{:?}", desk.received) };
-    assert_eq!((done.receive.token, done.byte_len, done.status), (0, 1124, WcStatus::Success));
-    serve_all(&mut responder, &[early[0], early[1], asking(early[2])], &mut desk);
-    assert_eq!((landed(&mut desk), desk.received.len()), (Vec::new(), 1));
-    assert_eq!(pay(&mut responder, &mut desk), [(4, Syndrome::ACK, 1)]);
-}
-
-/// Goal: what has no place yet, or none at all, is kept until its turn: packets of a message of which the FIRST is missing, of one
-/// after that, and beyond the receive's end, which ends it.
-#[test]
-fn what_comes_early_and_has_no_place_waits_for_its_turn() {
-    use Operation::{SendFirst, SendLast, SendMiddle, SendOnly};
-    let mut desk = Desk::with_receives(3, 4096);
-    let mut responder = keeping();
-    serve_all(&mut responder, &[kept(SendMiddle, 1), kept(SendLast, 2)], &mut desk);
-    assert_eq!(landed(&mut desk), []);
-    serve_all(&mut responder, &[kept(SendFirst, 0)], &mut desk);
-    assert_eq!(landed(&mut desk), [(0, 0, 256), (0, 256, 256), (0, 512, 100)]);
-
-    let next = [kept(SendFirst, 3), kept(SendLast, 5), kept(SendOnly, 6)];
-    serve_all(&mut responder, &next, &mut desk);
-    assert_eq!(landed(&mut desk), [(1, 0, 256), (1, 512, 100)]);
-    serve_all(&mut responder, &[kept(SendMiddle, 4)], &mut desk);
-    assert_eq!(landed(&mut desk), [(1, 256, 256), (2, 0, 100)]);
-    assert_eq!(desk.received.len(), 3);
-
-    let mut desk = Desk::with_receives(1, 600);
-    let mut responder = keeping();
-    serve_all(&mut responder, &[kept(SendFirst, 0), kept(SendMiddle, 2)], &mut desk);
-    assert_eq!(landed(&mut desk), [(0, 0, 256)]);
-    assert_eq!(serve(&mut responder, &kept(SendMiddle, 1), &mut desk), Served::Fatal(None));
-    assert_eq!(landed(&mut desk), [(0, 256, 256)]);
-    assert_eq!(desk.received[0].status, WcStatus::LocalLength);
-}
-
-/// Goal: bytes that landed in the receive of the message before, because nothing told that it had ended, are not counted to
-/// their own: they have to come again.
-#[test]
-fn what_was_put_into_the_wrong_receive_comes_again() {
-    use Operation::{SendFirst, SendLast, SendMiddle};
-    let mut desk = Desk::with_receives(2, 4096);
-    let mut responder = keeping();
-    serve_all(&mut responder, &[kept(SendFirst, 0), kept(SendMiddle, 3)], &mut desk);
-    assert_eq!(landed(&mut desk), [(0, 0, 256), (0, 768, 256)]);
-    serve_all(&mut responder, &[kept(SendLast, 1), kept(SendFirst, 2)], &mut desk);
-    assert_eq!(landed(&mut desk), [(0, 256, 100), (1, 0, 256)]);
-    assert_eq!((desk.received.len(), desk.received[0].byte_len), (1, 356));
-    serve_all(&mut responder, &[kept(SendLast, 4)], &mut desk);
-    assert_eq!(desk.received.len(), 1, "packet 3 has not come for this message");
-    serve_all(&mut responder, &[asking(kept(SendMiddle, 3))], &mut desk);
-    assert_eq!(landed(&mut desk), [(1, 512, 100), (1, 256, 256)]);
-    assert_eq!((desk.received.len(), desk.received[1].byte_len), (2, 612));
-    assert_eq!(pay(&mut responder, &mut desk), [(4, Syndrome::ACK, 2)]);
-}
-
-/// Goal: a peer whose packets are not of one length is refused where that has put bytes into the wrong place.
-#[test]
-fn packets_of_different_lengths_before_one_that_came_early_are_refused() {
-    use Operation::{SendFirst, SendLast, SendMiddle};
-    let mut desk = Desk::with_receives(1, 4096);
-    let mut responder = keeping();
-    serve_all(&mut responder, &[kept(SendFirst, 0), kept(SendLast, 2)], &mut desk);
-    let short = Packet { payload: &kept(SendMiddle, 1).payload[..200], ..kept(SendMiddle, 1) };
-    assert_eq!(serve(&mut responder, &short, &mut desk), Served::Fatal(None));
-    assert_eq!(desk.received[0].status, WcStatus::RemoteInvalidRequest);
-}
-
-/// Goal: memory that is gone is not written to, when packets come early or when they have their turn.
-#[test]
-fn memory_that_is_gone_takes_nothing_that_comes_early() {
-    use Operation::{SendFirst, SendLast, SendMiddle};
-    for gone in [false, true] {
-        let mut desk = Desk::with_receives(1, 4096);
-        let mut responder = keeping();
-        serve_all(&mut responder, &[kept(SendFirst, 0)], &mut desk);
-        desk.local = !gone;
-        serve_all(&mut responder, &[kept(SendLast, 2)], &mut desk);
-        desk.local = gone;
-        let served = serve(&mut responder, &kept(SendMiddle, 1), &mut desk);
-        let last = (0, 512, 100);
-        match gone {
-            true => {
-                assert_eq!(landed(&mut desk), [(0, 0, 256), (0, 256, 256), last]);
-                assert_eq!(served, Served::Fine);
-            }
-            false => {
-                assert_eq!(landed(&mut desk), [(0, 0, 256), last]);
-                assert_eq!(served, Served::Fatal(None));
-                assert_eq!(desk.received[0].status, WcStatus::LocalProtection);
-            }
-        }
     }
 }
 
