@@ -10,7 +10,7 @@
 //! which the caller answers.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use adverb_sockconf::Level;
 use adverb_switchover::{Empty, Route, Source, Want, WayOut};
@@ -390,8 +390,9 @@ pub(crate) fn try_receive_framed(
         return None;
     }
     let got = ring.read_plain(held.here(), into, most)?;
-    // What writes there waits for no room.
     count_received(socket, got);
+    // What writes there waits for no room: it says that the ring is full, and looks again.
+    fence(Ordering::SeqCst);
     streams::taken(socket);
     bell::drain_pending(connection, fd);
     Some(got)
