@@ -112,9 +112,9 @@ struct Chain {
 /// A queue pair. `struct ibv_qp`; IBTA Vol. 1 §10.2.4.
 ///
 /// Handles of what other objects refer to (contexts, domains, queues, regions) are `Clone`, and the object lasts as
-/// long as the last. To a queue pair nothing refers, so it has one handle, which is not: dropping it ends the queue
-/// pair, at a moment that is the program's to choose. What is owed to the peer goes out, outstanding work is forgotten. Memory of such work comes
-/// back when its completion queue goes. Threads share it by reference, or in an `Arc`.
+/// long as the last. Nothing refers to a queue pair, so it has one handle, which is not `Clone`: dropping it ends the
+/// queue pair, and the program chooses when. What is owed to the peer goes out, outstanding work is forgotten. Memory of
+/// such work comes back when its completion queue goes. Threads share a queue pair by reference, or in an `Arc`.
 ///
 /// The example of the [crate](crate) connects two; step by step, as in C:
 ///

@@ -153,7 +153,7 @@ pub(crate) struct Early {
 enum Due {
     #[default]
     Nothing,
-    /// Much is kept, and of the holes the first alone.
+    /// Much is kept: the first hole is reported, and no other.
     First,
     /// The first hole may be no more than a packet that was overtaken.
     Suspicion,

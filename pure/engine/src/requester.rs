@@ -315,8 +315,8 @@ impl Requester {
         }
     }
 
-    /// Packets that may be emitted while so many are not done with. More than the peer keeps are not, but for a window that is
-    /// larger than that.
+    /// Packets that may be emitted while so many are not done with. The peer keeps [`EARLY_PACKETS_MAX`] at most: what it keeps
+    /// counts while fewer are under way.
     #[inline]
     fn allowed(&self, begun: u64) -> u32 {
         let ahead = match begun < u64::from(EARLY_PACKETS_MAX) {

@@ -34,8 +34,8 @@ impl Time {
     }
 }
 
-/// How long a requester waits for an acknowledgement before it sends again. A retry may wait up to four times as long, if
-/// that is no more than 268 ms; else up to 268 ms; a longer time-out does not grow.
+/// How long a requester waits for an acknowledgement before it sends again. A time-out below 268 ms is doubled when it runs
+/// out, twice at most, and not beyond 268 ms. A longer one does not grow.
 ///
 /// The verbs and the connection manager carry the wait as a 5-bit exponent *e* and mean
 /// 4.096 µs × 2ᵉ, so the steps are coarse: 8.192 µs, 16.384 µs, … up to 2 h 26 min. Zero means
