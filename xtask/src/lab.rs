@@ -26,7 +26,7 @@ const GUEST: [(&str, &str); 2] = [("4", "10.77.0.2"), ("6", "fd77::2")];
 /// Longest time until the machine serves; the start of an emulated one takes about 30 s.
 const BOOT_MAX: Duration = Duration::from_secs(180);
 /// Longest time for one conversation.
-const CASE_SECONDS_MAX: &str = "90";
+const CASE_SECONDS_MAX: &str = "180";
 
 /// What is asked of one conversation.
 #[derive(Debug)]

@@ -39,8 +39,9 @@ const ROOM: usize = 128;
 const ADD: u64 = 0x1122_3344_5566_7788;
 const SWAP: u64 = 0x0123_4567_89ab_cdef;
 const QKEY: Qkey = Qkey(0x1111_1111);
-/// Longest wait for the next completion. An emulated machine is slow, and loses packets when it is told to.
-const TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest wait for the next completion. An emulated machine that loses packets, or has a processor for a part of the time, takes
+/// half a minute for 16 MiB.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait for a message that may be lost.
 const LOSS_TIMEOUT: Duration = Duration::from_millis(300);
 
