@@ -63,13 +63,13 @@ pub(crate) struct Requester {
     reads: VecDeque<u64>,
     /// How many of those are under way; the rest were before the requester went back.
     reads_asked: usize,
-    reads_max: usize,
+    reads_max: u8,
     /// The limit was reached: over a link of trains, more are asked for when several can be asked for together.
     reads_full: bool,
     /// Data that came before data that should have come first.
     ahead: Ahead,
     /// Packets that the peer keeps though others before them are missing, at least.
-    kept: u64,
+    kept: u16,
     window: Window,
     /// Packets emitted since one asked for an acknowledgement.
     unasked: u32,
@@ -97,7 +97,7 @@ impl Requester {
             cursor: 0,
             reads: VecDeque::with_capacity(reads_max.min(READS_USUAL)),
             reads_asked: 0,
-            reads_max,
+            reads_max: attributes.max_rd_atomic,
             reads_full: false,
             ahead: Ahead::default(),
             kept: 0,
@@ -131,10 +131,15 @@ impl Requester {
         self.held = held;
     }
 
+    /// READs and atomics that may be under way.
+    fn reads_max(&self) -> usize {
+        usize::from(self.reads_max)
+    }
+
     /// Changes how many READs and atomics may be under way.
     pub(crate) fn set_reads_max(&mut self, reads_max: u8) {
-        self.reads_max = usize::from(reads_max);
-        self.reads.reserve(self.reads_max.min(READS_USUAL).saturating_sub(self.reads.len()));
+        self.reads_max = reads_max;
+        self.reads.reserve(self.reads_max().min(READS_USUAL).saturating_sub(self.reads.len()));
     }
 
     pub(crate) fn psn(&self, sequence: u64) -> Psn {
@@ -320,7 +325,7 @@ impl Requester {
     #[inline]
     fn allowed(&self, begun: u64) -> u32 {
         let ahead = match begun < u64::from(EARLY_PACKETS_MAX) {
-            true => self.ahead.packets + self.kept,
+            true => self.ahead.packets + u64::from(self.kept),
             false => self.ahead.packets,
         };
         self.window.room_behind(begun, ahead)
@@ -335,7 +340,7 @@ impl Requester {
     /// How a request is cut that begins now.
     fn cutting(&self, request: &Request) -> Cutting {
         let Path { mtu, link, keeps_early, .. } = self.path;
-        Cutting::of(request, mtu, link.trains, keeps_early, self.reads_max)
+        Cutting::of(request, mtu, link.trains, keeps_early, self.reads_max())
     }
 
     /// Carries out a one-sided request on the peer's memory, if the host can reach that.
@@ -352,7 +357,7 @@ impl Requester {
     pub(crate) fn is_one_sided(&self, kind: &RequestKind) -> bool {
         // What awaits data fails without resources, and not here.
         matches!(kind, RequestKind::Write { imm: None, .. } | RequestKind::AtomicWrite { .. })
-            || kind.awaits_data() && self.reads_max > 0
+            || kind.awaits_data() && self.reads_max() > 0
     }
 
     /// The longest payload of a packet, in bytes.
@@ -419,7 +424,7 @@ impl Requester {
         entry: &Entry,
         host: &mut impl Host,
     ) -> Option<Result<u32, WcStatus>> {
-        if self.reads_max == 0 {
+        if self.reads_max() == 0 {
             return Some(Err(WcStatus::LocalQpOperation)); // It could only wait for ever.
         }
         let again = self.reads.get(self.reads_asked);
@@ -434,11 +439,11 @@ impl Requester {
             None => packets > 0,
         };
         let reads = self.reads_asked.saturating_sub(self.ahead.reads);
-        let many = self.reads_asked >= self.reads_max.saturating_mul(READS_AHEAD);
-        let room = self.reads_max.saturating_sub(reads);
+        let many = self.reads_asked >= self.reads_max().saturating_mul(READS_AHEAD);
+        let room = self.reads_max().saturating_sub(reads);
         // One request after each answer would keep trains as short as they are.
         let gathers = self.reads_full && self.path.link.trains && again.is_none();
-        self.reads_full = room == 0 || gathers && room < self.reads_max / READS_TOGETHER;
+        self.reads_full = room == 0 || gathers && room < self.reads_max() / READS_TOGETHER;
         if self.reads_full || many || !fits {
             if !fits {
                 self.window.on_full();
@@ -482,7 +487,7 @@ impl Requester {
 
     /// The peer keeps so many packets that came after the oldest one it has not got.
     pub(crate) fn on_kept(&mut self, packets: u64) {
-        self.kept = packets;
+        self.kept = u16::try_from(packets).unwrap_or(u16::MAX).min(EARLY_PACKETS_MAX);
     }
 
     /// Takes note of the data that came early.
@@ -539,7 +544,7 @@ impl Requester {
     #[inline]
     pub(crate) fn on_progress(&mut self, unacked: u64, packets: u64, queue: &SendQueue) {
         self.window.on_progress(packets);
-        self.kept = self.kept.saturating_sub(packets);
+        self.kept = self.kept.saturating_sub(u16::try_from(packets).unwrap_or(u16::MAX));
         while self.reads.front().is_some_and(|&end| end <= unacked) {
             self.reads.pop_front();
             self.reads_asked = self.reads_asked.saturating_sub(1);
