@@ -28,9 +28,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let channel = context.create_comp_channel()?; // ibv_create_comp_channel
     let pd = context.alloc_pd(); // ibv_alloc_pd
     let memory = pd.allocate(SIZE, Access::LOCAL_WRITE)?; // memalign, ibv_reg_mr
-    let config = CqConfig { channel: Some(&channel), ..CqConfig::new(RECEIVES + 1) };
+    let config = CqConfig::new(RECEIVES + 1).channel(&channel);
     let cq = context.create_cq_with(&config)?; // ibv_create_cq
-    let config = QpConfig { max_send_wr: 1, max_recv_wr: RECEIVES, ..QpConfig::new(&cq) };
+    let config = QpConfig::new(&cq).max_send_wr(1).max_recv_wr(RECEIVES);
     let qp = pd.create_qp(&config)?; // ibv_create_qp
     qp.init()?; // ibv_modify_qp to INIT
     let mut posted = post_receives(&qp, &memory, RECEIVES)?;

@@ -37,10 +37,10 @@ pub(crate) unsafe fn ah_of<'a>(ah: *mut layout::Ah) -> Answer<&'a Ah> {
     unsafe { Ah::checked(ah) }
 }
 
-fn create(pd: *mut layout::Pd, attr: AhAttr) -> Answer<*mut layout::Ah> {
+fn create(pd: *mut layout::Pd, mut attr: AhAttr) -> Answer<*mut layout::Ah> {
     // SAFETY: one of ours, or null.
     let of = unsafe { pd_of(pd) }?;
-    let attr = AhAttr { gid: group(attr.gid.0), ..attr };
+    attr.gid = group(attr.gid.0);
     let ah = of.port.create_ah(of.domain, attr)?;
     let mut c = layout::Ah::zeroed();
     // SAFETY: one of ours.

@@ -103,9 +103,11 @@ fn renewed(tree: Arc<Tree>) -> Arc<Tree> {
 
 /// The devices. Of those that this process has open, addresses are at the places that its queries name.
 fn now() -> io::Result<Vec<Device>> {
-    let with_places = |device: Device| match Port::gids_of_open(&device.name) {
-        Some(gids) => Device { gids, ..device },
-        None => device,
+    let with_places = |mut device: Device| {
+        if let Some(gids) = Port::gids_of_open(&device.name) {
+            device.gids = gids;
+        }
+        device
     };
     Ok(devices()?.into_iter().map(with_places).collect())
 }

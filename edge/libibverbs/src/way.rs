@@ -11,13 +11,11 @@ pub(crate) fn way(attr: &layout::AhAttr) -> Answer<AhAttr> {
         return Err(INVALID);
     }
     let grh = &attr.grh;
-    Ok(AhAttr {
-        gid: Gid(grh.dgid.0),
-        gid_index: Some(grh.sgid_index),
-        flow_label: grh.flow_label & 0x000f_ffff,
-        traffic_class: grh.traffic_class,
-        hop_limit: if grh.hop_limit <= 1 { 0 } else { grh.hop_limit },
-    })
+    Ok(AhAttr::new(Gid(grh.dgid.0))
+        .gid_index(grh.sgid_index)
+        .flow_label(grh.flow_label & 0x000f_ffff)
+        .traffic_class(grh.traffic_class)
+        .hop_limit(if grh.hop_limit <= 1 { 0 } else { grh.hop_limit }))
 }
 
 pub(crate) fn way_for_c(attr: &AhAttr) -> layout::AhAttr {

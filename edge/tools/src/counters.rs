@@ -97,7 +97,7 @@ fn as_json(device: &Device) -> Value {
 }
 
 fn qp_as_json(qp: &QpRow) -> Value {
-    let QpRow { number, peer, state, path, counters } = qp;
+    let QpRow { number, peer, state, path, counters, .. } = qp;
     let mut all = as_object(counters.hardware().into_iter().chain(counters.diagnostics()));
     all.insert("qpn".to_owned(), json!(number.get()));
     all.insert("peer_qpn".to_owned(), json!(peer.map(|peer| peer.get())));

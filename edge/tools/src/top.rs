@@ -100,7 +100,7 @@ fn look() -> Result<Look, Failure> {
 }
 
 fn of_device(report: DeviceReport) -> Group {
-    let DeviceReport { pid, device, fresh, port, total, qps, more } = report;
+    let DeviceReport { pid, device, fresh, port, total, qps, more, .. } = report;
     let read = std::fs::read_to_string(format!("/proc/{pid}/comm"));
     let dropped = total.dropped_pkts + port.icrc_errors + port.malformed + port.unknown_qp;
     Group {
@@ -122,7 +122,7 @@ fn of_device(report: DeviceReport) -> Group {
 }
 
 fn of_qp(qp: &QpRow) -> Member {
-    let QpRow { number, peer, state, path, counters } = qp;
+    let QpRow { number, peer, state, path, counters, .. } = qp;
     let peer = peer.map_or(String::new(), |peer| format!(" to {:#08x}", peer.get()));
     Member {
         name: format!("qp {:#08x}{peer}", number.get()),

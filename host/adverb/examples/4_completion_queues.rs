@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let context = Context::open("soft_lo")?;
     let channel = context.create_comp_channel()?;
     let polled = context.create_cq(100)?;
-    let config = CqConfig { channel: Some(&channel), context: 7, ..CqConfig::new(100) };
+    let config = CqConfig::new(100).channel(&channel).context(7);
     let told = context.create_cq_with(&config)?;
 
     println!("without a channel: {:?}", polled.req_notify(false).map_err(|e| e.to_string()));

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         post(&pd, &srq, wr_id)?;
     }
     srq.arm_limit(LIMIT)?;
-    let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&receives) };
+    let shared = QpConfig::new(&receives).srq(&srq);
     let mut pairs = Vec::new();
     for _ in 0..PAIRS {
         let pair = (pd.create_qp(&QpConfig::new(&sends))?, pd.create_qp(&shared)?);

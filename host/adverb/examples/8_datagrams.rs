@@ -23,7 +23,7 @@ impl Side {
     fn new(context: &Context) -> Result<Self> {
         let pd = context.alloc_pd();
         let (sent, received) = (context.create_cq(16)?, context.create_cq(16)?);
-        let config = QpConfig { recv_cq: &received, ..QpConfig::new(&sent) };
+        let config = QpConfig::new(&sent).recv_cq(&received);
         let qp = pd.create_qp_of::<Ud>(&config)?;
         qp.activate(QKEY)?;
         for _ in 0..4 {

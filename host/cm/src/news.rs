@@ -259,7 +259,7 @@ fn scoped(ip: IpAddr, port: u16, scope: u32) -> SocketAddr {
 
 /// The way to a group: packets pass no router.
 pub(crate) fn group_ah(gid: Gid, gid_index: u8, traffic_class: u8) -> AhAttr {
-    AhAttr { gid, gid_index: Some(gid_index), flow_label: 0, traffic_class, hop_limit: 1 }
+    AhAttr::new(gid).gid_index(gid_index).traffic_class(traffic_class).hop_limit(1)
 }
 
 const ETIMEDOUT: i32 = 110;

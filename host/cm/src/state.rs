@@ -157,13 +157,9 @@ impl State {
     /// Where packets to the peer go.
     pub(crate) fn ah(&self) -> Option<AhAttr> {
         let path = self.path()?;
-        Some(AhAttr {
-            gid: path.peer,
-            gid_index: Some(self.place.as_ref()?.gid_index),
-            flow_label: path.flow_label,
-            traffic_class: path.traffic_class,
-            hop_limit: path.hop_limit,
-        })
+        let attr = AhAttr::new(path.peer).gid_index(self.place.as_ref()?.gid_index);
+        let attr = attr.flow_label(path.flow_label).traffic_class(path.traffic_class);
+        Some(attr.hop_limit(path.hop_limit))
     }
 }
 

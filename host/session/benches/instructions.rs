@@ -162,7 +162,7 @@ struct Player {
 
 impl Player {
     fn new() -> Outcome<Self> {
-        let config = ContextConfig { path: Some(PathChoice::SharedMemory), exclusive: true };
+        let config = ContextConfig::default().path(PathChoice::SharedMemory).exclusive(true);
         let context = Context::open_with("soft_lo", &config)?;
         let (pd, cq) = (context.alloc_pd(), context.create_cq(256)?);
         let mr = pd.allocate(2 * SHORT_BYTES, Access::ALL)?;

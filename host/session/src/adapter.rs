@@ -189,8 +189,8 @@ impl Adapter {
         }
         let is_v4 = local.ip().to_canonical().is_ipv4();
         let now = self.context().query_gid_table();
-        let device = self.context().device();
-        let device = &Device { gids: now.unwrap_or_default(), ..device.clone() };
+        let mut device = self.context().device().clone();
+        device.gids = now.unwrap_or_default();
         let like = || device.gids.iter().find(|entry| entry.ip().is_ipv4() == is_v4);
         device.entry_at(local).or_else(like).copied().unwrap_or(self.inner.place)
     }

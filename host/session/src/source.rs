@@ -70,7 +70,7 @@ impl Source {
         };
         let cqe = adapter.config().queues.cq_size.unwrap_or(0).max(least);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let config = CqConfig { channel: bed.channel(), context: number, ..CqConfig::new(cqe) };
+        let config = CqConfig::new(cqe).channel(bed.channel()).context(number);
         let cq = context.create_cq_with(&config)?;
         let scratch = if is_shared { COMPLETIONS_MAX } else { 0 };
         Ok(Self {

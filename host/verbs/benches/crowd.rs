@@ -115,7 +115,7 @@ fn rounds(path: &str) -> Result<[Duration; 3]> {
     let path = if path == "udp" { adverb_verbs::PathChoice::Udp } else { Default::default() };
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        let config = ContextConfig { path: Some(path), exclusive: true };
+        let config = ContextConfig::default().path(path).exclusive(true);
         let context = Context::open_with("soft_lo", &config)?;
         let opened = start.elapsed();
         let cq = context.create_cq(16)?;

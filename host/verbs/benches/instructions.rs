@@ -162,7 +162,7 @@ impl Bench {
         let (whole, word) = ([memory.sge(0, BYTES)?], [memory.sge(0, 8)?]);
         let srq = pd.create_srq(&SrqConfig::new(64))?;
         let usual = QpConfig::new(&cq);
-        let shared = QpConfig { srq: Some(&srq), ..usual.clone() };
+        let shared = usual.clone().srq(&srq);
         let (a, b) = (pd.create_qp(&usual)?, pd.create_qp(&usual)?);
         let (c, d) = (pd.create_qp(&usual)?, pd.create_qp(&shared)?);
         for (one, other) in [(&a, &b), (&c, &d)] {

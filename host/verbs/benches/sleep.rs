@@ -159,7 +159,7 @@ impl Side {
     fn new(wait: Wait) -> Result<Self> {
         let context = Context::open("soft_lo")?;
         let channel = context.create_comp_channel()?;
-        let config = CqConfig { channel: Some(&channel), ..CqConfig::new(64) };
+        let config = CqConfig::new(64).channel(&channel);
         let cq = context.create_cq_with(&config)?;
         let pd = context.alloc_pd();
         let qp = pd.create_qp(&QpConfig::new(&cq))?;

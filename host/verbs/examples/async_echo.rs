@@ -51,10 +51,10 @@ impl Side {
         let channel = context.create_comp_channel()?;
         let pd = context.alloc_pd();
         // A queue and a channel for each direction would do as well.
-        let config = CqConfig { channel: Some(&channel), ..CqConfig::new(64) };
+        let config = CqConfig::new(64).channel(&channel);
         let receives = context.create_cq_with(&config)?;
         let sends = context.create_cq(64)?;
-        let config = QpConfig { send_cq: &sends, ..QpConfig::new(&receives) };
+        let config = QpConfig::new(&receives).send_cq(&sends);
         let qp = pd.create_qp(&config)?;
         Ok(Self { pd, qp, channel: AsyncCompChannel::new(channel)? })
     }

@@ -254,8 +254,7 @@ impl<'a> End<'a> {
             true => Some(pd.create_srq(&SrqConfig::new(256))?),
             false => None,
         };
-        let config =
-            QpConfig { srq: srq.as_ref(), max_recv_wr: 256, max_send_wr: 64, ..QpConfig::new(&cq) };
+        let config = QpConfig::new(&cq).srq(srq.as_ref()).max_recv_wr(256).max_send_wr(64);
         let qp = Peer::new(&plan.transport, &pd, &config)?;
         let len = plan.ops.last().map_or(0, |op| op.end());
         let mr = pd.allocate(len, Access::ALL | Access::MW_BIND)?;

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 ///
 /// let context = Context::open("soft_lo")?;
 /// let channel = context.create_comp_channel()?;
-/// let cq = context.create_cq_with(&CqConfig { channel: Some(&channel), ..CqConfig::new(16) })?;
+/// let cq = context.create_cq_with(&CqConfig::new(16).channel(&channel))?;
 /// let pd = context.alloc_pd();
 /// let (a, b) = (pd.create_qp(&QpConfig::new(&cq))?, pd.create_qp(&QpConfig::new(&cq))?);
 /// a.connect(b.address()?)?;

@@ -154,24 +154,22 @@ pub fn context(id: &Id) -> Result<Context, MeetError> {
 pub fn prepare<T: Transport>(id: &Id, qp: &Qp<T>, to: QpState) -> Result<(), MeetError> {
     let QpAttributes { state, attributes, ah, .. } = id.qp_attributes(to)?;
     let Attributes { partition, port, access, qkey, path_mtu, remote, .. } = attributes;
-    let modify = Modify {
-        pkey_index: partition.map(|partition| partition.index),
-        port,
-        access,
-        qkey,
-        ah,
-        path_mtu,
-        remote,
-        rq_psn: attributes.expected_psn,
-        sq_psn: attributes.first_psn,
-        max_rd_atomic: attributes.max_rd_atomic,
-        max_dest_rd_atomic: attributes.max_dest_rd_atomic,
-        min_rnr_timer: attributes.min_rnr_timer,
-        timeout: attributes.timeout,
-        retry_count: attributes.retry_count,
-        rnr_retry: attributes.rnr_retry,
-        ..Modify::to(state)
-    };
+    let modify = Modify::to(state)
+        .pkey_index(partition.map(|partition| partition.index))
+        .port(port)
+        .access(access)
+        .qkey(qkey)
+        .ah(ah)
+        .path_mtu(path_mtu)
+        .remote(remote)
+        .rq_psn(attributes.expected_psn)
+        .sq_psn(attributes.first_psn)
+        .max_rd_atomic(attributes.max_rd_atomic)
+        .max_dest_rd_atomic(attributes.max_dest_rd_atomic)
+        .min_rnr_timer(attributes.min_rnr_timer)
+        .timeout(attributes.timeout)
+        .retry_count(attributes.retry_count)
+        .rnr_retry(attributes.rnr_retry);
     qp.modify(&modify).map_err(MeetError::QueuePair)
 }
 

@@ -95,7 +95,7 @@ impl Context {
     /// ```
     /// use adverb_verbs::{Context, ContextConfig, PathChoice};
     ///
-    /// let config = ContextConfig { path: Some(PathChoice::Udp), ..ContextConfig::default() };
+    /// let config = ContextConfig::default().path(PathChoice::Udp);
     /// let context = Context::open_with("soft_lo", &config)?;
     /// # Ok::<(), adverb_verbs::OpenError>(())
     /// ```

@@ -4,6 +4,7 @@ use crate::channel::CompChannel;
 use crate::error::{Busy, CreateError, NotifyError, PollError, WorkError};
 use crate::memory::Memory;
 use crate::provider::{self, Events, Port};
+use crate::setters::setters;
 use crate::srq::{self, Srq};
 use crate::trace;
 use adverb_device::locks::Mutex;
@@ -206,6 +207,7 @@ impl Drop for Inner {
 ///
 /// [`CompChannel`](crate::CompChannel) has an example.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 #[doc(alias = "ibv_cq_init_attr_ex")]
 pub struct CqConfig<'a> {
     /// Completions it holds, 1 to [`crate::DeviceAttr::max_cqe`].
@@ -221,10 +223,19 @@ pub struct CqConfig<'a> {
     pub timestamps: Timestamps,
 }
 
-impl CqConfig<'_> {
+impl<'a> CqConfig<'a> {
     /// A queue for `cqe` completions without a channel.
     pub const fn new(cqe: u32) -> Self {
         Self { cqe, context: 0, channel: None, comp_vector: 0, timestamps: Timestamps::None }
+    }
+
+    setters! {
+        cqe: u32,
+        context: u64,
+        comp_vector: u32,
+        timestamps: Timestamps,
+        ;
+        channel?: &'a CompChannel,
     }
 
     fn check(&self, port: &Port) -> Result<(), CreateError> {

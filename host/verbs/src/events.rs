@@ -22,7 +22,7 @@ use std::time::Duration;
 /// # b.connect(a.address()?)?;
 /// let events = context.async_events()?;
 /// let srq = pd.create_srq(&SrqConfig::new(4))?;
-/// let c = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) })?;
+/// let c = pd.create_qp(&QpConfig::new(&cq).srq(&srq))?;
 /// # let d = pd.create_qp(&QpConfig::new(&cq))?;
 /// # c.connect(d.address()?)?;
 /// # d.connect(c.address()?)?;

@@ -27,7 +27,7 @@ use tokio::io::unix::AsyncFd;
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let context = Context::open("soft_lo")?;
 /// let channel = context.create_comp_channel()?;
-/// let cq = context.create_cq_with(&CqConfig { channel: Some(&channel), ..CqConfig::new(16) })?;
+/// let cq = context.create_cq_with(&CqConfig::new(16).channel(&channel))?;
 /// let channel = AsyncCompChannel::new(channel)?;
 /// # let pd = context.alloc_pd();
 /// # let (a, b) = (pd.create_qp(&QpConfig::new(&cq))?, pd.create_qp(&QpConfig::new(&cq))?);

@@ -19,7 +19,7 @@ use crate::attr::{DeviceAttr, PortAttr, PortState};
 use adverb_device::locks::Mutex;
 use adverb_device::{
     AhAttr, AsyncEvent, ConnectError, Device, Element, EventKind, Gid, GidEntry, GidKind, Marks,
-    Nature, NodeType, OpenError, PathMtu, Provider, QpLimits, Qpn, interface_name, wait_readable,
+    Nature, NodeType, OpenError, PathMtu, QpLimits, Qpn, interface_name, wait_readable,
 };
 use adverb_ibv::layout::{self, value};
 use adverb_ibv::{Affected, Context, Event};
@@ -44,25 +44,19 @@ fn describe(found: &adverb_ibv::Found, context: Option<&Context>) -> Device {
     let entries = context.and_then(|context| context.gids(PORT).ok()).unwrap_or_default();
     let index = entries.iter().map(|entry| entry.ndev_ifindex).find(|index| *index != 0);
     let netdev = index.and_then(interface_name);
-    let (interface, interface_mtu) = netdev.unwrap_or_default();
-    Device {
-        name: found.name.clone(),
-        interface,
-        index: index.unwrap_or(0),
-        guid: found.guid,
-        interface_mtu,
-        active: attr.is_some_and(|attr| attr.state == value::PORT_ACTIVE),
-        loopback: false,
-        gids: places(&entries),
-        provider: Provider::Hw(Nature {
-            node_type: match found.node_type {
-                value::NODE_CA => NodeType::Ca,
-                value::NODE_RNIC => NodeType::Rnic,
-                _ => NodeType::Unspecified,
-            },
-            active_mtu: attr.and_then(|attr| mtu(attr.active_mtu)).unwrap_or(PathMtu::B256),
-        }),
-    }
+    let node_type = match found.node_type {
+        value::NODE_CA => NodeType::Ca,
+        value::NODE_RNIC => NodeType::Rnic,
+        _ => NodeType::Unspecified,
+    };
+    let active_mtu = attr.and_then(|attr| mtu(attr.active_mtu)).unwrap_or(PathMtu::B256);
+    let nature = Nature::new(node_type, active_mtu);
+    let mut device = Device::foreign(found.name.clone(), found.guid, nature);
+    (device.interface, device.interface_mtu) = netdev.unwrap_or_default();
+    device.index = index.unwrap_or(0);
+    device.active = attr.is_some_and(|attr| attr.state == value::PORT_ACTIVE);
+    device.gids = places(&entries);
+    device
 }
 
 /// The GID table. Places whose packets go over UDP come first: programs look for an address, which often

@@ -107,6 +107,7 @@ mod provider;
 mod qp;
 mod remote;
 mod scope;
+mod setters;
 mod srq;
 mod trace;
 mod transport;
@@ -162,7 +163,7 @@ pub use adverb_device::{
 /// use adverb_verbs::{ReceiveWork, SendData, SendKind, SendTo, SendWork, Sge};
 /// # let context = Context::open("soft_lo")?;
 /// # let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
-/// let config = QpConfig { max_send_sge: 2, ..QpConfig::new(&cq) };
+/// let config = QpConfig::new(&cq).max_send_sge(2);
 /// let (a, b) = (pd.create_qp(&config)?, pd.create_qp(&config)?);
 /// # a.connect(b.address()?)?;
 /// # b.connect(a.address()?)?;
@@ -195,7 +196,7 @@ pub use adverb_device::{BufferNumber, ReceiveWork, SendData, SendKind, SendTo, S
 /// ```
 /// use adverb_verbs::{Context, ContextConfig, DataPath, PathChoice, QpConfig};
 ///
-/// let config = ContextConfig { path: Some(PathChoice::Udp), ..ContextConfig::default() };
+/// let config = ContextConfig::default().path(PathChoice::Udp);
 /// let context = Context::open_with("soft_lo", &config)?;
 /// let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
 /// let (a, b) = (pd.create_qp(&QpConfig::new(&cq))?, pd.create_qp(&QpConfig::new(&cq))?);

@@ -11,6 +11,7 @@ use crate::cq::{Cq, Link};
 use crate::error::{CreateError, Rejected};
 use crate::provider::{self, Domain, Events, Port};
 use crate::remote::RemoteQp;
+use crate::setters::setters;
 use crate::srq::Srq;
 use crate::trace;
 use crate::transport::{Receives, Sends, Supports, Transport};
@@ -34,6 +35,7 @@ pub use self::modify::{Modify, QpAttr};
 ///
 /// [`Qp`] has an example.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 #[doc(alias = "ibv_qp_init_attr")]
 pub struct QpConfig<'a> {
     /// Where send requests complete.
@@ -80,6 +82,21 @@ impl<'a> QpConfig<'a> {
         }
     }
 
+    setters! {
+        send_cq: &'a Cq,
+        recv_cq: &'a Cq,
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_inline: u32,
+        signal_all: bool,
+        block_self_multicast: bool,
+        context: u64,
+        ;
+        srq?: &'a Srq,
+    }
+
     fn check(&self, attr: &DeviceAttr) -> Result<(), CreateError> {
         CreateError::check([
             ("max_send_wr", self.max_send_wr, (1, attr.max_qp_wr)),
@@ -124,32 +141,16 @@ struct Chain {
 ///
 /// let context = Context::open("soft_lo")?;
 /// let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
-/// let config = QpConfig { max_send_wr: 8, max_inline: 64, ..QpConfig::new(&cq) };
+/// let config = QpConfig::new(&cq).max_send_wr(8).max_inline(64);
 /// let (qp, peer) = (pd.create_qp(&config)?, pd.create_qp(&QpConfig::new(&cq))?);
 /// let far = peer.address()?;
-/// qp.modify(&Modify {
-///     pkey_index: Some(0),
-///     port: Some(1),
-///     access: Some(Access::REMOTE_READ),
-///     ..Modify::to(QpState::Init)
-/// })?;
-/// qp.modify(&Modify {
-///     ah: Some(AhAttr::new(far.gid)),
-///     path_mtu: Some(PathMtu::B1024),
-///     remote: Some(far.qpn),
-///     rq_psn: Some(far.psn),
-///     max_dest_rd_atomic: Some(16),
-///     min_rnr_timer: Some(RnrTimer::new(12)),
-///     ..Modify::to(QpState::Rtr)
-/// })?;
-/// qp.modify(&Modify {
-///     sq_psn: Some(qp.first_psn()),
-///     max_rd_atomic: Some(16),
-///     timeout: Some(AckTimeout::from_exponent(14)?),
-///     retry_count: Some(RetryCount::MAX),
-///     rnr_retry: Some(RnrRetry::FOREVER),
-///     ..Modify::to(QpState::Rts)
-/// })?;
+/// qp.modify(&Modify::to(QpState::Init).pkey_index(0).port(1).access(Access::REMOTE_READ))?;
+/// let peer = Modify::to(QpState::Rtr).ah(AhAttr::new(far.gid)).remote(far.qpn).rq_psn(far.psn);
+/// let receiving = peer.path_mtu(PathMtu::B1024).min_rnr_timer(RnrTimer::new(12));
+/// qp.modify(&receiving.max_dest_rd_atomic(16))?;
+/// let sending = Modify::to(QpState::Rts).sq_psn(qp.first_psn()).max_rd_atomic(16);
+/// let retries = sending.retry_count(RetryCount::MAX).rnr_retry(RnrRetry::FOREVER);
+/// qp.modify(&retries.timeout(AckTimeout::from_exponent(14)?))?;
 /// assert_eq!((qp.state(), qp.query().cap.max_inline), (QpState::Rts, 64));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -193,7 +194,7 @@ impl<T: Transport> Qp<T> {
         let receives = T::KIND != QpType::XrcInitiator;
         let max_recv_wr = if receives { config.max_recv_wr } else { 0 };
         let srq = config.srq.filter(|_| receives);
-        let config = &QpConfig { max_recv_wr, srq, ..config.clone() };
+        let config = &config.clone().max_recv_wr(max_recv_wr).srq(srq);
         if !config.send_cq.belongs_to(port) || !config.recv_cq.belongs_to(port) {
             return Err(CreateError::ForeignCq);
         }

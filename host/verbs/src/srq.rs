@@ -9,6 +9,7 @@ use crate::context::Pd;
 use crate::cq::{Cq, Owned};
 use crate::error::{Busy, CreateError, Rejected};
 use crate::provider::{self, Domain, Events, Port};
+use crate::setters::setters;
 use crate::transport::op;
 use crate::work::Work;
 use adverb_device::locks::Mutex;
@@ -20,6 +21,7 @@ use std::sync::{Arc, MutexGuard, Weak};
 ///
 /// [`Srq`] has an example.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 #[doc(alias = "ibv_srq_init_attr")]
 pub struct SrqConfig {
     /// Receives in it at once, 1 to [`DeviceAttr::max_qp_wr`].
@@ -34,6 +36,12 @@ impl SrqConfig {
     /// A queue of `max_wr` receives of one piece each.
     pub const fn new(max_wr: u32) -> Self {
         Self { max_wr, max_sge: 1, context: 0 }
+    }
+
+    setters! {
+        max_wr: u32,
+        max_sge: u32,
+        context: u64,
     }
 
     pub(crate) fn for_device(&self, domain: u32, events: &Events) -> adverb_device::SrqConfig {
@@ -62,7 +70,7 @@ impl SrqConfig {
 /// let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
 /// let srq = pd.create_srq(&SrqConfig::new(16))?;
 /// let a = pd.create_qp(&QpConfig::new(&cq))?;
-/// let b = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) })?;
+/// let b = pd.create_qp(&QpConfig::new(&cq).srq(&srq))?;
 /// a.connect(b.address()?)?;
 /// b.connect(a.address()?)?;
 ///

@@ -98,13 +98,8 @@ impl Xrcd {
         let soft = self.port.soft(XRC)?;
         // Nothing completes there: receives complete where their queue says.
         let cq = Cq::create(&self.port, &self.events, &CqConfig::new(1))?;
-        let config = QpConfig {
-            max_send_wr: 1,
-            max_recv_wr: 0,
-            max_inline: 0,
-            context,
-            ..QpConfig::new(&cq)
-        };
+        let config =
+            QpConfig::new(&cq).max_send_wr(1).max_recv_wr(0).max_inline(0).context(context);
         let domain = Domain::Soft(soft.clone(), 0);
         Qp::create_in(&self.port, &domain, &self.events, &config, self.device.as_ref())
     }

@@ -33,7 +33,7 @@ on_every_path! {
 const SHORT: Duration = Duration::from_millis(20);
 
 fn cq_on(side: &Context, channel: &CompChannel, context: u64) -> Cq {
-    let config = CqConfig { channel: Some(channel), context, ..CqConfig::new(64) };
+    let config = CqConfig::new(64).channel(channel).context(context);
     side.create_cq_with(&config).unwrap()
 }
 
@@ -68,7 +68,7 @@ fn a_sleeper_with_an_answer_hears_that_the_question_arrived(path: Path) {
     let sends = cq_on(&bench.context, &channel, 3);
     let (receives, theirs) =
         (bench.context.create_cq(64).unwrap(), bench.far.create_cq(64).unwrap());
-    let config = QpConfig { recv_cq: &receives, ..QpConfig::new(&sends) };
+    let config = QpConfig::new(&sends).recv_cq(&receives);
     let [a, b] = bench.pair_of(&config, &QpConfig::new(&theirs));
     sends.req_notify(false).unwrap();
     a.post(Work::recv(bench.pd.buffer(8).unwrap())).unwrap();

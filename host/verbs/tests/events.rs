@@ -129,7 +129,7 @@ fn a_full_completion_queue_tells_the_context_it_was_made_from() {
     let bench = Bench::new();
     let other = Context::open("soft_lo").unwrap();
     let (ours, theirs) = (bench.context.async_events().unwrap(), other.async_events().unwrap());
-    let small = CqConfig { context: 42, ..CqConfig::new(1) };
+    let small = CqConfig::new(1).context(42);
     let small = bench.context.create_cq_with(&small).unwrap();
     let pair = bench.pair(&small, &small);
     for _ in 0..3 {

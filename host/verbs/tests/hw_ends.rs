@@ -36,11 +36,11 @@ fn nothing_is_left_whatever_goes_first() {
     for turn in 0..4 {
         let context = fake::open();
         let channel = context.create_comp_channel().unwrap();
-        let config = CqConfig { channel: Some(&channel), ..CqConfig::new(64) };
+        let config = CqConfig::new(64).channel(&channel);
         let (pd, cq) = (context.alloc_pd(), context.create_cq_with(&config).unwrap());
         let srq = pd.create_srq(&SrqConfig::new(4)).unwrap();
         let a = pd.create_qp(&QpConfig::new(&cq)).unwrap();
-        let b = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) }).unwrap();
+        let b = pd.create_qp(&QpConfig::new(&cq).srq(&srq)).unwrap();
         let ud = pd.create_qp_of::<Ud>(&QpConfig::new(&cq)).unwrap();
         let [here, there] = [&a, &b].map(|qp| qp.address().unwrap());
         a.connect(there).unwrap();

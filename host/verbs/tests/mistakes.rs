@@ -64,7 +64,7 @@ fn unsignaled_work_that_fails_and_what_is_flushed_after_it_comes_back_piece_by_p
 fn unsignaled_work_without_end_is_refused_before_it_fills_memory() {
     let bench = Bench::new();
     let cq = bench.context.create_cq(64).unwrap();
-    let config = QpConfig { max_send_wr: 4, ..QpConfig::new(&cq) };
+    let config = QpConfig::new(&cq).max_send_wr(4);
     let [a, _b] = bench.pair_of(&config, &config);
     let target = bench.pd.allocate(64, Access::ALL).unwrap();
     let to = RemoteSlice { addr: target.addr(), rkey: target.rkey() };

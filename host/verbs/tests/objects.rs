@@ -113,7 +113,7 @@ fn a_region_registered_anew_has_new_rights_and_its_old_key_is_dead() {
 fn a_message_is_gathered_from_32_pieces_and_scattered_around_what_is_not_wanted() {
     let bench = Bench::new();
     let cq = bench.context.create_cq(16).unwrap();
-    let config = QpConfig { max_send_sge: 32, max_recv_sge: 32, ..QpConfig::new(&cq) };
+    let config = QpConfig::new(&cq).max_send_sge(32).max_recv_sge(32);
     let [a, b] = bench.pair_of(&config, &config);
     let (source, target) = (
         bench.pd.allocate(64, Access::LOCAL_WRITE).unwrap(),
@@ -180,7 +180,7 @@ fn completions_are_stamped_in_order_by_the_clock_that_was_asked_for() {
     ];
     for (timestamps, now) in clocks {
         let before = now();
-        let config = CqConfig { timestamps, ..CqConfig::new(16) };
+        let config = CqConfig::new(16).timestamps(timestamps);
         let cq = bench.context.create_cq_with(&config).unwrap();
         let [a, b] = bench.pair(&cq, &cq);
         let mut last = before;
@@ -209,8 +209,8 @@ fn the_poll_that_takes_an_answer_ends_the_request_that_it_acknowledges() {
     let bench = Bench::new();
     let [sends, receives, far_sends, far_receives] =
         [(); 4].map(|()| bench.context.create_cq(16).unwrap());
-    let here = QpConfig { recv_cq: &receives, ..QpConfig::new(&sends) };
-    let there = QpConfig { recv_cq: &far_receives, ..QpConfig::new(&far_sends) };
+    let here = QpConfig::new(&sends).recv_cq(&receives);
+    let there = QpConfig::new(&far_sends).recv_cq(&far_receives);
     let [a, b] = bench.pair_of(&here, &there);
     if a.path() != Some(DataPath::InProcess) {
         println!("skipped: answers of neighbours alone acknowledge at once");
@@ -241,7 +241,7 @@ fn the_poll_that_takes_an_answer_ends_the_request_that_it_acknowledges() {
 fn a_query_says_what_a_queue_pair_is_and_was_made_of() {
     let bench = Bench::new();
     let cq = bench.context.create_cq(16).unwrap();
-    let config = QpConfig { max_send_wr: 5, max_inline: 100, ..QpConfig::new(&cq) };
+    let config = QpConfig::new(&cq).max_send_wr(5).max_inline(100);
     let fresh = bench.pd.create_qp(&config).unwrap().query();
     assert_eq!((fresh.state, fresh.remote), (QpState::Reset, None));
     let [a, b] = bench.pair_of(&config, &config);
@@ -279,7 +279,7 @@ fn sequence_numbers_and_keys_cannot_be_told() {
 fn what_is_out_of_bounds_is_refused_with_the_bounds() {
     let bench = Bench::new();
     let attr = bench.context.query_device();
-    let vector = CqConfig { comp_vector: attr.num_comp_vectors, ..CqConfig::new(1) };
+    let vector = CqConfig::new(1).comp_vector(attr.num_comp_vectors);
     let refused = bench.context.create_cq_with(&vector).unwrap_err().to_string();
     assert!(refused.contains("comp_vector"), "{refused}");
     for cqe in [0, attr.max_cqe + 1] {

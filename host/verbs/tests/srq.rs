@@ -26,7 +26,7 @@ fn many_queue_pairs_draw_from_one_queue_and_get_their_memory_back(path: Path) {
     let bench = Bench::over(path.contexts());
     let (sink, cq) = (bench.context.create_cq(256).unwrap(), bench.far.create_cq(256).unwrap());
     let srq = bench.far_pd.create_srq(&SrqConfig::new(64)).unwrap();
-    let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let shared = QpConfig::new(&cq).srq(&srq);
     let pairs: Vec<_> = (0..PAIRS).map(|_| bench.pair_of(&QpConfig::new(&sink), &shared)).collect();
     for wr_id in 0..64 {
         srq.post(Work::recv(bench.far_pd.buffer(8).unwrap()).wr_id(wr_id)).unwrap();
@@ -56,8 +56,8 @@ fn a_queue_that_runs_low_says_so_once(path: Path) {
     let bench = Bench::over(path.contexts());
     let events = bench.far.async_events().unwrap();
     let [sent, cq] = [&bench.context, &bench.far].map(|side| side.create_cq(64).unwrap());
-    let srq = bench.far_pd.create_srq(&SrqConfig { context: 5, ..SrqConfig::new(8) }).unwrap();
-    let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let srq = bench.far_pd.create_srq(&SrqConfig::new(8).context(5)).unwrap();
+    let shared = QpConfig::new(&cq).srq(&srq);
     let [a, b] = bench.pair_of(&QpConfig::new(&sent), &shared);
     (0..3).for_each(|_| srq.post(Work::recv(bench.far_pd.buffer(8).unwrap())).unwrap());
     srq.arm_limit(2).unwrap();
@@ -83,7 +83,7 @@ fn an_error_of_one_queue_pair_leaves_the_receives_to_the_others(path: Path) {
     let bench = Bench::over(path.contexts());
     let [sent, cq] = [&bench.context, &bench.far].map(|side| side.create_cq(64).unwrap());
     let srq = bench.far_pd.create_srq(&SrqConfig::new(8)).unwrap();
-    let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let shared = QpConfig::new(&cq).srq(&srq);
     let [_a, broken] = bench.pair_of(&QpConfig::new(&sent), &shared);
     let [c, _d] = bench.pair_of(&QpConfig::new(&sent), &shared);
     for wr_id in 1..=2 {
@@ -104,7 +104,7 @@ fn a_sender_waits_until_a_receive_is_shared(path: Path) {
     let bench = Bench::over(path.contexts());
     let [sent, cq] = [&bench.context, &bench.far].map(|side| side.create_cq(64).unwrap());
     let srq = bench.far_pd.create_srq(&SrqConfig::new(8)).unwrap();
-    let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let shared = QpConfig::new(&cq).srq(&srq);
     let [a, _b] = bench.pair_of(&QpConfig::new(&sent), &shared);
     a.post(Work::send(bench.pd.buffer(1).unwrap())).unwrap();
     assert!(cq.next().unwrap().is_none());
@@ -119,7 +119,7 @@ fn mistakes_are_errors_and_give_the_memory_back() {
     let bench = Bench::new();
     let cq = bench.context.create_cq(64).unwrap();
     let srq = bench.pd.create_srq(&SrqConfig::new(1)).unwrap();
-    let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let shared = QpConfig::new(&cq).srq(&srq);
     let [_a, b] = bench.pair_of(&QpConfig::new(&cq), &shared);
     let buffer = || bench.pd.buffer(8).unwrap();
 
@@ -133,5 +133,5 @@ fn mistakes_are_errors_and_give_the_memory_back() {
     assert_eq!(full.error, PostError::QueueFull { capacity: 1 });
     assert!(srq.destroy().unwrap_err().handles > 0);
     assert!(bench.pd.create_srq(&SrqConfig::new(0)).is_err());
-    assert!(bench.pd.create_srq(&SrqConfig { max_sge: 33, ..SrqConfig::new(1) }).is_err());
+    assert!(bench.pd.create_srq(&SrqConfig::new(1).max_sge(33)).is_err());
 }

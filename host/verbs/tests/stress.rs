@@ -186,7 +186,7 @@ impl World {
             3 => {
                 let channel = self.channels.any(random);
                 let cqe = if random.one_in(8) { 1 + random.small(8) } else { 1000 };
-                let config = CqConfig { channel: channel.as_ref(), ..CqConfig::new(cqe) };
+                let config = CqConfig::new(cqe).channel(channel.as_ref());
                 let cq = self.contexts.any(random)?.create_cq_with(&config).ok()?;
                 self.cqs.put(cq, random);
             }
@@ -219,13 +219,11 @@ impl World {
     fn make_qp<T: InDomain>(&self, random: &mut Random) -> Option<Qp<T>> {
         let (send_cq, recv_cq) = (self.cqs.any(random)?, self.cqs.any(random)?);
         let srq = self.srqs.any(random).filter(|_| random.one_in(6));
-        let config = QpConfig {
-            recv_cq: &recv_cq,
-            srq: srq.as_ref(),
-            max_send_wr: 1 + random.small(16),
-            max_recv_wr: 1 + random.small(16),
-            ..QpConfig::new(&send_cq)
-        };
+        let config = QpConfig::new(&send_cq)
+            .recv_cq(&recv_cq)
+            .srq(srq.as_ref())
+            .max_send_wr(1 + random.small(16))
+            .max_recv_wr(1 + random.small(16));
         self.pd(random).create_qp_of(&config).ok()
     }
 

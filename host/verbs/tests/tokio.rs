@@ -22,18 +22,13 @@ fn tasks_exchange_messages_and_miss_none() {
         let bench = Bench::new();
         let side = || {
             let channel = bench.context.create_comp_channel().unwrap();
-            let config = CqConfig { channel: Some(&channel), ..CqConfig::new(16) };
+            let config = CqConfig::new(16).channel(&channel);
             let cq = bench.context.create_cq_with(&config).unwrap();
             (AsyncCompChannel::new(channel).unwrap(), cq)
         };
         let sink = bench.context.create_cq(2048).unwrap();
         let (left, right) = (side(), side());
-        let of = |cq| adverb_verbs::QpConfig {
-            send_cq: &sink,
-            recv_cq: cq,
-            max_send_wr: 1024,
-            ..adverb_verbs::QpConfig::new(cq)
-        };
+        let of = |cq| adverb_verbs::QpConfig::new(cq).send_cq(&sink).recv_cq(cq).max_send_wr(1024);
         let [a, b] = bench.pair_of(&of(&left.1), &of(&right.1));
         for qp in [&a, &b] {
             qp.post(Work::recv(bench.pd.buffer(8).unwrap())).unwrap();
@@ -65,7 +60,7 @@ fn a_wait_that_is_given_up_has_taken_nothing() {
     block_on(async {
         let bench = Bench::new();
         let channel = bench.context.create_comp_channel().unwrap();
-        let config = CqConfig { channel: Some(&channel), ..CqConfig::new(16) };
+        let config = CqConfig::new(16).channel(&channel);
         let cq = bench.context.create_cq_with(&config).unwrap();
         let [a, _b] = bench.pair(&cq, &cq);
         let channel = AsyncCompChannel::new(channel).unwrap();

@@ -11,6 +11,7 @@ macro_rules! counted {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of one queue pair, or of several together; they only grow.
         #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        #[non_exhaustive]
         pub struct QpCounters {
             $($(#[$doc])* pub $name: u64,)*
         }

@@ -248,12 +248,12 @@ impl QueuePair {
         let depth = tuning.tx_depth.saturating_add(receives).saturating_add(1);
         let cq = context.create_cq(depth).doing("creating a completion queue")?;
         let qp = pd
-            .create_qp(&QpConfig {
-                max_send_wr: tuning.tx_depth,
-                max_recv_wr: receives,
-                max_inline: tuning.inline_bytes,
-                ..QpConfig::new(&cq)
-            })
+            .create_qp(
+                &QpConfig::new(&cq)
+                    .max_send_wr(tuning.tx_depth)
+                    .max_recv_wr(receives)
+                    .max_inline(tuning.inline_bytes),
+            )
             .doing("creating a queue pair")?;
         let len = tuning.layout.half_bytes.saturating_mul(2);
         let memory = match tuning.memory {

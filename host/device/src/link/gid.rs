@@ -21,6 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 #[doc(alias = "ibv_get_device_name")]
 #[doc(alias = "ibv_get_device_guid")]
 #[doc(alias = "ibv_get_device_index")]
+#[non_exhaustive]
 pub struct Device {
     /// `soft_` and the interface's name; of a device that is not ours, the kernel's.
     pub name: String,
@@ -64,11 +65,19 @@ impl Provider {
 
 /// Attributes that a hardware device reports of itself.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
 pub struct Nature {
     /// What kind of node it is.
     pub node_type: NodeType,
     /// The largest path MTU that its first port takes now.
     pub active_mtu: PathMtu,
+}
+
+impl Nature {
+    /// What a node of this kind reports, whose first port takes this path MTU.
+    pub const fn new(node_type: NodeType, active_mtu: PathMtu) -> Self {
+        Self { node_type, active_mtu }
+    }
 }
 
 /// A place in a GID table.
@@ -159,6 +168,21 @@ impl std::fmt::Display for NodeType {
 }
 
 impl Device {
+    /// A device that is not ours, of which nothing more is known: not active, and without addresses.
+    pub const fn foreign(name: String, guid: u64, nature: Nature) -> Self {
+        Self {
+            name,
+            interface: String::new(),
+            index: 0,
+            guid,
+            interface_mtu: 0,
+            active: false,
+            loopback: false,
+            gids: Vec::new(),
+            provider: Provider::Hw(nature),
+        }
+    }
+
     /// What kind of node it is: RoCE devices are channel adapters.
     pub const fn node_type(&self) -> NodeType {
         match self.provider {

@@ -26,11 +26,28 @@ pub enum PathChoice {
 
 /// Configuration with which a device is opened.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct PortConfig {
     /// Which ways its queue pairs may take; `None`: what `ADVERB_PATH` says.
     pub path: Option<PathChoice>,
     /// It is not shared: to the others of this process it is what another process's would be.
     pub exclusive: bool,
+}
+
+impl PortConfig {
+    /// Sets which ways its queue pairs may take.
+    #[must_use]
+    pub const fn path(mut self, path: PathChoice) -> Self {
+        self.path = Some(path);
+        self
+    }
+
+    /// Sets whether it is its opener's alone.
+    #[must_use]
+    pub const fn exclusive(mut self, exclusive: bool) -> Self {
+        self.exclusive = exclusive;
+        self
+    }
 }
 
 /// How queue pairs that are connected from now on reach those of neighbours that agree to it: as

@@ -14,6 +14,7 @@ use std::sync::Arc;
 /// RoCE has no local identifiers, service levels of its own or static rates, so those are no fields
 /// here. Every address is global.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 #[doc(alias = "ibv_ah_attr")]
 #[doc(alias = "ibv_global_route")]
 pub struct AhAttr {
@@ -41,6 +42,27 @@ impl AhAttr {
     #[must_use]
     pub const fn gid_index(mut self, index: u8) -> Self {
         self.gid_index = Some(index);
+        self
+    }
+
+    /// Sets the flow label, 20 bits.
+    #[must_use]
+    pub const fn flow_label(mut self, label: u32) -> Self {
+        self.flow_label = label;
+        self
+    }
+
+    /// Sets the traffic class.
+    #[must_use]
+    pub const fn traffic_class(mut self, class: u8) -> Self {
+        self.traffic_class = class;
+        self
+    }
+
+    /// Sets how many routers packets may pass.
+    #[must_use]
+    pub const fn hop_limit(mut self, hops: u8) -> Self {
+        self.hop_limit = hops;
         self
     }
 

@@ -130,6 +130,7 @@ pub enum Element {
 /// Dropping it acknowledges it.
 #[derive(Debug)]
 #[doc(alias = "ibv_async_event")]
+#[non_exhaustive]
 pub struct AsyncEvent {
     /// What happened.
     pub kind: EventKind,

@@ -28,6 +28,7 @@ macro_rules! counters {
 
         /// Counters of a port at one moment. They count since the process opened it.
         #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        #[non_exhaustive]
         pub struct PortCounters {
             $($(#[$doc])* pub $name: u64,)*
         }

@@ -72,6 +72,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// One queue pair, as others see it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct QpRow {
     /// Its number.
     pub number: Qpn,
@@ -87,6 +88,7 @@ pub struct QpRow {
 
 /// One open device of one process, as others see it.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct DeviceReport {
     /// The process.
     pub pid: u32,
@@ -312,7 +314,8 @@ mod tests {
     use super::*;
 
     fn row(number: u32) -> QpRow {
-        let counters = QpCounters { sent_pkts: u64::from(number), ..QpCounters::default() };
+        let mut counters = QpCounters::default();
+        counters.sent_pkts = u64::from(number);
         let peer = number.is_multiple_of(2).then(|| Qpn::new(number + 1));
         let path = peer.map(|_| DataPath::SharedMemory);
         QpRow { number: Qpn::new(number), peer, state: QpState::Rts, path, counters }
@@ -328,7 +331,8 @@ mod tests {
         let book = open(&stats_page, std::process::id()).unwrap();
         assert!(stats_page.has_answered(0) && !stats_page.has_answered(1));
         let port = PortCounters { icrc_errors: 3, ..PortCounters::default() };
-        let gone = QpCounters { sent_pkts: 1000, ..QpCounters::default() };
+        let mut gone = QpCounters::default();
+        gone.sent_pkts = 1000;
         stats_page.answer(1, port, gone, (1..=3).map(row));
         let report = book.report(1).unwrap();
         assert_eq!((report.device.as_str(), report.fresh, report.more), ("soft_test", true, 0));

@@ -1,6 +1,7 @@
 //! Modify and query of queue pairs: every state and attribute by itself, as C has them.
 
 use super::{Chain, Qp};
+use crate::setters::setters;
 use crate::srq::Srq;
 use crate::trace;
 use crate::transport::Transport;
@@ -23,7 +24,7 @@ use adverb_device::{
 /// let context = Context::open("soft_lo")?;
 /// let cq = context.create_cq(16)?;
 /// let qp = context.alloc_pd().create_qp(&QpConfig::new(&cq))?;
-/// let error = qp.modify(&Modify { port: Some(1), ..Modify::to(QpState::Init) }).unwrap_err();
+/// let error = qp.modify(&Modify::to(QpState::Init).port(1)).unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
 ///     "a queue pair (RC) on its way from RESET to INIT needs qp_access_flags, pkey_index"
@@ -31,6 +32,7 @@ use adverb_device::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 #[doc(alias = "ibv_qp_attr")]
 #[doc(alias = "ibv_qp_attr_mask")]
 pub struct Modify {
@@ -76,6 +78,27 @@ impl Modify {
     /// To this state, and no attribute yet.
     pub fn to(state: QpState) -> Self {
         Self { state: Some(state), ..Self::default() }
+    }
+
+    setters! {
+        ;
+        current?: QpState,
+        pkey_index?: u16,
+        port?: u8,
+        access?: Access,
+        qkey?: Qkey,
+        ah?: AhAttr,
+        path_mtu?: PathMtu,
+        remote?: Qpn,
+        rq_psn?: Psn,
+        sq_psn?: Psn,
+        max_rd_atomic?: u8,
+        max_dest_rd_atomic?: u8,
+        min_rnr_timer?: RnrTimer,
+        timeout?: AckTimeout,
+        retry_count?: RetryCount,
+        rnr_retry?: RnrRetry,
+        notify_drained?: bool,
     }
 
     fn change(&self, gids: impl FnOnce() -> Vec<GidEntry>) -> Change {

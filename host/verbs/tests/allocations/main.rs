@@ -120,13 +120,13 @@ impl Announced {
     fn new() -> Self {
         let context = Context::open("soft_lo").expect("the loopback device");
         let channel = context.create_comp_channel().expect("a channel");
-        let config = CqConfig { channel: Some(&channel), ..CqConfig::new(64) };
+        let config = CqConfig::new(64).channel(&channel);
         let (sends, receives) = (context.create_cq(64), context.create_cq_with(&config));
         let (sends, receives) = (sends.expect("a queue"), receives.expect("a queue"));
         let pd = context.alloc_pd();
         let srq = pd.create_srq(&SrqConfig::new(64)).expect("a shared receive queue");
         let memory = pd.allocate(LEN, Access::ALL).expect("memory");
-        let shared = QpConfig { srq: Some(&srq), ..QpConfig::new(&receives) };
+        let shared = QpConfig::new(&receives).srq(&srq);
         let from = pd.create_qp(&QpConfig::new(&sends)).expect("a queue pair");
         let to = pd.create_qp(&shared).expect("a queue pair");
         let setup = Setup { timeout: 0, ..Setup::default() };
@@ -436,7 +436,7 @@ fn queue_pairs() {
     let pd = context.alloc_pd();
     let cq = context.create_cq(16).expect("a completion queue");
     let usual = QpConfig::new(&cq);
-    let smallest = QpConfig { max_send_wr: 1, max_recv_wr: 1, max_inline: 0, ..usual.clone() };
+    let smallest = usual.clone().max_send_wr(1).max_recv_wr(1).max_inline(0);
     for (name, config, most) in [("usual", usual, 64 << 10), ("smallest", smallest, 4 << 10)] {
         let (_, before) = counts();
         let mut qps = Vec::with_capacity(COUNT);

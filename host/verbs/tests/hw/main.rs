@@ -31,7 +31,7 @@ struct Pair<T: InDomain> {
 impl<T: InDomain> Pair<T> {
     fn new(context: &Context) -> Self {
         let (pd, cq) = (context.alloc_pd(), context.create_cq(128).unwrap());
-        let config = QpConfig { max_send_sge: 2, max_recv_sge: 2, ..QpConfig::new(&cq) };
+        let config = QpConfig::new(&cq).max_send_sge(2).max_recv_sge(2);
         let [a, b] = [(); 2].map(|()| pd.create_qp_of(&config).unwrap());
         Self { pd, cq, a, b }
     }
@@ -219,9 +219,9 @@ fn datagrams_go_where_their_address_handle_says() {
 fn a_shared_receive_queue_feeds_queue_pairs_and_tells_when_it_is_low() {
     let context = fake::open();
     let (pd, cq) = (context.alloc_pd(), context.create_cq(64).unwrap());
-    let srq = pd.create_srq(&SrqConfig { context: 77, ..SrqConfig::new(8) }).unwrap();
+    let srq = pd.create_srq(&SrqConfig::new(8).context(77)).unwrap();
     let a = pd.create_qp(&QpConfig::new(&cq)).unwrap();
-    let b = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) }).unwrap();
+    let b = pd.create_qp(&QpConfig::new(&cq).srq(&srq)).unwrap();
     let [here, there] = [&a, &b].map(|qp| qp.address().unwrap());
     a.connect(there).unwrap();
     b.connect(here).unwrap();
@@ -262,7 +262,7 @@ fn a_shared_receive_queue_feeds_queue_pairs_and_tells_when_it_is_low() {
 fn an_armed_queue_wakes_its_channel() {
     let context = fake::open();
     let channel = context.create_comp_channel().unwrap();
-    let config = CqConfig { channel: Some(&channel), context: 5, ..CqConfig::new(64) };
+    let config = CqConfig::new(64).channel(&channel).context(5);
     let (pd, cq) = (context.alloc_pd(), context.create_cq_with(&config).unwrap());
     let quiet = context.create_cq(64).unwrap();
     let a = pd.create_qp(&QpConfig::new(&quiet)).unwrap();
@@ -386,10 +386,10 @@ fn mistakes_are_errors_before_anything_is_queued() {
     assert_eq!(refused.error, PostError::ForeignMemory);
 
     let most = context.query_device().max_sge;
-    let config = QpConfig { max_send_sge: most + 1, ..QpConfig::new(&pair.cq) };
+    let config = QpConfig::new(&pair.cq).max_send_sge(most + 1);
     assert!(matches!(pair.pd.create_qp(&config), Err(CreateError::OutOfRange { .. })));
     if fake::is_double() {
-        let config = QpConfig { max_inline: 129, ..QpConfig::new(&pair.cq) };
+        let config = QpConfig::new(&pair.cq).max_inline(129);
         let error = pair.pd.create_qp(&config).unwrap_err().to_string();
         assert!(error.starts_with("fake0 refused a queue pair of 128"), "{error}");
         let mut b = pair.b.address().unwrap();
@@ -405,7 +405,7 @@ fn what_the_device_lacks_is_an_error_that_names_it() {
     let context = fake::open();
     let name = fake::name();
     let (pd, cq) = (context.alloc_pd(), context.create_cq(4).unwrap());
-    let config = CqConfig { timestamps: Timestamps::Monotonic, ..CqConfig::new(4) };
+    let config = CqConfig::new(4).timestamps(Timestamps::Monotonic);
     let errors = [
         pd.alloc_mw(MwKind::Type1).unwrap_err().to_string(),
         pd.null_mr().unwrap_err().to_string(),

@@ -39,7 +39,7 @@ impl Field {
     /// The smallest queue pair that can exchange a message.
     pub(crate) fn config(&self) -> QpConfig<'_> {
         let usual = QpConfig::new(&self.cq);
-        QpConfig { max_send_wr: 1, max_recv_wr: 1, max_inline: 0, ..usual }
+        usual.max_send_wr(1).max_recv_wr(1).max_inline(0)
     }
 
     /// Makes and connects `count` queue pairs more.

@@ -63,7 +63,7 @@ impl Side {
 
     fn made(context: Context, qkey: Qkey, block_self_multicast: bool) -> Self {
         let (pd, cq) = (context.alloc_pd(), context.create_cq(256).expect("a queue"));
-        let config = QpConfig { block_self_multicast, ..QpConfig::new(&cq) };
+        let config = QpConfig::new(&cq).block_self_multicast(block_self_multicast);
         let qp = pd.create_qp_of::<Ud>(&config).expect("a queue pair");
         qp.activate(qkey).expect("ready");
         Self { context, pd, cq, qp }
@@ -114,7 +114,7 @@ impl Side {
 #[test]
 fn a_device_that_leaves_the_address_takes_no_datagram_along() {
     over_udp("datagram::a_device_that_leaves_the_address_takes_no_datagram_along", || {
-        let config = ContextConfig { path: Some(PathChoice::Udp), exclusive: true };
+        let config = ContextConfig::default().path(PathChoice::Udp).exclusive(true);
         let open = || Side::of(Context::open_with("soft_lo", &config).expect("a device"), QKEY);
         let a = open();
         for _ in 0..60 {
@@ -383,7 +383,7 @@ fn datagrams_are_received_from_a_shared_queue_and_streams_of_them_arrive_in_orde
     let context = &other.context;
     let (pd, cq) = (context.alloc_pd(), context.create_cq(256).expect("a queue"));
     let srq = pd.create_srq(&SrqConfig::new(64)).expect("a queue");
-    let config = QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) };
+    let config = QpConfig::new(&cq).srq(&srq);
     let b = pd.create_qp_of::<Ud>(&config).expect("a queue pair");
     b.activate(QKEY).expect("ready");
     let ah = a.ah(1);

@@ -200,7 +200,7 @@ fn a_label_longer_than_20_bits_is_refused_before_anything_changes() {
         let a = Side::new(QKEY);
         let gid = a.qp.address_at(0).expect("an address").gid;
         let most = Marks::FLOW_LABEL_MAX;
-        let attr = AhAttr { flow_label: most + 1, ..AhAttr::new(gid).gid_index(0) };
+        let attr = AhAttr::new(gid).gid_index(0).flow_label(most + 1);
         let refused = a.pd.create_ah(&attr).expect_err("too long").to_string();
         assert_eq!(refused, "flow_label = 1048576, but it must be from 0 to 1048575");
         let setup = Setup { gid_index: 0, ..Setup::default() };
@@ -222,7 +222,7 @@ fn messages_to_a_group_pass_no_router_unless_they_may() {
         let side = Side::new(QKEY);
         side.qp.attach_mcast(group).expect("attached");
         for (asked, shown) in [(0, 1), (1, 1), (2, 2), (64, 64)] {
-            let attr = AhAttr { hop_limit: asked, traffic_class: 0x48, ..AhAttr::new(group) };
+            let attr = AhAttr::new(group).hop_limit(asked).traffic_class(0x48);
             let ah = side.pd.create_ah(&attr).expect("a way");
             side.recv(1);
             let work = Work::send_to(side.buffer(&[1]), &ah, Qpn::MULTICAST, QKEY);

@@ -183,7 +183,7 @@ impl Servant {
     fn new() -> Self {
         let context = Context::open("soft_lo").expect("the loopback device");
         let channel = context.create_comp_channel().expect("a channel");
-        let config = CqConfig { channel: Some(&channel), ..CqConfig::new(1024) };
+        let config = CqConfig::new(1024).channel(&channel);
         let cq = context.create_cq_with(&config).expect("a queue");
         let events = context.async_events().expect("events");
         let pd = context.alloc_pd();

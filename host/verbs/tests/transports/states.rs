@@ -15,36 +15,27 @@ on_every_path! {
 
 /// From any state, over the software device: the steps of a reliable connection by hand.
 fn init() -> Modify {
-    Modify {
-        pkey_index: Some(0),
-        port: Some(1),
-        access: Some(Access::ALL),
-        ..Modify::to(QpState::Init)
-    }
+    Modify::to(QpState::Init).pkey_index(0).port(1).access(Access::ALL)
 }
 
 fn rtr(peer: &Qp<Rc>) -> Modify {
     let peer = peer.address().expect("an address");
-    Modify {
-        ah: Some(AhAttr::new(peer.gid)),
-        path_mtu: Some(PathMtu::B1024),
-        remote: Some(peer.qpn),
-        rq_psn: Some(peer.psn),
-        max_dest_rd_atomic: Some(4),
-        min_rnr_timer: Some(RnrTimer::new(1)),
-        ..Modify::to(QpState::Rtr)
-    }
+    Modify::to(QpState::Rtr)
+        .ah(AhAttr::new(peer.gid))
+        .path_mtu(PathMtu::B1024)
+        .remote(peer.qpn)
+        .rq_psn(peer.psn)
+        .max_dest_rd_atomic(4)
+        .min_rnr_timer(RnrTimer::new(1))
 }
 
 fn rts(own: &Qp<Rc>) -> Modify {
-    Modify {
-        sq_psn: Some(own.first_psn()),
-        timeout: adverb_verbs::AckTimeout::from_exponent(14).ok(),
-        retry_count: RetryCount::new(7),
-        rnr_retry: RnrRetry::new(7),
-        max_rd_atomic: Some(4),
-        ..Modify::to(QpState::Rts)
-    }
+    Modify::to(QpState::Rts)
+        .sq_psn(own.first_psn())
+        .timeout(adverb_verbs::AckTimeout::from_exponent(14).ok())
+        .retry_count(RetryCount::new(7))
+        .rnr_retry(RnrRetry::new(7))
+        .max_rd_atomic(4)
 }
 
 /// Goal: the table of states as people print it, cell by cell, through the device.
@@ -140,7 +131,7 @@ fn draining_says_when_everything_that_had_begun_has_ended() {
         pair.context.drive();
         b.qp.counters().rcvd_pkts > 0
     });
-    let drain = Modify { notify_drained: Some(true), ..Modify::to(QpState::Sqd) };
+    let drain = Modify::to(QpState::Sqd).notify_drained(true);
     a.qp.modify(&drain).expect("SQD");
     a.qp.post(Work::send(a.buffer(b"other")).wr_id(2)).expect("room");
     assert!(a.qp.query().draining);
@@ -156,7 +147,7 @@ fn draining_says_when_everything_that_had_begun_has_ended() {
     assert!(!a.qp.query().draining);
     assert!(a.is_quiet());
     b.qp.post(Work::recv(b.buffer(&[0; 5]))).expect("room");
-    let again = Modify { min_rnr_timer: Some(RnrTimer::new(3)), ..Modify::to(QpState::Rts) };
+    let again = Modify::to(QpState::Rts).min_rnr_timer(RnrTimer::new(3));
     a.qp.modify(&again).expect("RTS");
     assert_eq!(a.wait().ok().expect("sent").wc.wr_id, 2);
     assert_eq!(a.qp.query().min_rnr_timer, RnrTimer::new(3));
@@ -210,30 +201,27 @@ fn what_is_asked_wrongly_is_named_and_changes_nothing() {
     };
     says(&Modify::to(QpState::Rts), "a queue pair in RESET cannot go to RTS");
     says(
-        &Modify { qkey: Some(Qkey(1)), pkey_index: None, ..init() },
+        &init().qkey(Qkey(1)).pkey_index(None),
         "a queue pair (RC) on its way from RESET to INIT needs pkey_index and takes no qkey",
     );
-    says(&Modify { pkey_index: Some(1), ..init() }, "pkey_index = 1, but it must be from 0 to 0");
-    says(&Modify { port: Some(2), ..init() }, "port_num = 2, but it must be from 1 to 1");
+    says(&init().pkey_index(1), "pkey_index = 1, but it must be from 0 to 0");
+    says(&init().port(2), "port_num = 2, but it must be from 1 to 1");
     qp.modify(&init()).expect("INIT");
+    says(&rtr(&b.qp).current(QpState::Rtr), "the queue pair is in INIT, not in RTR");
     says(
-        &Modify { current: Some(QpState::Rtr), ..rtr(&b.qp) },
-        "the queue pair is in INIT, not in RTR",
-    );
-    says(
-        &Modify { ah: None, path_mtu: None, ..rtr(&b.qp) },
+        &rtr(&b.qp).ah(None).path_mtu(None),
         "a queue pair (RC) on its way from INIT to RTR needs ah_attr, path_mtu",
     );
     let far = rtr(&b.qp).ah.expect("an address").gid_index(99);
-    let error = qp.modify(&Modify { ah: Some(far), ..rtr(&b.qp) }).expect_err("no such place");
+    let error = qp.modify(&rtr(&b.qp).ah(far)).expect_err("no such place");
     assert!(matches!(error, ConnectError::NoSuchGid { index: 99 }));
     says(
-        &Modify { max_dest_rd_atomic: Some(129), ..rtr(&b.qp) },
+        &rtr(&b.qp).max_dest_rd_atomic(129),
         "max_dest_rd_atomic = 129, but it must be from 0 to 128",
     );
     qp.modify(&rtr(&b.qp)).expect("RTR");
     says(
-        &Modify { timeout: None, retry_count: None, ..rts(qp) },
+        &rts(qp).timeout(None).retry_count(None),
         "a queue pair (RC) on its way from RTR to RTS needs timeout, retry_cnt",
     );
 }
@@ -258,17 +246,12 @@ fn a_query_returns_what_was_set() {
 
     let cq = a.cq.clone();
     let ud = a.pd.create_qp_of::<Ud>(&QpConfig::new(&cq)).expect("a queue pair");
-    let init = Modify {
-        pkey_index: Some(0),
-        port: Some(1),
-        qkey: Some(Qkey(5)),
-        ..Modify::to(QpState::Init)
-    };
+    let init = Modify::to(QpState::Init).pkey_index(0).port(1).qkey(Qkey(5));
     ud.modify(&init).expect("INIT");
     ud.modify(&Modify::to(QpState::Rtr)).expect("RTR");
     let sq_psn = Some(Psn::new(9));
-    ud.modify(&Modify { sq_psn, ..Modify::to(QpState::Rts) }).expect("RTS");
-    ud.modify(&Modify { qkey: Some(Qkey(6)), ..Modify::default() }).expect("another key");
+    ud.modify(&Modify::to(QpState::Rts).sq_psn(sq_psn)).expect("RTS");
+    ud.modify(&Modify::default().qkey(Qkey(6))).expect("another key");
     let attr = ud.query();
     assert_eq!((attr.qkey, attr.sq_psn, attr.remote), (Qkey(6), Psn::new(9), None));
 }

@@ -132,7 +132,7 @@ fn a_process_that_sleeps_answers_too() {
     alone("counters::a_process_that_sleeps_answers_too", || {
         let context = Context::open("soft_lo").expect("the loopback device");
         let channel = context.create_comp_channel().expect("a channel");
-        let config = CqConfig { channel: Some(&channel), ..CqConfig::new(16) };
+        let config = CqConfig::new(16).channel(&channel);
         let cq = context.create_cq_with(&config).expect("a completion queue");
         let setup = Setup::default();
         let (pd, peer) = (context.alloc_pd(), setup.side(&context));

@@ -366,7 +366,7 @@ fn strangers_do_not_keep_sleepers_awake() {
         for by_descriptor in [false, true] {
             let context = Context::open("soft_lo").expect("the loopback device");
             let channel = context.create_comp_channel().expect("a channel");
-            let config = CqConfig { channel: Some(&channel), ..CqConfig::new(16) };
+            let config = CqConfig::new(16).channel(&channel);
             let cq = context.create_cq_with(&config).expect("a completion queue");
             cq.req_notify(false).expect("it has a channel");
             let sleep = || {

@@ -94,14 +94,12 @@ impl Setup {
     }
 
     pub(crate) fn qp(&self, pd: &Pd, cq: &Cq) -> Qp<Rc> {
-        let config = QpConfig {
-            max_send_wr: self.wr,
-            max_recv_wr: self.wr,
-            max_send_sge: self.sge,
-            max_recv_sge: self.sge,
-            max_inline: self.inline,
-            ..QpConfig::new(cq)
-        };
+        let config = QpConfig::new(cq)
+            .max_send_wr(self.wr)
+            .max_recv_wr(self.wr)
+            .max_send_sge(self.sge)
+            .max_recv_sge(self.sge)
+            .max_inline(self.inline);
         pd.create_qp(&config).expect("a queue pair")
     }
 

@@ -49,7 +49,7 @@ impl Path {
             Self::Ring => PathChoice::Ring,
             Self::Udp => PathChoice::Udp,
         };
-        let config = ContextConfig { path: Some(choice), ..only_memory() };
+        let config = only_memory().path(choice);
         Context::open_with("soft_lo", &config).expect("the loopback device")
     }
 
@@ -88,7 +88,7 @@ impl Path {
 
 /// Of a device of one's own that uses memory or nothing.
 pub(crate) fn only_memory() -> ContextConfig {
-    ContextConfig { path: Some(PathChoice::SharedMemory), exclusive: true }
+    ContextConfig::default().path(PathChoice::SharedMemory).exclusive(true)
 }
 
 /// Makes a test for each path of functions that take one.

@@ -290,7 +290,7 @@ fn the_last_shared_receive_ends_before_its_queue_pair_says_so() {
         let events = context.async_events().expect("events");
         let (pd, cq) = (context.alloc_pd(), context.create_cq(16).expect("a completion queue"));
         let srq = pd.create_srq(&SrqConfig::new(8)).expect("a shared receive queue");
-        let config = QpConfig { srq: Some(&srq), context: 77, ..QpConfig::new(&cq) };
+        let config = QpConfig::new(&cq).srq(&srq).context(77);
         let qp = pd.create_qp(&config).expect("a queue pair");
         let scene = Scene::with(&setup, context, Side { pd, cq, qp });
         let side = &scene.side;
@@ -330,7 +330,7 @@ fn leave_in_the_middle(by_reset: bool) {
     let context = Context::open("soft_lo").expect("the loopback device");
     let (pd, cq) = (context.alloc_pd(), context.create_cq(16).expect("a completion queue"));
     let srq = pd.create_srq(&SrqConfig::new(1)).expect("a shared receive queue");
-    let qp = pd.create_qp(&QpConfig { srq: Some(&srq), ..QpConfig::new(&cq) });
+    let qp = pd.create_qp(&QpConfig::new(&cq).srq(&srq));
     let side = Side { pd, cq, qp: qp.expect("a queue pair") };
     let scene = Scene::with(&setup, context, side);
     srq.post(Work::recv(scene.side.buffer(&[0; 1024])).wr_id(WR_ID)).expect("room");

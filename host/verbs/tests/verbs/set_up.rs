@@ -35,13 +35,13 @@ fn capacities_out_of_range_are_named_with_their_bounds() {
     let usual = QpConfig::new(&cq);
     let (wr, sge, inline) = (QpLimits::WR_MAX, QpLimits::SGE_MAX, QpLimits::INLINE_MAX);
     let cases = [
-        ("max_send_wr", QpConfig { max_send_wr: 0, ..usual.clone() }, (1, wr)),
-        ("max_send_wr", QpConfig { max_send_wr: wr + 1, ..usual.clone() }, (1, wr)),
-        ("max_recv_wr", QpConfig { max_recv_wr: wr + 1, ..usual.clone() }, (0, wr)),
-        ("max_send_sge", QpConfig { max_send_sge: 0, ..usual.clone() }, (1, sge)),
-        ("max_send_sge", QpConfig { max_send_sge: sge + 1, ..usual.clone() }, (1, sge)),
-        ("max_recv_sge", QpConfig { max_recv_sge: 0, ..usual.clone() }, (1, sge)),
-        ("max_inline", QpConfig { max_inline: inline + 1, ..usual.clone() }, (0, inline)),
+        ("max_send_wr", usual.clone().max_send_wr(0), (1, wr)),
+        ("max_send_wr", usual.clone().max_send_wr(wr + 1), (1, wr)),
+        ("max_recv_wr", usual.clone().max_recv_wr(wr + 1), (0, wr)),
+        ("max_send_sge", usual.clone().max_send_sge(0), (1, sge)),
+        ("max_send_sge", usual.clone().max_send_sge(sge + 1), (1, sge)),
+        ("max_recv_sge", usual.clone().max_recv_sge(0), (1, sge)),
+        ("max_inline", usual.clone().max_inline(inline + 1), (0, inline)),
     ];
     for (name, config, bounds) in cases {
         let error = pd.create_qp(&config).expect_err(name);
@@ -183,16 +183,11 @@ fn the_port_has_one_partition_and_queue_pairs_can_be_in_no_other() {
     assert_eq!((context.pkey(), context.query_port().pkey_tbl_len), (Pkey::DEFAULT, 1));
     let (pd, cq) = (context.alloc_pd(), context.create_cq(1).expect("a queue"));
     let qp = pd.create_qp(&QpConfig::new(&cq)).expect("a queue pair");
-    let init = Modify {
-        pkey_index: Some(1),
-        port: Some(1),
-        access: Some(Access::NONE),
-        ..Modify::to(QpState::Init)
-    };
+    let init = Modify::to(QpState::Init).pkey_index(1).port(1).access(Access::NONE);
     let refused = qp.modify(&init).expect_err("there is no second");
     assert!(refused.to_string().contains("pkey_index = 1"), "{refused}");
     assert_eq!(qp.state(), QpState::Reset);
-    qp.modify(&Modify { pkey_index: Some(0), ..init }).expect("the first");
+    qp.modify(&init.pkey_index(0)).expect("the first");
 }
 
 #[test]
