@@ -12,7 +12,7 @@ use adverb_tcpip::Time;
 use adverb_tcpip::ethernet::Mac;
 use adverb_tcpip::frame::{Checksums, Frame};
 use adverb_tcpip::icmp::{IcmpError, Report};
-use adverb_tcpip::stack::{ConnectionId, Outcome, Stack, Transmit};
+use adverb_tcpip::stack::{ConnectionId, Event, Later, Outcome, Stack, Taken, Transmit};
 use adverb_tcpip::tcp::{Config, Connection, Piece};
 use adverb_xdp::Socket;
 use adverb_xdp::socket::Incoming;
@@ -29,6 +29,8 @@ pub struct Netstack {
     incoming: Vec<Incoming>,
     link: Link,
     tcp: Stack<Vec<u8>>,
+    /// What is left to be taken of the last segment.
+    later: Option<Later>,
     udp: Datagrams,
     index: u32,
     interface: Interface,
@@ -143,6 +145,7 @@ impl Netstack {
             incoming,
             link: Link::new(outgoing, Hops::new(index, routes), Mac(mac)),
             tcp: Stack::new(limits.connections_max, [random::number(), random::number()]),
+            later: None,
             udp: Datagrams::default(),
             index,
             interface,
@@ -156,8 +159,42 @@ impl Netstack {
     }
 
     /// The connections.
-    pub const fn tcp(&mut self) -> &mut Stack<Vec<u8>> {
+    pub fn tcp(&mut self) -> &mut Stack<Vec<u8>> {
+        self.catch_up();
         &mut self.tcp
+    }
+
+    /// How many connections there are, in whatever state.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.tcp.len()
+    }
+
+    /// What [`Stack::poll_event`] has to tell of what has been taken by now.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.tcp.poll_event()
+    }
+
+    /// Lets a program call its connection, as [`Stack::with`] does, for [`Connection::send`] and what changes nothing: that has
+    /// precedence over what the last segment says of our stream, if that has just come.
+    pub fn with_sender<R>(
+        &mut self,
+        id: ConnectionId,
+        now: Time,
+        call: impl FnOnce(&mut Connection<Vec<u8>>) -> R,
+    ) -> Option<R> {
+        if self.later.as_ref().is_some_and(|later| later.came().plus(LATER) <= now) {
+            self.catch_up();
+        }
+        self.tcp.with(id, call)
+    }
+
+    /// Takes what is left of the last segment.
+    #[inline]
+    fn catch_up(&mut self) {
+        if let Some(later) = self.later.take() {
+            self.tcp.on_later(&later);
+        }
     }
 
     /// The UDP sockets.
@@ -213,7 +250,7 @@ impl Netstack {
     /// Gives a connection bytes to send, and says how many it takes: 0 if there is no room; `None` if it is gone. They
     /// leave with the next step.
     pub fn send(&mut self, id: ConnectionId, bytes: &[u8], now: Time) -> Option<usize> {
-        self.tcp.with(id, |connection| write(connection, bytes, now))
+        self.tcp().with(id, |connection| write(connection, bytes, now))
     }
 
     /// Sends a datagram with the next flush, or before.
@@ -259,6 +296,7 @@ impl Netstack {
     pub fn is_due(&self) -> bool {
         self.link.written() > 0
             || self.incoming.iter().any(Incoming::has_any)
+            || self.later.is_some()
             || self.tcp.is_ready()
     }
 
@@ -289,13 +327,18 @@ impl Netstack {
     }
 
     /// The same. `read` may give a connection's next bytes to its program, where nothing else waits for that: it says whether
-    /// the program has all of them, of which the stack tells nothing then.
+    /// the program has all of them, of which the stack tells nothing then. What else the last of such segments says may be
+    /// left to the next step, or the next call of [`Netstack::tcp`] or [`Netstack::send_out`].
     pub fn take_in_by(&mut self, now: Time, read: impl FnMut(ConnectionId, &[u8]) -> bool) -> bool {
         if now >= self.look_at {
             self.look(now);
         }
+        self.catch_up();
         let received = self.receive(now, read);
-        self.tcp.on_time(now);
+        if self.tcp.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.catch_up();
+            self.tcp.on_time(now);
+        }
         self.link.release(now);
         let lost = self.link.take_lost();
         self.counters.lost += u64::try_from(lost).unwrap_or(0);
@@ -304,6 +347,7 @@ impl Netstack {
 
     /// The second half: sends what there is to send, up to a bound, with a later flush; says whether there was anything.
     pub fn send_out(&mut self, now: Time) -> bool {
+        self.catch_up();
         self.transmit(now, Stack::is_ready) > 0
     }
 
@@ -317,18 +361,18 @@ impl Netstack {
     #[must_use]
     pub fn next_deadline(&self, now: Time) -> Option<Time> {
         // A segment for which there was no room has no other time.
-        let unsent = self.tcp.is_ready().then(|| now.plus(AGAIN));
+        let unsent = (self.tcp.is_ready() || self.later.is_some()).then(|| now.plus(AGAIN));
         let deadlines = [self.tcp.next_deadline(), self.link.next_deadline(now), unsent];
         deadlines.into_iter().flatten().min()
     }
 
     fn receive(&mut self, now: Time, mut read: impl FnMut(ConnectionId, &[u8]) -> bool) -> usize {
-        let Self { incoming, tcp, udp, counters, limits, leaves_strangers, .. } = self;
+        let Self { incoming, tcp, later, udp, counters, limits, leaves_strangers, .. } = self;
         let refuses = !*leaves_strangers;
         let mut received = 0;
         for incoming in incoming {
             received += incoming.receive(limits.frames_each, |bytes| {
-                take(bytes, tcp, udp, counters, refuses, now, &mut read);
+                take(bytes, (&mut *tcp, &mut *later), udp, counters, refuses, now, &mut read);
                 ControlFlow::Continue(())
             });
         }
@@ -401,18 +445,28 @@ fn emit<'a>(
 /// only what is claimed.
 fn take(
     bytes: &[u8],
-    tcp: &mut Stack<Vec<u8>>,
+    (tcp, later): (&mut Stack<Vec<u8>>, &mut Option<Later>),
     udp: &mut Datagrams,
     counters: &mut Counters,
     refuses: bool,
     now: Time,
     read: &mut impl FnMut(ConnectionId, &[u8]) -> bool,
 ) {
+    if let Some(later) = later.take() {
+        tcp.on_later(&later);
+    }
     let known = match Frame::parse(bytes, Checksums::Complete) {
         Ok(Frame::Tcp { tuple, header, payload }) => {
             let payload = bytes.get(payload).unwrap_or_default();
             let len = payload.len();
-            if len > 0 && tcp.on_expected(&tuple, &header, len, now, |id| read(id, payload)) {
+            if len > 0
+                && let Some(taken) =
+                    tcp.on_expected(&tuple, &header, len, now, |id| read(id, payload))
+            {
+                *later = match taken {
+                    Taken::Later(left) => Some(left),
+                    Taken::Whole => None,
+                };
                 return;
             }
             let outcome = tcp.on_segment(tuple, &header, Piece::whole(payload.to_vec()), now);
@@ -457,4 +511,6 @@ fn find(index: u32) -> io::Result<Interface> {
 const CHUNK_BYTES: usize = 64 << 10;
 pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 const PROTOCOL_TCP: u8 = 6;
+/// For how long what a program sends has precedence over what came before.
+const LATER: Duration = Duration::from_millis(1);
 const LOOKS_EVERY: Duration = Duration::from_millis(20);

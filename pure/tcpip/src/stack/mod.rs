@@ -24,7 +24,7 @@ use self::slots::{Slot, Slots};
 use self::table::{Table, words};
 use crate::icmp::IcmpError;
 use crate::tcp::{
-    Config, Connection, Departure, Events, Flags, Handover, Names, Piece, Seq, State, Tcp,
+    Answer, Config, Connection, Departure, Events, Flags, Handover, Names, Piece, Seq, State, Tcp,
 };
 use crate::time::Time;
 use crate::tuple::Tuple;
@@ -76,6 +76,32 @@ pub enum Outcome {
     Taken,
     /// There is neither. Something else may know it; [`Stack::refuse_unknown`] sends the reset if nothing does.
     Unknown,
+}
+
+/// How much of a segment has been taken whose payload the program has.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub enum Taken {
+    /// All of it.
+    Whole,
+    /// What it says of our stream is left.
+    Later(Later),
+}
+
+/// What a segment says of our stream, and that is to be taken by [`Stack::on_later`] before anything else is done but
+/// [`Connection::send`] and [`Stack::poll_transmit`].
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Later {
+    id: ConnectionId,
+    answer: Answer,
+}
+
+impl Later {
+    /// When it came.
+    pub const fn came(&self) -> Time {
+        self.answer.came()
+    }
 }
 
 /// Error of a program's call.
@@ -330,7 +356,7 @@ impl<B: AsRef<[u8]>> Stack<B> {
     }
 
     /// The same of a segment whose payload is the next that a program reads, if it is of that kind: `read` gives it to the
-    /// program, and says whether that has all of it. Says whether the segment was taken; if not, nothing has happened.
+    /// program, and says whether that has all of it. `None`: the segment was not taken, and nothing has happened.
     #[inline]
     pub fn on_expected(
         &mut self,
@@ -339,19 +365,32 @@ impl<B: AsRef<[u8]>> Stack<B> {
         payload_bytes: usize,
         now: Time,
         read: impl FnOnce(ConnectionId) -> bool,
-    ) -> bool {
-        let Some(slot) = self.table.find(tuple) else { return false };
+    ) -> Option<Taken> {
+        let slot = self.table.find(tuple)?;
         let id = self.slots.id(slot);
-        let Some(entry) = self.slots.get_mut(slot).filter(|entry| entry.listener.is_none()) else {
-            return false;
-        };
-        if !entry.connection.expects(header, payload_bytes, now) || !read(id) {
-            return false;
+        let entry = self.slots.get_mut(slot).filter(|entry| entry.listener.is_none())?;
+        let connection = &mut entry.connection;
+        if !connection.expects(header, payload_bytes, now) || !read(id) {
+            return None;
         }
         self.counters.segments += 1;
-        entry.connection.take_expected(header, payload_bytes, now);
+        let answer = connection.take_payload(header, payload_bytes, now);
+        if connection.may_answer_later(&answer) {
+            return Some(Taken::Later(Later { id, answer }));
+        }
+        connection.take_answer(&answer);
         self.refresh(slot);
-        true
+        Some(Taken::Whole)
+    }
+
+    /// Takes the rest of a segment, which is due by now.
+    pub fn on_later(&mut self, Later { id, answer }: &Later) {
+        if self.slots.find(*id).is_some()
+            && let Some(entry) = self.slots.get_mut(id.slot)
+        {
+            entry.connection.take_answer(answer);
+            self.refresh(id.slot);
+        }
     }
 
     /// Answers a segment that nothing knows with a reset, unless it is one itself.

@@ -138,6 +138,54 @@ fn what_has_nothing_to_send_can_wait_and_what_has_does_not() {
     assert!(stack.is_urgent(now));
 }
 
+/// Goal: an answer leaves before the rest of the segment that it answers is taken, and that rest is not forgotten; of a
+/// connection that is gone it says nothing.
+#[test]
+fn an_answer_leaves_before_the_rest_of_what_it_answers_is_taken() {
+    let mut world = World::new(10, listen());
+    let client = world.connect(1, 1000);
+    world.carry();
+    let ids = [world.accept().unwrap(), client];
+    let now = world.now;
+    let send = |stack: &mut Stack<Bytes>, id| {
+        let call = |connection: &mut Connection<Bytes>| {
+            connection.set_no_delay(true);
+            connection.send(vec![1], now).unwrap();
+        };
+        stack.with(id, call).unwrap();
+        let transmit = stack.poll_transmit(now).unwrap();
+        (transmit.tuple.reversed(), transmit.header)
+    };
+    let mut segment = send(&mut world.stacks[1], client);
+    let mut laters = 0;
+    for turn in 0..60 {
+        let (stack, id) = (&mut world.stacks[turn % 2], ids[turn % 2]);
+        let mut has_read = false;
+        let taken = stack.on_expected(&segment.0, &segment.1, 1, now, |of| {
+            has_read = of == id;
+            true
+        });
+        assert!(has_read);
+        segment = send(stack, id);
+        let unacknowledged = stack.get(id).unwrap().unacknowledged_bytes();
+        if let Some(Taken::Later(later)) = taken {
+            assert_eq!(unacknowledged, 2);
+            stack.on_later(&later);
+            laters += 1;
+        }
+        assert!(stack.is_ready());
+        assert_eq!(stack.get(id).unwrap().unacknowledged_bytes(), 1);
+        while stack.poll_transmit(now).is_some() {}
+    }
+    assert!(laters > 20, "{laters}");
+    let (stack, id) = (&mut world.stacks[0], ids[0]);
+    let taken = stack.on_expected(&segment.0, &segment.1, 1, now, |_| true);
+    let Some(Taken::Later(later)) = taken else { panic!("{taken:?}") };
+    stack.let_go(id);
+    stack.on_later(&later);
+    assert_eq!((stack.get(id).is_none(), stack.is_ready()), (true, false));
+}
+
 fn syn_of(tuple: Tuple) -> Tcp {
     let mut stranger: Stack<Bytes> = Stack::new(1, [1, 1]);
     stranger.connect(tuple.reversed(), &Config::default(), Time::ZERO).unwrap();

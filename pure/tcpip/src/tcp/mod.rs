@@ -38,6 +38,7 @@ mod state;
 pub use self::config::{Algorithm, Config, KeepAlive};
 pub use self::connection::{Connection, Names};
 pub use self::departure::Departure;
+pub use self::expected::Answer;
 pub use self::handover::{Handover, Unsent};
 pub use self::header::{Flags, Tcp};
 pub use self::options::{Options, SackBlocks, TimeStamps};

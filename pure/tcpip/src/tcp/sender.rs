@@ -638,9 +638,14 @@ impl<B: AsRef<[u8]>> Sender<B> {
         self.timers.retransmit = Some(now.plus(self.trip.timeout()));
     }
 
+    /// Nothing has left for so long that the network may have changed: RFC 5681 §4.1.
+    pub(super) fn is_idle(&self, now: Time) -> bool {
+        now.since(self.last_sent) > self.trip.timeout()
+    }
+
     /// Hands over bytes to be sent.
     pub(super) fn push(&mut self, piece: Piece<B>, now: Time) {
-        if self.board.is_empty() && now.since(self.last_sent) > self.trip.timeout() {
+        if self.board.is_empty() && self.is_idle(now) {
             self.congestion.on_idle(now);
         }
         self.outbox.push(piece);

@@ -217,7 +217,7 @@ impl Carrier {
         let mut is_busy = net.take_in_by(time(now_ns), |id, bytes| {
             carried.get_mut(&id).is_some_and(|one| one.put_short(bytes))
         });
-        while let Some(event) = self.net.tcp().poll_event() {
+        while let Some(event) = self.net.poll_event() {
             is_busy = true;
             match event {
                 Event::Connection(id, _) => self.serve(id, now_ns),
@@ -229,7 +229,7 @@ impl Carrier {
 
     /// Lets go of what its programs have closed and the stack has forgotten.
     fn let_go(&mut self) {
-        while self.carried.len() > self.net.tcp().len() {
+        while self.carried.len() > self.net.connections() {
             let Self { closing, net, .. } = self;
             let Some(id) = closing.take(|id| net.tcp().get(id).is_none()) else { return };
             self.finish(id);
@@ -281,7 +281,7 @@ impl Carrier {
         if one.habits.holds || one.segment.incoming(one.me).direction.has_bytes() {
             return false;
         }
-        let sent = net.tcp().with(id, |connection| {
+        let sent = net.with_sender(id, time(now_ns), |connection| {
             if connection.send_room() < u64::try_from(len).unwrap_or(u64::MAX) {
                 return false;
             }
