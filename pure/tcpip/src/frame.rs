@@ -81,10 +81,42 @@ impl Frame {
     /// [`Refused`] says whose it is instead.
     #[inline]
     pub fn parse(frame: &[u8], checksums: Checksums) -> Result<Self, Refused> {
-        match Self::parse_usual(frame, checksums) {
+        let usual = Self::parse_usual(frame, checksums);
+        match usual.or_else(|| Self::parse_usual_datagram(frame, checksums)) {
             Some(usual) => Ok(usual),
             None => Self::parse_any(frame, checksums),
         }
+    }
+
+    /// Reads a frame as those of most datagrams are: over IPv4 without options. `None` for all others, and for what may be
+    /// damaged.
+    #[inline]
+    fn parse_usual_datagram(frame: &[u8], checksums: Checksums) -> Option<Self> {
+        let (ethernet, rest) = frame.split_first_chunk::<{ Ethernet::LEN }>()?;
+        let (ip, _) = rest.split_first_chunk::<{ Ipv4::LEN }>()?;
+        let [.., 0x08, 0x00] = ethernet else { return None };
+        let [0x45, _, l0, l1, _, _, 0 | 0x40, 0, _, UDP, _, _, ends @ ..] = *ip else {
+            return None;
+        };
+        let [s0, s1, s2, s3, d0, d1, d2, d3] = ends;
+        let (src, dst) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
+        let (start, len) = (Ethernet::LEN + Ipv4::LEN, u16::from_be_bytes([l0, l1]));
+        let end = Ethernet::LEN + usize::from(len);
+        let carried = Carried {
+            src: IpAddr::V4(src),
+            dst: IpAddr::V4(dst),
+            start,
+            bytes: frame.get(start..end)?,
+            pseudo: checksums.then_check(Sum::pseudo_v4(
+                src,
+                dst,
+                UDP,
+                len.checked_sub(IPV4_BYTES)?,
+            )),
+        };
+        let is_usual =
+            !src.is_multicast() && !src.is_broadcast() && Sum::default().with(ip).finish() == 0;
+        if is_usual { carried.udp().ok() } else { None }
     }
 
     /// Reads a frame as most of a connection's are: a segment over IPv4 without options, with time stamps and no other options
@@ -249,6 +281,7 @@ const fn refused(error: ip::Error) -> Refused {
 
 /// Headers of most segments: time stamps are the only options.
 const USUAL_BYTES: usize = Ethernet::LEN + Ipv4::LEN + Tcp::LEN + 12;
+const IPV4_BYTES: u16 = 20;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;

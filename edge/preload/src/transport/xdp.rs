@@ -62,8 +62,8 @@ struct Parts {
     uplinks: Vec<Arc<Uplink>>,
     queue: Arc<Queue>,
     keys: Guarded<Vec<Claim>>,
-    /// There are some, for looks without the lock.
-    has_keys: AtomicBool,
+    /// The places among the interfaces of those that some are for, a bit each, for looks without the lock.
+    places: AtomicU64,
     domain: c_int,
     ways: Guarded<Ways>,
     /// The kernel is to be asked at each call that finds nothing: the program has been told what it has, or may be.
@@ -323,7 +323,7 @@ impl Frames {
             uplinks,
             queue,
             keys: Guarded::new(Vec::new()),
-            has_keys: AtomicBool::new(false),
+            places: AtomicU64::new(0),
             domain: raw::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET),
             ways: Guarded::new(Ways::default()),
             is_watched: AtomicBool::new(false),
@@ -421,19 +421,23 @@ impl Frames {
             self.parts.uplinks.iter().for_each(|uplink| uplink.drain());
         }
         keys.iter().for_each(|(_, key)| process().leave(key));
+        keys.iter().for_each(|(uplink, _)| uplink.forget_last());
     }
 
     fn change_keys<A>(&self, change: impl FnOnce(&mut Vec<Claim>) -> A) -> A {
-        let Parts { keys, has_keys, .. } = &*self.parts;
+        let Parts { uplinks, keys, places, .. } = &*self.parts;
         keys.with(|keys| {
             let answer = change(keys);
-            has_keys.store(!keys.is_empty(), Ordering::Release);
+            places.store(
+                places_of(uplinks, keys.iter().map(|(uplink, _)| uplink)),
+                Ordering::Release,
+            );
             answer
         })
     }
 
     fn has_keys(&self) -> bool {
-        self.parts.has_keys.load(Ordering::Acquire)
+        self.parts.places.load(Ordering::Acquire) != 0
     }
 
     /// The family of the socket's addresses.
@@ -446,11 +450,17 @@ impl Frames {
         &self.parts.queue
     }
 
-    /// Gives every socket of this process what has come by its interfaces.
+    /// Gives every socket of this process what has come by the interfaces that something comes by for this one.
     #[inline]
     pub(crate) fn look(&self) {
         if !self.generation.is_inherited() {
-            self.parts.uplinks.iter().for_each(|uplink| uplink.look());
+            let Parts { uplinks, places, .. } = &*self.parts;
+            let places = places.load(Ordering::Acquire);
+            for (place, uplink) in uplinks.iter().enumerate() {
+                if places & bit(place) != 0 || uplink.has_unsent() {
+                    uplink.look();
+                }
+            }
         }
     }
 
@@ -577,6 +587,18 @@ impl Frames {
     }
 }
 
+/// The places of some among all, a bit each.
+fn places_of<'a, T: 'a>(all: &[Arc<T>], some: impl Iterator<Item = &'a Arc<T>>) -> u64 {
+    let place = |one| all.iter().position(|other| Arc::ptr_eq(other, one));
+    some.filter_map(place).fold(0, |places, place| places | bit(place))
+}
+
+/// Those behind the last share its bit.
+#[inline]
+fn bit(place: usize) -> u64 {
+    1 << place.min(63)
+}
+
 /// Looks at the rings between the shutting of a gate and a sleep: packets are handed over in batches.
 const LAST_LOOKS: u32 = 64;
 /// How long a frame may take to come that its gate has let through.
@@ -586,3 +608,20 @@ const ACTIVE_NS: u64 = 100_000_000;
 const ACTIVE_SLICE_NS: u64 = 10_000_000;
 /// How late a call that does not wait may learn of what the kernel has got, where nothing watches the socket.
 const KERNEL_EVERY_NS: u64 = 50_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: an interface that something comes by is looked at, however many there are.
+    #[test]
+    fn places_are_those_of_what_is_asked_about() {
+        let all: Vec<_> = (0..70).map(Arc::new).collect();
+        let places =
+            |numbers: &[usize]| places_of(&all, numbers.iter().map(|number| &all[*number]));
+        assert_eq!((places(&[]), places(&[0, 2, 2])), (0, 0b101));
+        assert!((0..70).all(|number| places(&[number]) & bit(number) != 0));
+        assert_eq!(places(&[64]), places(&[69]));
+        assert_eq!(places_of(&all, [Arc::new(1)].iter()), 0);
+    }
+}

@@ -224,29 +224,37 @@ fn an_error_names_the_connection_and_what_it_had_in_flight() {
     assert_eq!((error.tuple.remote, error.tuple.remote_port), (IpAddr::V6(DST6), 2000));
 }
 
-/// Goal: what most segments are is read as by the way of all frames, or left to that.
+/// Goal: what most segments and datagrams are is read as by the way of all frames, or left to that.
 /// Method: every byte of one has every value, with the sum of its IP header as it was and made right, and the frame has every
 /// length.
 #[test]
-fn a_usual_segment_is_read_as_by_the_way_of_all_frames() {
+fn a_usual_frame_is_read_as_by_the_way_of_all_frames() {
     let stamps = crate::tcp::TimeStamps { value: 77, echo: 0x0102_0304 };
     let options = crate::tcp::Options { time_stamps: Some(stamps), ..Default::default() };
     let pieces = || [PAYLOAD].into_iter();
     let len = u16::try_from(Tcp::LEN + 12 + PAYLOAD.len()).unwrap();
     let head = Tcp { options, ..header() }.emit_sum(Sum::pseudo_v4(SRC, DST, TCP, len), pieces());
-    let usual = v4(TCP, &[head.as_slice(), PAYLOAD].concat());
+    read_as_any(&v4(TCP, &[head.as_slice(), PAYLOAD].concat()), Frame::parse_usual);
+    let len = u16::try_from(Udp::LEN + PAYLOAD.len()).unwrap();
+    let mut udp = Udp { src_port: 1000, dst_port: 2000, sum: 0 };
+    udp.sum = Sum::pseudo_v4(SRC, DST, UDP, len).with(&udp.emit(len)).with(PAYLOAD).finish();
+    read_as_any(&v4(UDP, &[&udp.emit(len), PAYLOAD].concat()), Frame::parse_usual_datagram);
+}
+
+/// A frame is read as by the way of all, whatever becomes of it, and mostly by this one.
+fn read_as_any(usual: &[u8], parse: impl Fn(&[u8], Checksums) -> Option<Frame>) {
     let all = [Checksums::Complete, Checksums::Trusted, Checksums::Verified];
     let compare = |frame: &[u8]| {
         for checksums in all {
             assert_eq!(Frame::parse(frame, checksums), Frame::parse_any(frame, checksums));
         }
     };
-    assert!(all.iter().all(|checksums| Frame::parse_usual(&usual, *checksums).is_some()));
+    assert!(all.iter().all(|checksums| parse(usual, *checksums).is_some()));
     let mut read = 0;
     for at in 0..usual.len() {
         compare(&usual[..at]);
         for value in 0..=u8::MAX {
-            let mut frame = usual.clone();
+            let mut frame = usual.to_vec();
             frame[at] = value;
             compare(&frame);
             let (_, packet) = frame.split_at_mut(Ethernet::LEN);
@@ -254,9 +262,9 @@ fn a_usual_segment_is_read_as_by_the_way_of_all_frames() {
             let sum = Sum::default().with(&packet[..Ipv4::LEN]).finish();
             packet[10..12].copy_from_slice(&sum.to_be_bytes());
             compare(&frame);
-            read += usize::from(Frame::parse_usual(&frame, Checksums::Trusted).is_some());
+            read += usize::from(parse(&frame, Checksums::Trusted).is_some());
         }
     }
-    compare(&[usual.as_slice(), &[0; 9]].concat());
-    assert!(read > 10_000, "{read} were usual");
+    compare(&[usual, &[0; 9]].concat());
+    assert!(read > 5000, "{read} were usual");
 }

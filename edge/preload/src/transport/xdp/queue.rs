@@ -26,7 +26,7 @@ pub(crate) struct Queue {
     /// Datagrams so far, and those for which there was no room.
     count: AtomicU64,
     dropped: AtomicU64,
-    /// Frames so far, with those that brought none, modulo two to the power of 32.
+    /// Frames so far, with those that brought none, modulo two to the power of 32. Changed under the lock of those that wait.
     arrived: AtomicU32,
     door: Guarded<Door>,
     /// Whether it is open, for looks without the lock.
@@ -99,20 +99,32 @@ impl Queue {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// A datagram has come.
+    /// A datagram has come, with a frame.
     pub(super) fn push(&self, from: SocketAddr, bytes: &[u8]) {
         self.waiting.with(|waiting| {
             if waiting.bytes > self.limit.load(Ordering::Relaxed) {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
-                return;
+            } else {
+                waiting.bytes += charge(bytes);
+                let mut room = std::mem::take(&mut waiting.spare);
+                room.extend_from_slice(bytes);
+                waiting.datagrams.push_back(Datagram { from, bytes: room });
+                self.len.store(waiting.datagrams.len(), Ordering::Release);
+                self.count.store(self.count().wrapping_add(1), Ordering::Release);
             }
-            waiting.bytes += charge(bytes);
-            let mut room = std::mem::take(&mut waiting.spare);
-            room.extend_from_slice(bytes);
-            waiting.datagrams.push_back(Datagram { from, bytes: room });
-            self.len.store(waiting.datagrams.len(), Ordering::Release);
-            self.count.store(self.count().wrapping_add(1), Ordering::Release);
+            self.count_arrival();
         });
+    }
+
+    /// A frame has come that has brought nothing.
+    pub(super) fn note_arrival(&self) {
+        self.waiting.with(|_| self.count_arrival());
+    }
+
+    /// A frame has come, and what it brought is here. The lock is held: each interface of the socket may have one at the same
+    /// time.
+    fn count_arrival(&self) {
+        self.arrived.store(self.arrived().wrapping_add(1), Ordering::Release);
     }
 
     /// Calls `f` with the first datagram, and takes it out if `f` says so.
@@ -142,11 +154,6 @@ impl Queue {
 
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
-    }
-
-    /// A frame has come, and what it brought is here. Each interface of the socket may note one at the same time.
-    pub(super) fn note_arrival(&self) {
-        self.arrived.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Frames that have come, whatever they brought, modulo two to the power of 32.

@@ -46,9 +46,10 @@ pub(super) struct Process {
     gates: Guarded<Gates>,
     /// There was none for some socket, and it has been said.
     has_refused: AtomicBool,
-    /// Batches of frames that have come; how many had when that was last asked, and when the last of them were new then.
-    came: AtomicU64,
-    came_asked: AtomicU64,
+    /// Counts the entries and ends of queues.
+    queues_version: AtomicU64,
+    /// Frames have come since that was last asked, and when there were any the last time that it was.
+    has_come: AtomicBool,
     came_ns: AtomicU64,
     /// Descriptors of this library's own; 0: none.
     own: [AtomicI32; OWN_MAX],
@@ -101,8 +102,8 @@ impl Default for Process {
             queues: Guarded::new(Queues::default()),
             gates: Guarded::new(Gates::default()),
             has_refused: AtomicBool::new(false),
-            came: AtomicU64::new(0),
-            came_asked: AtomicU64::new(0),
+            queues_version: AtomicU64::new(0),
+            has_come: AtomicBool::new(false),
             came_ns: AtomicU64::new(0),
             own: [const { AtomicI32::new(0) }; OWN_MAX],
         }
@@ -151,6 +152,7 @@ impl Process {
     /// Datagrams that match go to this queue; refused if they go to another.
     pub(super) fn enter(&self, key: Key, queue: &Arc<Queue>) -> bool {
         self.queues.with(|queues| {
+            self.queues_version.fetch_add(1, Ordering::AcqRel);
             queues.last = None;
             match queues.all.entry(key) {
                 Entry::Occupied(_) => false,
@@ -163,7 +165,10 @@ impl Process {
     }
 
     pub(super) fn leave(&self, key: &Key) {
-        drop(self.queues.with(|queues| (queues.last.take(), queues.all.remove(key))));
+        drop(self.queues.with(|queues| {
+            self.queues_version.fetch_add(1, Ordering::AcqRel);
+            (queues.last.take(), queues.all.remove(key))
+        }));
     }
 
     /// A gate for a socket; `None`, which is counted, if others have all of them.
@@ -186,8 +191,7 @@ impl Process {
 
     /// When frames last came, as far as that is asked for now and then: the clock costs as much as a look.
     pub(super) fn came_ns(&self, now_ns: u64) -> u64 {
-        let came = self.came.load(Ordering::Relaxed);
-        if self.came_asked.swap(came, Ordering::Relaxed) != came {
+        if self.has_come.swap(false, Ordering::Relaxed) {
             self.came_ns.store(now_ns, Ordering::Relaxed);
         }
         self.came_ns.load(Ordering::Relaxed)
@@ -219,9 +223,9 @@ impl Process {
         self.own.iter().any(|own| own.compare_exchange(from, to, o, r).is_ok())
     }
 
-    /// Puts the datagram of a frame into the queue of its socket, which counts the frame in any case, as its gate has.
-    #[inline]
-    fn deliver(&self, frame: &[u8], datagram: Option<(Tuple, &[u8])>) {
+    /// Puts the datagram of a frame into the queue of its socket, which counts the frame in any case, as its gate has. Returns
+    /// that queue.
+    fn deliver(&self, frame: &[u8], datagram: Option<(Tuple, &[u8])>) -> Option<Arc<Queue>> {
         let ends = match datagram {
             Some((tuple, _)) => Some(Key {
                 protocol: Protocol::Udp,
@@ -230,15 +234,15 @@ impl Process {
             }),
             None => Key::of_frame(frame),
         };
-        let Some(ends) = ends else { return };
+        let ends = ends?;
         self.queues.with(|queues| {
-            if let Some(queue) = queues.find(&ends) {
-                if let (Some((_, bytes)), Some(from)) = (datagram, ends.remote) {
-                    queue.push(from, bytes);
-                }
-                queue.note_arrival();
+            let queue = queues.find(&ends)?;
+            match (datagram, ends.remote) {
+                (Some((_, bytes)), Some(from)) => queue.push(from, bytes),
+                (Some(_) | None, _) => queue.note_arrival(),
             }
-        });
+            Some(Arc::clone(queue))
+        })
     }
 }
 
@@ -247,15 +251,40 @@ impl Process {
 pub(super) struct Uplink {
     pub(super) index: u32,
     membership: Membership,
-    incoming: Guarded<Vec<Incoming>>,
+    incoming: Guarded<Arrivals>,
     outgoing: Guarded<Outgoing>,
     /// The kernel has not taken all of that yet.
     has_unsent: AtomicBool,
     routes: Guarded<Routes>,
     facts: Guarded<Facts>,
+    /// Counts changes of these.
+    facts_version: AtomicU64,
     /// Its descriptors.
     fds: Vec<c_int>,
     is_over: AtomicBool,
+}
+
+/// What comes.
+#[derive(Debug)]
+struct Arrivals {
+    sockets: Vec<Incoming>,
+    last: Option<Last>,
+}
+
+/// The last datagram that was good: others that came from there to here are for the same socket, until something changes.
+#[derive(Debug)]
+struct Last {
+    to: [u8; 6],
+    tuple: Tuple,
+    queue: Arc<Queue>,
+    version: Version,
+}
+
+/// What this process knew of an interface, and of its sockets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Version {
+    facts: u64,
+    queues: u64,
 }
 
 impl Drop for Uplink {
@@ -351,11 +380,12 @@ impl Uplink {
         let uplink = Self {
             index,
             membership,
-            incoming: Guarded::new(incoming),
+            incoming: Guarded::new(Arrivals { sockets: incoming, last: None }),
             outgoing: Guarded::new(outgoing?),
             has_unsent: AtomicBool::new(false),
             routes: Guarded::new(routes),
             facts: Guarded::new(facts),
+            facts_version: AtomicU64::new(0),
             fds,
             is_over: AtomicBool::new(false),
         };
@@ -420,6 +450,7 @@ impl Uplink {
             if raw::now_ns().saturating_sub(facts.read_ns) > FACTS_NS {
                 let all = netdev::interfaces().unwrap_or_default();
                 *facts = Facts::of(self.index, &all).unwrap_or_else(|| facts.clone());
+                self.facts_version.fetch_add(1, Ordering::AcqRel);
             }
             facts.clone()
         })
@@ -448,16 +479,22 @@ impl Uplink {
         self.incoming.with(|all| (0..DRAIN_ROUNDS).take_while(|_| self.receive(all) > 0).count());
     }
 
-    fn receive(&self, all: &mut [Incoming]) -> usize {
+    /// No socket has what came last any more.
+    pub(super) fn forget_last(&self) {
+        drop(self.incoming.with(|all| all.last.take()));
+    }
+
+    fn receive(&self, all: &mut Arrivals) -> usize {
+        let Arrivals { sockets, last } = all;
         let mut count = 0;
-        for incoming in all {
+        for incoming in sockets {
             count += incoming.receive(BUDGET, |frame| {
-                process().deliver(frame, self.datagram(frame));
+                self.take(frame, last);
                 ControlFlow::Continue(())
             });
         }
         if count > 0 {
-            process().came.fetch_add(1, Ordering::Relaxed);
+            process().has_come.store(true, Ordering::Relaxed);
         }
         count
     }
@@ -498,25 +535,57 @@ impl Uplink {
         }
     }
 
-    /// The datagram of a frame, and its ends, unless it is damaged or not for this host.
+    /// Takes a frame that has come.
     #[inline]
-    fn datagram<'a>(&self, frame: &'a [u8]) -> Option<(Tuple, &'a [u8])> {
-        let (to, _) = frame.split_first_chunk::<6>()?;
-        let Ok(Frame::Udp { tuple, payload }) = Frame::parse(frame, Checksums::Trusted) else {
-            return None;
-        };
-        let header = payload.start.saturating_sub(UDP_BYTES);
-        let (datagram, bytes) = (frame.get(header..payload.end)?, frame.get(payload)?);
-        let is_group = Mac(*to).is_group();
-        let (is_its, is_strange) =
-            self.facts.with(|facts| (*to == facts.mac, facts.is_strange(tuple.remote)));
-        let is_for_us = match is_group {
-            true => Mac::of_group(tuple.local) == Some(Mac(*to)),
-            false => is_its || *to == self.facts().mac,
-        };
-        let is_good = is_for_us && !is_strange && is_intact(tuple.remote, tuple.local, datagram);
-        is_good.then_some((tuple, bytes))
+    fn take(&self, frame: &[u8], last: &mut Option<Last>) {
+        let found = parse(frame);
+        // What changes meanwhile is seen with the next frame.
+        let version = self.version();
+        if let Some((to, tuple, datagram)) = found
+            && let Some(last) = last
+            && last.version == version
+            && (last.to, last.tuple) == (to, tuple)
+            && is_intact(tuple.remote, tuple.local, datagram)
+            && let Some(bytes) = datagram.get(UDP_BYTES..)
+        {
+            last.queue.push(SocketAddr::new(tuple.remote, tuple.remote_port), bytes);
+            return;
+        }
+        let good = found.filter(|(to, tuple, datagram)| self.is_good(*to, tuple, datagram));
+        let datagram =
+            good.and_then(|(_, tuple, datagram)| Some((tuple, datagram.get(UDP_BYTES..)?)));
+        let queue = process().deliver(frame, datagram);
+        *last = good.zip(queue).map(|((to, tuple, _), queue)| Last { to, tuple, queue, version });
     }
+
+    fn version(&self) -> Version {
+        Version {
+            facts: self.facts_version.load(Ordering::Acquire),
+            queues: process().queues_version.load(Ordering::Acquire),
+        }
+    }
+
+    /// Whether a datagram, from its header on, is for this host, and neither damaged nor from where nothing comes from.
+    fn is_good(&self, to: [u8; 6], tuple: &Tuple, datagram: &[u8]) -> bool {
+        let (is_its, is_strange) =
+            self.facts.with(|facts| (to == facts.mac, facts.is_strange(tuple.remote)));
+        let is_for_us = match Mac(to).is_group() {
+            true => Mac::of_group(tuple.local) == Some(Mac(to)),
+            false => is_its || to == self.facts().mac,
+        };
+        is_for_us && !is_strange && is_intact(tuple.remote, tuple.local, datagram)
+    }
+}
+
+/// Where a frame is sent to, the ends of its datagram, and that, from its header on.
+#[inline]
+fn parse(frame: &[u8]) -> Option<([u8; 6], Tuple, &[u8])> {
+    let (to, _) = frame.split_first_chunk::<6>()?;
+    let Ok(Frame::Udp { tuple, payload }) = Frame::parse(frame, Checksums::Trusted) else {
+        return None;
+    };
+    let header = payload.start.saturating_sub(UDP_BYTES);
+    Some((*to, tuple, frame.get(header..payload.end)?))
 }
 
 /// Whether a datagram, from its header on, has a checksum that is right, or none; or one that its sender's kernel has left

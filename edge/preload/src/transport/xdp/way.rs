@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use adverb_sys::routes::Neighbour;
 use adverb_tcpip::ethernet::Mac;
-use adverb_wire::ip::{Ipv4, Ipv6, emit_udp_headers};
+use adverb_wire::ip::{Ipv4, Ipv6, Sum, emit_udp_headers};
 use adverb_wire::{Flow, Marks, Room};
 
 use super::uplink::{UDP_BYTES, Uplink, pseudo};
@@ -39,11 +39,19 @@ struct Way {
 #[derive(Debug)]
 struct By {
     uplink: Arc<Uplink>,
-    from: IpAddr,
-    flow: Flow,
-    marks: Marks,
-    macs: [u8; 12],
+    head: Head,
     payload_max: usize,
+}
+
+/// The headers of all datagrams to one destination, to which lengths and checksums are added.
+#[derive(Debug)]
+struct Head {
+    /// Those of an empty datagram, with zeros in place of its lengths and checksums.
+    bytes: Room<HEAD_BYTES_MAX>,
+    is_ipv6: bool,
+    /// Sums of what is there: of the header of IPv4, and of that of UDP with the pseudo header.
+    ip: Sum,
+    udp: Sum,
 }
 
 impl Ways {
@@ -83,7 +91,7 @@ impl Ways {
         self.room.resize(len, 0);
         // Where the program's memory is not there, the kernel says so.
         cursor.drain(self.room.as_mut_ptr(), len).ok().filter(|got| *got == len)?;
-        let is_taken = by.send(to.ip(), &self.room)?;
+        let is_taken = by.send(&self.room)?;
         let stuck = by.uplink.has_unsent().then(|| Arc::clone(&by.uplink));
         if !is_taken {
             // It is down, or gone: the next one is the kernel's, which says so.
@@ -95,33 +103,64 @@ impl Ways {
 
 impl By {
     /// Sends a datagram, if it is taken; says whether the interface takes more.
-    fn send(&self, to: IpAddr, payload: &[u8]) -> Option<bool> {
-        let Self { uplink, from, flow, marks, macs, .. } = self;
-        let len = u16::try_from(payload.len()).ok()?;
-        let headers = emit_udp_headers(flow, 0, *marks, len);
-        let headers = headers.as_slice();
-        let (ip, udp) = headers.split_at_checked(headers.len().saturating_sub(UDP_BYTES))?;
-        let [a, b, c, d, e, f, _, _] = udp.first_chunk::<UDP_BYTES>().copied()?;
-        let sum = pseudo(*from, to, UDP_BYTES + payload.len())?;
-        let sum = match sum.with(udp).with(payload).finish() {
-            0 => 0xffff, // 0 says that there is none.
-            sum => sum,
-        };
-        let [s0, s1] = sum.to_be_bytes();
-        let kind: u16 = if flow.is_ipv6() { IPV6 } else { IPV4 };
+    fn send(&self, payload: &[u8]) -> Option<bool> {
+        let head = self.head.with(payload)?;
         // Two pieces cost less than five.
-        let mut head = Room::<HEAD_BYTES_MAX>::new();
-        head.push(*macs);
-        head.push(kind.to_be_bytes());
-        match (ip.first_chunk::<{ Ipv6::LEN }>(), ip.first_chunk::<{ Ipv4::LEN }>()) {
-            (Some(ip), _) => head.push(*ip),
-            (None, ip) => head.push(*ip?),
-        }
-        head.push([a, b, c, d, e, f, s0, s1]);
-        uplink.send(|writer| {
+        self.uplink.send(|writer| {
             writer.push(head.as_slice());
             writer.push(payload);
         })
+    }
+}
+
+impl Head {
+    fn new(
+        macs: [u8; 12],
+        (from, to): (IpAddr, IpAddr),
+        flow: &Flow,
+        marks: Marks,
+    ) -> Option<Self> {
+        let headers = emit_udp_headers(flow, 0, marks, 0);
+        let (ip, udp) = headers.as_slice().split_last_chunk::<UDP_BYTES>()?;
+        let is_ipv6 = flow.is_ipv6();
+        let kind: u16 = if is_ipv6 { IPV6 } else { IPV4 };
+        let mut bytes = Room::new();
+        bytes.push(macs);
+        bytes.push(kind.to_be_bytes());
+        bytes.append(ip);
+        let [a, b, c, d, _, _, _, _] = *udp;
+        let udp = [a, b, c, d, 0, 0, 0, 0];
+        bytes.push(udp);
+        let [len_at, sum_at] = if is_ipv6 { [LEN_AT_V6; 2] } else { [LEN_AT_V4, SUM_AT_V4] };
+        bytes.patch(len_at, [0; 2]);
+        bytes.patch(sum_at, [0; 2]);
+        let ip = bytes.as_slice().get(ETHERNET_BYTES..)?.split_last_chunk::<UDP_BYTES>()?.0;
+        let (ip, udp) = (Sum::default().with(ip), pseudo(from, to, 0)?.with(&udp));
+        Some(Self { bytes, is_ipv6, ip, udp })
+    }
+
+    /// The headers of a datagram with this payload.
+    #[inline]
+    fn with(&self, payload: &[u8]) -> Option<Room<HEAD_BYTES_MAX>> {
+        let len = u16::try_from(UDP_BYTES + payload.len()).ok()?;
+        let mut bytes = self.bytes;
+        let udp_len = len.to_be_bytes();
+        // The pseudo header has the length, too.
+        let sum = match self.udp.with(&udp_len).with(&udp_len).with(payload).finish() {
+            0 => 0xffff, // 0 says that there is none.
+            sum => sum,
+        };
+        let ([l0, l1], [s0, s1]) = (udp_len, sum.to_be_bytes());
+        if self.is_ipv6 {
+            bytes.patch(LEN_AT_V6, udp_len);
+            bytes.patch(ETHERNET_BYTES + Ipv6::LEN + 4, [l0, l1, s0, s1]);
+        } else {
+            let all = len.checked_add(IPV4_BYTES)?.to_be_bytes();
+            bytes.patch(LEN_AT_V4, all);
+            bytes.patch(SUM_AT_V4, self.ip.with(&all).finish().to_be_bytes());
+            bytes.patch(ETHERNET_BYTES + Ipv4::LEN + 4, [l0, l1, s0, s1]);
+        }
+        Some(bytes)
     }
 }
 
@@ -243,8 +282,8 @@ fn find_by(
     macs.iter_mut().zip(mac.iter().chain(&facts.mac)).for_each(|(to, from)| *to = *from);
     let marks = Marks { traffic_class: u8::try_from(class).unwrap_or(0), hop_limit, flow_label: 0 };
     let payload_max = mtu.saturating_sub(headers);
-    let uplink = Arc::clone(uplink);
-    Ok((By { uplink, from, flow, marks, macs, payload_max }, fresh))
+    let head = Head::new(macs, (from, to.ip()), &flow, marks).ok_or(Unknown::Elsewhere)?;
+    Ok((By { uplink: Arc::clone(uplink), head, payload_max }, fresh))
 }
 
 /// The interface by which a program has said that it sends to groups, and from which of its addresses, if it has.
@@ -287,7 +326,13 @@ fn place(to: SocketAddr) -> usize {
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 /// Headers of Ethernet, IPv6 and UDP.
-const HEAD_BYTES_MAX: usize = 14 + Ipv6::LEN + UDP_BYTES;
+const HEAD_BYTES_MAX: usize = ETHERNET_BYTES + Ipv6::LEN + UDP_BYTES;
+const ETHERNET_BYTES: usize = 14;
+const IPV4_BYTES: u16 = 20;
+// Where in them the lengths and the checksum of IP are.
+const LEN_AT_V4: usize = ETHERNET_BYTES + 2;
+const SUM_AT_V4: usize = ETHERNET_BYTES + 10;
+const LEN_AT_V6: usize = ETHERNET_BYTES + 4;
 /// Destinations of one socket that are known at a time.
 const WAYS: usize = 64;
 /// How long an answer of the kernel counts; how long it is not asked again about what it does not know; and about what is
@@ -301,3 +346,40 @@ const PATH_MTU: usize = 1280;
 const FINDS_MTU: [c_int; 3] = [1, 2, 3];
 const IP_MTU: c_int = 14;
 const IPV6_MTU: c_int = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adverb_tcpip::frame::{Checksums, Frame};
+
+    /// Goal: each datagram has the headers that it would have alone, of any length.
+    #[test]
+    fn headers_are_those_of_a_datagram_alone() {
+        let marks = Marks { traffic_class: 0x2e, hop_limit: 9, flow_label: 0 };
+        for is_ipv6 in [false, true] {
+            let ends = ["10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"].map(|ip| ip.parse().unwrap());
+            let [v4, to_v4, v6, to_v6]: [IpAddr; 4] = ends;
+            let (from, to) = if is_ipv6 { (v6, to_v6) } else { (v4, to_v4) };
+            let flow = match (from, to) {
+                (IpAddr::V4(from), IpAddr::V4(to)) => Flow::v4(from.octets(), to.octets(), 7, 8),
+                (IpAddr::V6(from), IpAddr::V6(to)) => Flow::v6(from.octets(), to.octets(), 7, 8),
+                _ => panic!("two families"),
+            };
+            let head = Head::new([3; 12], (from, to), &flow, marks).unwrap();
+            for len in [0, 1, 2, 63, 64, 1000, 1472, 60_000] {
+                let payload: Vec<u8> = (0..len).map(|at: u32| at.to_le_bytes()[0] | 1).collect();
+                let bytes = head.with(&payload).unwrap();
+                let bytes = bytes.as_slice();
+                let alone = emit_udp_headers(&flow, 0, marks, u16::try_from(len).unwrap());
+                let (alone, _) = alone.as_slice().split_last_chunk::<2>().unwrap();
+                assert_eq!(&bytes[ETHERNET_BYTES..bytes.len() - 2], alone, "{len}");
+                let frame = [bytes, &payload].concat();
+                let found = Frame::parse(&frame, Checksums::Verified).unwrap();
+                assert!(
+                    matches!(found, Frame::Udp { payload, .. } if frame.len() - payload.start == payload.len())
+                );
+            }
+            assert!(head.with(&[0; 65_536]).is_none());
+        }
+    }
+}
