@@ -170,10 +170,12 @@ impl Assembler {
 
     /// Loads a map by the number of its descriptor: two instructions.
     pub fn map(&mut self, target: Reg, descriptor: i32) {
-        let code = LD_DOUBLE;
-        let source = PSEUDO_MAP_FD;
-        self.push(Instruction { code, target: target.0, source, offset: 0, number: descriptor });
-        self.push(Instruction::default());
+        self.load_long(target, PSEUDO_MAP_FD, descriptor);
+    }
+
+    /// Loads where the value is of an array that has one, by the number of its descriptor: two instructions.
+    pub fn value_of(&mut self, target: Reg, descriptor: i32) {
+        self.load_long(target, PSEUDO_MAP_VALUE, descriptor);
     }
 
     /// Calls a function of the kernel by its number.
@@ -200,6 +202,12 @@ impl Assembler {
             jump.offset = i16::try_from(to - at_signed - 1).expect("a short program");
         }
         self.instructions.into_iter().map(Instruction::encode).collect()
+    }
+
+    fn load_long(&mut self, target: Reg, source: u8, number: i32) {
+        let code = LD_DOUBLE;
+        self.push(Instruction { code, target: target.0, source, offset: 0, number });
+        self.push(Instruction::default());
     }
 
     fn operation(&mut self, code: u8, target: Reg, value: Operand) {
@@ -234,6 +242,7 @@ const MEM: u8 = 0x60;
 const ATOMIC: u8 = 0xc0;
 const LD_DOUBLE: u8 = 0x18;
 const PSEUDO_MAP_FD: u8 = 1;
+const PSEUDO_MAP_VALUE: u8 = 2;
 const FROM_REGISTER: u8 = 0x08;
 const ADD: u8 = 0x00;
 const AND: u8 = 0x50;
@@ -260,16 +269,19 @@ mod tests {
         program.jump(If::Greater, Reg(4), Reg(3), end);
         program.store(Width::Byte, Reg(10), -40, 4);
         program.add_there(Width::Word, Reg(0), 4, Reg(1));
+        program.value_of(Reg(4), 9);
         program.call(1);
         program.place(end);
         program.exit();
         let bytes: Vec<_> = program.finish().into_iter().map(u64::to_ne_bytes).collect();
-        let expected: [[u8; 8]; 7] = [
+        let expected: [[u8; 8]; 9] = [
             [0xb7, 0x00, 0, 0, 2, 0, 0, 0],
             [0x69, 0x25, 12, 0, 0, 0, 0, 0],
-            [0x2d, 0x34, 3, 0, 0, 0, 0, 0],
+            [0x2d, 0x34, 5, 0, 0, 0, 0, 0],
             [0x72, 0x0a, 0xd8, 0xff, 4, 0, 0, 0],
             [0xc3, 0x10, 4, 0, 0, 0, 0, 0],
+            [0x18, 0x24, 0, 0, 9, 0, 0, 0],
+            [0; 8],
             [0x85, 0x00, 0, 0, 1, 0, 0, 0],
             [0x95, 0x00, 0, 0, 0, 0, 0, 0],
         ];

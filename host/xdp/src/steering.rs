@@ -5,6 +5,10 @@
 //! drops packets for another queue's. Everything else is the kernel's: what is not in the table, fragments, IPv4 options,
 //! IPv6 extension headers, VLANs, packets longer than a frame, and packets on a queue where the member has no socket.
 //!
+//! Each frame of the interface waits for the look-ups, and those mostly for the hash of a key. So IPv4 has a table of its
+//! own, with short keys. And the program knows how many keys there are of a packet's local port, with a source and without:
+//! where there are none, it looks none up. Some ports are counted together.
+//!
 //! A key may have a *gate*: a word that its member maps, and opens and shuts without a call (`gate.rs`). While it is shut,
 //! packets that match are the kernel's: a program that sleeps on its ordinary socket is woken by them. Packets that it lets
 //! through are counted.
@@ -12,9 +16,11 @@
 use crate::assembler::{Assembler, If, Label, Reg, Width};
 use crate::gate;
 use adverb_sys::bpf::{Map, MapKind, Program};
+use adverb_sys::memory::Mapping;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Protocol above IP.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -75,7 +81,7 @@ impl Key {
         Some(Self { protocol, local, remote: Some(remote) })
     }
 
-    /// As the program makes it from a packet; `None` if the addresses are of different families.
+    /// As members send it to owners; `None` if the addresses are of different families.
     pub(crate) fn bytes(&self) -> Option<[u8; KEY_BYTES]> {
         let version = if self.local.is_ipv4() { 4 } else { 6 };
         let protocol = match self.protocol {
@@ -135,10 +141,49 @@ fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
+/// What [`Key::bytes`] has made, as the program makes it from a packet: source, destination, both ports, protocol. The
+/// kernel hashes words: each is stored by the program as one.
+fn pack(key: &[u8; KEY_BYTES]) -> Vec<u8> {
+    let [version, protocol, l0, l1, addresses @ .., r0, r1, _, _] = *key;
+    let (local, remote) = addresses.split_at(16);
+    let bytes = if version == 4 { V4 } else { V6 }.address_bytes();
+    let address = |of: &[u8]| of.get(..bytes).unwrap_or_default().to_vec();
+    let protocol = u32::from(protocol).to_ne_bytes();
+    [address(remote), address(local), vec![r0, r1, l0, l1], protocol.to_vec()].concat()
+}
+
+/// How many keys there are of each local port, with a source and without, for the program to read. Some ports have the same
+/// counts.
+#[derive(Debug)]
+struct Counts {
+    map: Map,
+    mapping: Mapping,
+}
+
+impl Counts {
+    fn new() -> io::Result<Self> {
+        let map = Map::create(MapKind::Array, 4, COUNTS_BYTES, 1)?;
+        let mapping = Mapping::shared(&map, COUNTS_BYTES)?;
+        Ok(Self { map, mapping })
+    }
+
+    /// That of a key.
+    fn of(&self, key: &[u8; KEY_BYTES]) -> &AtomicU32 {
+        let [_, _, l0, l1, addresses @ .., r0, r1, _, _] = key;
+        let (_, remote) = addresses.split_at(16);
+        let has_source = remote.iter().chain([r0, r1]).any(|byte| *byte != 0);
+        let at = usize::from(u16::from_ne_bytes([*l0, *l1]) & COUNTS_MASK);
+        self.mapping.half(at + usize::from(if has_source { WITH } else { WITHOUT }.unsigned_abs()))
+    }
+}
+
 /// The tables of an interface, and its program.
 #[derive(Debug)]
 pub(crate) struct Steering {
-    keys: Map,
+    /// Keys of IPv4, and of IPv6.
+    keys_4: Map,
+    keys_6: Map,
+    counts: Counts,
     sockets: Map,
     /// The gates of each member, by its place.
     gates: Map,
@@ -147,19 +192,28 @@ pub(crate) struct Steering {
 }
 
 impl Steering {
-    /// Tables for that many queues, members and keys.
+    /// Tables for that many queues, members, and keys of each version of IP.
     pub(crate) fn new(
         queues: u32,
         places: u32,
         keys_max: u32,
         packet_bytes_max: u32,
     ) -> io::Result<Self> {
-        let keys = Map::create(MapKind::Hash, KEY_BYTES, TARGET_BYTES, keys_max)?;
+        let keys = |version: Version| {
+            Map::create(MapKind::Hash, version.key_bytes(), TARGET_BYTES, keys_max)
+        };
+        let (keys_4, keys_6, counts) = (keys(V4)?, keys(V6)?, Counts::new()?);
         let sockets = Map::create(MapKind::XdpSockets, 4, 4, queues * places)?;
         let gates = Map::create_table_of(&gate::new_map()?, places)?;
-        let maps = Maps { keys: &keys, sockets: &sockets, gates: &gates };
+        let maps = Maps {
+            keys_4: &keys_4,
+            keys_6: &keys_6,
+            counts: &counts.map,
+            sockets: &sockets,
+            gates: &gates,
+        };
         let program = Program::load_xdp(&program(&maps, queues, packet_bytes_max))?;
-        Ok(Self { keys, sockets, gates, queues, program })
+        Ok(Self { keys_4, keys_6, counts, sockets, gates, queues, program })
     }
 
     /// Packets that match `key` go to the member at `place`, while that gate of it is open if there is one.
@@ -170,7 +224,22 @@ impl Steering {
         gate: Option<u32>,
     ) -> io::Result<()> {
         let words = [place * self.queues, place, gate.unwrap_or(NO_GATE)];
-        self.keys.set(key, words.map(u32::to_ne_bytes).as_flattened())
+        let (table, packed, count) = (self.table(key), pack(key), self.counts.of(key));
+        let is_new = !table.get(&packed, &mut [0; TARGET_BYTES]);
+        // Counted before it is there, and until it is not.
+        count.fetch_add(u32::from(is_new), Ordering::SeqCst);
+        let result = table.set(&packed, words.map(u32::to_ne_bytes).as_flattened());
+        if result.is_err() {
+            count.fetch_sub(u32::from(is_new), Ordering::SeqCst);
+        }
+        result
+    }
+
+    const fn table(&self, key: &[u8; KEY_BYTES]) -> &Map {
+        match key {
+            [4, ..] => &self.keys_4,
+            _ => &self.keys_6,
+        }
     }
 
     /// The member at `place` has these gates.
@@ -185,7 +254,9 @@ impl Steering {
 
     /// They are the kernel's again.
     pub(crate) fn release(&self, key: &[u8; KEY_BYTES]) {
-        self.keys.remove(key);
+        if self.table(key).remove(&pack(key)) {
+            self.counts.of(key).fetch_sub(1, Ordering::SeqCst);
+        }
     }
 
     /// The member at `place` has this socket on this queue.
@@ -202,94 +273,77 @@ impl Steering {
 
 /// What the program looks things up in.
 struct Maps<'a> {
-    keys: &'a Map,
+    keys_4: &'a Map,
+    keys_6: &'a Map,
+    counts: &'a Map,
     sockets: &'a Map,
     gates: &'a Map,
 }
 
-/// The program: makes a key of the packet, looks it up with its source and without, and redirects it. Without, segments of
-/// connections that the kernel has stay the kernel's.
+/// Where in a packet of one version of IP the parts of a key are.
+#[derive(Clone, Copy)]
+struct Version {
+    protocol: i16,
+    /// The source's address; behind it are the destination's, and the ports.
+    source: i16,
+    destination: i16,
+    ports: i16,
+}
+
+impl Version {
+    fn address_bytes(self) -> usize {
+        usize::from(self.destination.abs_diff(self.source))
+    }
+
+    fn key_bytes(self) -> usize {
+        2 * self.address_bytes() + 8
+    }
+}
+
+/// The program: makes a key of the packet, looks it up with its source and without, and redirects it.
 fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
-    let Maps { keys, sockets, gates } = *maps;
+    let Maps { keys_4, keys_6, counts, sockets, gates } = *maps;
     let mut asm = Assembler::default();
-    let [v4, v6, look, mine, hit, redirect, done, pass] = [(); 8].map(|()| asm.label());
+    let [other, hit, redirect, done, pass] = [(); 5].map(|()| asm.label());
     asm.set(CONTEXT, Reg(1));
     asm.load(Width::Word, PACKET, CONTEXT, XDP_DATA);
     asm.load(Width::Word, END, CONTEXT, XDP_DATA_END);
-    for at in (0..5).map(|n| KEY + 8 * n) {
-        asm.store(Width::Double, STACK, at, 0);
-    }
     // What does not fit a frame: packets that a sender on this host leaves to the interface to cut.
     asm.set(BYTES, PACKET);
     asm.add(BYTES, i32::try_from(packet_bytes_max).unwrap_or(i32::MAX));
     asm.jump(If::Greater, END, BYTES, pass);
-    bound(&mut asm, ETHERNET + 20 + PORTS, pass);
+    bound(&mut asm, V4.ports + PORTS, pass);
     asm.load(Width::Half, BYTES, PACKET, 12);
-    asm.jump(If::Equal, BYTES, network(0x0800), v4);
-    asm.jump(If::Equal, BYTES, network(0x86dd), v6);
-    asm.go(pass);
-
-    asm.place(v4);
+    asm.jump(If::Unequal, BYTES, network(0x0800), other);
     asm.load(Width::Byte, BYTES, PACKET, ETHERNET);
     asm.jump(If::Unequal, BYTES, 0x45, pass); // Options.
     asm.load(Width::Half, BYTES, PACKET, ETHERNET + 6);
     asm.and(BYTES, network(0x3fff)); // More fragments, or an offset.
     asm.jump(If::Unequal, BYTES, 0, pass);
-    asm.store(Width::Byte, STACK, KEY, 4);
-    copy(&mut asm, Width::Byte, ETHERNET + 9, KEY + 1);
-    copy(&mut asm, Width::Word, ETHERNET + 16, KEY_LOCAL);
-    copy(&mut asm, Width::Word, ETHERNET + 12, KEY_REMOTE);
-    copy(&mut asm, Width::Half, ETHERNET + 22, KEY + 2);
-    copy(&mut asm, Width::Half, ETHERNET + 20, KEY_REMOTE + 16);
-    note_ends(&mut asm, ETHERNET + 12, 12);
-    asm.go(look);
+    look_up_key(&mut asm, V4, keys_4, counts, hit, pass);
 
-    asm.place(v6);
-    bound(&mut asm, ETHERNET + 40 + PORTS, pass);
-    asm.store(Width::Byte, STACK, KEY, 6);
-    copy(&mut asm, Width::Byte, ETHERNET + 6, KEY + 1);
-    for at in (0..4).map(|n| 4 * n) {
-        copy(&mut asm, Width::Word, ETHERNET + 24 + at, KEY_LOCAL + at);
-        copy(&mut asm, Width::Word, ETHERNET + 8 + at, KEY_REMOTE + at);
-    }
-    copy(&mut asm, Width::Half, ETHERNET + 42, KEY + 2);
-    copy(&mut asm, Width::Half, ETHERNET + 40, KEY_REMOTE + 16);
-    note_ends(&mut asm, ETHERNET + 8, 36);
-
-    asm.place(look);
-    look_up(&mut asm, keys, KEY);
-    asm.jump(If::Unequal, Reg(0), 0, hit);
-    for at in (0..5).map(|n| KEY_REMOTE + 4 * n) {
-        asm.store(Width::Word, STACK, at, 0);
-    }
-    look_up(&mut asm, keys, KEY);
-    asm.jump(If::Equal, Reg(0), 0, pass);
-    asm.set(TARGET, Reg(0));
-    asm.load(Width::Byte, BYTES, STACK, KEY + 1);
-    asm.jump(If::Unequal, BYTES, TCP, mine);
-    leave_connections(&mut asm, mine, pass);
-    asm.place(mine);
-    asm.set(Reg(0), TARGET);
+    asm.place(other);
+    asm.jump(If::Unequal, BYTES, network(0x86dd), pass);
+    bound(&mut asm, V6.ports + PORTS, pass);
+    look_up_key(&mut asm, V6, keys_6, counts, hit, pass);
 
     asm.place(hit);
-    asm.load(Width::Word, TARGET, Reg(0), 0);
-    asm.load(Width::Word, BYTES, Reg(0), 8);
+    asm.set(FOUND, Reg(0));
     asm.set(PASSED, 0);
+    asm.load(Width::Word, BYTES, FOUND, TARGET_GATE);
     asm.jump(If::Equal, BYTES, i32::try_from(NO_GATE).unwrap_or(0), redirect);
-    asm.store(Width::Word, STACK, GATE, BYTES);
-    asm.load(Width::Word, BYTES, Reg(0), 4);
-    asm.store(Width::Word, STACK, PLACE, BYTES);
-    look_up(&mut asm, gates, PLACE);
+    asm.map(Reg(1), gates.as_fd().as_raw_fd());
+    look_up(&mut asm, FOUND, TARGET_PLACE);
     asm.jump(If::Equal, Reg(0), 0, pass);
     asm.set(Reg(1), Reg(0));
-    look_up_there(&mut asm, GATE);
+    look_up(&mut asm, FOUND, TARGET_GATE);
     asm.jump(If::Equal, Reg(0), 0, pass);
     asm.load(Width::Word, BYTES, Reg(0), 0);
     asm.jump(If::Equal, BYTES, 0, pass);
     asm.set(PASSED, Reg(0));
 
     asm.place(redirect);
-    asm.set(Reg(2), TARGET);
+    asm.load(Width::Word, Reg(2), FOUND, TARGET_SOCKETS);
     asm.load(Width::Word, BYTES, CONTEXT, XDP_QUEUE);
     asm.jump(If::NotLess, BYTES, i32::try_from(queues).unwrap_or(i32::MAX), pass);
     asm.add(Reg(2), BYTES);
@@ -309,21 +363,63 @@ fn program(maps: &Maps<'_>, queues: u32, packet_bytes_max: u32) -> Vec<u64> {
     asm.finish()
 }
 
-/// Notes where in the packet both ends are, and how long that is.
-fn note_ends(asm: &mut Assembler, at: i16, bytes: i32) {
-    asm.set(BYTES, PACKET);
-    asm.add(BYTES, i32::from(at));
-    asm.store(Width::Double, STACK, ENDS, BYTES);
-    asm.set(BYTES, bytes);
-    asm.store(Width::Double, STACK, ENDS_BYTES, BYTES);
+/// Looks the key of a packet up, with its source and without, and goes to `hit` with what is under it. Without, segments of
+/// connections that the kernel has stay the kernel's.
+fn look_up_key(
+    asm: &mut Assembler,
+    version: Version,
+    keys: &Map,
+    counts: &Map,
+    hit: Label,
+    pass: Label,
+) {
+    let Version { protocol, source, destination, ports } = version;
+    let [without, mine] = [(); 2].map(|()| asm.label());
+    let key = -i16::try_from(version.key_bytes()).unwrap_or(0);
+    let of = |at: i16| key + at - source;
+    let words = |from: i16, to: i16| (from..to).step_by(4);
+    asm.load(Width::Half, BYTES, PACKET, ports + 2);
+    asm.and(BYTES, i32::from(COUNTS_MASK));
+    asm.value_of(COUNT, counts.as_fd().as_raw_fd());
+    asm.add(COUNT, BYTES);
+    asm.load(Width::Byte, BYTES, PACKET, protocol);
+    asm.store(Width::Word, STACK, of(ports + PORTS), BYTES);
+
+    asm.load(Width::Word, BYTES, COUNT, WITH);
+    asm.jump(If::Equal, BYTES, 0, without);
+    words(source, ports + PORTS).for_each(|at| copy(asm, at, of(at)));
+    asm.map(Reg(1), keys.as_fd().as_raw_fd());
+    look_up(asm, STACK, key);
+    asm.jump(If::Unequal, Reg(0), 0, hit);
+
+    asm.place(without);
+    asm.load(Width::Word, BYTES, COUNT, WITHOUT);
+    asm.jump(If::Equal, BYTES, 0, pass);
+    words(source, destination).for_each(|at| asm.store(Width::Word, STACK, of(at), 0));
+    words(destination, ports).for_each(|at| copy(asm, at, of(at)));
+    asm.load(Width::Word, BYTES, PACKET, ports);
+    asm.and(BYTES, i32::from_ne_bytes([0, 0, 0xff, 0xff]));
+    asm.store(Width::Word, STACK, of(ports), BYTES);
+    asm.map(Reg(1), keys.as_fd().as_raw_fd());
+    look_up(asm, STACK, key);
+    asm.jump(If::Equal, Reg(0), 0, pass);
+    asm.load(Width::Byte, BYTES, PACKET, protocol);
+    asm.jump(If::Unequal, BYTES, TCP, hit);
+    asm.set(FOUND, Reg(0));
+    leave_connections(asm, version, mine, pass);
+    asm.place(mine);
+    asm.set(Reg(0), FOUND);
+    asm.go(hit);
 }
 
 /// Passes segments on of connections that the kernel has: a port may have been claimed after they were made. Those that
 /// only a listener of the kernel's would get are not, nor those of one that is over: what comes may begin another.
-fn leave_connections(asm: &mut Assembler, mine: Label, pass: Label) {
+fn leave_connections(asm: &mut Assembler, version: Version, mine: Label, pass: Label) {
+    let Version { source, ports, .. } = version;
     asm.set(Reg(1), CONTEXT);
-    asm.load(Width::Double, Reg(2), STACK, ENDS);
-    asm.load(Width::Double, Reg(3), STACK, ENDS_BYTES);
+    asm.set(Reg(2), PACKET);
+    asm.add(Reg(2), i32::from(source));
+    asm.set(Reg(3), i32::from(ports + PORTS - source));
     asm.set(Reg(4), THIS_NAMESPACE);
     asm.set(Reg(5), 0);
     asm.call(SKC_LOOKUP_TCP);
@@ -342,21 +438,15 @@ fn bound(asm: &mut Assembler, bytes: i16, pass: Label) {
     asm.jump(If::Greater, BYTES, END, pass);
 }
 
-/// Copies from the packet to the key.
-fn copy(asm: &mut Assembler, width: Width, from: i16, to: i16) {
-    asm.load(width, BYTES, PACKET, from);
-    asm.store(width, STACK, to, BYTES);
+/// Copies a word from the packet to the key.
+fn copy(asm: &mut Assembler, from: i16, to: i16) {
+    asm.load(Width::Word, BYTES, PACKET, from);
+    asm.store(Width::Word, STACK, to, BYTES);
 }
 
-/// Looks up what lies on the stack. The packet's registers survive the call.
-fn look_up(asm: &mut Assembler, map: &Map, at: i16) {
-    asm.map(Reg(1), map.as_fd().as_raw_fd());
-    look_up_there(asm, at);
-}
-
-/// The same, in the map that the first register has.
-fn look_up_there(asm: &mut Assembler, at: i16) {
-    asm.set(Reg(2), STACK);
+/// Looks up, in the map that the first register has, what lies there.
+fn look_up(asm: &mut Assembler, base: Reg, at: i16) {
+    asm.set(Reg(2), base);
     asm.add(Reg(2), i32::from(at));
     asm.call(MAP_LOOKUP_ELEM);
 }
@@ -370,29 +460,43 @@ const CONTEXT: Reg = Reg(6);
 const PACKET: Reg = Reg(7);
 const END: Reg = Reg(8);
 const BYTES: Reg = Reg(5);
-/// Where the sockets of the member are, once it is known.
-const TARGET: Reg = Reg(9);
+/// The counts of the packet's port, until they have been looked at.
+const COUNT: Reg = Reg(9);
+/// What is under the key, from then on.
+const FOUND: Reg = Reg(9);
 /// The gate that the packet has passed, or 0; the packet is not read any more by then.
 const PASSED: Reg = Reg(7);
 const STACK: Reg = Reg(10);
-/// The key: version, protocol, local port, local address, remote address, remote port, zeros.
+/// The key between processes: version, protocol, local port, local address, remote address, remote port, zeros.
 pub(crate) const KEY_BYTES: usize = 40;
-const KEY: i16 = -40;
-/// Below the key: numbers to look up.
-const PLACE: i16 = KEY - 4;
-const GATE: i16 = KEY - 8;
-/// Where in the packet both ends are, and how long that is.
-const ENDS: i16 = KEY - 16;
-const ENDS_BYTES: i16 = KEY - 24;
 /// What is under a key: where the sockets of the member begin, its place, and the number of the gate.
 const TARGET_BYTES: usize = 12;
+const TARGET_SOCKETS: i16 = 0;
+const TARGET_PLACE: i16 = 4;
+const TARGET_GATE: i16 = 8;
 /// No gate has this number.
 const NO_GATE: u32 = 0x7fff_ffff;
 const _: () = assert!(NO_GATE > gate::GATES);
-const KEY_LOCAL: i16 = KEY + 4;
-const KEY_REMOTE: i16 = KEY + 20;
+/// Of a local port, as it is loaded from a packet, these bits say where its counts are.
+const COUNTS_MASK: u16 = 0xfff8;
+const COUNTS_BYTES: usize = 1 << 16;
+/// Of those, the count of keys with a source, and that of keys without.
+const WITH: i16 = 0;
+const WITHOUT: i16 = 4;
 const ETHERNET: i16 = 14;
 const PORTS: i16 = 4;
+const V4: Version = Version {
+    protocol: ETHERNET + 9,
+    source: ETHERNET + 12,
+    destination: ETHERNET + 16,
+    ports: ETHERNET + 20,
+};
+const V6: Version = Version {
+    protocol: ETHERNET + 6,
+    source: ETHERNET + 8,
+    destination: ETHERNET + 24,
+    ports: ETHERNET + 40,
+};
 // Of `struct xdp_md`.
 const XDP_DATA: i16 = 0;
 const XDP_DATA_END: i16 = 4;
@@ -426,6 +530,54 @@ mod tests {
         assert_eq!(bytes[20..], [[10, 0, 0, 2].as_slice(), &[0; 12], &[0, 1, 0, 0]].concat());
         let remote = Some("[::1]:1".parse().unwrap());
         assert_eq!(Key { remote, ..key }.bytes(), None);
+    }
+
+    #[test]
+    fn the_program_makes_keys_of_whole_words() {
+        let key = |local: &str, remote: Option<&str>| {
+            let [local, remote] =
+                [Some(local), remote].map(|end| end.map(|end| end.parse().unwrap()));
+            Key { protocol: Protocol::Tcp, local: local.unwrap(), remote }.bytes().unwrap()
+        };
+        let protocol = 6_u32.to_ne_bytes();
+        let v4 = [[10, 0, 0, 2, 10, 0, 0, 1, 0, 7, 0x12, 0xb7].as_slice(), &protocol].concat();
+        assert_eq!(pack(&key("10.0.0.1:4791", Some("10.0.0.2:7"))), v4);
+        let without = [[0, 0, 0, 0, 10, 0, 0, 1, 0, 0, 0x12, 0xb7].as_slice(), &protocol].concat();
+        assert_eq!(pack(&key("10.0.0.1:4791", None)), without);
+        let v6 = pack(&key("[fe00::1]:4791", Some("[fd00::2]:7")));
+        let end = |first, last| [&[first], [0; 14].as_slice(), &[last]].concat();
+        let ports = [0, 7, 0x12, 0xb7].to_vec();
+        assert_eq!(v6, [end(0xfd, 2), end(0xfe, 1), ports, protocol.to_vec()].concat());
+        assert_eq!([v4.len(), v6.len()], [V4, V6].map(Version::key_bytes));
+    }
+
+    /// Goal: the program looks nothing up in vain for keys that were.
+    #[test]
+    fn a_key_is_counted_once_and_while_it_is_there() {
+        let steering = match Steering::new(1, 1, 1, 2048) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return println!("skipped: no CAP_BPF");
+            }
+            steering => steering.unwrap(),
+        };
+        let [all, one, more] = [None, Some("10.0.0.2:7"), Some("10.0.0.2:8")].map(|remote| {
+            let remote = remote.map(|remote| remote.parse().unwrap());
+            let local = "10.0.0.1:4791".parse().unwrap();
+            Key { protocol: Protocol::Udp, local, remote }.bytes().unwrap()
+        });
+        let counts = || [&all, &one].map(|key| steering.counts.of(key).load(Ordering::Relaxed));
+        for (key, expected) in [(all, [1, 0]), (one, [0, 1])] {
+            (0..2).for_each(|_| steering.claim(&key, 0, None).unwrap());
+            assert_eq!(counts(), expected);
+            assert_eq!(
+                steering.claim(&more, 0, None).unwrap_err().raw_os_error(),
+                Some(libc::E2BIG)
+            );
+            steering.release(&more);
+            assert_eq!(counts(), expected);
+            (0..2).for_each(|_| steering.release(&key));
+            assert_eq!(counts(), [0, 0]);
+        }
     }
 
     /// A frame with an IPv4 header, or an IPv6 one, and ports 7 and 4791.

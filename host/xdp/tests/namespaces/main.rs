@@ -182,6 +182,60 @@ fn packets_that_match_no_key_are_the_kernels() {
     });
 }
 
+/// Goal: of two keys that a packet matches, the one with its source counts, and each ends alone; a key that was claimed
+/// again ends at once.
+#[test]
+fn a_key_with_the_source_comes_first() {
+    with_namespaces("a_key_with_the_source_comes_first", || {
+        let pair = Pair::new(1);
+        let mut interface = Interface::open(index("near"), &Config::default()).unwrap();
+        let mut group = interface.group(1, false, QUEUE_PATIENCE).unwrap();
+        let members = [(); 2].map(|()| interface.join(&mut group).unwrap());
+        let [any, one] = [0, 1].map(|at: usize| members[at].place());
+        let mut sockets = members.map(|member| member.into_sockets(&group).unwrap());
+        for (near, far) in [(NEAR, FAR), (NEAR_6, FAR_6)] {
+            let _echo = pair.far_role("echo", &format!("{far} {PORT}"));
+            let to = SocketAddr::new(far.parse().unwrap(), PORT);
+            let twin = UdpSocket::bind((near, PORT)).unwrap();
+            // Which member gets an answer; `None`: the kernel does.
+            let mut whose = || {
+                twin.send_to(b"whose", to).unwrap();
+                twin.set_nonblocking(true).unwrap();
+                let mut whose = None;
+                assert!(soon(|| {
+                    let got = |sockets: &mut Vec<Socket>| !receive(sockets).is_empty();
+                    whose = sockets.iter_mut().position(got);
+                    whose.is_some() || twin.recv(&mut [0; 64]).is_ok()
+                }));
+                whose
+            };
+            let all = key(near, PORT);
+            let from = Key { remote: Some(to), ..all };
+            assert_eq!(whose(), None);
+            interface.claim(from, one).unwrap();
+            assert_eq!(whose(), Some(1));
+            interface.claim(all, any).unwrap();
+            assert_eq!(whose(), Some(1));
+            interface.release(&from, one);
+            assert_eq!(whose(), Some(0));
+            interface.claim(from, one).unwrap();
+            interface.claim(from, one).unwrap();
+            interface.release(&all, any);
+            assert_eq!(whose(), Some(1));
+            interface.release(&from, one);
+            assert_eq!(whose(), None);
+            // Another protocol's key of this port, and one of a port that has the same counts on most machines.
+            let others = [Key { protocol: Protocol::Tcp, ..all }, key(near, PORT ^ 0x700)];
+            others.iter().for_each(|key| interface.claim(*key, one).unwrap());
+            assert_eq!(whose(), None);
+            interface.claim(all, any).unwrap();
+            others.iter().for_each(|key| interface.release(key, one));
+            assert_eq!(whose(), Some(0));
+            interface.release(&all, any);
+        }
+    });
+}
+
 /// Goal: packets that come on different queues reach the sockets of those queues.
 #[test]
 fn every_queue_has_its_socket() {
