@@ -16,8 +16,9 @@ use adverb_sockconf::Level;
 use adverb_switchover::{Empty, Route, Source, Want, WayOut};
 
 use crate::base::iovec::{IoCursor, PARTS_MAX};
+use crate::base::lock::Held;
 use crate::base::raw::{self, Answer, Errno};
-use crate::base::{log, thread};
+use crate::base::{copy, log, thread};
 use crate::socket::counters::{add, rise};
 use crate::socket::loans::{Loan, PIECES_MAX};
 use crate::socket::policy;
@@ -368,6 +369,51 @@ pub(crate) unsafe fn try_receive_short(
     let got = unsafe { segment.incoming(socket.end()).read_short(into, most) }?;
     note_received(socket, segment, fd, got);
     Some(got)
+}
+
+/// Looks for what frames have brought. What that is of a connection that they carry goes into one buffer of the program's,
+/// past the ring, in the plainest case. Says whether frames carry the connection, and how many bytes are there.
+#[inline]
+pub(crate) fn look_for(
+    socket: &Socket,
+    fd: c_int,
+    into: *mut u8,
+    most: usize,
+) -> (bool, Option<usize>) {
+    let mut taken = None;
+    let is_framed = streams::look_for(socket, |bytes| {
+        if taken.is_some() {
+            return false;
+        }
+        taken = take_past_ring(socket, bytes, into, most);
+        taken.is_some()
+    });
+    let got = taken.map(|(segment, got, _held)| {
+        count_received(socket, got);
+        bell::drain_pending(segment.connection(socket), fd);
+        got
+    });
+    (is_framed, got)
+}
+
+/// Takes all of these bytes, which are about to be put into the ring, if there are none before them.
+#[inline]
+fn take_past_ring<'a>(
+    socket: &'a Socket,
+    bytes: &[u8],
+    into: *mut u8,
+    most: usize,
+) -> Option<(&'a Segment, usize, Held<'a>)> {
+    let segment = plain_segment(socket).filter(|_| bytes.len() <= most)?;
+    // It comes before the lock that is held, and is not waited for.
+    let held = socket.receiving.try_hold()?;
+    let is_next = !segment.incoming(socket.end()).direction.has_bytes()
+        && segment.connection(socket).source() == Source::Ring
+        && !is_left_behind(socket, segment);
+    // SAFETY: the program's promise for where it receives; it is no memory of ours.
+    let is_there =
+        is_next && unsafe { copy::copy_by(held.here(), into, bytes.as_ptr(), bytes.len()) };
+    is_there.then_some((segment, bytes.len(), held))
 }
 
 /// Receives what is there of a connection that frames carry into one buffer of the program's, in the plainest case; `None`:

@@ -20,7 +20,7 @@ use crate::socket::wait_loop::{self, Budget, Limits, Look, Rest, Wait};
 use crate::socket::{pacing, table};
 use crate::transport::ring::Segment;
 use crate::transport::stream::{
-    NO_PARTS, Receive, Step, try_receive, try_receive_framed, try_send,
+    NO_PARTS, Receive, Step, look_for, try_receive, try_receive_framed, try_send,
 };
 use crate::transport::xdp::streams;
 use crate::transport::{bell, fallback, park, streak};
@@ -232,7 +232,6 @@ pub(crate) fn receive(
 ) -> Answer {
     raw::cancellation_point();
     let now = how.now || socket.flags.is_nonblocking.load(Ordering::Relaxed);
-    streams::look();
     if let Some(answer) = receive_framed(socket, fd, parts, how, now) {
         return answer;
     }
@@ -289,8 +288,8 @@ pub(crate) fn receive(
     }
 }
 
-/// The shortest way of a connection that frames carry: what is there, or that there is nothing; `None` if that is to be
-/// found out otherwise.
+/// Looks for what frames have brought, and goes the shortest way of a connection that they carry: what is there, or that
+/// there is nothing; `None` if that is to be found out otherwise.
 #[inline]
 fn receive_framed(
     socket: &Socket,
@@ -299,9 +298,19 @@ fn receive_framed(
     how: Receive<'_>,
     now: bool,
 ) -> Option<Answer> {
-    let [part] = parts else { return None };
     let is_plain = !how.peek && !how.all && !how.discard && how.loan.is_none();
-    if !is_plain || part.iov_len == 0 || !streams::is_framed(socket) {
+    let part = match parts {
+        [part] if is_plain && part.iov_len > 0 => part,
+        _ => {
+            streams::look();
+            return None;
+        }
+    };
+    let (is_framed, got) = look_for(socket, fd, part.iov_base.cast(), part.iov_len);
+    if let Some(got) = got {
+        return Some(Ok(got));
+    }
+    if !is_framed {
         return None;
     }
     if let Some(got) = try_receive_framed(socket, fd, part.iov_base.cast(), part.iov_len) {

@@ -194,18 +194,39 @@ pub(crate) fn adopt(socket: &Socket, fd: c_int) -> bool {
 #[inline]
 pub(crate) fn look() {
     if IS_ANY.load(Ordering::Relaxed) {
-        let process = PROCESS.get();
-        process.carriers.try_with(|carriers| {
-            let looks = process.looks.load(Ordering::Relaxed).wrapping_add(1);
-            process.looks.store(looks, Ordering::Relaxed);
-            // The clock costs more than a look.
-            if looks.is_multiple_of(STEP_LOOKS) || carriers.iter().any(Carrier::is_due) {
-                let now = raw::now_ns();
-                process.program_ns.store(now, Ordering::Relaxed);
-                each(carriers, |carrier| carrier.step_for_news(now));
-            }
-        });
+        look_by(None, |_| false);
     }
+}
+
+/// The same by one that receives: `take` gets the next bytes of its connection if none before them wait for room, and says
+/// whether it has taken them. Otherwise they go into the ring. Says whether frames carry the connection.
+#[inline]
+pub(crate) fn look_for(socket: &Socket, take: impl FnMut(&[u8]) -> bool) -> bool {
+    let Some(framed) = of(socket) else {
+        look();
+        return false;
+    };
+    look_by(Some(framed), take);
+    !framed.shared.is_over.load(Ordering::Acquire)
+}
+
+#[inline]
+fn look_by(receiver: Option<&Framed>, mut take: impl FnMut(&[u8]) -> bool) {
+    let process = PROCESS.get();
+    process.carriers.try_with(|carriers| {
+        let looks = process.looks.load(Ordering::Relaxed).wrapping_add(1);
+        process.looks.store(looks, Ordering::Relaxed);
+        // The clock costs more than a look.
+        if looks.is_multiple_of(STEP_LOOKS) || carriers.iter().any(Carrier::is_due) {
+            let now = raw::now_ns();
+            process.program_ns.store(now, Ordering::Relaxed);
+            each(carriers, |carrier| {
+                let its = receiver.filter(|framed| framed.interface == carrier.index);
+                let its = its.map(|framed| framed.id);
+                carrier.step_for_news(now, &mut |id, bytes| its == Some(id) && take(bytes));
+            });
+        }
+    });
 }
 
 /// Calls `step` with each carrier. Those that are over are gone after that.

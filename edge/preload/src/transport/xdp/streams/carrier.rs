@@ -172,9 +172,14 @@ impl Carrier {
         is_busy
     }
 
-    /// The same by a thread that waits: where something has come, what it does with that is more urgent than what can wait.
-    pub(super) fn step_for_news(&mut self, now_ns: u64) {
-        let has_news = self.take_in(now_ns);
+    /// The same by a thread that waits: where something has come, what it does with that is more urgent than what can wait. It
+    /// may take the next bytes of a connection itself.
+    pub(super) fn step_for_news(
+        &mut self,
+        now_ns: u64,
+        take: &mut dyn FnMut(ConnectionId, &[u8]) -> bool,
+    ) {
+        let has_news = self.take_in(now_ns, take);
         match has_news {
             true => self.net.send_urgent(time(now_ns)),
             false => self.net.send_out(time(now_ns)),
@@ -200,12 +205,12 @@ impl Carrier {
     }
 
     fn step_unflushed(&mut self, now_ns: u64) -> bool {
-        let is_busy = self.take_in(now_ns);
+        let is_busy = self.take_in(now_ns, &mut |_, _| false);
         self.net.send_out(time(now_ns)) || is_busy
     }
 
     /// Takes what has come. Says whether there was anything.
-    fn take_in(&mut self, now_ns: u64) -> bool {
+    fn take_in(&mut self, now_ns: u64, take: &mut dyn FnMut(ConnectionId, &[u8]) -> bool) -> bool {
         if now_ns >= self.look_at_ns {
             self.look_at_ns = now_ns + LOOK_NS;
             if self.membership.has_ended() {
@@ -215,7 +220,9 @@ impl Carrier {
         }
         let Self { net, carried, .. } = self;
         let mut is_busy = net.take_in_by(time(now_ns), |id, bytes| {
-            carried.get_mut(&id).is_some_and(|one| one.put_short(bytes))
+            carried
+                .get_mut(&id)
+                .is_some_and(|one| one.rest.is_empty() && (take(id, bytes) || one.put_short(bytes)))
         });
         while let Some(event) = self.net.poll_event() {
             is_busy = true;
@@ -579,7 +586,7 @@ impl Carried {
     /// Puts a few bytes that have come, and wait for no others, into the ring, all or none. Says whether they are there.
     fn put_short(&mut self, bytes: &[u8]) -> bool {
         let ring = self.segment.outgoing(self.me);
-        let is_put = self.rest.is_empty() && ring.write_short(bytes.as_ptr(), bytes.len());
+        let is_put = ring.write_short(bytes.as_ptr(), bytes.len());
         if is_put {
             self.wake(self.connection().wake_reader());
         }
