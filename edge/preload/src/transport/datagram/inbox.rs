@@ -23,7 +23,6 @@ use super::store::Store;
 use super::{across, attachment, framed, outbox};
 use crate::base::address::{self, Name};
 use crate::base::iovec::IoCursor;
-use crate::base::ppoll;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::thread::{Here, Seen};
@@ -261,8 +260,8 @@ impl Wait for Receiving<'_> {
         let (socket, fd, request) = (self.socket, self.fd, self.request);
         self.say_looks();
         add(&socket.counters.rx_poll_miss, 1);
+        outbox::mind(socket, fd);
         if let Some(frames) = xdp::of(socket) {
-            outbox::mind(socket, fd);
             self.outcome = framed::wait(socket, fd, frames, request); // Another thread has got them meanwhile.
             return Rest::Found(());
         }
@@ -277,7 +276,6 @@ impl Wait for Receiving<'_> {
             budget.again(policy::receive_spin_ns(socket));
             return Rest::Barred;
         };
-        mind_later(socket, fd, budget);
         self.outcome = kernel::sleep_until_readable(socket, fd, budget)
             .and_then(|()| from_kernel(socket, fd, request, request.flags, true));
         // While other readers see that a thread sleeps: none takes it that all has come that the kernel has brought.
@@ -292,18 +290,6 @@ impl Wait for Receiving<'_> {
     fn last_look(&mut self) -> Option<()> {
         self.say_looks();
         None
-    }
-}
-
-/// Before a long sleep: has a receiver died that has not read what was sent? Most read it while this thread begins to sleep, and
-/// to ask the kernel whether a process lives takes longer than to wake a thread: so it is asked when nothing has come for a while.
-fn mind_later(socket: &Socket, fd: c_int, budget: &SpinBudget) {
-    if outbox::is_unread(socket) {
-        let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-        let limit = budget.slice_ns().map_or(UNREAD_NS, |limit| limit.min(UNREAD_NS));
-        if ppoll::sleep(&mut polled, Some(limit), None).unwrap_or(0) == 0 {
-            outbox::mind(socket, fd);
-        }
     }
 }
 
@@ -827,8 +813,6 @@ pub(crate) fn content(socket: &Socket, store: Store<'_>, fd: c_int) -> Content {
 
 /// Reads that find nothing and do not wait look after receivers no more often than this.
 const LOOK_NS: u64 = 2_000_000;
-/// How long a thread sleeps before it asks whether those live that have not read what it has sent.
-const UNREAD_NS: u64 = 10_000_000;
 /// How long a reader sleeps that waits for what the kernel has not brought yet.
 const BLOCKED_NAP_NS: i64 = 50_000;
 

@@ -578,18 +578,6 @@ fn announce(socket: &Socket, fd: c_int, directory: &Directory) {
     }
 }
 
-/// Whether a receiver has not read yet what was sent to it: one that is dead never will, see [`mind`].
-pub(crate) fn is_unread(socket: &Socket) -> bool {
-    let Some(ours) = socket.udp_attachment().filter(|ours| ours.directory.is_some()) else {
-        return false;
-    };
-    let held = socket.sending.hold();
-    ours.outbox(&held, |outbox| {
-        let ways = || outbox.routes.iter().flatten().flat_map(|route| &route.ways.0);
-        ways().any(|way| !way.mailbox.is_read(way.pushed_to))
-    })
-}
-
 /// Before a sleep, or when there is nothing to read: has a receiver died that has not read what was
 /// sent? Then the kernel gets it, and may have something to say about it.
 pub(crate) fn mind(socket: &Socket, fd: c_int) {
