@@ -68,6 +68,8 @@ struct Parts {
     ways: Guarded<Ways>,
     /// The kernel is to be asked at each call that finds nothing: the program has been told what it has, or may be.
     is_watched: AtomicBool,
+    /// Looks for frames so far, about: threads may count at once.
+    looks: AtomicU32,
     /// When a call that found nothing has last asked it.
     asked_ns: AtomicU64,
     /// How many more its gate has let through than have arrived, as far as that is known: before its time, and dropped.
@@ -327,6 +329,7 @@ impl Frames {
             domain: raw::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET),
             ways: Guarded::new(Ways::default()),
             is_watched: AtomicBool::new(false),
+            looks: AtomicU32::new(0),
             asked_ns: AtomicU64::new(0),
             through: AtomicU32::new(through),
         };
@@ -450,14 +453,18 @@ impl Frames {
         &self.parts.queue
     }
 
-    /// Gives every socket of this process what has come by the interfaces that something comes by for this one.
+    /// Gives every socket of this process what has come by the interfaces that something comes by for this one, and now and
+    /// then by all: their rings are short, and sockets that read seldom have room for more.
     #[inline]
     pub(crate) fn look(&self) {
         if !self.generation.is_inherited() {
-            let Parts { uplinks, places, .. } = &*self.parts;
+            let Parts { uplinks, places, looks, .. } = &*self.parts;
+            let count = looks.load(Ordering::Relaxed).wrapping_add(1);
+            looks.store(count, Ordering::Relaxed);
+            let is_for_all = count.is_multiple_of(LOOKS_FOR_ALL);
             let places = places.load(Ordering::Acquire);
             for (place, uplink) in uplinks.iter().enumerate() {
-                if places & bit(place) != 0 || uplink.has_unsent() {
+                if is_for_all || places & bit(place) != 0 || uplink.has_unsent() {
                     uplink.look();
                 }
             }
@@ -599,6 +606,8 @@ fn bit(place: usize) -> u64 {
     1 << place.min(63)
 }
 
+/// One look in so many is at all interfaces.
+const LOOKS_FOR_ALL: u32 = 64;
 /// Looks at the rings between the shutting of a gate and a sleep: packets are handed over in batches.
 const LAST_LOOKS: u32 = 64;
 /// How long a frame may take to come that its gate has let through.

@@ -225,6 +225,11 @@ fn look_by(receiver: Option<&Framed>, mut take: impl FnMut(&[u8]) -> bool) {
                 let its = its.map(|framed| framed.id);
                 carrier.step_for_news(now, &mut |id, bytes| its == Some(id) && take(bytes));
             });
+            // A helper that sleeps does not see what this thread has taken.
+            if helper::sleeps(process) {
+                let deadlines = carriers.iter().filter_map(|carrier| carrier.deadline_ns(now));
+                helper::expect(process, deadlines.min());
+            }
         }
     });
 }

@@ -144,6 +144,12 @@ fn help(process: &'static Process) {
     }
 }
 
+/// Whether it waits for frames, until a deadline that it knows.
+#[inline]
+pub(super) fn sleeps(process: &Process) -> bool {
+    process.helper.until_ns.load(Ordering::Relaxed) != 0
+}
+
 /// Something is due then: a helper that would sleep longer is woken.
 #[inline]
 pub(super) fn expect(process: &Process, deadline_ns: Option<u64>) {
