@@ -3,7 +3,7 @@
 use crate::datagrams::Datagrams;
 use crate::hops::Hops;
 use crate::link::{AGAIN, Link, Sent};
-use crate::packet::Headers;
+use crate::packet::{Headers, Headings};
 use adverb_sys::netdev::{self, Address, Interface};
 use adverb_sys::netlink::Changes;
 use adverb_sys::random;
@@ -31,6 +31,7 @@ pub struct Netstack {
     tcp: Stack<Vec<u8>>,
     /// What is left to be taken of the last segment.
     later: Option<Later>,
+    headings: Headings,
     udp: Datagrams,
     index: u32,
     interface: Interface,
@@ -146,6 +147,7 @@ impl Netstack {
             link: Link::new(outgoing, Hops::new(index, routes), Mac(mac)),
             tcp: Stack::new(limits.connections_max, [random::number(), random::number()]),
             later: None,
+            headings: Headings::default(),
             udp: Datagrams::default(),
             index,
             interface,
@@ -381,7 +383,7 @@ impl Netstack {
     }
 
     fn transmit(&mut self, now: Time, has_more: impl Fn(&Stack<Vec<u8>>) -> bool) -> usize {
-        let Self { link, tcp, counters, limits, .. } = self;
+        let Self { link, tcp, headings, counters, limits, .. } = self;
         let mut sent = 0;
         while sent < limits.segments && has_more(tcp) && link.has_room() {
             let Some(transmit) = tcp.poll_transmit(now) else { break };
@@ -389,8 +391,10 @@ impl Netstack {
             let tuple = &transmit.tuple;
             // One that cannot leave is as one that the network has lost.
             let became = match transmit.whole_payload() {
-                Some(whole) => emit(link, &transmit, std::iter::once(whole), now),
-                None => emit(link, &transmit, transmit.payload(), now),
+                Some(whole) => {
+                    emit((&mut *link, &mut *headings), &transmit, std::iter::once(whole), now)
+                }
+                None => emit((&mut *link, &mut *headings), &transmit, transmit.payload(), now),
             };
             counters.sent += u64::from(became == Some(Sent::Taken));
             counters.lost += u64::from(became != Some(Sent::Taken));
@@ -430,14 +434,14 @@ impl Netstack {
 /// Sends a segment with this payload, if it has a header.
 #[inline]
 fn emit<'a>(
-    link: &mut Link,
+    (link, headings): (&mut Link, &mut Headings),
     transmit: &Transmit<'_, Vec<u8>>,
     payload: impl Iterator<Item = &'a [u8]> + Clone,
     now: Time,
 ) -> Option<Sent> {
     let Transmit { tuple, header, .. } = transmit;
     let bytes = transmit.payload_bytes();
-    let headers = Headers::of_segment(tuple.local, tuple.remote, header, payload.clone(), bytes)?;
+    let headers = headings.of_segment(tuple, header, payload.clone(), bytes)?;
     Some(link.send(tuple.remote, &headers, payload, now))
 }
 

@@ -137,9 +137,9 @@ impl Options {
         }
     }
 
-    /// The bytes of time stamps, if there is nothing else.
+    /// The bytes of time stamps with their padding, if there is nothing else.
     #[inline]
-    pub(super) fn stamps_alone(&self) -> Option<[u8; 12]> {
+    pub fn stamps_alone(&self) -> Option<[u8; 12]> {
         let Self { mss: None, window_scale: None, sack_permitted: false, time_stamps, sack } = self
         else {
             return None;
