@@ -99,7 +99,7 @@ impl Template {
         let ([w0, w1], [u0, u1]) = (header.window.to_be_bytes(), header.urgent.to_be_bytes());
         let flags = header.flags.bits();
         let fixed = [q0, q1, q2, q3, a0, a1, a2, a3, WORDS << 4, flags, w0, w1, l0, l1, u0, u1];
-        // The pseudo header's length lies where the checksum comes to.
+        // The place of the checksum has the length of the pseudo header until the sum is known.
         let sum = payload.fold(self.tcp.with(&fixed).with(&stamps), Sum::with).finish();
         let mut bytes = Room::new();
         bytes.push(self.head);
@@ -112,7 +112,7 @@ impl Template {
     }
 }
 
-/// Makes the headers of segments: those of a connection that sends several in a row by its template.
+/// Makes the headers of segments. A connection that sends several in a row gets a template.
 #[derive(Debug, Default)]
 pub(crate) struct Headings {
     template: Option<Template>,

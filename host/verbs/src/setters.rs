@@ -1,6 +1,6 @@
-//! Setters of parameters: programs are compiled against later versions, which may have more of them.
+//! Setters of parameters. Later versions may have more parameters, so programs do not build them as literals.
 
-/// A setter for each field that is named; `field?` is an [`Option`], whose value or the whole is set.
+/// A setter for each named field. That of `field?`, an [`Option`], takes a value or the whole option.
 macro_rules! setters {
     ($($field:ident: $type:ty,)* $(; $($optional:ident?: $value:ty,)*)?) => {
         $(

@@ -600,7 +600,7 @@ fn places_of<'a, T: 'a>(all: &[Arc<T>], some: impl Iterator<Item = &'a Arc<T>>) 
     some.filter_map(place).fold(0, |places, place| places | bit(place))
 }
 
-/// Those behind the last share its bit.
+/// Places beyond the last bit share that bit.
 #[inline]
 fn bit(place: usize) -> u64 {
     1 << place.min(63)

@@ -224,7 +224,7 @@ fn an_error_names_the_connection_and_what_it_had_in_flight() {
     assert_eq!((error.tuple.remote, error.tuple.remote_port), (IpAddr::V6(DST6), 2000));
 }
 
-/// Goal: what most segments and datagrams are is read as by the way of all frames, or left to that.
+/// Goal: the short parser of usual segments and datagrams reads what the general one reads, or leaves the frame to it.
 /// Method: every byte of one has every value, with the sum of its IP header as it was and made right, and the frame has every
 /// length.
 #[test]
@@ -241,7 +241,7 @@ fn a_usual_frame_is_read_as_by_the_way_of_all_frames() {
     read_as_any(&v4(UDP, &[&udp.emit(len), PAYLOAD].concat()), Frame::parse_usual_datagram);
 }
 
-/// A frame is read as by the way of all, whatever becomes of it, and mostly by this one.
+/// Both parsers agree on a frame, also on a damaged one; usual frames are read by the short one.
 fn read_as_any(usual: &[u8], parse: impl Fn(&[u8], Checksums) -> Option<Frame>) {
     let all = [Checksums::Complete, Checksums::Trusted, Checksums::Verified];
     let compare = |frame: &[u8]| {

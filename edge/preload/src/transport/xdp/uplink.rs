@@ -264,7 +264,7 @@ pub(super) struct Uplink {
     is_over: AtomicBool,
 }
 
-/// What comes.
+/// Where the frames of an interface come in, and the sender of the last good datagram.
 #[derive(Debug)]
 struct Arrivals {
     sockets: Vec<Incoming>,
@@ -479,7 +479,7 @@ impl Uplink {
         self.incoming.with(|all| (0..DRAIN_ROUNDS).take_while(|_| self.receive(all) > 0).count());
     }
 
-    /// No socket has what came last any more.
+    /// The cached queue of the last sender is not valid any more.
     pub(super) fn forget_last(&self) {
         drop(self.incoming.with(|all| all.last.take()));
     }
@@ -565,7 +565,7 @@ impl Uplink {
         }
     }
 
-    /// Whether a datagram, from its header on, is for this host, and neither damaged nor from where nothing comes from.
+    /// Whether a datagram, from its header on, is for this host, undamaged, and from an address that can send.
     fn is_good(&self, to: [u8; 6], tuple: &Tuple, datagram: &[u8]) -> bool {
         let (is_its, is_strange) =
             self.facts.with(|facts| (to == facts.mac, facts.is_strange(tuple.remote)));
