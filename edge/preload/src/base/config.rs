@@ -55,8 +55,11 @@ pub(crate) struct Config {
     pub(crate) receive_buffer_min: i32,
     pub(crate) nodelay: bool,
     pub(crate) quickack: bool,
-    /// The kernel's algorithm of congestion control, and the longest segment; `None`: its own choice.
+    /// The kernel's algorithm of congestion control; `None`: its own choice.
     pub(crate) congestion: Option<&'static [u8; 5]>,
+    /// Connections that frames carry have no congestion control.
+    pub(crate) is_uncontrolled: bool,
+    /// The longest segment; `None`: the kernel's own choice.
     pub(crate) segment_max: Option<i32>,
     /// What a mailbox has no room for is an error to calls that do not wait.
     pub(crate) says_full: bool,
@@ -256,6 +259,7 @@ impl Config {
                 1 => Some(b"cubic"),
                 _ => None,
             },
+            is_uncontrolled: number("VMA_TCP_CC_ALGO") == 2,
             segment_max: segment_max(number("VMA_MSS"), number("VMA_MTU")),
             says_full: settings.is_on("VMA_TX_NONBLOCKED_EAGAINS"),
             traces_faults: settings.is_on("VMA_HANDLE_SIGSEGV"),

@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use super::config::{Config, KeepAlive};
+use super::config::{Algorithm, Config, KeepAlive};
 use super::header::{Flags, Tcp};
 use super::options::Options;
 use super::path::PathMtu;
@@ -294,6 +294,11 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// Small segments wait for more bytes, 200 ms at most, or do not any longer.
     pub fn set_corked(&mut self, corked: bool) {
         self.sender.set_corked(corked);
+    }
+
+    /// How the network's load is guessed from now on.
+    pub fn set_congestion(&mut self, algorithm: Algorithm) {
+        self.sender.set_congestion(algorithm);
     }
 
     /// Most bytes a second; `None` is no limit.

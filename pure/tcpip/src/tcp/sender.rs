@@ -4,7 +4,7 @@
 
 use core::time::Duration;
 
-use super::config::Config;
+use super::config::{Algorithm, Config};
 use super::congestion::Congestion;
 use super::outbox::Outbox;
 use super::pacer::Pacer;
@@ -207,6 +207,11 @@ impl<B: AsRef<[u8]>> Sender<B> {
     /// Bytes a second; `None` is no limit.
     pub(super) fn set_pacing(&mut self, rate: Option<u64>) {
         self.pacer = Pacer::new(rate);
+    }
+
+    /// How the network's load is guessed from now on.
+    pub(super) fn set_congestion(&mut self, algorithm: Algorithm) {
+        self.congestion.set_algorithm(algorithm);
     }
 
     /// The handshake has agreed upon these.

@@ -47,6 +47,16 @@ impl Congestion {
         self.window
     }
 
+    /// The window grows by another algorithm from now on. It stays as it is, where both have one.
+    pub(super) fn set_algorithm(&mut self, algorithm: Algorithm) {
+        let fresh = Self::new(algorithm, self.segment);
+        if fresh.window == u64::MAX || self.window == u64::MAX {
+            *self = fresh;
+        } else if core::mem::discriminant(&self.growth) != core::mem::discriminant(&fresh.growth) {
+            self.growth = fresh.growth;
+        }
+    }
+
     /// Segments have another length now.
     pub(super) fn set_segment(&mut self, segment: u64) {
         if self.window == initial_window(self.segment) {
@@ -218,6 +228,44 @@ mod tests {
         rounds(&mut idle, 20_110, 20);
         rounds(&mut cubic, 110, 20);
         assert!(idle.window().abs_diff(cubic.window()) < 2000, "{idle:?} {cubic:?}");
+    }
+
+    /// Goal: each name is of the algorithm that answers a loss as its RFC says.
+    #[test]
+    fn algorithms_have_names() {
+        let after_loss = |name| {
+            let algorithm = Algorithm::named(name)?;
+            let mut congestion = Congestion::new(algorithm, 1000);
+            congestion.on_loss(10_000);
+            Some(congestion.window())
+        };
+        let expected = [
+            ("reno", Some(5000)),
+            ("newreno", Some(5000)),
+            ("cubic", Some(7000)),
+            ("none", Some(u64::MAX)),
+            ("bbr", None),
+            ("", None),
+        ];
+        for (name, window) in expected {
+            assert_eq!(after_loss(name), window, "{name}");
+        }
+    }
+
+    #[test]
+    fn another_algorithm_goes_on_with_the_window_if_it_has_one() {
+        let mut congestion = Congestion::new(Algorithm::Cubic, 1000);
+        rounds(&mut congestion, 0, 1);
+        congestion.set_algorithm(Algorithm::NewReno);
+        assert_eq!(congestion.window(), 20_000);
+        congestion.on_loss(20_000);
+        assert_eq!(congestion.window(), 10_000, "as NewReno has it");
+        congestion.set_algorithm(Algorithm::None);
+        assert_eq!(congestion.window(), u64::MAX);
+        congestion.set_algorithm(Algorithm::Cubic);
+        assert_eq!(congestion.window(), 10_000, "a first window");
+        congestion.on_loss(10_000);
+        assert_eq!(congestion.window(), 7000, "as CUBIC has it");
     }
 
     #[test]

@@ -15,9 +15,9 @@ fn an_answer_has_the_same_effect_by_both_ways() {
     for seed in 0..150 {
         let mut random = adverb_fabric::Random::new(seed);
         let algorithm = random.pick(&[
-            super::super::config::Algorithm::Cubic,
-            super::super::config::Algorithm::NewReno,
-            super::super::config::Algorithm::None,
+            Algorithm::Cubic,
+            Algorithm::NewReno,
+            Algorithm::None,
         ]);
         let config = Config { congestion: algorithm, no_delay: seed % 3 != 0, ..Config::default() };
         let mut halves: [Sender<Vec<u8>>; 2] = core::array::from_fn(|_| {

@@ -33,7 +33,7 @@ use super::super::uplink::{self, FD_MIN};
 use super::carrier::{Carried, Carrier, Twin, time};
 use super::habits::{self, Habits};
 use super::{Framed, Process, Shared};
-use crate::base::{address, log, raw};
+use crate::base::{address, config, log, raw};
 use crate::socket::state::{Reason, Socket};
 use crate::transport::{fallback, offer};
 
@@ -191,6 +191,7 @@ fn take(
     let tuple = tuple_of(key.local, key.remote?);
     let usual = carrier.net.config();
     let config = Config {
+        congestion: habits::congestion(fd, config::get().is_uncontrolled),
         no_delay: habits.no_delay,
         receive_bytes_max: WINDOW_BYTES,
         send_bytes_max: SEND_BYTES,

@@ -21,7 +21,7 @@ use super::Shared;
 use super::closing::Closing;
 use super::habits::{self, Habits};
 use crate::base::iovec::IoCursor;
-use crate::base::raw;
+use crate::base::{config, raw};
 use crate::socket::state::{Reason, Socket};
 use crate::transport::ring::{Ring, Segment};
 use crate::transport::{bell, doorbell};
@@ -325,6 +325,9 @@ impl Carrier {
             (libc::IPPROTO_TCP, libc::TCP_CORK) => {
                 habits.corked = of != 0;
                 connection.set_corked(habits.is_corked());
+            }
+            (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
+                connection.set_congestion(habits::congestion(fd, config::get().is_uncontrolled));
             }
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
                 habits.keeps_alive = of != 0;

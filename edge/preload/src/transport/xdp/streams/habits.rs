@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use adverb_tcpip::tcp::KeepAlive;
+use adverb_tcpip::tcp::{Algorithm, KeepAlive};
 
 use crate::base::raw;
 
@@ -72,6 +72,21 @@ pub(super) fn user_timeout(fd: c_int) -> Option<Duration> {
     (set > 0).then(|| Duration::from_millis(set.unsigned_abs().into()))
 }
 
+/// How the load of the network is guessed: by what the kernel has for it, if that is known here. Not at all, if parameters
+/// say so.
+pub(super) fn congestion(fd: c_int, is_uncontrolled: bool) -> Algorithm {
+    if is_uncontrolled {
+        return Algorithm::None;
+    }
+    let name = raw::option::<[u8; NAME_BYTES]>(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION);
+    let name = name.unwrap_or_default();
+    let text = name.split(|byte| *byte == 0).next().and_then(|name| str::from_utf8(name).ok());
+    text.and_then(Algorithm::named).unwrap_or(Algorithm::Cubic)
+}
+
+/// The kernel's `TCP_CA_NAME_MAX`.
+const NAME_BYTES: usize = 16;
+
 /// The kernel asks no peer that is silent to it.
 pub(super) fn silence(fd: c_int) {
     let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 0);
@@ -79,7 +94,27 @@ pub(super) fn silence(fd: c_int) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+
     use super::*;
+
+    #[test]
+    fn the_network_is_treated_as_the_socket_or_the_parameter_says() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = socket.as_raw_fd();
+        let mut seen = Vec::new();
+        for (name, expected) in [(b"reno\0", Algorithm::NewReno), (b"cubic", Algorithm::Cubic)] {
+            // Not every kernel has every algorithm.
+            if raw::set_option_as(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name).is_ok() {
+                assert_eq!(congestion(fd, false), expected);
+                assert_eq!(congestion(fd, true), Algorithm::None);
+                seen.push(expected);
+            }
+        }
+        assert!(seen.contains(&Algorithm::NewReno), "every kernel has it");
+        assert_eq!(congestion(-1, false), Algorithm::Cubic, "of what is not known");
+    }
 
     #[test]
     fn a_user_time_out_is_as_many_questions_as_it_takes() {
