@@ -296,6 +296,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.sender.set_corked(corked);
     }
 
+    /// The next segments are acknowledged at once, and what is owed now, or none is any longer. Of a connection whose
+    /// configuration says so, all are in any case.
+    pub fn set_quick_ack(&mut self, quick_ack: bool) {
+        self.receiver.set_quick(quick_ack);
+    }
+
     /// How the network's load is guessed from now on.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
         self.sender.set_congestion(algorithm);

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 pub(crate) const OURS: u32 = 0xffff_fff0;
-const THEIRS: u32 = 0xffff_ff00;
+pub(crate) const THEIRS: u32 = 0xffff_ff00;
 
 fn client(config: &Config) -> Connection<Vec<u8>> {
     let (first, stamp_origin) = (Seq::new(OURS), 0);

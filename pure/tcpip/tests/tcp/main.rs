@@ -6,6 +6,7 @@
 
 mod expected;
 mod goodput;
+mod habits;
 mod handover;
 mod hostile;
 mod other;

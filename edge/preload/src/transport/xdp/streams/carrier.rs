@@ -326,6 +326,7 @@ impl Carrier {
                 habits.corked = of != 0;
                 connection.set_corked(habits.is_corked());
             }
+            (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => connection.set_quick_ack(of != 0),
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
                 connection.set_congestion(habits::congestion(fd, config::get().is_uncontrolled));
             }

@@ -1,0 +1,133 @@
+//! When acknowledgements leave: with a peer that says what the test needs.
+
+use std::time::Duration;
+
+use adverb_tcpip::Time;
+use adverb_tcpip::tcp::{Config, Connection, Departure, Flags, Piece, Seq, Tcp};
+
+use crate::hostile::{THEIRS, established, plain, segment};
+
+type Client = Connection<Vec<u8>>;
+
+fn millis(millis: u64) -> Time {
+    Time::ZERO.plus(Duration::from_millis(millis))
+}
+
+fn departures(client: &mut Client, now: Time) -> Vec<Departure> {
+    std::iter::from_fn(|| client.poll_transmit(now)).collect()
+}
+
+/// Payloads of what leaves now.
+fn sizes(client: &mut Client, now: Time) -> Vec<usize> {
+    departures(client, now).iter().map(Departure::payload_bytes).collect()
+}
+
+fn say(client: &mut Client, header: &Tcp, now: Time) {
+    assert_eq!(client.on_segment(header, Piece::whole(vec![]), now), None);
+}
+
+/// The peer's bytes from `seq` on arrive; what is acknowledged at once, if anything is.
+fn arrive(client: &mut Client, seq: u32, bytes: usize, now: Time) -> Option<u32> {
+    let data = segment(seq, 1, Flags::ACK, 60_000);
+    assert_eq!(client.on_segment(&data, Piece::whole(vec![7; bytes]), now), None);
+    acknowledged(client, now)
+}
+
+/// What leaves acknowledges so much of the peer's stream, if anything leaves.
+fn acknowledged(client: &mut Client, now: Time) -> Option<u32> {
+    let sent = departures(client, now);
+    assert!(sent.len() <= 1, "one acknowledgement: {sent:?}");
+    sent.first().map(|departure| departure.header.ack.since(Seq::new(THEIRS)).unsigned_abs())
+}
+
+/// A connection whose peer has sent segments of 100 bytes until none is acknowledged at once for being early, and the number
+/// of the next byte.
+fn past_the_begin(config: &Config) -> (Client, u32) {
+    let mut client = established(config);
+    let mut next = 1;
+    for count in 0..QUICK_SEGMENTS {
+        let acked = arrive(&mut client, next, 100, Time::ZERO);
+        next += 100;
+        assert_eq!(acked, Some(next), "segment {count}");
+        client.receive().unwrap();
+    }
+    (client, next)
+}
+
+/// RFC 5681 §4.2, RFC 9293 §3.8.6.3. The peer's window grows by acknowledgements at the begin, so that none is delayed there.
+#[test]
+fn the_first_segments_are_acknowledged_at_once_and_then_every_second_one() {
+    let (mut client, next) = past_the_begin(&long());
+    for round in 0..3 {
+        let first = next + 200 * round;
+        assert_eq!(arrive(&mut client, first, 100, Time::ZERO), None);
+        assert_eq!(arrive(&mut client, first + 100, 100, Time::ZERO), Some(first + 200));
+    }
+}
+
+#[test]
+fn a_single_segment_is_acknowledged_after_the_delay() {
+    let (mut client, next) = past_the_begin(&long());
+    assert_eq!(arrive(&mut client, next, 100, millis(10)), None);
+    assert_eq!(client.next_deadline(), Some(millis(50)));
+    assert_eq!(acknowledged(&mut client, millis(49)), None);
+    client.on_time(millis(50));
+    assert_eq!(acknowledged(&mut client, millis(50)), Some(next + 100));
+    assert_eq!(client.next_deadline(), None);
+}
+
+/// A segment that is sent anyway acknowledges what has come.
+#[test]
+fn payload_takes_a_delayed_acknowledgement_along() {
+    let (mut client, next) = past_the_begin(&long());
+    assert_eq!(arrive(&mut client, next, 100, Time::ZERO), None);
+    client.send(vec![1; 10], Time::ZERO).unwrap();
+    assert_eq!(acknowledged(&mut client, Time::ZERO), Some(next + 100));
+    assert_eq!(acknowledged(&mut client, millis(100)), None);
+}
+
+/// RFC 5681 §4.2: what makes a hole, and what fills one, is acknowledged at once.
+#[test]
+fn no_acknowledgement_about_a_hole_is_delayed() {
+    let (mut client, next) = past_the_begin(&long());
+    assert_eq!(arrive(&mut client, next + 100, 100, Time::ZERO), Some(next));
+    assert_eq!(arrive(&mut client, next, 50, Time::ZERO), Some(next + 50), "part of it");
+    assert_eq!(arrive(&mut client, next + 50, 50, Time::ZERO), Some(next + 200));
+}
+
+#[test]
+fn with_quick_acknowledgements_none_is_delayed() {
+    let (mut client, next) = past_the_begin(&Config { quick_ack: true, ..long() });
+    for count in 0..50 {
+        let next = next + 100 * count;
+        assert_eq!(arrive(&mut client, next, 100, Time::ZERO), Some(next + 100));
+        client.receive().unwrap();
+    }
+}
+
+/// As with the kernel's `TCP_QUICKACK`, which is forgotten after a while.
+#[test]
+fn a_program_asks_for_quick_acknowledgements_for_a_while() {
+    let (mut client, mut next) = past_the_begin(&long());
+    assert_eq!(arrive(&mut client, next, 100, Time::ZERO), None);
+    client.set_quick_ack(true);
+    assert_eq!(acknowledged(&mut client, Time::ZERO), Some(next + 100), "what was owed");
+    for _ in 0..QUICK_SEGMENTS {
+        next += 100;
+        assert_eq!(arrive(&mut client, next, 100, Time::ZERO), Some(next + 100));
+        client.receive().unwrap();
+    }
+    next += 100;
+    assert_eq!(arrive(&mut client, next, 100, Time::ZERO), None);
+    let mut fresh = established(&long());
+    fresh.set_quick_ack(false);
+    assert_eq!(arrive(&mut fresh, 1, 100, Time::ZERO), None);
+}
+
+/// A peer whose window takes all that a test sends.
+fn long() -> Config {
+    Config { receive_bytes_max: 60_000, ..plain() }
+}
+
+/// Segments that are acknowledged at once at the begin.
+const QUICK_SEGMENTS: u32 = 16;
