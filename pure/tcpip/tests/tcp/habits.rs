@@ -1,4 +1,4 @@
-//! When acknowledgements leave: with a peer that says what the test needs.
+//! When small segments and acknowledgements leave: with a peer that says what the test needs.
 
 use std::time::Duration;
 
@@ -122,6 +122,62 @@ fn a_program_asks_for_quick_acknowledgements_for_a_while() {
     let mut fresh = established(&long());
     fresh.set_quick_ack(false);
     assert_eq!(arrive(&mut fresh, 1, 100, Time::ZERO), None);
+}
+
+/// A connection of which all that was sent is acknowledged, and whose peer takes 60,000 bytes.
+fn open(config: &Config) -> Client {
+    let mut client = established(config);
+    say(&mut client, &segment(1, 1, Flags::ACK, 60_000), Time::ZERO);
+    client
+}
+
+/// RFC 9293 §3.7.4, RFC 896: a small segment waits while others are in flight.
+#[test]
+fn small_segments_wait_for_the_acknowledgement_of_those_before() {
+    let mut client = open(&plain());
+    client.send(vec![1; 100], Time::ZERO).unwrap();
+    assert_eq!(sizes(&mut client, Time::ZERO), [100], "nothing is in flight");
+    for _ in 0..3 {
+        client.send(vec![1; 200], Time::ZERO).unwrap();
+        assert_eq!(sizes(&mut client, Time::ZERO), [0_usize; 0]);
+    }
+    client.send(vec![1; 1460], Time::ZERO).unwrap();
+    assert_eq!(sizes(&mut client, Time::ZERO), [1460], "a full segment does not wait");
+    say(&mut client, &segment(1, 101, Flags::ACK, 60_000), Time::ZERO);
+    assert_eq!(sizes(&mut client, Time::ZERO), [0_usize; 0], "not all is acknowledged");
+    say(&mut client, &segment(1, 1561, Flags::ACK, 60_000), Time::ZERO);
+    assert_eq!(sizes(&mut client, Time::ZERO), [600]);
+}
+
+#[test]
+fn small_segments_leave_at_once_if_the_program_says_so() {
+    let mut from_the_begin = open(&Config { no_delay: true, ..plain() });
+    let mut later = open(&plain());
+    later.set_no_delay(true);
+    for client in [&mut from_the_begin, &mut later] {
+        for _ in 0..3 {
+            client.send(vec![1; 100], Time::ZERO).unwrap();
+            assert_eq!(sizes(client, Time::ZERO), [100]);
+        }
+    }
+    // What waits leaves as soon as the program says so.
+    let mut client = open(&plain());
+    client.send(vec![1; 100], Time::ZERO).unwrap();
+    client.send(vec![1; 1500], Time::ZERO).unwrap();
+    assert_eq!(sizes(&mut client, Time::ZERO), [1460]);
+    client.set_no_delay(true);
+    assert_eq!(sizes(&mut client, Time::ZERO), [140]);
+}
+
+/// The last bytes of a stream do not wait.
+#[test]
+fn a_small_segment_with_the_end_of_the_stream_leaves_at_once() {
+    let mut client = open(&plain());
+    client.send(vec![1; 100], Time::ZERO).unwrap();
+    assert_eq!(sizes(&mut client, Time::ZERO), [100]);
+    client.send(vec![1; 100], Time::ZERO).unwrap();
+    client.shut_down();
+    assert_eq!(sizes(&mut client, Time::ZERO), [100]);
 }
 
 /// A peer whose window takes all that a test sends.
