@@ -129,7 +129,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
         let acks = flags.has(Flags::ACK);
         let (ack, window) = if acks {
-            let window = self.receiver.acknowledge(!syn);
+            let window = self.receiver.acknowledge(!syn, self.sender.segment());
             (self.receiver.origin.seq(self.receiver.acked()), window)
         } else {
             let unscaled = self.config.receive_bytes_max.min(u32::from(u16::MAX));

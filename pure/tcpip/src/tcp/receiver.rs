@@ -165,16 +165,18 @@ impl<B: AsRef<[u8]>> Receiver<B> {
     /// The program has read something.
     fn on_room(&mut self, segment: u64) {
         let left = self.told.saturating_sub(self.next());
-        let gained = self.window_limit().saturating_sub(self.told);
+        let gained = self.window_limit().saturating_sub(self.limit);
         // RFC 9293 §3.8.6.2.2: no small steps.
-        let step = if left < segment {
-            segment.min(self.buffer / 2)
-        } else {
-            segment.max(self.buffer / 4)
-        };
-        if gained >= step.max(1) && !self.ended {
+        let step =
+            if left < segment { self.step_min(segment) } else { segment.max(self.buffer / 4) };
+        if gained >= step && !self.ended {
             self.owed.now = true;
         }
+    }
+
+    /// The smallest step by which the window opens: RFC 9293 §3.8.6.2.2.
+    fn step_min(&self, segment: u64) -> u64 {
+        segment.min(self.buffer / 2).max(1)
     }
 
     /// The limit that the buffer allows now.
@@ -316,10 +318,13 @@ impl<B: AsRef<[u8]>> Receiver<B> {
     }
 
     /// A segment leaves, and acknowledges all there is: the window that it says, scaled if `scaled`.
-    pub(super) fn acknowledge(&mut self, scaled: bool) -> u16 {
+    pub(super) fn acknowledge(&mut self, scaled: bool, segment: u64) -> u16 {
         let scale = if scaled { self.scale } else { 0 };
         let next = self.next();
-        let window = (self.window_limit().saturating_sub(next) >> scale).min(u64::from(u16::MAX));
+        let limit = self.window_limit();
+        let opens = limit >= self.limit.saturating_add(self.step_min(segment));
+        let limit = if opens { limit } else { self.limit };
+        let window = (limit.saturating_sub(next) >> scale).min(u64::from(u16::MAX));
         // Rounded down, the window may seem to shrink by less than a unit: what was allowed stays so. RFC 7323 §2.4.
         self.told = next + (window << scale);
         self.limit = self.limit.max(self.told);

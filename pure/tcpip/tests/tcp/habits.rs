@@ -1,4 +1,4 @@
-//! When small segments and acknowledgements leave: with a peer that says what the test needs.
+//! When small segments, acknowledgements and windows leave: with a peer that says what the test needs.
 
 use std::time::Duration;
 
@@ -178,6 +178,85 @@ fn a_small_segment_with_the_end_of_the_stream_leaves_at_once() {
     client.send(vec![1; 100], Time::ZERO).unwrap();
     client.shut_down();
     assert_eq!(sizes(&mut client, Time::ZERO), [100]);
+}
+
+/// RFC 9293 §3.8.6.2.1: a small part of what the peer ever took is not filled at once, but after a while.
+#[test]
+fn a_small_window_is_not_filled_before_a_while_has_passed() {
+    for (window, leaves) in [(1, false), (499, false), (500, true), (999, true)] {
+        let mut client = established(&plain()); // The peer takes 1000 bytes.
+        say(&mut client, &segment(1, 1, Flags::ACK, window), Time::ZERO);
+        client.send(vec![1; 5000], Time::ZERO).unwrap();
+        let whole = usize::from(window);
+        let at_once = if leaves { vec![whole] } else { vec![] };
+        assert_eq!(sizes(&mut client, Time::ZERO), at_once, "{window}");
+        if !leaves {
+            assert_eq!(client.next_deadline(), Some(millis(200)), "{window}");
+            client.on_time(millis(200));
+            assert_eq!(sizes(&mut client, millis(200)), [whole]);
+        }
+    }
+    // What is in flight brings an acknowledgement, and with it more of the window.
+    let mut client = open(&plain());
+    client.send(vec![1; 5000], Time::ZERO).unwrap();
+    assert_eq!(sizes(&mut client, Time::ZERO).len(), 3);
+    say(&mut client, &segment(1, 1 + 1460, Flags::ACK, 2920 + 300), Time::ZERO);
+    assert_eq!(sizes(&mut client, Time::ZERO), [0_usize; 0]);
+    say(&mut client, &segment(1, 1 + 2920, Flags::ACK, 60_000), Time::ZERO);
+    say(&mut client, &segment(1, 1 + 4380, Flags::ACK, 60_000), Time::ZERO);
+    assert_eq!(sizes(&mut client, Time::ZERO), [620]);
+}
+
+/// Reads so many bytes.
+fn read(client: &mut Client, bytes: usize) {
+    assert_eq!(client.read(&mut vec![0; bytes]), bytes);
+}
+
+/// Goal: RFC 9293 §3.8.6.2.2, a window opens by a full segment, or by half of a buffer that is smaller than two.
+/// Method: the window is filled, and the program reads by 100 bytes.
+#[test]
+fn a_window_does_not_open_by_small_steps() {
+    for (receive_bytes_max, step) in [(5000_u32, 1500_usize), (2000, 1000)] {
+        let mut client = established(&Config { receive_bytes_max, ..plain() });
+        let mut next = 1;
+        while next <= receive_bytes_max {
+            arrive(&mut client, next, 500, Time::ZERO);
+            next += 500;
+        }
+        let mut reads = 0;
+        let opened = loop {
+            read(&mut client, 100);
+            reads += 100;
+            if let [departure] = departures(&mut client, Time::ZERO)[..] {
+                break usize::from(departure.header.window);
+            }
+        };
+        assert_eq!((reads, opened), (step, step), "{receive_bytes_max}");
+    }
+}
+
+/// Goal: an acknowledgement that leaves for another reason does not open a window by a small step, either.
+/// Method: the peer asks, as it does while the window is shut.
+#[test]
+fn a_question_does_not_open_a_window_by_a_small_step() {
+    let mut client = established(&plain());
+    for count in 0..5 {
+        arrive(&mut client, 1 + 1000 * count, 1000, Time::ZERO);
+    }
+    let ask = |client: &mut Client| {
+        say(client, &segment(5000, 1, Flags::ACK, 60_000), Time::ZERO);
+        let sent = departures(client, Time::ZERO);
+        assert_eq!(sent.len(), 1);
+        sent[0].header.window
+    };
+    assert_eq!(ask(&mut client), 0);
+    read(&mut client, 1000);
+    assert_eq!(ask(&mut client), 0, "less than a segment");
+    read(&mut client, 1000);
+    assert_eq!(ask(&mut client), 2000);
+    // What was allowed stays so.
+    read(&mut client, 500);
+    assert_eq!(ask(&mut client), 2000);
 }
 
 /// A peer whose window takes all that a test sends.
