@@ -235,7 +235,11 @@ unsafe extern "C-unwind" fn setsockopt(
             real!(setsockopt(fd, level, name, value, len))
         };
         // SAFETY: the program's promise about the value.
-        return unsafe { pacing::set(&socket.paced, value, len as usize, call) };
+        let answer = unsafe { pacing::set(&socket.paced, value, len as usize, call) };
+        if answer == 0 {
+            sockets::option_set(&socket, fd, level, name);
+        }
+        return answer;
     }
     let is_buffer = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF);
     let answer = if is_buffer && len as usize >= size_of::<c_int>() && !value.is_null() {

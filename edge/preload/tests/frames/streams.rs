@@ -42,6 +42,10 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             Some(("pour", bytes)) => pour(stream, bytes.parse().expect("a number")),
             _ if mode == "fork" => fork(stream),
             Some(("slice", bytes)) => slice(stream, bytes.parse().expect("a number")),
+            Some(("rate", bytes)) => {
+                pace(&stream);
+                slice(stream, bytes.parse().expect("a number"));
+            }
             Some(("answer", bytes)) => answer(stream, bytes.parse().expect("a number")),
             Some(("heir", bytes)) => heir(stream, bytes.parse().expect("a number")),
             Some(("late", bytes)) => late(stream, bytes.parse().expect("a number")),
@@ -202,6 +206,16 @@ fn part(mut stream: TcpStream, bytes: usize) {
 /// The same, in pieces of a segment each.
 fn slice(mut stream: TcpStream, bytes: usize) {
     pattern(bytes).chunks(1448).for_each(|piece| stream.write_all(piece).expect("it is sent"));
+}
+
+/// The connection has a rate of 4,000,000 bytes a second, and as much as a test sends may be written at once.
+fn pace(stream: &TcpStream) {
+    let limit: [u32; 3] = [32_000, 100_000_000, 0];
+    let len = libc::socklen_t::try_from(size_of_val(&limit)).expect("a length");
+    let (fd, at) = (stream.as_raw_fd(), limit.as_ptr().cast());
+    // SAFETY: the three numbers of `struct vma_rate_limit_t`, which are ours.
+    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, at, len) };
+    assert_eq!(set, 0);
 }
 
 /// Sends back all that comes, a while after it may have come, and so many bytes behind its end.
@@ -899,6 +913,12 @@ pub(crate) fn talk(at: SocketAddr) {
                 let end = stream.read_to_end(&mut bytes).map_err(|error| error.kind());
                 assert!(bytes == pattern(bytes.len()), "other bytes");
                 println!("said {} {:?}", bytes.len(), end.map(|_| ()));
+            }
+            "clock" => {
+                stream.read_exact(&mut [0]).expect("a byte");
+                let since = std::time::Instant::now();
+                let rest = stream.read_to_end(&mut Vec::new()).expect("the rest");
+                println!("said {} {}", rest + 1, since.elapsed().as_millis());
             }
             "half" => {
                 stream.write_all(&pattern(number(1))).expect("it is sent");
@@ -2005,6 +2025,27 @@ fn all_peers_see_that_an_owner_is_killed() {
         assert!(server.explained().matches("frames of the interface").count() >= 600);
         kill(&mut owner.child);
         assert_eq!(client.ask("resets"), "said 600");
+    });
+}
+
+/// Goal: segments of a connection with a rate leave at that rate, however much is written at once; those of one without
+/// do not wait.
+#[test]
+fn frames_of_a_connection_with_a_rate_are_paced() {
+    with_namespaces("streams::frames_of_a_connection_with_a_rate_are_paced", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let mut took = Vec::new();
+        for mode in ["rate", "slice"] {
+            let server = pair.framed(&format!("serve {mode} 2000000"), at(NEAR), None);
+            let said = talker(&pair, NEAR).ask("clock");
+            let millis = said.strip_prefix("said 2000000 ").expect("all bytes");
+            took.push(millis.parse::<u64>().expect("a number"));
+            let explained = server.explained();
+            assert!(server.has_frames() && !explained.contains("carries better"), "{explained}");
+        }
+        // Half a second at that rate; what came before the first look may be missing.
+        assert!(took[0] >= 400 && took[0] > 2 * took[1], "{took:?}");
     });
 }
 

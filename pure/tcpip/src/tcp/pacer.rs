@@ -19,6 +19,12 @@ impl Pacer {
         Self { rate: rate.filter(|rate| *rate > 0), next: Time::ZERO, waits: false }
     }
 
+    /// From now on the rate is this one.
+    pub(super) fn set(&mut self, rate: Option<u64>) {
+        self.rate = rate.filter(|rate| *rate > 0);
+        self.waits &= self.rate.is_some();
+    }
+
     /// Nothing may leave yet. If so, [`Pacer::deadline`] says when.
     pub(super) fn waits(&mut self, now: Time) -> bool {
         self.waits = self.rate.is_some() && now < self.next;
@@ -29,7 +35,8 @@ impl Pacer {
     pub(super) fn sent(&mut self, bytes: u64, now: Time) {
         if let Some(rate) = self.rate {
             let nanos = bytes.saturating_mul(1_000_000_000) / rate;
-            self.next = self.next.max(now).plus(Duration::from_nanos(nanos));
+            let begin = Time::from_nanos(now.nanos().saturating_sub(LATE_MAX_NS));
+            self.next = self.next.max(begin).plus(Duration::from_nanos(nanos));
         }
     }
 
@@ -42,3 +49,6 @@ impl Pacer {
         self.waits &= now < self.next;
     }
 }
+
+/// How late a clock may be without making the rate lower.
+const LATE_MAX_NS: u64 = 1_000_000;

@@ -291,14 +291,14 @@ impl<B: AsRef<[u8]>> Receiver<B> {
         false
     }
 
-    /// An acknowledgement is owed, at once.
-    pub(super) fn owe_now(&mut self) {
     /// The next segments are acknowledged at once, as at the begin, or not any longer; what is owed leaves with that.
     pub(super) fn set_quick(&mut self, quick: bool) {
         self.owed.quick = if quick { QUICK } else { 0 };
         self.owed.now |= quick && self.owed.at.is_some();
     }
 
+    /// An acknowledgement is owed, at once.
+    pub(super) fn owe_now(&mut self) {
         self.owed.now = true;
     }
 

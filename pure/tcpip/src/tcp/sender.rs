@@ -206,7 +206,7 @@ impl<B: AsRef<[u8]>> Sender<B> {
 
     /// Bytes a second; `None` is no limit.
     pub(super) fn set_pacing(&mut self, rate: Option<u64>) {
-        self.pacer = Pacer::new(rate);
+        self.pacer.set(rate);
     }
 
     /// How the network's load is guessed from now on.

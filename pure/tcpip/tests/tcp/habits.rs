@@ -1,4 +1,4 @@
-//! When small segments, acknowledgements and windows leave: with a peer that says what the test needs.
+//! When small segments, acknowledgements and windows leave, and how fast: with a peer that says what the test needs.
 
 use std::time::Duration;
 
@@ -257,6 +257,57 @@ fn a_question_does_not_open_a_window_by_a_small_step() {
     // What was allowed stays so.
     read(&mut client, 500);
     assert_eq!(ask(&mut client), 2000);
+}
+
+/// A connection with a rate of a full segment each 10 ms, and bytes to send.
+fn paced(segments: usize) -> Client {
+    let mut client = open(&plain());
+    client.set_pacing(Some(146_000));
+    client.send(vec![1; 1460 * segments], Time::ZERO).unwrap();
+    client
+}
+
+#[test]
+fn a_paced_connection_sends_a_segment_when_it_is_due() {
+    let mut client = paced(5);
+    assert_eq!(sizes(&mut client, Time::ZERO), [1460]);
+    let (mut left, mut now, mut looks) = (Vec::new(), Time::ZERO, 0);
+    while left.len() < 4 {
+        now = client.next_deadline().unwrap().max(now);
+        client.on_time(now);
+        left.extend(sizes(&mut client, now).iter().map(|bytes| (now, *bytes)));
+        looks += 1;
+    }
+    assert_eq!(left, [10, 20, 30, 40].map(|at| (millis(at), 1460)));
+    assert!(looks < 10, "{looks} looks");
+}
+
+/// Goal: a clock that is late costs nothing, and a pause is no reason for a burst.
+#[test]
+fn a_paced_connection_makes_good_what_a_late_clock_has_cost_and_no_more() {
+    let mut client = paced(8);
+    let after = |micros| Time::ZERO.plus(Duration::from_micros(micros));
+    for (micros, sent) in [(0, 1), (10_900, 1), (19_999, 0), (20_000, 1), (59_000, 1), (67_999, 0)]
+    {
+        client.on_time(after(micros));
+        assert_eq!(sizes(&mut client, after(micros)).len(), sent, "{micros}");
+    }
+}
+
+#[test]
+fn a_rate_holds_back_segments_and_nothing_else() {
+    let mut client = paced(3);
+    assert_eq!(sizes(&mut client, Time::ZERO), [1460]);
+    // Acknowledgements.
+    assert_eq!(arrive(&mut client, 1, 100, Time::ZERO), Some(101));
+    // The same rate once more does not make room.
+    client.set_pacing(Some(146_000));
+    assert_eq!(sizes(&mut client, Time::ZERO), [0_usize; 0]);
+    client.set_pacing(None);
+    assert_eq!(sizes(&mut client, Time::ZERO), [1460, 1460]);
+    let mut client = open(&Config { pacing: Some(146_000), ..plain() });
+    client.send(vec![1; 2920], millis(10)).unwrap();
+    assert_eq!(sizes(&mut client, millis(10)), [1460]);
 }
 
 /// A peer whose window takes all that a test sends.

@@ -14,11 +14,7 @@ fn an_answer_has_the_same_effect_by_both_ways() {
     let mut answers = 0;
     for seed in 0..150 {
         let mut random = adverb_fabric::Random::new(seed);
-        let algorithm = random.pick(&[
-            Algorithm::Cubic,
-            Algorithm::NewReno,
-            Algorithm::None,
-        ]);
+        let algorithm = random.pick(&[Algorithm::Cubic, Algorithm::NewReno, Algorithm::None]);
         let config = Config { congestion: algorithm, no_delay: seed % 3 != 0, ..Config::default() };
         let mut halves: [Sender<Vec<u8>>; 2] = core::array::from_fn(|_| {
             let mut sender = Sender::new(&config, 100, Time::ZERO);

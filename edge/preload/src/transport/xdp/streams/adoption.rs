@@ -193,6 +193,7 @@ fn take(
     let config = Config {
         congestion: habits::congestion(fd, config::get().is_uncontrolled),
         no_delay: habits.no_delay,
+        pacing: habits::pacing(fd),
         quick_ack: config::get().quickack,
         receive_bytes_max: WINDOW_BYTES,
         send_bytes_max: SEND_BYTES,

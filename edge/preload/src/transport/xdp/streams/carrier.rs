@@ -330,6 +330,9 @@ impl Carrier {
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
                 connection.set_congestion(habits::congestion(fd, config::get().is_uncontrolled));
             }
+            (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+                connection.set_pacing(habits::pacing(fd));
+            }
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
                 habits.keeps_alive = of != 0;
                 habits::silence(fd);

@@ -84,6 +84,12 @@ pub(super) fn congestion(fd: c_int, is_uncontrolled: bool) -> Algorithm {
     text.and_then(Algorithm::named).unwrap_or(Algorithm::Cubic)
 }
 
+/// Most bytes a second, if the program has said so.
+pub(super) fn pacing(fd: c_int) -> Option<u64> {
+    let rate = raw::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).unwrap_or(0);
+    Some(rate).filter(|rate| ![0, u64::MAX, u64::from(u32::MAX)].contains(rate))
+}
+
 /// The kernel's `TCP_CA_NAME_MAX`.
 const NAME_BYTES: usize = 16;
 
