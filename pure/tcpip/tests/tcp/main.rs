@@ -13,3 +13,4 @@ mod other;
 mod pair;
 mod random;
 mod rare;
+mod scripts;

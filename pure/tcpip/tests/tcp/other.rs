@@ -1,9 +1,10 @@
-//! Against smoltcp, another implementation: both roles, with and without loss, in one process and virtual time.
+//! Against smoltcp, another implementation: both roles, in good and bad weather, in one process and virtual time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use crate::pair::Weather;
 use adverb_fabric::Random;
 use adverb_tcpip::Time;
 use adverb_tcpip::stack::{ConnectionId, Listen, ListenerId, Outcome, Stack};
@@ -19,6 +20,8 @@ use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const DELAY: Duration = Duration::from_millis(3);
+/// How much later than others a packet comes that is overtaken, at most.
+const LATE_NS: u64 = 3_000_000;
 
 /// The other implementation's interface: packets in, packets out.
 #[derive(Default)]
@@ -73,7 +76,7 @@ struct Case {
     /// They begin the connection.
     they_connect: bool,
     bytes: [usize; 2],
-    lost: u32,
+    weather: Weather,
     their_buffer: usize,
     config: Config,
 }
@@ -261,18 +264,25 @@ impl Meeting {
             packet.extend(transmit.header.emit_sum(pseudo, transmit.payload()).as_slice());
             packet.extend(transmit.payload().flatten());
             assert!(packet.len() <= 1500, "a packet of {} bytes", packet.len());
-            let lost = self.random.chance(self.case.lost);
-            self.count += 1;
-            if !lost {
-                self.network.insert((self.now.plus(DELAY), self.count), (false, packet));
-            }
+            self.send(false, packet);
         }
     }
 
-    fn send(&mut self, to_us: bool, packet: Vec<u8>) {
-        self.count += 1;
-        if !self.random.chance(self.case.lost) {
-            self.network.insert((self.now.plus(DELAY), self.count), (to_us, packet));
+    /// Puts a packet on the way, as the weather is.
+    fn send(&mut self, to_us: bool, mut packet: Vec<u8>) {
+        let Weather { lost, twice, overtaken, flipped } = self.case.weather;
+        if self.random.chance(lost) {
+            return;
+        }
+        if self.random.chance(flipped) {
+            let bit = self.random.index(packet.len() * 8);
+            packet[bit / 8] ^= 1 << (bit % 8);
+        }
+        for _ in 0..1 + u32::from(self.random.chance(twice)) {
+            let late = if self.random.chance(overtaken) { self.random.below(LATE_NS) } else { 0 };
+            let at = self.now.plus(DELAY).plus(Duration::from_nanos(late));
+            self.count += 1;
+            self.network.insert((at, self.count), (to_us, packet.clone()));
         }
     }
 
@@ -286,31 +296,47 @@ impl Meeting {
                 self.port.arrived.push_back(packet);
                 continue;
             }
-            let (ip, rest) = Ipv4::parse(&packet).unwrap();
-            let len = u16::try_from(rest.payload.len()).unwrap();
-            let sum = Sum::pseudo_v4(ip.src, ip.dst, ip.protocol, len).with(rest.payload);
-            assert_eq!(sum.finish(), 0, "their checksum");
-            let (header, payload) = Tcp::parse(rest.payload).unwrap();
+            let parsed = parse(&packet);
+            assert!(parsed.is_some() || self.case.weather.flipped > 0, "their packet is right");
+            let Some((ip, header, payload)) = parsed else { continue };
             let (local, remote) = (IpAddr::V4(ip.dst), IpAddr::V4(ip.src));
             let (local_port, remote_port) = (header.dst_port, header.src_port);
             let tuple = Tuple { local, local_port, remote, remote_port };
-            let piece = Piece::whole(payload.to_vec());
+            let piece = Piece::whole(payload);
             let outcome = self.ours.on_segment(tuple, &header, piece, self.now);
             assert!(outcome == Outcome::Taken || self.is_over(), "{}", self.describe());
         }
     }
 }
 
+/// A packet of theirs, unless the network has changed it.
+fn parse(packet: &[u8]) -> Option<(Ipv4, Tcp, Vec<u8>)> {
+    let (ip, rest) = Ipv4::parse(packet).ok()?;
+    let len = u16::try_from(rest.payload.len()).ok()?;
+    let sum = Sum::pseudo_v4(ip.src, ip.dst, ip.protocol, len).with(rest.payload);
+    let (header, payload) = Tcp::parse(rest.payload).filter(|_| sum.finish() == 0)?;
+    Some((ip, header, payload.to_vec()))
+}
+
 #[test]
 fn both_roles_carry_every_byte_to_and_from_another_implementation() {
     for seed in 0..12 {
         for they_connect in [false, true] {
-            for lost in [0, 10_000, 50_000] {
+            let all = Weather { lost: 10_000, twice: 20_000, overtaken: 50_000, flipped: 10_000 };
+            for weather in [
+                Weather::default(),
+                Weather { lost: 10_000, ..Weather::default() },
+                Weather { lost: 50_000, ..Weather::default() },
+                Weather { twice: 100_000, ..Weather::default() },
+                Weather { overtaken: 200_000, ..Weather::default() },
+                Weather { flipped: 50_000, ..Weather::default() },
+                all,
+            ] {
                 let their_buffer = [700, 4000, 65_535, 300_000][usize::try_from(seed % 4).unwrap()];
                 let plain = seed % 3 == 0;
                 let config = Config { time_stamps: !plain, sack: !plain, ..Config::default() };
                 let bytes = [150_000, 60_000];
-                let case = Case { seed, they_connect, bytes, lost, their_buffer, config };
+                let case = Case { seed, they_connect, bytes, weather, their_buffer, config };
                 Meeting::new(case).run();
             }
         }
@@ -321,9 +347,10 @@ fn both_roles_carry_every_byte_to_and_from_another_implementation() {
 fn streams_of_one_direction_and_none_end_with_another_implementation() {
     for bytes in [[0, 0], [1, 0], [0, 1], [100_000, 0], [0, 100_000]] {
         for they_connect in [false, true] {
-            let (seed, lost, their_buffer) = (9, 20_000, 8000);
+            let (seed, their_buffer) = (9, 8000);
+            let weather = Weather { lost: 20_000, ..Weather::default() };
             let config = Config::default();
-            Meeting::new(Case { seed, they_connect, bytes, lost, their_buffer, config }).run();
+            Meeting::new(Case { seed, they_connect, bytes, weather, their_buffer, config }).run();
         }
     }
 }
