@@ -43,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "session_frame", corpus: session::frames, feed: session::frame },
     Target { name: "sockets_rules", corpus: sockconf::files, feed: sockconf::rules },
     Target { name: "tcpip_frame", corpus: tcpip::frames, feed: tcpip::frame },
+    Target { name: "tcpip_segments", corpus: tcpip::conversations, feed: tcpip::segments },
 ];
 
 /// Feeds `target` for as long as `budget` says, and at least once. Returns how many inputs it took.

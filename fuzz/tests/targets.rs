@@ -70,6 +70,11 @@ fn tcpip_frame_finds_nothing() {
     run_named("tcpip_frame");
 }
 
+#[test]
+fn tcpip_segments_finds_nothing() {
+    run_named("tcpip_segments");
+}
+
 /// Goal: the tests above can fail.
 /// Method: a target with a bug that a few thousand mutations must meet.
 #[test]
