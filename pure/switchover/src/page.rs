@@ -307,7 +307,18 @@ impl Direction {
     #[inline]
     pub fn waiting(&self) -> u64 {
         let head = self.producer.head.load(Ordering::Relaxed);
-        head.wrapping_sub(self.consumer.tail.load(Ordering::Relaxed))
+        head.wrapping_sub(self.goes_on(self.consumer.tail.load(Ordering::Relaxed), head))
+    }
+
+    /// Where the reader goes on that has got to `tail`: behind what the sender has skipped since, if that begins there.
+    /// `head` is the sender's position.
+    #[inline]
+    pub fn goes_on(&self, tail: u64, head: u64) -> u64 {
+        if self.producer.skip_from.load(Ordering::Relaxed) != tail {
+            return tail;
+        }
+        let to = self.producer.skip_to.load(Ordering::Relaxed);
+        if to.wrapping_sub(tail) <= head.wrapping_sub(tail) { to } else { tail }
     }
 
     /// Whether the sender has said that no more will come.

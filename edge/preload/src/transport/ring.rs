@@ -459,10 +459,12 @@ impl Ring<'_> {
     /// Up to where the sender may write again: the reader's cursor, less what its program still has. In this
     /// order: the reader says first that it lends more, and then that it has got further.
     #[inline]
-    fn free_to(&self) -> u64 {
+    fn free_to(&self, head: u64) -> u64 {
         let Consumer { tail, held, .. } = &self.direction.consumer;
         let tail = tail.load(Ordering::Acquire);
-        tail.wrapping_sub(held.load(Ordering::Acquire))
+        let oldest = tail.wrapping_sub(held.load(Ordering::Acquire));
+        // What was skipped takes no room, though the reader has not looked there since.
+        self.direction.goes_on(oldest, head)
     }
 
     /// The reader has got from one position to another. If its program has some of what lies behind, it has it
@@ -522,7 +524,7 @@ impl Ring<'_> {
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         let head = self.direction.sender.head.load(Ordering::Acquire);
-        let tail = self.free_to();
+        let tail = self.free_to(head);
         self.room(head, tail, self.grows_at()).0 > 0
     }
 
@@ -542,7 +544,7 @@ impl Ring<'_> {
 
     #[inline]
     fn is_roomy(&self, head: u64, grown_at: u64) -> bool {
-        let tail = self.free_to();
+        let tail = self.free_to(head);
         let (room, len) = self.room(head, tail, grown_at);
         room >= len / 2
     }
@@ -574,13 +576,7 @@ impl Ring<'_> {
                 Ok((tail, tail, 0))
             };
         }
-        let mut start = tail;
-        if producer.skip_from.load(Ordering::Relaxed) == tail {
-            let to = producer.skip_to.load(Ordering::Relaxed);
-            if to > tail && to.wrapping_sub(tail) <= word(self.sizes.first + self.sizes.large) {
-                start = to;
-            }
-        }
+        let start = self.direction.goes_on(tail, head);
         let available = head.wrapping_sub(start);
         match usize::try_from(available) {
             Ok(available) if available <= self.sizes.first + self.sizes.large => {
@@ -745,7 +741,7 @@ impl Ring<'_> {
         // The reader's cursor is in its cache: a stream looks at it once in so many bytes.
         let is_far = restarts && head.wrapping_sub(tail) >= RESTART_BYTES;
         if room < wanted || is_far {
-            tail = self.free_to();
+            tail = self.free_to(head);
             if !self.is_possible(head.wrapping_sub(tail)) {
                 return Err(Trouble::Broken);
             }

@@ -1004,6 +1004,20 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("end", recv(p.s, 100, 0));
         log.see("poll", poll(&[(p.s, libc::POLLIN | libc::POLLRDHUP)], 1000));
     }),
+    ("a peer that computes has room for what comes meanwhile", |log, p| {
+        for round in 0..20 {
+            // All of it is read, and the next bytes find nothing before them.
+            log.see("sent", send(p.c, &pattern(10_000 + round), 0));
+            log.see("read", recv(p.s, 10_000 + round, libc::MSG_WAITALL).map(|read| read.len()));
+            let send_one = || send(p.c, &[1; 4000], libc::MSG_DONTWAIT);
+            let taken = (0..12).map_while(|_| send_one().ok()).sum::<i64>();
+            log.see("taken", taken);
+            log.see(
+                "to read",
+                recv(p.s, taken.try_into().unwrap(), libc::MSG_WAITALL).map(|read| read.len()),
+            );
+        }
+    }),
     ("the peer is killed while we wait", |log, p| {
         let pid = fork(|| {
             close(p.s).unwrap();
