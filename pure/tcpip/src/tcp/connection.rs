@@ -31,6 +31,8 @@ pub struct Connection<B> {
     pub(super) challenges: Guard,
     pub(super) duplicates: Guard,
     clocks: Clocks,
+    /// The latest time that a segment was stamped with.
+    pub(super) stamped_at: Time,
     /// A reset is to be sent.
     pub(super) reset_due: bool,
     /// The program has closed it.
@@ -128,6 +130,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             challenges: Guard::new(CHALLENGES_MAX),
             duplicates: Guard::new(DUPLICATES_MAX),
             clocks: Clocks { heard: now, ..Clocks::default() },
+            stamped_at: now,
             reset_due: false,
             orphaned: false,
         }

@@ -125,7 +125,10 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
         if self.agreed.time_stamps {
             let echo = self.receiver.stamp.map_or(0, |(value, _)| value);
-            options.time_stamps = Some(TimeStamps { value: self.stamp(now), echo });
+            // A thread that waited for its turn may know an earlier time than the one before it. A peer would drop what is
+            // stamped with that: RFC 7323 §5.
+            self.stamped_at = self.stamped_at.max(now);
+            options.time_stamps = Some(TimeStamps { value: self.stamp(self.stamped_at), echo });
         }
         let acks = flags.has(Flags::ACK);
         let (ack, window) = if acks {

@@ -94,7 +94,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             scale: self.receiver.scale,
             peer_segment: self.agreed.peer_segment,
             sack: self.agreed.sack,
-            stamp: self.agreed.time_stamps.then(|| self.stamp(now)),
+            stamp: self.agreed.time_stamps.then(|| self.stamp(self.stamped_at.max(now))),
         };
         let unsent = Unsent { flying: bytes(unacked, next), waiting: bytes(next, outbox.end()) };
         Some((handover, unsent))

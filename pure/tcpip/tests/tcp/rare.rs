@@ -199,6 +199,24 @@ fn a_segment_with_an_older_time_stamp_is_answered_and_not_taken() {
     assert_eq!(step(21, 4, late), (30, 4));
 }
 
+/// Goal: a thread that waited for its turn with an earlier time in hand sends nothing that the peer would drop.
+#[test]
+fn time_stamps_do_not_go_back() {
+    let mut client = established(&Config { time_stamps: true, ..plain() });
+    let mut opening = segment(1, 1, Flags::ACK, 1000);
+    opening.options.time_stamps = Some(TimeStamps { value: 5, echo: 0 });
+    client.on_segment(&opening, none(), Time::ZERO);
+    client.set_no_delay(true);
+    let mut stamp = |now| {
+        client.send(vec![1; 10], now).unwrap();
+        departures(&mut client, now)[0].header.options.time_stamps.unwrap().value
+    };
+    let later = Time::ZERO.plus(Duration::from_millis(7));
+    assert_eq!([stamp(Time::ZERO), stamp(later), stamp(Time::ZERO)], [0, 7, 7]);
+    let (handover, _) = client.hand_over(Time::ZERO).unwrap();
+    assert_eq!(handover.stamp, Some(7));
+}
+
 /// Goal: segments that a router refused leave again although the congestion window holds them back for a while.
 /// Method: the window shrinks with the segment, so that some wait; then time for a tail loss probe passes.
 #[test]
