@@ -94,6 +94,10 @@ struct Shared {
     rest: Guarded<Vec<u8>>,
     /// Calls that have sent something whole since something was received.
     sends: AtomicU64,
+    /// Bytes of a stream that wait in its ring for more of it.
+    deferred: AtomicU64,
+    /// When its carrier last took a step after a write.
+    stepped_ns: AtomicU64,
 }
 
 impl Default for Shared {
@@ -105,6 +109,8 @@ impl Default for Shared {
             is_full: AtomicBool::new(false),
             rest: Guarded::new(Vec::new()),
             sends: AtomicU64::new(0),
+            deferred: AtomicU64::new(0),
+            stepped_ns: AtomicU64::new(0),
         }
     }
 }
@@ -113,6 +119,19 @@ impl Shared {
     fn count(&self, Written { streamed, sent, is_whole, .. }: Written) {
         let before = if streamed == sent { 0 } else { self.sends.load(Ordering::Relaxed) };
         self.sends.store(before.saturating_add(is_whole.into()), Ordering::Relaxed);
+    }
+
+    /// Counts bytes of a stream that may wait in the ring for more of it: there are few there, and the last step is not long
+    /// ago. `None` if they may not; otherwise whether they are the first.
+    #[inline]
+    fn defer(&self, what: Written, now_ns: u64) -> Option<bool> {
+        let is_recent = now_ns <= self.stepped_ns.load(Ordering::Relaxed) + carrier::FLUSH_NS;
+        let may_wait = what.streamed >= STREAM_BYTES && what.is_whole && !what.more && is_recent;
+        if !may_wait {
+            return None;
+        }
+        let before = self.deferred.fetch_add(what.sent, Ordering::AcqRel);
+        (before + what.sent < DEFERRED_BYTES).then_some(before == 0)
     }
 }
 
@@ -268,17 +287,26 @@ pub(crate) fn written(socket: &Socket, what: Written) {
     let Some(framed) = of(socket) else { return };
     let (process, now) = (PROCESS.get(), raw::now_ns());
     process.program_ns.store(now, Ordering::Relaxed);
+    framed.shared.count(what);
+    let is_first = framed.shared.defer(what, now);
+    if is_first == Some(false) {
+        return;
+    }
     let deadline = with(framed, |carrier| {
-        carrier.expect_more(framed.id, what.more);
-        carrier.send_from_ring(framed.id, now);
-        match what.streamed >= STREAM_BYTES {
-            true => carrier.step_stream(now),
-            false => carrier.step_for_written(now),
+        match is_first {
+            Some(_) => carrier.defer(framed.id, now),
+            None => {
+                carrier.expect_more(framed.id, what.more);
+                carrier.send_from_ring(framed.id, now);
+                match what.streamed >= STREAM_BYTES {
+                    true => carrier.step_stream(framed.id, now),
+                    false => carrier.step_for_written(now),
+                }
+            }
         }
         carrier.deadline_ns(now)
     });
     helper::expect(process, deadline.flatten());
-    framed.shared.count(what);
 }
 
 /// Sends a few bytes past the ring, of which `written` is to count, where frames carry the connection and nothing waits in
@@ -573,6 +601,8 @@ pub(crate) const ANSWER: Duration = Membership::ANSWER;
 const STEP_LOOKS: u32 = 64;
 /// What is sent without anything received in between is a stream, from so many bytes on.
 const STREAM_BYTES: u64 = 256 << 10;
+/// Bytes of a stream that go from its ring together: about as many as frames that leave together.
+const DEFERRED_BYTES: u64 = 22 << 10;
 /// The kernel carries a stream of so many bytes, if calls send as many as this at a time.
 const BULK_BYTES: u64 = 4 << 20;
 const BULK_SEND_BYTES: u64 = 8 << 10;

@@ -39,6 +39,8 @@ pub(super) struct Carrier {
     look_at_ns: u64,
     /// When a stream's frames were last handed to the kernel.
     flushed_ns: u64,
+    /// A connection whose ring has bytes that wait for more of its stream. The next step takes them.
+    deferred: Option<ConnectionId>,
     is_over: bool,
 }
 
@@ -108,6 +110,7 @@ impl Carrier {
             closing,
             look_at_ns: 0,
             flushed_ns: 0,
+            deferred: None,
             is_over: false,
         }
     }
@@ -136,7 +139,9 @@ impl Carrier {
 
     /// When a step is due, if no packet comes before.
     pub(super) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
-        self.net.next_deadline(time(now_ns)).map(Time::nanos)
+        let deferred = self.deferred.map(|_| now_ns + FLUSH_NS);
+        let deadlines = [deferred, self.net.next_deadline(time(now_ns)).map(Time::nanos)];
+        deadlines.into_iter().flatten().min()
     }
 
     pub(super) fn state(&mut self, id: ConnectionId) -> Option<State> {
@@ -161,7 +166,7 @@ impl Carrier {
     /// Something is to be done at once.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
-        self.net.is_due()
+        self.deferred.is_some() || self.net.is_due()
     }
 
     /// Takes what has come, and sends what there is. Says whether there was anything.
@@ -196,8 +201,11 @@ impl Carrier {
     }
 
     /// The same for a stream: what it writes leaves once there is some of it, or some time has passed since some has.
-    pub(super) fn step_stream(&mut self, now_ns: u64) {
+    pub(super) fn step_stream(&mut self, id: ConnectionId, now_ns: u64) {
         self.step_unflushed(now_ns);
+        if let Some(one) = self.carried.get(&id) {
+            one.shared.stepped_ns.store(now_ns, Ordering::Relaxed);
+        }
         if self.net.unflushed() >= FLUSH_FRAMES || now_ns > self.flushed_ns + FLUSH_NS {
             self.flushed_ns = now_ns;
             self.net.flush();
@@ -209,8 +217,19 @@ impl Carrier {
         self.net.send_out(time(now_ns)) || is_busy
     }
 
+    /// Bytes of a stream wait in its ring for more of it, until the next step.
+    pub(super) fn defer(&mut self, id: ConnectionId, now_ns: u64) {
+        self.expect_more(id, false);
+        if let Some(other) = self.deferred.replace(id).filter(|other| *other != id) {
+            self.send_from_ring(other, now_ns);
+        }
+    }
+
     /// Takes what has come. Says whether there was anything.
     fn take_in(&mut self, now_ns: u64, take: &mut dyn FnMut(ConnectionId, &[u8]) -> bool) -> bool {
+        if let Some(id) = self.deferred.take() {
+            self.send_from_ring(id, now_ns);
+        }
         if now_ns >= self.look_at_ns {
             self.look_at_ns = now_ns + LOOK_NS;
             if self.membership.has_ended() {
@@ -514,6 +533,8 @@ impl Carried {
         now: Time,
     ) -> Result<bool, adverb_switchover::Broken> {
         let ring = self.segment.incoming(self.me);
+        // Before the ring is looked at: a write that is counted after that asks for another step.
+        self.shared.deferred.swap(0, Ordering::AcqRel);
         let mut has_moved = false;
         loop {
             let room = usize::try_from(connection.send_room()).unwrap_or(usize::MAX);
@@ -708,7 +729,7 @@ fn parts_of(base: *mut u8, len: usize) -> libc::iovec {
 const CHUNK_BYTES: usize = 64 << 10;
 /// Frames of a stream that leave together, and how long after earlier ones they may wait for each other.
 const FLUSH_FRAMES: usize = 16;
-const FLUSH_NS: u64 = 50_000;
+pub(super) const FLUSH_NS: u64 = 50_000;
 /// Steps that tell peers of the owner's end: enough for as many connections as there can be, with some for want of room;
 /// and a pause for room.
 const FAREWELL_ROUNDS_MAX: u32 = 256;
