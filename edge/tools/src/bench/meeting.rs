@@ -67,13 +67,11 @@ impl Tie {
         to: SocketAddr,
         qp: &Qp<Rc>,
         traffic_class: u8,
-        timeout: Option<AckTimeout>,
+        timeout: AckTimeout,
     ) -> Result<Self, Failure> {
         let (id, queue) = identifier()?;
         id.set_tos(traffic_class).doing(MEETING)?;
-        if let Some(timeout) = timeout {
-            id.set_ack_timeout(timeout.exponent()).doing(MEETING)?;
-        }
+        id.set_ack_timeout(timeout.exponent()).doing(MEETING)?;
         id.resolve_addr(None, to).doing(MEETING)?;
         wait(&queue, EventKind::AddrResolved)?;
         id.resolve_route().doing(MEETING)?;

@@ -154,8 +154,6 @@ pub(crate) struct QueuePair {
     /// Traffic class and hop limit of its packets.
     marks: (u8, u8),
     mtu: PathMtu,
-    /// The other end is a process of this host.
-    on_one_host: bool,
     context: Context,
     /// Room for what a poll takes.
     completions: [WorkCompletion; POLL_MAX],
@@ -274,7 +272,6 @@ impl QueuePair {
             far: Gid([0; 16]),
             inline: Inline::new(usize::try_from(tuning.inline_bytes).unwrap_or(0)),
             gid_index,
-            on_one_host: control.local(0)?.ip() == control.peer(0)?.ip(),
             marks: (tuning.traffic_class, tuning.hop_limit),
             mtu: asked.min(context.query_port().active_mtu),
             context,
@@ -307,9 +304,8 @@ impl QueuePair {
         self.mtu = self.mtu.min(theirs);
         self.remote = RemoteSlice { addr: contact.addr, rkey: Rkey(contact.rkey) };
         self.far = Gid(contact.gid);
-        let timeout = self.on_one_host.then_some(BUSY_HOST_TIMEOUT);
         if let Some(to) = contact.listens {
-            self.tie = Some(Tie::new(to, &self.qp, self.marks.0, timeout)?);
+            self.tie = Some(Tie::new(to, &self.qp, self.marks.0, BUSY_HOST_TIMEOUT)?);
         }
         if let Some(tie) = &self.tie {
             self.mtu = tie.mtu().unwrap_or(self.mtu);
@@ -322,8 +318,8 @@ impl QueuePair {
             .gid_index(self.gid_index)
             .traffic_class(self.marks.0)
             .hop_limit(self.marks.1)
-            .path_mtu(self.mtu);
-        let how = timeout.map_or(how, |timeout| how.timeout(timeout));
+            .path_mtu(self.mtu)
+            .timeout(BUSY_HOST_TIMEOUT);
         self.qp.connect(how).doing("connecting the queue pair")
     }
 
@@ -499,8 +495,8 @@ impl Endpoint for QueuePair {
 
 /// Requests posted in one call, at most; a longer list takes several.
 const BATCH_MAX: usize = 32;
-/// 4.096 µs · 2¹⁷, half a second, seven times again: where processes share a busy machine, the other
-/// one may not get a processor for longer than a packet may be under way on a network.
+/// 4.096 µs · 2¹⁷, half a second, seven times again: on a busy machine the other side may not get a processor for longer than
+/// a packet may be under way on a network. Two containers or virtual machines may share one, though their addresses differ.
 pub(super) const BUSY_HOST_TIMEOUT: AckTimeout = match AckTimeout::from_exponent(17) {
     Ok(timeout) => timeout,
     Err(_) => AckTimeout::FOREVER,

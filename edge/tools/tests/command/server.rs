@@ -176,6 +176,30 @@ fn a_client_whose_server_is_killed_ends_with_a_failure() {
     assert!(stderr(&output).contains("other side"), "{}", stderr(&output));
 }
 
+/// Goal: a server on a busy machine may be away for some seconds, also if its address is not the client's.
+#[test]
+fn a_client_waits_for_a_server_that_has_no_processor() {
+    let words = ["bench", "--server", "--bind", "127.0.0.2", "--port", "0", "--device", "soft_lo"];
+    let mut start = command(&words);
+    start.env("ADVERB_PATH", "udp");
+    let server = Server::start_by(start);
+    let client = command(&["bench", "127.0.0.2", "-p", &server.port, "-D", "1", "-s", "64"])
+        .args(["--test", "latency", "--op", "write", "--rounds", "1", "--no-floor", "--no-pin"])
+        .env("ADVERB_PATH", "udp")
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a client starts");
+    until("the client connects", || server.has_client());
+    thread::sleep(Duration::from_millis(500)); // The test itself, most likely.
+    let pid = server.child.id().to_string();
+    let signal = |name: &str| Command::new("kill").args([name, &pid]).status();
+    assert!(signal("-STOP").expect("kill").success());
+    thread::sleep(Duration::from_millis(2500));
+    assert!(signal("-CONT").expect("kill").success());
+    let output = finish(client);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
 /// Goal: what has failed is told as a failure, and only what went well as done; the next client is served.
 #[test]
 fn a_server_whose_client_is_killed_says_so_and_serves_the_next() {
