@@ -19,6 +19,8 @@ mod tcpip;
 mod wire;
 
 use crate::mutate::{Random, mutate};
+use adverb_xdp::grant;
+use adverb_xdp::socket::hostile;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,6 +46,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sockets_rules", corpus: sockconf::files, feed: sockconf::rules },
     Target { name: "tcpip_frame", corpus: tcpip::frames, feed: tcpip::frame },
     Target { name: "tcpip_segments", corpus: tcpip::conversations, feed: tcpip::segments },
+    Target { name: "xdp_rings", corpus: hostile::lives, feed: hostile::rings },
+    Target { name: "xdp_grant", corpus: grant::conversation, feed: grant::messages },
 ];
 
 /// Feeds `target` for as long as `budget` says, and at least once. Returns how many inputs it took.

@@ -75,6 +75,16 @@ fn tcpip_segments_finds_nothing() {
     run_named("tcpip_segments");
 }
 
+#[test]
+fn xdp_rings_finds_nothing() {
+    run_named("xdp_rings");
+}
+
+#[test]
+fn xdp_grant_finds_nothing() {
+    run_named("xdp_grant");
+}
+
 /// Goal: the tests above can fail.
 /// Method: a target with a bug that a few thousand mutations must meet.
 #[test]

@@ -167,6 +167,67 @@ pub(crate) fn parse_sockets(bytes: &[u8], fds: Vec<OwnedFd>) -> io::Result<Vec<(
     Ok(queues.iter().map(|queue| u32::from_ne_bytes(*queue)).zip(fds).collect())
 }
 
+/// Goal: nothing that a member or an owner says makes the other fail, and what is taken is what was said.
+///
+/// # Panics
+///
+/// If a request that is taken would be written otherwise.
+#[cfg(feature = "hostile")]
+pub fn messages(bytes: &[u8]) {
+    if let Ok(greeting) = Greeting::parse(bytes) {
+        assert!(greeting.sockets <= SOCKETS_MAX);
+        assert_eq!(Greeting::parse(&greeting.emit()).ok(), Some(greeting));
+    }
+    if let Some((number, Ok(()))) = parse_answer(bytes) {
+        assert_eq!(bytes, [number.to_ne_bytes(), [0; 4]].as_flattened());
+    }
+    assert!(parse_sockets(bytes, Vec::new()).is_err(), "there are none");
+    if let Some(question) = Question::parse(bytes) {
+        assert_eq!(question.emit().ok().as_deref(), Some(bytes));
+    }
+    if let Some(key) = bytes.first_chunk().and_then(Key::parse) {
+        assert_eq!(key.bytes().as_ref().map(<[u8; KEY_BYTES]>::as_slice), bytes.get(..KEY_BYTES));
+    }
+}
+
+/// Messages of each kind.
+#[cfg(feature = "hostile")]
+#[must_use]
+pub fn conversation() -> Vec<Vec<u8>> {
+    let at = |address: &str| address.parse::<std::net::SocketAddr>().ok();
+    let key = |protocol, local, remote| {
+        at(local).map(|local| Key { protocol, local, remote: at(remote) })
+    };
+    let (tcp, udp) = (crate::steering::Protocol::Tcp, crate::steering::Protocol::Udp);
+    let keys = [
+        key(tcp, "10.0.0.1:80", "10.0.0.2:40000"),
+        key(udp, "[fd00::1]:53", ""),
+        key(tcp, "[fd00::1]:80", "[fd00::2]:40000"),
+    ];
+    let shape = Shape { frames: 8, frame_bytes: 2048 };
+    let mut messages = vec![
+        Greeting { place: 3, shape, sockets: 2 }.emit(),
+        EBUSY.to_ne_bytes().to_vec(),
+        [7, EEXIST].map(u32::to_ne_bytes).as_flattened().to_vec(),
+    ];
+    for key in keys.into_iter().flatten() {
+        messages.extend(key.bytes().map(|bytes| bytes.to_vec()));
+        let requests = [
+            Request::Claim(key, None),
+            Request::Claim(key, Some(5)),
+            Request::Release(key),
+            Request::Repair(key, true),
+            Request::Repair(key, false),
+        ];
+        messages.extend(
+            requests.into_iter().filter_map(|request| {
+                Question { number: 9, until_ns: 1 << 40, request }.emit().ok()
+            }),
+        );
+    }
+    messages
+}
+
 /// Sockets that a member takes.
 const SOCKETS_MAX: u32 = 64;
 /// Of these messages and of the layout of a UMEM's record: those of other versions are refused.

@@ -45,6 +45,9 @@
 
 pub mod assembler;
 pub mod gate;
+#[cfg(feature = "hostile")]
+pub mod grant;
+#[cfg(not(feature = "hostile"))]
 mod grant;
 mod inspector;
 pub mod interface;

@@ -4,6 +4,9 @@
 //! come back by the queue's completion ring, to whichever member looks there first. Both rings of the queue are used
 //! under the UMEM's lock (`umem.rs`), a batch at a time.
 
+#[cfg(feature = "hostile")]
+pub mod hostile;
+
 use crate::ring::{Descriptor, Entry, Ring};
 use crate::umem::{Holder, Locked, Umem, Writer, to_usize};
 use adverb_sys::busy_poll::{self, BusyPoll};

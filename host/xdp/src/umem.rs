@@ -200,6 +200,13 @@ impl Umem {
         self.nonsense.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Writes a word of the record, as another member could: any but the lock.
+    #[cfg(feature = "hostile")]
+    pub(crate) fn scribble(&self, at: usize, word: u32) {
+        let words = (self.shape.record_bytes() - COUNT) / 4;
+        self.record.half(COUNT + 4 * (at % words)).store(word, Ordering::Relaxed);
+    }
+
     pub(crate) fn start(&self) -> u64 {
         // The kernel takes the address as a number.
         u64::try_from(self.frames.as_ptr().as_ptr().expose_provenance()).unwrap_or_default()
