@@ -5,6 +5,9 @@
 //! drops packets for another queue's. Everything else is the kernel's: what is not in the table, fragments, IPv4 options,
 //! IPv6 extension headers, VLANs, packets longer than a frame, and packets on a queue where the member has no socket.
 //!
+//! A router's report that a segment was too long (RFC 1191, RFC 8201) goes where the segments of the connection go, if its
+//! key has a source: the kernel would not find a connection that the report fits.
+//!
 //! Each frame of the interface waits for the look-ups, and those mostly for the hash of a key. So IPv4 has a table of its
 //! own, with short keys. And the program knows how many keys there are of a packet's local port, with a source and without:
 //! where there are none, it looks none up. Some ports are counted together.
@@ -288,6 +291,9 @@ struct Version {
     source: i16,
     destination: i16,
     ports: i16,
+    /// The number of its ICMP, and type and code of "packet too big" there.
+    icmp: i32,
+    too_big: u16,
 }
 
 impl Version {
@@ -373,8 +379,8 @@ fn look_up_key(
     hit: Label,
     pass: Label,
 ) {
-    let Version { protocol, source, destination, ports } = version;
-    let [without, mine] = [(); 2].map(|()| asm.label());
+    let Version { protocol, source, destination, ports, .. } = version;
+    let [without, mine, report] = [(); 3].map(|()| asm.label());
     let key = -i16::try_from(version.key_bytes()).unwrap_or(0);
     let of = |at: i16| key + at - source;
     let words = |from: i16, to: i16| (from..to).step_by(4);
@@ -383,6 +389,7 @@ fn look_up_key(
     asm.value_of(COUNT, counts.as_fd().as_raw_fd());
     asm.add(COUNT, BYTES);
     asm.load(Width::Byte, BYTES, PACKET, protocol);
+    asm.jump(If::Equal, BYTES, version.icmp, report);
     asm.store(Width::Word, STACK, of(ports + PORTS), BYTES);
 
     asm.load(Width::Word, BYTES, COUNT, WITH);
@@ -409,6 +416,39 @@ fn look_up_key(
     leave_connections(asm, version, mine, pass);
     asm.place(mine);
     asm.set(Reg(0), FOUND);
+    asm.go(hit);
+    asm.place(report);
+    look_up_report(asm, version, keys, hit, pass);
+}
+
+/// The same of a report that a segment was too long: the key is that of segments which come the other way.
+fn look_up_report(asm: &mut Assembler, version: Version, keys: &Map, hit: Label, pass: Label) {
+    let Version { protocol, source, destination, ports, .. } = version;
+    let key = -i16::try_from(version.key_bytes()).unwrap_or(0);
+    let of = |at: i16| key + at - source;
+    // Behind eight bytes of ICMP, the segment begins with its IP header.
+    let inner = |at: i16| at + ports + ICMP - ETHERNET;
+    bound(asm, inner(ports + PORTS), pass);
+    asm.load(Width::Half, BYTES, PACKET, ports);
+    asm.jump(If::Unequal, BYTES, network(version.too_big), pass);
+    asm.load(Width::Byte, BYTES, PACKET, inner(protocol));
+    asm.jump(If::Unequal, BYTES, TCP, pass);
+    asm.store(Width::Word, STACK, of(ports + PORTS), BYTES);
+    if version.icmp == V4.icmp {
+        asm.load(Width::Byte, BYTES, PACKET, inner(ETHERNET));
+        asm.jump(If::Unequal, BYTES, 0x45, pass); // Options.
+    }
+    for at in (0..destination - source).step_by(4) {
+        copy(asm, inner(destination + at), of(source + at));
+        copy(asm, inner(source + at), of(destination + at));
+    }
+    for (from, to) in [(ports, ports + 2), (ports + 2, ports)] {
+        asm.load(Width::Half, BYTES, PACKET, inner(from));
+        asm.store(Width::Half, STACK, of(to), BYTES);
+    }
+    asm.map(Reg(1), keys.as_fd().as_raw_fd());
+    look_up(asm, STACK, key);
+    asm.jump(If::Equal, Reg(0), 0, pass);
     asm.go(hit);
 }
 
@@ -485,17 +525,23 @@ const WITH: i16 = 0;
 const WITHOUT: i16 = 4;
 const ETHERNET: i16 = 14;
 const PORTS: i16 = 4;
+/// Bytes of an ICMP header.
+const ICMP: i16 = 8;
 const V4: Version = Version {
     protocol: ETHERNET + 9,
     source: ETHERNET + 12,
     destination: ETHERNET + 16,
     ports: ETHERNET + 20,
+    icmp: 1,
+    too_big: 0x0304,
 };
 const V6: Version = Version {
     protocol: ETHERNET + 6,
     source: ETHERNET + 8,
     destination: ETHERNET + 24,
     ports: ETHERNET + 40,
+    icmp: 58,
+    too_big: 0x0200,
 };
 // Of `struct xdp_md`.
 const XDP_DATA: i16 = 0;

@@ -17,13 +17,17 @@ use adverb_tcpip::stack::Listen;
 use adverb_tcpip::tcp::{Config, End, KeepAlive, State};
 use near::{Near, pattern};
 use place::{
-    FAR, FAR_6, NEAR, NEAR_6, Pair, command_in, namespace, near_role, role_in, run, with_namespaces,
+    FAR, FAR_6, NEAR, NEAR_6, Pair, Running, command_in, namespace, near_role, role_in, run,
+    with_namespaces,
 };
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7001;
+/// Addresses of the namespace behind the far end.
+const BEYOND: &str = "10.99.0.2";
+const BEYOND_6: &str = "fd99::2";
 const BOTH: [(&str, &str); 2] = [(NEAR, FAR), (NEAR_6, FAR_6)];
 
 /// Polls until it is true; false if it does not become so in several seconds.
@@ -126,26 +130,61 @@ fn streams_survive_loss() {
     });
 }
 
+/// The far end is a router, behind which there is a namespace whose link takes packets of `mtu` bytes, and which says that it
+/// takes longer ones.
+fn route_beyond(pair: &Pair, mtu: u32) -> Running {
+    let beyond = namespace();
+    let far = |words: String| run(pair.far_command("ip").args(words.split(' ')));
+    far(format!("link add middle type veth peer name beyond netns {}", beyond.id()));
+    let there = |words: String| run(command_in(&beyond, "ip").args(words.split(' ')));
+    for (address, own, router, here) in [
+        ("10.99.0.1/24", format!("{BEYOND}/24"), "10.99.0.1", FAR),
+        ("fd99::1/64", format!("{BEYOND_6}/64 nodad"), "fd99::1", FAR_6),
+    ] {
+        far(format!("address add {address} dev middle"));
+        far(format!("link set middle up mtu {mtu}"));
+        there(format!("address add {own} dev beyond"));
+        there(format!("link set beyond up mtu {mtu}"));
+        there(format!("route add default via {router} advmss 1400"));
+        let net = if router.contains('.') { "10.99.0.0/24" } else { "fd99::/64" };
+        run(Command::new("ip").args(format!("route add {net} via {here}").split(' ')));
+    }
+    run(pair.far_command("sysctl").args(["-q", "net.ipv4.ip_forward=1"]));
+    run(pair.far_command("sysctl").args(["-q", "net.ipv6.conf.all.forwarding=1"]));
+    beyond
+}
+
+/// Goal: a connection hears of a router that takes shorter packets, from the first one that was too long. The kernel, which knows
+/// of no such connection, does not.
+#[test]
+fn a_router_that_takes_shorter_packets_is_heard() {
+    with_namespaces("a_router_that_takes_shorter_packets_is_heard", || {
+        let pair = Pair::new(1);
+        let beyond = route_beyond(&pair, 1300);
+        for (here, there, kernels) in [
+            (NEAR, BEYOND, ("/proc/net/snmp", "Icmp: ")),
+            (NEAR_6, BEYOND_6, ("/proc/net/snmp6", "Icmp6InPktTooBigs")),
+        ] {
+            let _echo = role_in(&beyond, "echo", &format!("{there} {PORT}"));
+            let mut near = Near::new(None);
+            let id = near.connect(at(here, 9000), at(there, PORT), None);
+            near.echo_through(id, 300_000);
+            assert_eq!(near.counters().unknown, 0, "{there}");
+            let numbers = std::fs::read_to_string(kernels.0).unwrap();
+            let line = numbers.lines().rfind(|line| line.starts_with(kernels.1)).unwrap();
+            // Of IPv4, destinations that were not reached are the fourth number.
+            let at = if kernels.1.ends_with(' ') { 4 } else { 1 };
+            assert_eq!(line.split_whitespace().nth(at), Some("0"), "{there}: {line}");
+        }
+    });
+}
+
 /// Goal: streams survive loss in both directions, behind a router, and in both roles.
 #[test]
 fn streams_survive_loss_both_ways_behind_a_router() {
     with_namespaces("streams_survive_loss_both_ways_behind_a_router", || {
-        const BEYOND: &str = "10.99.0.2";
         let pair = Pair::new(1);
-        let beyond = namespace();
-        let far = |words: &str| run(pair.far_command("ip").args(words.split(' ')));
-        far(&format!("link add middle type veth peer name beyond netns {}", beyond.id()));
-        far("address add 10.99.0.1/24 dev middle");
-        far("link set middle up");
-        run(pair.far_command("sysctl").args(["-q", "net.ipv4.ip_forward=1"]));
-        for words in [
-            format!("address add {BEYOND}/24 dev beyond"),
-            "link set beyond up".into(),
-            "route add default via 10.99.0.1".into(),
-        ] {
-            run(command_in(&beyond, "ip").args(words.split(' ')));
-        }
-        run(Command::new("ip").args(format!("route add 10.99.0.0/24 via {FAR}").split(' ')));
+        let beyond = route_beyond(&pair, 1500);
         for percent in [1, 5] {
             let _losses =
                 ["far", "middle"].map(|from| pair.far_role("loss", &format!("{from} {percent}")));
