@@ -14,6 +14,13 @@ pub struct BusyPoll {
     pub packets: u16,
 }
 
+/// Whether calls of a socket poll.
+#[must_use]
+pub fn is_set(socket: impl AsFd) -> bool {
+    let set = sockopt::get(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL);
+    set.is_ok_and(|set| set != 0)
+}
+
 /// Makes the calls of a socket poll; the interface's interrupts rest as long as there are such calls.
 ///
 /// # Errors

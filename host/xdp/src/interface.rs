@@ -35,7 +35,7 @@ pub struct Config {
     pub mode: Option<XdpMode>,
     /// Queues to use, from the first on; `None`: all.
     pub queues: Option<u32>,
-    /// The sockets poll the driver.
+    /// The sockets poll the driver, when calls find nothing.
     pub busy_poll: Option<BusyPoll>,
 }
 

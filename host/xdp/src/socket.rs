@@ -88,6 +88,7 @@ impl Socket {
             room: Vec::new(),
             idle: 0,
             coming: 0,
+            polls: busy_poll::is_set(&*fd),
         };
         let written = tx.next_produced();
         let spare = Vec::with_capacity(2 * BATCH);
@@ -113,6 +114,8 @@ pub struct Incoming {
     idle: u32,
     /// Position in the fill ring of the frame that comes next, unless another member gets it.
     coming: u32,
+    /// Calls have the driver look for packets.
+    polls: bool,
 }
 
 impl Incoming {
@@ -139,9 +142,13 @@ impl Incoming {
         has_any
     }
 
-    /// Asks for the lines that the kernel writes next, most likely: they are near before its position says that it has.
+    /// Asks for the lines that the kernel writes next, most likely: they are near before its position says that it has. Where
+    /// the socket polls the driver, that looks for packets meanwhile.
     #[inline]
     fn expect(&self) {
+        if self.polls {
+            self.poll_driver();
+        }
         self.rx.prefetch(self.rx.next_consumed());
         self.umem.prefetch(self.fill.address(self.coming));
     }
@@ -209,8 +216,9 @@ impl Incoming {
         }
     }
 
-    /// Lets the interface's driver look for packets now; busy polling needs such calls.
-    pub fn poll_driver(&self) {
+    /// Lets the interface's driver look for packets now: the kernel waits for that, or the socket polls.
+    #[cold]
+    fn poll_driver(&self) {
         let _ = rustix::net::recv(&*self.fd, &mut [0_u8; 0][..], RecvFlags::DONTWAIT);
     }
 

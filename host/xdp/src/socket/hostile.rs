@@ -85,6 +85,7 @@ impl Queue {
             idle: 0,
             coming: 0,
         };
+            polls: false,
         let (written, spare) = (0, Vec::new());
         let outgoing =
             Outgoing { fd, umem: Arc::clone(&umem), place, tx, completion, written, spare };
