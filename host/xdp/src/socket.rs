@@ -4,7 +4,7 @@
 //! come back by the queue's completion ring, to whichever member looks there first. Both rings of the queue are used
 //! under the UMEM's lock (`umem.rs`), a batch at a time.
 
-#[cfg(feature = "hostile")]
+#[cfg(any(test, feature = "hostile"))]
 pub mod hostile;
 
 use crate::ring::{Descriptor, Entry, Ring};

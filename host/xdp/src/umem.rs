@@ -201,7 +201,7 @@ impl Umem {
     }
 
     /// Writes a word of the record, as another member could: any but the lock.
-    #[cfg(feature = "hostile")]
+    #[cfg(any(test, feature = "hostile"))]
     pub(crate) fn scribble(&self, at: usize, word: u32) {
         let words = (self.shape.record_bytes() - COUNT) / 4;
         self.record.half(COUNT + 4 * (at % words)).store(word, Ordering::Relaxed);

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 ///
 /// If one of these does not hold.
 pub fn rings(bytes: &[u8]) {
-    let mut queue = Queue::new().expect("memory");
+    let mut queue = Queue::new(None).expect("memory");
     for step in bytes.as_chunks::<STEP_BYTES>().0.iter().take(STEPS_MAX) {
         let before = queue.umem.nonsense();
         queue.step(step);
@@ -57,7 +57,8 @@ struct Queue {
 }
 
 impl Queue {
-    fn new() -> io::Result<Self> {
+    /// By that socket the kernel would be called.
+    fn new(socket: Option<OwnedFd>) -> io::Result<Self> {
         let (memory, file) = Mapping::memfd("adverb-xdp-rings", RINGS * REGION)?;
         let umem = Arc::new(Umem::private(SHAPE)?);
         let map = |ring: usize, entries, entry| {
@@ -71,7 +72,7 @@ impl Queue {
         let (rx, tx) = (rx()?, tx()?);
         let fill = map(FILL, QUEUE_ENTRIES, Entry::Address)?;
         let completion = map(COMPLETION, QUEUE_ENTRIES, Entry::Address)?;
-        let fd = Arc::new(KeptFd::new(file.try_clone()?)?);
+        let fd = Arc::new(KeptFd::new(socket.map_or_else(|| file.try_clone(), Ok)?)?);
         let (place, queue) = (0, 0);
         let incoming = Incoming {
             fd: Arc::clone(&fd),
@@ -84,8 +85,8 @@ impl Queue {
             room: Vec::new(),
             idle: 0,
             coming: 0,
-        };
             polls: false,
+        };
         let (written, spare) = (0, Vec::new());
         let outgoing =
             Outgoing { fd, umem: Arc::clone(&umem), place, tx, completion, written, spare };
@@ -226,3 +227,53 @@ const STEP_BYTES: usize = 8;
 const STEPS_MAX: usize = 300;
 /// Entries that a step can find to be nonsense: those of the completion ring, which is looked at twice, and of the stack.
 const NONSENSE_MAX: u64 = 2 * 4096 + 3 * 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::socketpair;
+
+    #[test]
+    fn lives_to_begin_with_harm_nothing() {
+        for life in lives() {
+            rings(&life);
+        }
+    }
+
+    /// Goal: the kernel is called only where it waits for that: to send, and for frames to be filled.
+    /// Method: in the place of the kernel's socket there is one whose other end has a message for each call that sends, and
+    /// which has a message less for each that receives.
+    #[test]
+    fn calls_that_the_kernel_does_not_wait_for_are_spared() {
+        let pair =
+            || socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None);
+        let (near, far) = pair().unwrap();
+        let messages = |fd: &OwnedFd| {
+            std::iter::from_fn(|| rustix::net::recv(fd, &mut [0; 9][..], RecvFlags::DONTWAIT).ok())
+                .count()
+        };
+        let mut queue = Queue::new(Some(near.try_clone().unwrap())).unwrap();
+        assert!(queue.outgoing.has_room());
+        queue.tend(false); // It gets the others.
+        for waits in [true, false] {
+            queue.set(TX, FLAGS, u32::from(waits));
+            queue.set(FILL, FLAGS, u32::from(waits));
+            for _ in 0..3 {
+                queue.outgoing.send(|writer| writer.push(&[1; 60])).unwrap();
+                queue.outgoing.flush().unwrap();
+            }
+            assert_eq!(messages(&far), if waits { 3 } else { 0 }, "calls that send");
+            assert_eq!(queue.get(TX, PRODUCER) - queue.get(TX, CONSUMER), 3, "all are in the ring");
+            queue.complete(3);
+            for _ in 0..5 {
+                rustix::net::send(&far, b"?", SendFlags::empty()).unwrap();
+            }
+            for _ in 0..REFILL_MIN {
+                queue.deliver(60);
+            }
+            assert_eq!(queue.incoming.receive(64, |_| ControlFlow::Continue(())), REFILL_MIN);
+            assert!(queue.incoming.read.is_empty(), "the frames went back");
+            assert_eq!(messages(&near), if waits { 4 } else { 5 }, "calls that receive");
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! Members that do what they should not, and what it costs others.
 
-use super::place::{FAR, NEAR, Pair, apart_role, index, near_role, user_role, with_namespaces};
+use super::place::{
+    FAR, MACS, NEAR, Pair, apart_role, frame, index, near_role, user_role, with_namespaces,
+};
 use super::{OWNER, PORT, key, soon};
 use adverb_sys::memory::Mapping;
 use adverb_sys::poll;
@@ -17,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A member that knows what the record of its group looks like.
-struct Raw {
+pub(crate) struct Raw {
     #[expect(dead_code, reason = "it is a member as long as this is open")]
     stream: Stream,
     record: Mapping,
@@ -25,7 +27,7 @@ struct Raw {
 }
 
 impl Raw {
-    fn ask() -> Self {
+    pub(crate) fn ask() -> Self {
         let stream = Stream::connect(OWNER).unwrap();
         assert!(poll::readable(&stream, std::iter::empty(), None).unwrap());
         let (mut bytes, mut fds) = ([0; 64], Vec::new());
@@ -38,6 +40,11 @@ impl Raw {
 
     fn set_lock(&self, word: u32) {
         self.record.half(0).store(word, Ordering::Relaxed);
+    }
+
+    /// Writes a word of the record, but not the lock.
+    pub(crate) fn scribble(&self, at: usize, word: u32) {
+        self.record.half(4 + 4 * (at % (15 + 2 * self.frames))).store(word, Ordering::Relaxed);
     }
 
     /// How many frames are free, the kernel's, and members'.
@@ -240,6 +247,62 @@ fn an_owner_without_descriptors_waits_for_some() {
             owner.members() == 1
         }));
     });
+}
+
+/// Goal: a member that writes anything to its rings, to those of its queue, and to the record of its group harms neither the
+/// owner nor members of other groups.
+/// Method: a user's member does so while it receives and sends; another user's packets come back all the time.
+#[test]
+fn a_member_that_scribbles_over_all_it_has_harms_no_other_group() {
+    with_namespaces(
+        "hostile::a_member_that_scribbles_over_all_it_has_harms_no_other_group",
+        || {
+            let pair = Pair::new(2);
+            let _echo = pair.far_role("echo", &format!("{FAR} {PORT}"));
+            let interface = Interface::open(index("near"), &Config::default()).unwrap();
+            let mut owner = Owner::new(interface, OWNER, 1).unwrap();
+            let tends = std::thread::spawn(move || {
+                while owner.step(Some(Duration::from_millis(1)), |_| true).is_ok() {}
+            });
+            let (member, mut sockets) = Membership::ask(OWNER).unwrap();
+            // What comes on the other queue is the kernel's.
+            let twin = UdpSocket::bind((NEAR, PORT)).unwrap();
+            twin.set_nonblocking(true).unwrap();
+            member.claim(key(NEAR, PORT), &twin).unwrap();
+            let mut serve = |round: u32| {
+                let mut due: Vec<_> = (0..32).map(|n| (round << 8 | n).to_be_bytes()).collect();
+                for payload in &due {
+                    let bytes = frame(MACS, (NEAR, PORT), (FAR, PORT), payload);
+                    sockets[0].outgoing.send(|writer| writer.push(&bytes)).unwrap();
+                }
+                sockets[0].outgoing.flush().unwrap();
+                assert!(
+                    soon(|| {
+                        let mut came: Vec<_> = super::receive(&mut sockets);
+                        let mut room = [0; 64];
+                        while let Ok(len) = twin.recv(&mut room) {
+                            came.push((PORT, room[..len].to_vec()));
+                        }
+                        due.retain(|due| !came.iter().any(|(_, payload)| payload == due));
+                        due.is_empty()
+                    }),
+                    "{round}: {due:?}"
+                );
+            };
+            serve(0);
+            let mut scribbler = user_role(1001, "scribbler", "");
+            for round in 1..100 {
+                serve(round);
+            }
+            scribbler.wait_for("scribbled");
+            scribbler.kill();
+            for round in 100..120 {
+                serve(round);
+            }
+            assert!(!member.has_ended() && !tends.is_finished());
+            assert_eq!(sockets[0].incoming.umem().nonsense(), 0);
+        },
+    );
 }
 
 /// Frames that are the kernel's where nothing is under way.

@@ -1,11 +1,18 @@
 //! What processes beside a test do.
 
+use super::hostile::Raw;
 use super::place::{FAR, MACS, NEAR, frame, index, read};
 use super::{OWNER, key, soon};
+use adverb_sys::memory::Mapping;
 use adverb_xdp::{Config, Interface, Membership, Owner, Socket};
+use rustix::net::sockopt;
+use rustix::net::xdp::{
+    XDP_PGOFF_RX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpRingOffset,
+};
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 /// The entry of a process with a role.
 #[test]
@@ -21,6 +28,7 @@ fn a_role() {
         "deaf" => deaf(&with),
         "foreigner" => foreigner(),
         "writer" => writer(),
+        "scribbler" => scribbler(),
         other => panic!("{other} is no role"),
     }
 }
@@ -124,6 +132,46 @@ fn writer() {
         sockets[0].outgoing.send(|writer| writer.push(&[0; 60])).unwrap();
     }
     println!("\nready");
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Writes anything to all rings and to the record, but for the lock, and goes on receiving and sending.
+fn scribbler() {
+    let raw = Raw::ask();
+    let (_member, mut sockets) = ask();
+    let socket = &mut sockets[0];
+    let at = sockopt::xdp_mmap_offsets(&socket.incoming).unwrap();
+    let map = |page, offsets: &XdpRingOffset, bytes: usize| {
+        let len = usize::try_from(offsets.desc).unwrap() + bytes;
+        (Mapping::shared_at(&socket.incoming, page, len).unwrap(), len / 4)
+    };
+    let rings = [
+        map(XDP_PGOFF_RX_RING, &at.rx, 16 * 1024),
+        map(XDP_UMEM_PGOFF_FILL_RING, &at.fr, 8 * 4096),
+        map(XDP_UMEM_PGOFF_COMPLETION_RING, &at.cr, 8 * 4096),
+    ];
+    println!("\nready");
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    for round in 0..50_000 {
+        let word = u32::try_from(random(1 << 20)).unwrap() << random(12);
+        let (memory, words) = &rings[random(rings.len())];
+        // Positions are among the first words.
+        let at = if round % 2 == 0 { random(96) } else { random(*words) };
+        memory.half(4 * at).store(word, Ordering::Relaxed);
+        raw.scribble(random(1 << 20), word % 5);
+        if round % 16 == 0 {
+            socket.incoming.receive(64, |_| ControlFlow::Continue(()));
+            let _ = socket.outgoing.send(|writer| writer.push(&[0; 60]));
+            let _ = socket.outgoing.flush();
+        }
+    }
+    println!("\nscribbled");
     let _ = std::io::stdin().read(&mut [0]);
 }
 
