@@ -109,6 +109,19 @@ fn a_thousand_kernel_clients_are_served_at_once() {
     });
 }
 
+/// Goal: ten thousand connections are there at once, and each has its bytes back.
+#[test]
+fn ten_thousand_kernel_clients_are_served_at_once() {
+    with_namespaces("ten_thousand_kernel_clients_are_served_at_once", || {
+        let pair = Pair::new(1);
+        let mut near = Near::new(None);
+        near.listen(at(NEAR, PORT), None);
+        let mut client = pair.far_role("crowd", &format!("{NEAR} {PORT} 10000"));
+        near.serve_crowd(PORT, 10_000);
+        client.wait_for("done");
+    });
+}
+
 /// Goal: streams survive packets that the far end loses, in both roles.
 #[test]
 fn streams_survive_loss() {

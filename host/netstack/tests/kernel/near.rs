@@ -227,6 +227,18 @@ impl Near {
         self.finish();
     }
 
+    /// The same, once there are as many connections.
+    pub(crate) fn serve_crowd(&mut self, port: u16, count: usize) {
+        let mut connections = Vec::new();
+        assert!(self.until(|net| {
+            while let Some(id) = net.tcp().accept(listener(port)) {
+                connections.push((id, Vec::new()));
+            }
+            connections.len() == count
+        }));
+        self.echo_connections(connections);
+    }
+
     /// Lets the last bytes leave, again if they are lost.
     fn finish(&mut self) {
         assert!(self.until(all_said));

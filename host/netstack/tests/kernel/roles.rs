@@ -21,6 +21,7 @@ fn a_role() {
         "slow" => echo(addr(0), Duration::from_secs(1)),
         "udp-echo" => udp_echo(addr(0)),
         "client" => clients(addr(0), number(2), number(3)),
+        "crowd" => crowd(addr(0), number(2)),
         "deaf" => deaf(addr(0)),
         "reader" => reader(addr(0)),
         "refused" => refused(addr(0)),
@@ -98,6 +99,26 @@ fn clients(addr: SocketAddr, count: usize, len: usize) {
         threads.push(std::thread::Builder::new().stack_size(1 << 17).spawn(client).unwrap());
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+    say("done");
+}
+
+/// Connects so many times, and then has a few bytes sent back by each connection.
+fn crowd(addr: SocketAddr, count: usize) {
+    let id = std::process::id().to_string();
+    let descriptors = format!("--nofile={}", count + 100);
+    let raised = std::process::Command::new("prlimit").args(["--pid", &id, &descriptors]).status();
+    assert!(raised.unwrap().success());
+    ready();
+    let mut streams: Vec<_> = (0..count).map(|_| TcpStream::connect(addr).unwrap()).collect();
+    for (n, stream) in streams.iter_mut().enumerate() {
+        stream.write_all(&pattern(n, 100)).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+    }
+    for (n, stream) in streams.iter_mut().enumerate() {
+        let mut back = Vec::new();
+        stream.read_to_end(&mut back).unwrap();
+        assert!(back == pattern(n, 100), "{n}: {} bytes", back.len());
+    }
     say("done");
 }
 
