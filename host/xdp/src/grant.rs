@@ -9,6 +9,7 @@
 use crate::gate::GATES;
 use crate::steering::{KEY_BYTES, Key};
 use crate::umem::Shape;
+use adverb_sys::bpf::XdpMode;
 use adverb_sys::unix::{FDS_MAX, Stream};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,16 +19,22 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(crate) struct Greeting {
     pub(crate) place: u32,
     pub(crate) shape: Shape,
+    /// Where the program on the interface is.
+    pub(crate) mode: XdpMode,
     /// How many sockets follow.
     pub(crate) sockets: u32,
 }
 
 impl Greeting {
-    pub(crate) const LEN: usize = 20;
+    pub(crate) const LEN: usize = 24;
 
     pub(crate) fn emit(self) -> Vec<u8> {
-        let Self { place, shape: Shape { frames, frame_bytes }, sockets } = self;
-        [VERSION, place, frames, frame_bytes, sockets]
+        let Self { place, shape: Shape { frames, frame_bytes }, mode, sockets } = self;
+        let mode = match mode {
+            XdpMode::Native => NATIVE,
+            XdpMode::Generic => GENERIC,
+        };
+        [VERSION, place, frames, frame_bytes, mode, sockets]
             .iter()
             .flat_map(|n| n.to_ne_bytes())
             .collect()
@@ -38,9 +45,14 @@ impl Greeting {
         let (words, rest) = bytes.as_chunks::<4>();
         let words: Vec<_> = words.iter().map(|word| u32::from_ne_bytes(*word)).collect();
         match (words.as_slice(), rest) {
-            ([VERSION, place, frames, frame_bytes, sockets], []) => {
+            ([VERSION, place, frames, frame_bytes, mode, sockets], []) => {
                 let shape = Shape { frames: *frames, frame_bytes: *frame_bytes };
-                Ok(Self { place: *place, shape, sockets: (*sockets).min(SOCKETS_MAX) })
+                let mode = match *mode {
+                    NATIVE => XdpMode::Native,
+                    GENERIC => XdpMode::Generic,
+                    _ => return Err(io::ErrorKind::InvalidData.into()),
+                };
+                Ok(Self { place: *place, shape, mode, sockets: (*sockets).min(SOCKETS_MAX) })
             }
             ([code], []) => Err(io::Error::from_raw_os_error(code.cast_signed())),
             _ => Err(io::ErrorKind::InvalidData.into()),
@@ -206,7 +218,7 @@ pub fn conversation() -> Vec<Vec<u8>> {
     ];
     let shape = Shape { frames: 8, frame_bytes: 2048 };
     let mut messages = vec![
-        Greeting { place: 3, shape, sockets: 2 }.emit(),
+        Greeting { place: 3, shape, mode: XdpMode::Native, sockets: 2 }.emit(),
         EBUSY.to_ne_bytes().to_vec(),
         [7, EEXIST].map(u32::to_ne_bytes).as_flattened().to_vec(),
     ];
@@ -231,7 +243,9 @@ pub fn conversation() -> Vec<Vec<u8>> {
 /// Sockets that a member takes.
 const SOCKETS_MAX: u32 = 64;
 /// Of these messages and of the layout of a UMEM's record: those of other versions are refused.
-const VERSION: u32 = 0x5844_0005;
+const VERSION: u32 = 0x5844_0006;
+const NATIVE: u32 = 1;
+const GENERIC: u32 = 2;
 const NO_GATE: u32 = u32::MAX;
 const CLAIM: u32 = 1;
 const RELEASE: u32 = 2;
@@ -251,8 +265,10 @@ mod tests {
     #[test]
     fn a_greeting_is_read_as_it_was_written_or_is_an_error() {
         let shape = Shape { frames: 8, frame_bytes: 2048 };
-        let greeting = Greeting { place: 3, shape, sockets: 2 };
-        assert_eq!(Greeting::parse(&greeting.emit()).unwrap(), greeting);
+        for mode in [XdpMode::Native, XdpMode::Generic] {
+            let greeting = Greeting { place: 3, shape, mode, sockets: 2 };
+            assert_eq!(Greeting::parse(&greeting.emit()).unwrap(), greeting);
+        }
         let refused = Greeting::parse(&EBUSY.to_ne_bytes()).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
     }

@@ -5,6 +5,7 @@ use crate::grant::{self, Greeting, Question, Request};
 use crate::socket::Socket;
 use crate::steering::Key;
 use crate::umem::{Files, Umem};
+use adverb_sys::bpf::XdpMode;
 use adverb_sys::clock;
 use adverb_sys::fork::KeptFd;
 use adverb_sys::poll;
@@ -26,6 +27,7 @@ use std::time::Duration;
 pub struct Membership {
     stream: Stream,
     gates: Gates,
+    mode: XdpMode,
     umem: Arc<Umem>,
     /// Threads ask in turn: the owner has one question at a time.
     talk: Mutex<Talk>,
@@ -108,7 +110,7 @@ impl Membership {
                 sockets.push(Socket::adopt(fd, Arc::clone(&umem), greeting.place, queue)?);
             }
         }
-        Ok((Self { stream, gates, umem, talk: Mutex::default() }, sockets))
+        Ok((Self { stream, gates, mode: greeting.mode, umem, talk: Mutex::default() }, sockets))
     }
 
     /// Its descriptors, but for those of the sockets.
@@ -120,6 +122,12 @@ impl Membership {
     #[must_use]
     pub const fn gates(&self) -> &Gates {
         &self.gates
+    }
+
+    /// Where the owner's program is. Behind the driver it sees what the kernel has put together, or not yet cut.
+    #[must_use]
+    pub const fn mode(&self) -> XdpMode {
+        self.mode
     }
 
     /// From now on packets that match come here. `twin` is a socket of the kernel's that has the port.

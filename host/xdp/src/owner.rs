@@ -13,6 +13,7 @@ use crate::grant::{self, Greeting, Question, Request};
 use crate::inspector::{Claim, Inspectors, Place, Ruling, Verdict};
 use crate::interface::{Group, Holding, Interface, Member};
 use crate::steering::Key;
+use adverb_sys::bpf::XdpMode;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::fork::KeptFd;
@@ -222,7 +223,7 @@ impl Owner {
         let joined = self.interface.join(&mut group);
         let greeted = joined.and_then(|member| {
             let place = member.place();
-            let greeted = greet(stream, &group, member);
+            let greeted = greet(stream, &group, member, self.interface.mode());
             greeted.inspect_err(|_| self.interface.leave(&mut group, place)).map(|tie| (place, tie))
         });
         self.groups.insert(user, group);
@@ -356,12 +357,12 @@ impl Owner {
 }
 
 /// Sends a member what it needs. What shows that it has all of that no more.
-fn greet(stream: &Stream, group: &Group, member: Member) -> io::Result<KeptFd> {
+fn greet(stream: &Stream, group: &Group, member: Member, mode: XdpMode) -> io::Result<KeptFd> {
     let (shows, tie) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let shows = KeptFd::new(shows)?;
     let files = group.files().ok_or(io::ErrorKind::InvalidInput)?;
     let sockets = u32::try_from(member.sockets.len()).unwrap_or(u32::MAX);
-    let greeting = Greeting { place: member.place(), shape: group.shape(), sockets };
+    let greeting = Greeting { place: member.place(), shape: group.shape(), mode, sockets };
     let fds = [files.frames.as_fd(), files.record.as_fd(), member.gates.as_fd(), tie.as_fd()];
     stream.send(&greeting.emit(), &fds)?;
     grant::send_sockets(stream, &member.sockets)?;

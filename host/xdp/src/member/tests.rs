@@ -18,7 +18,8 @@ fn pair(name: &str) -> (Membership, Stream) {
     let stream = Stream::connect(name.as_bytes()).unwrap();
     let (pages, _) = Mapping::memfd("gates", 1).unwrap();
     let umem = Arc::new(Umem::private(Shape { frames: 1, frame_bytes: 2048 }).unwrap());
-    let member = Membership { stream, gates: Gates::over(pages), umem, talk: Mutex::default() };
+    let (gates, mode, talk) = (Gates::over(pages), XdpMode::Native, Mutex::default());
+    let member = Membership { stream, gates, mode, umem, talk };
     (member, listener.accept().unwrap())
 }
 

@@ -31,7 +31,7 @@ impl Raw {
         let stream = Stream::connect(OWNER).unwrap();
         assert!(poll::readable(&stream, std::iter::empty(), None).unwrap());
         let (mut bytes, mut fds) = ([0; 64], Vec::new());
-        assert_eq!(stream.recv(&mut bytes, &mut fds).unwrap(), 20);
+        assert_eq!(stream.recv(&mut bytes, &mut fds).unwrap(), 24);
         let word = |at| u32::from_ne_bytes(*bytes[at..].first_chunk::<4>().unwrap());
         let frames = usize::try_from(word(8)).unwrap();
         let record = Mapping::shared(fds[1].as_fd(), 64 + 8 * frames).unwrap();

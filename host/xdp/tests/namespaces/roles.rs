@@ -3,6 +3,7 @@
 use super::hostile::Raw;
 use super::place::{FAR, MACS, NEAR, frame, index, read};
 use super::{OWNER, key, soon};
+use adverb_sys::bpf::XdpMode;
 use adverb_sys::memory::Mapping;
 use adverb_xdp::{Config, Interface, Membership, Owner, Socket};
 use rustix::net::sockopt;
@@ -73,6 +74,7 @@ fn member(with: &str) {
     let mut words = with.split(' ').map(|word| word.parse().unwrap());
     let [own, echo, rounds] = [(); 3].map(|()| words.next().unwrap());
     let (member, mut sockets) = ask();
+    assert_eq!(member.mode(), XdpMode::Native);
     let twin = UdpSocket::bind((NEAR, own)).unwrap();
     member.claim(key(NEAR, own), &twin).unwrap();
     let stolen = member.claim(key(NEAR, own + 1), &twin).unwrap_err();
