@@ -3,13 +3,14 @@
 use std::io;
 
 use crate::data_path::DataPath;
+use crate::link::xdp::Demand;
 
 /// Choice of paths for the queue pairs of a device: what `ADVERB_PATH` asks for, unless the program
 /// does.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum PathChoice {
-    /// Memory where both sides can, else UDP. `auto`.
+    /// Memory where both sides can, else UDP, or frames of the interface where a daemon owns it and offers them. `auto`.
     #[default]
     Auto,
     /// As `Auto`, but between neighbours everything goes through the ring: this device shows no memory
@@ -19,8 +20,8 @@ pub enum PathChoice {
     SharedMemory,
     /// UDP always. `udp`.
     Udp,
-    /// As `Udp`, but packets to and from other hosts go past the kernel's sockets, as frames of the interface. Only one
-    /// process can have an interface so, and it takes privilege. `xdp`.
+    /// As `Udp`, but packets to and from other hosts go past the kernel's sockets, as frames of the interface. A daemon that
+    /// owns it hands them out; without one, a single process can have an interface so, and it takes privilege. `xdp`.
     Xdp,
 }
 
@@ -83,6 +84,15 @@ impl PathChoice {
                 let message = format!("{VARIABLE}={other}: it can be auto, ring, shm, udp or xdp");
                 Err(io::Error::new(io::ErrorKind::InvalidInput, message))
             }
+        }
+    }
+
+    /// Whether packets to and from other hosts are to be frames.
+    pub(crate) fn frames(self) -> Option<Demand> {
+        match self {
+            Self::Xdp => Some(Demand::Always),
+            Self::Auto | Self::Ring => Some(Demand::Offered),
+            Self::SharedMemory | Self::Udp => None,
         }
     }
 

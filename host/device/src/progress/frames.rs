@@ -19,7 +19,13 @@ impl Port {
         clock: &mut Clock,
         driver: Driver,
     ) -> (bool, bool) {
-        let Receiver { rx_sockets, frames, waiting, parked, quiet, .. } = receiver;
+        let Receiver { rx_sockets, frames, waiting, parked, quiet, steps, .. } = receiver;
+        if *steps == 0
+            && let Some(link) = self.xdp_link.as_ref()
+            && link.looks_over(clock.now().nanos())
+        {
+            link.end(frames);
+        }
         // A thread that sleeps would leave it there.
         let mut busy = self.xdp_link.as_ref().is_some_and(|link| link.catch_up());
         let mut published = false;

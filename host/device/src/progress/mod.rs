@@ -33,7 +33,7 @@ use crate::link::udp::capture::{self, Capture};
 use crate::link::udp::endpoint::{Endpoint, FlowCache};
 use crate::link::udp::multicast::Group;
 use crate::link::udp::reception::{Mode, Reception, Switch};
-use crate::link::xdp::XdpLink;
+use crate::link::xdp::{Demand, XdpLink};
 use crate::memory::export::Exports;
 use crate::memory::region::Regions;
 use crate::objects::events::Audience;
@@ -278,16 +278,12 @@ impl Port {
             memory.allows_memory(),
         )
         .map_err(failed("listen for neighbours"))?;
-        let (xdp_link, frames) = match choice {
-            PathChoice::Xdp => XdpLink::open(device)
-                .map(|(link, frames)| (Some(link), frames))
-                .map_err(failed("have the interface's frames, as ADVERB_PATH=xdp asks"))?,
-            PathChoice::Auto | PathChoice::Ring | PathChoice::SharedMemory | PathChoice::Udp => {
-                (None, Vec::new())
-            }
-        };
-        for incoming in &frames {
-            helper.watch(incoming).map_err(failed("prepare the helper thread"))?;
+        let demand = choice.frames().filter(|demand| !device.loopback || *demand == Demand::Always);
+        let opened = demand.map_or(Ok(None), |demand| XdpLink::open(device, demand));
+        let (xdp_link, frames) =
+            opened.map_err(failed("have the interface's frames, as ADVERB_PATH=xdp asks"))?.unzip();
+        if let Some(link) = &xdp_link {
+            helper.watch(link.arrivals()).map_err(failed("prepare the helper thread"))?;
         }
         let relayed = registry.relayed();
         let port = Arc::new(Self {
@@ -315,7 +311,7 @@ impl Port {
                 shm_receivers: Vec::new(),
                 departed: VecDeque::new(),
                 rx_sockets: Vec::new(),
-                frames,
+                frames: frames.unwrap_or_default(),
                 groups: None,
                 buffer: vec![0; BURST_BYTES_MAX + 1].into(),
                 waiting: Waiting::default(),

@@ -6,7 +6,7 @@ use crate::link::errors::ConnectError;
 use crate::link::udp::endpoint::{Endpoint, gid_of};
 use crate::link::udp::multicast::{Group, GroupError, GroupLimits};
 use crate::link::udp::steering::{scope, steer};
-use crate::registry::{DomainClaim, Members, probe};
+use crate::registry::{DomainClaim, Members, Registry, probe};
 use adverb_engine::Gid;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Interest};
@@ -161,16 +161,27 @@ impl Port {
     }
 
     pub(super) fn open_endpoint(&self, addr: SocketAddr) -> io::Result<Arc<Endpoint>> {
-        self.links.registry.with_group(gid_of(addr.ip()).0, scope(addr), |registry, members| {
+        let group = (gid_of(addr.ip()).0, scope(addr));
+        let bind = |registry: &Registry, members: &mut Members| {
             let endpoint = Endpoint::bind(addr, self.links.device.index, self.capture.clone())?;
-            let endpoint = match &self.xdp_link {
-                Some(link) => endpoint.with_frames(link)?,
-                None => endpoint,
-            };
+            let shared = !members.is_empty();
             members.push(registry.slot());
             steer(&endpoint, registry, members)?;
-            Ok(Arc::new(endpoint))
-        })
+            Ok((Arc::new(endpoint), shared))
+        };
+        let (endpoint, shared) = self.links.registry.with_group(group.0, group.1, bind)?;
+        // An owner may take long to answer: the group is free meanwhile.
+        if let Some(link) = &self.xdp_link
+            && let Err(error) = endpoint.take_frames(link, shared)
+        {
+            let leave = |_: &Registry, members: &mut Members| {
+                self.leave_group(endpoint, members);
+                Ok(())
+            };
+            self.links.registry.with_group(group.0, group.1, leave)?;
+            return Err(error);
+        }
+        Ok(endpoint)
     }
 
     /// Leaves the groups of all addresses, and takes no datagram of another process along. Nothing else uses the port.
@@ -285,6 +296,7 @@ impl Port {
         }
         let endpoints: Vec<_> = self.endpoints.lock().values().cloned().collect();
         for endpoint in endpoints {
+            endpoint.yield_frames();
             // If the answers make no sense, things stay as they are: slower, but correct.
             let _ = self.mend_steering_of(&endpoint);
         }

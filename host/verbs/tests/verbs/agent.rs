@@ -152,6 +152,9 @@ impl Remote {
     }
 }
 
+/// Receives that wait for messages with numbers.
+const FOLLOWED_AHEAD: usize = 64;
+
 /// What memory is filled with that no other process is to see or to change.
 pub(crate) const CANARY: u8 = 0xca;
 
@@ -350,6 +353,8 @@ impl Servant {
             ["announce", index, rounds, addr, rkey] => {
                 self.announce(index, number(rounds), far(addr, rkey))
             }
+            ["number", index, count] => self.send_numbers(index, number(count)),
+            ["follow", index, count] => self.follow_numbers(index, number(count)),
             ["bounce", index, rounds] => {
                 let rounds = rounds.parse().expect("a number");
                 bounce(self.qp(index), &self.cq, || self.part("0", "8"), rounds, 0);
@@ -441,6 +446,40 @@ impl Servant {
             }
         }
         "Success".to_owned()
+    }
+
+    /// Sends messages with numbers that grow by one.
+    fn send_numbers(&self, index: &str, count: u64) -> String {
+        for n in 1..=count {
+            self.mr.store_u64(0, n).expect("aligned");
+            let status = self.run(index, Work::send(self.part("0", "8")));
+            if status != "Success" {
+                return format!("{status} at {n}");
+            }
+        }
+        "Success".to_owned()
+    }
+
+    /// Receives those, and says whether each has come once, in order.
+    fn follow_numbers(&self, index: &str, count: u64) -> String {
+        let places = (64..).step_by(8).take(FOLLOWED_AHEAD);
+        let receive = |at| {
+            let place = self.mr.slice(at, 8).expect("it is in there");
+            self.qp(index).post(Work::recv(Memory::from(place))).expect("room");
+        };
+        places.clone().for_each(receive);
+        for (n, at) in (1..=count).zip(places.clone().cycle()) {
+            let status = wait(&self.cq).wc.status;
+            let found = self.mr.load_u64(at).expect("aligned");
+            if (status, found) != (WcStatus::Success, n) {
+                return format!("{status:?} {found}, not {n}");
+            }
+            // As many are left in the end as there were to begin with: none.
+            if count - n >= u64::try_from(FOLLOWED_AHEAD).expect("few") {
+                receive(at);
+            }
+        }
+        "in order".to_owned()
     }
 
     /// Sends a message, writes a number, reads it again and adds to it, all at once.

@@ -36,6 +36,7 @@ mod counters;
 mod crowded;
 mod fallback;
 mod fork;
+mod frames;
 mod frozen;
 mod hostile;
 mod huge;

@@ -11,13 +11,13 @@ use std::process::Command;
 const MB: usize = 1 << 20;
 
 /// Two namespaces that are gone when the test is over.
-struct Hosts {
-    names: [String; 2],
+pub(crate) struct Hosts {
+    pub(crate) names: [String; 2],
 }
 
 impl Hosts {
     /// `None`, after it has said why, if this cannot be had here.
-    fn new(tag: &str, mtu: u32) -> Option<Self> {
+    pub(crate) fn new(tag: &str, mtu: u32) -> Option<Self> {
         let names = ["a", "b"].map(|end| format!("adverb-{tag}-{end}-{}", std::process::id()));
         let hosts = Self { names };
         let [a, b] = &hosts.names;
@@ -42,18 +42,30 @@ impl Hosts {
     }
 
     /// One at each end, which takes this path.
-    fn agents_over(&self, paths: [&str; 2], gid_index: u8) -> [Agent; 2] {
-        let [a, b] = &self.names;
+    pub(crate) fn agents_over(&self, paths: [&str; 2], gid_index: u8) -> [Agent; 2] {
         let [path, other] = paths;
-        [(a, path), (b, other)].map(|(name, path)| {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", name]).arg(program()).env("ADVERB_PATH", path);
-            Agent::start_by(command, "soft_eth0", gid_index)
-        })
+        [(0, path), (1, other)].map(|(end, path)| self.agent(end, "root", path, gid_index))
+    }
+
+    /// One at an end, as this user, which takes this path.
+    pub(crate) fn agent(&self, end: usize, user: &str, path: &str, gid_index: u8) -> Agent {
+        let mut command = self.command(end);
+        if user != "root" {
+            command.args(["setpriv", &format!("--reuid={user}"), "--clear-groups"]);
+        }
+        command.arg(program()).env("ADVERB_PATH", path);
+        Agent::start_by(command, "soft_eth0", gid_index)
+    }
+
+    /// What runs its arguments at an end.
+    pub(crate) fn command(&self, end: usize) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec"]).args(self.names.get(end));
+        command
     }
 
     /// Datagrams that the kernel has given to sockets, in both.
-    fn datagrams(&self) -> u64 {
+    pub(crate) fn datagrams(&self) -> u64 {
         let of = |name: &String, table: &str, word: &str, field: usize| {
             let text =
                 run(&format!("ip netns exec {name} cat /proc/net/{table}")).expect("a table");
@@ -74,7 +86,7 @@ impl Drop for Hosts {
 }
 
 /// Runs a command and returns what it printed, or why it failed.
-fn run(command: &str) -> Result<String, String> {
+pub(crate) fn run(command: &str) -> Result<String, String> {
     let mut words = command.split(' ');
     let program = words.next().unwrap_or_default();
     let output = Command::new(program).args(words).output();

@@ -234,7 +234,7 @@ impl Burst<'_> {
         endpoint.count_burst();
         if let Some(next_hop) = self.route.next_hop
             && (self.packets < BULK_PACKETS || !endpoint.gso())
-            && let Some(way) = next_hop.way()
+            && let Some(way) = next_hop.way(self.segment)
         {
             return self.send_frames(&way);
         }

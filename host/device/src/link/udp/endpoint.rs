@@ -7,6 +7,7 @@ use adverb_sys::udp::{self, BindOptions, Destination, Socket};
 use adverb_wire::{Flow, Marks, ROCE_PORT};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -29,7 +30,9 @@ pub(crate) struct Endpoint {
     /// That of the socket from the first destination on. All others need a control message with each call.
     of_socket: OnceLock<u8>,
     /// Packets to other hosts leave as frames where they can.
-    frames: Option<Arc<XdpLink>>,
+    frames: OnceLock<Arc<XdpLink>>,
+    /// They come as frames, too.
+    has_claim: AtomicBool,
 }
 
 impl Endpoint {
@@ -58,22 +61,33 @@ impl Endpoint {
             ecn_capable,
             hop_limit,
             of_socket: OnceLock::new(),
-            frames: None,
+            frames: OnceLock::new(),
+            has_claim: AtomicBool::new(false),
         })
     }
 
-    /// The same, whose packets to and from other hosts go by a link of frames. The socket has what that cannot carry.
-    pub(crate) fn with_frames(self, link: &Arc<XdpLink>) -> io::Result<Self> {
-        link.claim(self.addr)?;
-        Ok(Self { frames: Some(Arc::clone(link)), ..self })
+    /// From now on packets to and from other hosts go by a link of frames, if it takes them; other processes have this
+    /// address, too, if it is `shared`. The socket has what that cannot carry.
+    pub(crate) fn take_frames(&self, link: &Arc<XdpLink>, shared: bool) -> io::Result<()> {
+        if link.claim(self.addr, self.socket.as_fd(), shared)? {
+            self.frames.get_or_init(|| Arc::clone(link));
+            self.has_claim.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Others turn out to have this address, too.
+    pub(crate) fn yield_frames(&self) {
+        if let Some(link) = self.frames.get().filter(|link| link.yields())
+            && self.has_claim.swap(false, Ordering::Relaxed)
+        {
+            link.release(self.addr);
+        }
     }
 
     /// The way by which packets for `peer` leave as frames, if they can.
     pub(crate) fn next_hop(&self, peer: SocketAddr) -> Option<Box<NextHop>> {
-        self.frames
-            .as_ref()
-            .filter(|_| !peer.ip().is_multicast())
-            .map(|link| link.next_hop(peer.ip()))
+        self.frames.get().filter(|_| !peer.ip().is_multicast()).map(|link| link.next_hop(peer.ip()))
     }
 
     /// The address of a multicast group on an interface, as one binds and sends to it.

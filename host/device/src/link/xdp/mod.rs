@@ -9,30 +9,62 @@ use crate::link::xdp::frame::{Frame, MacAddresses};
 use crate::sync::Mutex;
 use adverb_sys::bpf::XdpMode;
 use adverb_sys::clock;
+use adverb_sys::epoll::{Epoll, Interest};
 use adverb_sys::netdev;
 use adverb_sys::routes::{Neighbour, Routes};
 use adverb_wire::{Flow, Marks};
 use adverb_xdp::interface::{Config, Group, Interface, QUEUE_PATIENCE};
+use adverb_xdp::owner::name_of;
 use adverb_xdp::socket::{Incoming, NotSent, Outgoing};
 use adverb_xdp::steering::{Key, Protocol};
+use adverb_xdp::{Membership, Socket};
 use std::io::{self, ErrorKind::WouldBlock};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub(crate) mod frame;
 
-/// The frames of an interface, of which this process is the owner.
+/// Whether a device is to have frames.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Demand {
+    /// If the interface has an owner that offers them.
+    Offered,
+    /// By an owner, or as one where there is none.
+    Always,
+}
+
+/// The frames of an interface that are this process's.
 #[derive(Debug)]
 pub(crate) struct XdpLink {
-    owned: Mutex<Owned>,
+    source: Source,
+    demand: Demand,
     index: u32,
     mac: [u8; 6],
-    outgoing: Mutex<Outgoing>,
+    /// The longest frame that can be sent, in bytes.
+    frame_bytes_max: usize,
+    /// `None` once the owner has ended.
+    outgoing: Mutex<Option<Outgoing>>,
     /// The kernel has not taken all that was written.
     is_behind: AtomicBool,
+    /// The owner has ended: the sockets have all packets.
+    is_over: AtomicBool,
+    /// When it is next looked whether that is so, in nanoseconds.
+    look_at: AtomicU64,
+    /// Can be read when frames have come, or the owner has something to say.
+    arrivals: Epoll,
     routes: Mutex<Routes>,
+}
+
+/// Whom the frames are from.
+#[derive(Debug)]
+enum Source {
+    /// This process has the interface.
+    Own(Box<Mutex<Owned>>),
+    /// Another one has, of which this one is a member.
+    Owner(Membership),
 }
 
 #[derive(Debug)]
@@ -45,51 +77,146 @@ struct Owned {
 }
 
 impl XdpLink {
-    /// Takes the frames of a device's interface; what arrives comes by the second.
-    pub(crate) fn open(device: &Device) -> io::Result<(Arc<Self>, Vec<Incoming>)> {
-        let all = netdev::interfaces()?;
-        let found = all.iter().find(|interface| interface.index == device.index);
-        let Some(mac) = found.and_then(|interface| interface.mac) else {
-            let message = format!("{} has no hardware address", device.interface);
-            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+    /// Takes frames of a device's interface, if there are any to be had and they are asked for; what arrives comes by the
+    /// second.
+    pub(crate) fn open(
+        device: &Device,
+        demand: Demand,
+    ) -> io::Result<Option<(Arc<Self>, Vec<Incoming>)>> {
+        let named = |error| {
+            io::Error::other(format!("{}: {}", device.interface, explain(&error, "its owner")))
         };
-        let failed = |error| io::Error::other(format!("{}: {error}", device.interface));
-        // Behind the driver, a program would see bursts that the kernel has not cut yet, which are no packets.
-        let config = Config { mode: Some(XdpMode::Native), ..Config::default() };
-        let mut interface = Interface::open(device.index, &config).map_err(failed)?;
-        let mut group = interface.group(u32::MAX, false, QUEUE_PATIENCE)?;
-        let member = interface.join(&mut group)?;
-        let place = member.place();
-        let mut incoming = Vec::new();
-        let mut outgoing = None;
-        for socket in member.into_sockets(&group)? {
+        let patience = match demand {
+            Demand::Offered => Duration::ZERO,
+            Demand::Always => QUEUE_PATIENCE,
+        };
+        let (source, sockets) = match (offered(device, patience), demand) {
+            (Ok(Some((membership, sockets))), _) => (Source::Owner(membership), sockets),
+            (Ok(None) | Err(_), Demand::Offered) => return Ok(None),
+            (Err(error), Demand::Always) => return Err(named(error)),
+            (Ok(None), Demand::Always) => own(device)?,
+        };
+        let opened = Self::over(source, sockets, demand, device);
+        match demand {
+            Demand::Offered => Ok(opened.ok()),
+            Demand::Always => opened.map(Some),
+        }
+    }
+
+    fn over(
+        source: Source,
+        sockets: Vec<Socket>,
+        demand: Demand,
+        device: &Device,
+    ) -> io::Result<(Arc<Self>, Vec<Incoming>)> {
+        let arrivals = Epoll::new()?;
+        if let Source::Owner(membership) = &source {
+            arrivals.add(membership, 0, Interest::Readable)?;
+        }
+        let (mut incoming, mut outgoing) = (Vec::new(), None);
+        for socket in sockets {
+            arrivals.add(&socket.incoming, 0, Interest::Readable)?;
             incoming.push(socket.incoming);
             outgoing.get_or_insert(socket.outgoing);
         }
         let outgoing = outgoing.ok_or(io::ErrorKind::NotFound)?;
         let link = Self {
-            owned: Mutex::new(Owned { interface, group, place }),
+            source,
+            demand,
             index: device.index,
-            mac,
-            outgoing: Mutex::new(outgoing),
+            mac: mac(device)?,
+            frame_bytes_max: usize::try_from(outgoing.packet_bytes_max()).unwrap_or(0),
+            outgoing: Mutex::new(Some(outgoing)),
             is_behind: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            look_at: AtomicU64::new(0),
+            arrivals,
             routes: Mutex::new(Routes::open()?),
         };
         Ok((Arc::new(link), incoming))
     }
 
-    /// Packets to the RoCE port of this address come here from now on.
-    pub(crate) fn claim(&self, local: SocketAddr) -> io::Result<()> {
-        let Owned { interface, place, .. } = &mut *self.owned.lock();
-        interface.claim(Key { protocol: Protocol::Udp, local, remote: None }, *place)
+    /// Packets to the RoCE port of this address come here from now on; `twin` is the kernel's socket that has it, and
+    /// `shared` says that other processes have it, too. False if they do not, and need not.
+    pub(crate) fn claim(
+        &self,
+        local: SocketAddr,
+        twin: BorrowedFd<'_>,
+        shared: bool,
+    ) -> io::Result<bool> {
+        if shared && self.yields() {
+            return Ok(false); // The kernel gives each process its own packets: this one would have to pass them on.
+        }
+        let claimed = match &self.source {
+            Source::Own(owned) => {
+                let Owned { interface, place, .. } = &mut *owned.lock();
+                interface.claim(key(local), *place)
+            }
+            Source::Owner(membership) => membership.claim(key(local), twin),
+        };
+        match (claimed, self.demand) {
+            (Ok(()), _) => Ok(true),
+            (Err(_), Demand::Offered) => Ok(false),
+            (Err(error), Demand::Always) => {
+                let text = format!("frames for {}: {}", local.ip(), explain(&error, "the owner"));
+                Err(io::Error::new(error.kind(), text))
+            }
+        }
+    }
+
+    /// Where other processes have an address, too, its packets are the kernel's: frames were not asked for.
+    pub(crate) fn yields(&self) -> bool {
+        self.demand == Demand::Offered
+    }
+
+    /// Packets to the RoCE port of this address are the kernel's again.
+    pub(crate) fn release(&self, local: SocketAddr) {
+        match &self.source {
+            Source::Own(owned) => {
+                let Owned { interface, place, .. } = &mut *owned.lock();
+                interface.release(&key(local), *place);
+            }
+            // An owner that has ended has released it.
+            Source::Owner(membership) => drop(membership.release(key(local))),
+        }
+    }
+
+    /// Can be read when frames have come, or the owner has something to say.
+    pub(crate) fn arrivals(&self) -> &Epoll {
+        &self.arrivals
+    }
+
+    /// The owner has ended. It is not asked all the time, for that takes a system call.
+    pub(crate) fn looks_over(&self, now: u64) -> bool {
+        let Source::Owner(membership) = &self.source else { return false };
+        if now < self.look_at.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.look_at.store(now.saturating_add(LOOK_NANOS), Ordering::Relaxed);
+        membership.has_ended()
+    }
+
+    /// Lets go of all, so that the next owner can have the queues: from now on the sockets have all packets.
+    pub(crate) fn end(&self, frames: &mut Vec<Incoming>) {
+        self.is_over.store(true, Ordering::Relaxed);
+        for incoming in frames.drain(..) {
+            let _ = self.arrivals.remove(&incoming);
+        }
+        if let Source::Owner(membership) = &self.source {
+            let _ = self.arrivals.remove(membership);
+        }
+        *self.outgoing.lock() = None;
     }
 
     /// Lets leave what the kernel has not taken yet; says whether there was any.
     #[inline]
     pub(crate) fn catch_up(&self) -> bool {
         let is_behind = self.is_behind.load(Ordering::Relaxed);
-        if is_behind && let Some(mut outgoing) = self.outgoing.try_lock() {
-            self.flush(&mut outgoing);
+        if is_behind
+            && let Some(mut outgoing) = self.outgoing.try_lock()
+            && let Some(outgoing) = outgoing.as_mut()
+        {
+            self.flush(outgoing);
         }
         is_behind
     }
@@ -121,9 +248,14 @@ pub(crate) struct NextHop {
 }
 
 impl NextHop {
-    /// The way for a burst that leaves now; `None`: the socket's.
+    /// The way for a burst that leaves now, of packets of so many bytes from the BTH on; `None`: the socket's.
     #[inline]
-    pub(crate) fn way(&self) -> Option<Way<'_>> {
+    pub(crate) fn way(&self, packet_bytes: usize) -> Option<Way<'_>> {
+        if self.link.is_over.load(Ordering::Relaxed)
+            || packet_bytes + HEADERS_MAX > self.link.frame_bytes_max
+        {
+            return None;
+        }
         let now = clock::now_ns();
         if now >= self.ask_at.load(Ordering::Relaxed) && !self.ask(now) {
             return None;
@@ -182,7 +314,7 @@ impl<'a> Way<'a> {
 pub(crate) struct Sender<'a> {
     link: &'a XdpLink,
     /// Let go of while there is no room: others may send what is short.
-    outgoing: Option<MutexGuard<'a, Outgoing>>,
+    outgoing: Option<MutexGuard<'a, Option<Outgoing>>>,
     macs: MacAddresses,
     flow: &'a Flow,
     marks: Marks,
@@ -197,6 +329,7 @@ impl Sender<'_> {
         let frame = Frame { macs: *macs, flow, marks: *marks };
         loop {
             let ring = outgoing.get_or_insert_with(|| link.outgoing.lock());
+            let Some(ring) = ring.as_mut() else { return false };
             match ring.send(|writer| frame.write(writer, id, packet)) {
                 Ok(()) => return true,
                 Err(NotSent::Size) => return false,
@@ -217,8 +350,74 @@ impl Drop for Sender<'_> {
     fn drop(&mut self) {
         // What the kernel does not take now leaves with the next burst or step.
         let Self { link, outgoing, .. } = self;
-        link.flush(outgoing.get_or_insert_with(|| link.outgoing.lock()));
+        if let Some(outgoing) = outgoing.get_or_insert_with(|| link.outgoing.lock()).as_mut() {
+            link.flush(outgoing);
+        }
     }
+}
+
+/// Asks the owner of a device's interface, if there is one. Queues of one that was before it may be busy for a moment.
+fn offered(device: &Device, patience: Duration) -> io::Result<Option<(Membership, Vec<Socket>)>> {
+    let (name, begun) = (name_of(device.index), Instant::now());
+    let asked = loop {
+        match Membership::ask(&name) {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy && begun.elapsed() < patience =>
+            {
+                std::thread::sleep(BUSY_WAIT);
+            }
+            asked => break asked,
+        }
+    };
+    match asked {
+        // As of an interface of our own.
+        Ok((membership, _)) if membership.mode() != XdpMode::Native => {
+            Err(io::Error::new(io::ErrorKind::Unsupported, "its owner is not in the driver"))
+        }
+        Ok(member) => Ok(Some(member)),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Becomes the owner of a device's interface.
+fn own(device: &Device) -> io::Result<(Source, Vec<Socket>)> {
+    mac(device)?;
+    let failed = |error| io::Error::other(format!("{}: {error}", device.interface));
+    // Behind the driver, a program would see bursts that the kernel has not cut yet, which are no packets.
+    let config = Config { mode: Some(XdpMode::Native), ..Config::default() };
+    let mut interface = Interface::open(device.index, &config).map_err(failed)?;
+    let mut group = interface.group(u32::MAX, false, QUEUE_PATIENCE)?;
+    let member = interface.join(&mut group)?;
+    let place = member.place();
+    let sockets = member.into_sockets(&group)?;
+    Ok((Source::Own(Box::new(Mutex::new(Owned { interface, group, place }))), sockets))
+}
+
+/// The hardware address of a device's interface.
+fn mac(device: &Device) -> io::Result<[u8; 6]> {
+    let all = netdev::interfaces()?;
+    let found = all.iter().find(|interface| interface.index == device.index);
+    found.and_then(|interface| interface.mac).ok_or_else(|| {
+        let message = format!("{} has no hardware address", device.interface);
+        io::Error::new(io::ErrorKind::Unsupported, message)
+    })
+}
+
+/// What an owner's refusal means.
+fn explain(error: &io::Error, owner: &str) -> String {
+    let meanings = [
+        (io::ErrorKind::AlreadyExists, "another process has them".to_owned()),
+        (io::ErrorKind::PermissionDenied, format!("{owner} does not admit this process")),
+        (io::ErrorKind::ResourceBusy, format!("{owner} has none left")),
+        (io::ErrorKind::TimedOut, format!("{owner} does not answer")),
+    ];
+    let found = meanings.into_iter().find(|(kind, _)| *kind == error.kind());
+    found.map_or_else(|| error.to_string(), |(_, meaning)| meaning)
+}
+
+const fn key(local: SocketAddr) -> Key {
+    Key { protocol: Protocol::Udp, local, remote: None }
 }
 
 /// No hardware address has these bits.
@@ -226,3 +425,8 @@ const UNKNOWN: u64 = u64::MAX;
 /// How long an answer of the kernel counts, and how long it is not asked again about what it does not know.
 const KNOWN_NANOS: u64 = 1_000_000_000;
 const UNKNOWN_NANOS: u64 = 1_000_000;
+const BUSY_WAIT: Duration = Duration::from_millis(20);
+/// Between two looks whether the owner has ended.
+const LOOK_NANOS: u64 = 1_000_000;
+/// What is in a frame before the BTH, at most, in bytes.
+const HEADERS_MAX: usize = 14 + 40 + 8;
