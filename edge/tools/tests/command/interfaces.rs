@@ -3,12 +3,14 @@
 //! A test runs again in a network namespace of its own, with a cable to another one. Needs root; says so and does
 //! nothing without.
 
-use std::io::{BufRead, BufReader, ErrorKind};
+mod programs;
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::ControlFlow;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use adverb_xdp::owner::name_of;
@@ -20,31 +22,45 @@ use super::stat::library;
 use super::{adverb, stderr, stdout};
 
 const NEAR: &str = "10.96.0.1";
+const FAR: &str = "10.96.0.2";
 const PORT: u16 = 7001;
 const MEMBER: u32 = 65_534;
 const STRANGER: u32 = 65_533;
 
 /// A program that is killed when the test is over.
-struct Running(Child);
+struct Running {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
 impl Running {
     fn start(command: &mut Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        Self(command.spawn().expect("a program"))
+        let mut child = command.spawn().expect("a program");
+        let said = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self { child, said }
     }
 
     /// Waits until it says this.
     fn wait_for(&mut self, said: &str) {
-        let mut lines = BufReader::new(self.0.stdout.as_mut().expect("a pipe")).lines();
+        let mut lines = (&mut self.said).lines();
         let found = lines.any(|line| line.is_ok_and(|line| line.ends_with(said)));
         assert!(found, "it ended before it said {said}");
+    }
+
+    /// Tells it something, and returns what it answers.
+    fn ask(&mut self, what: &str) -> String {
+        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{what}").expect("a line");
+        let mut lines = (&mut self.said).lines().map_while(Result::ok);
+        let answer = lines.find_map(|line| Some(line.strip_prefix("said ")?.to_owned()));
+        answer.expect("it ended before it answered")
     }
 }
 
@@ -69,11 +85,11 @@ fn with_cable(name: &str, test: impl FnOnce(&Running)) {
     command.args(["-n", "sh", "-c", "echo ready && exec cat"]);
     let mut far = Running::start(&mut command);
     far.wait_for("ready");
-    let id = far.0.id();
+    let id = far.child.id();
     run(&format!("ip link add near type veth peer name far netns {id}"));
     run(&format!("ip address add {NEAR}/24 dev near"));
     run("ip link set near up");
-    run(&format!("nsenter -n -t {id} ip address add 10.96.0.2/24 dev far"));
+    run(&format!("nsenter -n -t {id} ip address add {FAR}/24 dev far"));
     run(&format!("nsenter -n -t {id} ip link set far up"));
     soon("the cable", || run("ip link show near").contains("state UP"));
     test(&far);
@@ -155,7 +171,7 @@ fn a_member() {
 
 /// Sends a datagram from the other end of the cable.
 fn send(far: &Running) {
-    let id = far.0.id();
+    let id = far.child.id();
     let script = format!("echo hello > /dev/udp/{NEAR}/{PORT}");
     let mut command = Command::new("nsenter");
     command.args(["-n", "-t", &id.to_string(), "bash", "-c", &script]);
@@ -212,7 +228,7 @@ fn unprivileged_programs_have_frames_and_leave_nothing() {
         let mut last = member(MEMBER);
         last.wait_for("ready");
         assert!(run("ip link show near").contains("xdp"));
-        running.0.kill().expect("a process");
+        running.child.kill().expect("a process");
         last.wait_for("ended");
         soon("the program leaves", || !run("ip link show near").contains("xdp"));
         let _ = std::fs::remove_dir_all(place);
