@@ -66,6 +66,8 @@ enum Profile {
     Throughput,
     /// Never spin.
     Frugal,
+    /// Frames of interfaces that a daemon owns.
+    Frames,
 }
 
 /// How bytes may travel at most.
@@ -79,7 +81,7 @@ enum Transport {
     Spin,
     /// Shared memory.
     Shm,
-    /// UDP: frames of interfaces that a daemon owns, past the kernel.
+    /// Frames of interfaces that a daemon owns, past the kernel.
     Xdp,
 }
 
@@ -138,6 +140,7 @@ fn become_program(args: &SocketsArgs) -> Result<(), Failure> {
             Profile::Latency => "latency",
             Profile::Throughput => "throughput",
             Profile::Frugal => "frugal",
+            Profile::Frames => "frames",
         };
         command.env("ADVERB_SOCKETS_PROFILE", name);
     }

@@ -72,6 +72,9 @@ const FRUGAL: &[(&str, &str)] = &[
     ("ADVERB_SOCKETS_RING_BYTES_MAX", "65536"),
 ];
 
+/// Frames of interfaces that a daemon owns.
+const FRAMES: &[(&str, &str)] = &[("ADVERB_SOCKETS_TRANSPORT", "xdp")];
+
 /// Every profile there is. Those that the manual does not describe are known by number and change
 /// nothing.
 pub(crate) const PROFILES: &[Profile] = &[
@@ -87,6 +90,7 @@ pub(crate) const PROFILES: &[Profile] = &[
     Profile { number: 10_001, name: "multi_ring_latency", values: MULTI_RING_LATENCY },
     Profile { number: 10_002, name: "throughput", values: THROUGHPUT },
     Profile { number: 10_003, name: "frugal", values: FRUGAL },
+    Profile { number: 10_004, name: "frames", values: FRAMES },
 ];
 
 /// The same, as a parameter's choices.
@@ -103,6 +107,7 @@ pub(crate) const CHOICES: &[(i64, &str)] = &[
     (10_001, "multi_ring_latency"),
     (10_002, "throughput"),
     (10_003, "frugal"),
+    (10_004, "frames"),
 ];
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod support;
 #[path = "../../../../host/netstack/tests/kernel/faults.rs"]
 mod faults;
 mod roles;
+mod rules;
 mod streams;
 
 use std::fs;

@@ -1071,7 +1071,7 @@ fn by_kernel() -> u64 {
     lines[1].split(' ').nth(at).expect("a field").parse().expect("a number")
 }
 
-fn talker(pair: &Pair, to: &str) -> Running {
+pub(crate) fn talker(pair: &Pair, to: &str) -> Running {
     Running::start(&mut pair.role(true, "talk", at(to)))
 }
 
