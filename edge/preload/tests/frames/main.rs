@@ -189,6 +189,24 @@ impl Pair {
         pair
     }
 
+    /// What the far end sends passes a bridge in its namespace, at whose port `inner` it can be lost.
+    fn put_bridge_before_far(&self) {
+        for words in [
+            "link add bridge type bridge".to_owned(),
+            "link add inner type veth peer name inmost".to_owned(),
+            "link set far master bridge".to_owned(),
+            "link set inner master bridge".to_owned(),
+            "address flush dev far".to_owned(),
+            format!("address add {FAR}/24 dev inmost"),
+            format!("address add {FAR_6}/64 dev inmost nodad"),
+            "link set bridge up".to_owned(),
+            "link set inner up".to_owned(),
+            "link set inmost up".to_owned(),
+        ] {
+            run(self.far("ip").args(words.split(' ')));
+        }
+    }
+
     /// A program at the far end.
     fn far(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");

@@ -44,7 +44,10 @@ fn a_role() {
         ("serve", mode) => crate::streams::serve(at, mode),
         ("heir", fd) => crate::streams::inherit(fd.parse().expect("a number")),
         ("talk", _) => crate::streams::talk(at),
-        ("loss", percent) => lose(percent.parse().expect("a number")),
+        ("loss", how) => {
+            let (percent, device) = how.split_once(' ').unwrap_or((how, "far"));
+            lose(percent.parse().expect("a number"), device);
+        }
         other => panic!("{other:?} is no role"),
     }
 }
@@ -90,10 +93,10 @@ fn owner(how: &str) {
     }
 }
 
-/// The far end loses so many percent of the packets that come to it.
-fn lose(percent: u32) {
+/// So many percent of the packets that come to an interface are lost.
+fn lose(percent: u32, device: &str) {
     let all = adverb_sys::netdev::interfaces().expect("interfaces");
-    let index = all.iter().find(|interface| interface.name == "far").expect("the cable").index;
+    let index = all.iter().find(|interface| interface.name == device).expect("it is there").index;
     let _loss = crate::faults::lose(index, percent);
     println!("\nready");
     std::thread::park();

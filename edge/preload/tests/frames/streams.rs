@@ -2064,6 +2064,28 @@ fn streams_survive_loss() {
     });
 }
 
+/// Goal: the same of connections that a program makes, and of what the far end sends.
+#[test]
+fn streams_survive_loss_of_what_comes() {
+    with_namespaces("streams::streams_survive_loss_of_what_comes", || {
+        let pair = Pair::new();
+        pair.put_bridge_before_far();
+        let _owner = pair.owner();
+        let _server = Running::start(&mut pair.role(true, "serve block", at(FAR)));
+        for devices in [&["far"][..], &["inner"], &["far", "inner"]] {
+            let losses = devices.iter().map(|device| {
+                Running::start(&mut pair.role(true, &format!("loss 2 {device}"), at(FAR)))
+            });
+            let _losses: Vec<_> = losses.collect();
+            let mut client = pair.framed("talk", at(FAR), None);
+            assert_eq!(client.ask("exchange 200 64 0"), "said 200");
+            let before = by_kernel();
+            assert_eq!(client.ask("stream 2000000"), "said 2000000", "{devices:?}");
+            assert!(client.has_frames() && by_kernel() - before < 50, "{devices:?}");
+        }
+    });
+}
+
 /// A program of the system's, if there is one.
 fn found(program: &str) -> bool {
     Command::new("sh")
