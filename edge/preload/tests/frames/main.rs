@@ -14,6 +14,7 @@
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 mod support;
 
+mod ends;
 #[path = "../../../../host/netstack/tests/kernel/faults.rs"]
 mod faults;
 mod roles;

@@ -48,6 +48,7 @@ fn a_role() {
             let (percent, device) = how.split_once(' ').unwrap_or((how, "far"));
             lose(percent.parse().expect("a number"), device);
         }
+        ("end", how) => crate::ends::end(at, how),
         other => panic!("{other:?} is no role"),
     }
 }

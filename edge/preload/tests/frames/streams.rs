@@ -166,7 +166,7 @@ fn send_all(stream: &mut TcpStream, mut bytes: &[u8]) {
     }
 }
 
-fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
     let byte = |at: usize| at.wrapping_mul(0x9e37_79b9) >> 13;
     (0..len).map(|at| u8::try_from(byte(at) & 0xff).expect("a byte")).collect()
 }
@@ -425,7 +425,7 @@ fn close_unbound(mut stream: TcpStream) {
 }
 
 /// Sends 50 messages back.
-fn begin(stream: &mut TcpStream) {
+pub(crate) fn begin(stream: &mut TcpStream) {
     let mut room = [0; 100];
     for _ in 0..50 {
         let len = stream.read(&mut room).expect("a request");
@@ -632,7 +632,7 @@ pub(crate) fn inherit(fd: c_int) {
     println!("\nbequeathed {got} {end:?}");
 }
 
-fn set(stream: &TcpStream, level: c_int, name: c_int, value: c_int) {
+pub(crate) fn set(stream: &TcpStream, level: c_int, name: c_int, value: c_int) {
     let (len, value) =
         (libc::socklen_t::try_from(size_of::<c_int>()).expect("a length"), &raw const value);
     // SAFETY: an integer, which is ours.
@@ -920,6 +920,11 @@ pub(crate) fn talk(at: SocketAddr) {
                 let rest = stream.read_to_end(&mut Vec::new()).expect("the rest");
                 println!("said {} {}", rest + 1, since.elapsed().as_millis());
             }
+            "write" => {
+                stream.write_all(&pattern(number(1))).expect("it is sent");
+                println!("said written");
+            }
+            "shut" => println!("said {:?}", stream.shutdown(Shutdown::Write)),
             "half" => {
                 stream.write_all(&pattern(number(1))).expect("it is sent");
                 stream.shutdown(Shutdown::Write).expect("it ends");
@@ -1009,6 +1014,15 @@ pub(crate) fn talk(at: SocketAddr) {
     }
 }
 
+/// Bytes that have come and not been read.
+pub(crate) fn waiting(stream: &TcpStream) -> c_int {
+    let mut count = 0;
+    // SAFETY: an integer, which is ours.
+    let asked = unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut count) };
+    assert_eq!(asked, 0);
+    count
+}
+
 fn unacknowledged(stream: &TcpStream) -> c_int {
     let mut count = 0;
     // SAFETY: an integer, which is ours.
@@ -1064,7 +1078,7 @@ fn through(stream: &mut TcpStream, len: usize) -> usize {
 }
 
 /// Segments that the kernel of this namespace has received.
-fn by_kernel() -> u64 {
+pub(crate) fn by_kernel() -> u64 {
     let table = fs::read_to_string("/proc/self/net/snmp").expect("a table");
     let lines: Vec<_> = table.lines().filter(|line| line.starts_with("Tcp: ")).collect();
     let at = lines[0].split(' ').position(|field| field == "InSegs").expect("a column");
