@@ -5,11 +5,12 @@
 //! Every pointer passed to the kernel is to a local of the length that is said.
 
 use std::ffi::c_int;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
-use super::streams::{begin, talker, waiting};
+use super::streams::{begin, pattern, talker, waiting};
 use super::{NEAR, Pair, Running, at, soon, with_namespaces};
 
 /// Has one connection, and ends it as it is told.
@@ -35,10 +36,18 @@ pub(crate) fn end(at: SocketAddr, how: &str) {
             linger(&stream, 0);
         }
         "unread" | "unread ended" => soon("something", || waiting(&stream) == 100),
+        "patient" | "impatient" => {
+            stream.read_to_end(&mut Vec::new()).expect("the end");
+            // More than the peer takes before it reads.
+            stream.write_all(&pattern(220_000)).expect("it is sent");
+            linger(&stream, if how == "patient" { 20 } else { 1 });
+        }
         other => panic!("{other:?} is no end"),
     }
+    let began = Instant::now();
+    println!("said closing");
     drop(stream);
-    println!("said closed");
+    println!("said closed {}", began.elapsed().as_millis());
     line();
 }
 
@@ -81,6 +90,37 @@ fn a_close_in_haste_resets_the_connection() {
                 client.tell("drink");
             }
             assert_eq!(client.await_line("said "), "said 0 Err(ConnectionReset)", "{how}");
+        }
+    });
+}
+
+/// Goal: a program that closes a connection waits as long as it has told its socket to, but no longer than the peer takes
+/// to have all, where frames end it.
+#[test]
+fn a_close_waits_for_the_peer_as_long_as_it_is_told() {
+    with_namespaces("ends::a_close_waits_for_the_peer_as_long_as_it_is_told", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for how in ["impatient", "patient"] {
+            let (mut server, mut client) = begun(&pair, how, NEAR);
+            assert!(server.has_frames(), "{how}: {}", server.explained());
+            assert_eq!(client.ask("shut"), "said Ok(())");
+            server.tell("end");
+            server.await_line("said closing");
+            let drink = |client: &mut Running| {
+                assert_eq!(client.ask("drink"), "said 220000 Ok(())", "{how}");
+            };
+            if how == "patient" {
+                std::thread::sleep(Duration::from_secs(1));
+                drink(&mut client);
+            }
+            let closed = server.await_line("said closed ");
+            let waited = closed.rsplit(' ').next().and_then(|ms| ms.parse::<u64>().ok());
+            // As long as the peer took, or as it was told.
+            assert!(waited.is_some_and(|waited| waited >= 900), "{how}: {closed}");
+            if how == "impatient" {
+                drink(&mut client);
+            }
         }
     });
 }

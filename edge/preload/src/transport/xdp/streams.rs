@@ -535,14 +535,37 @@ pub(crate) enum Ending {
 
 /// The program closes the connection. `is_abortive`: by a reset.
 pub(crate) fn close(socket: &Socket, fd: c_int, is_abortive: bool) -> Ending {
-    end(socket, fd, |carrier, framed, now, is_in_any_case| {
+    let ending = end(socket, fd, |carrier, framed, now, is_in_any_case| {
         if is_abortive {
             carrier.abort(framed.id, now);
             return true;
         }
         let is_second = carrier.state(framed.id) != Some(State::Established);
         (is_second || is_in_any_case) && carrier.close(framed.id, now)
-    })
+    });
+    if ending == Ending::Frames && !is_abortive {
+        await_acknowledged(socket, fd);
+    }
+    ending
+}
+
+/// The program may want to wait until the peer has all, and the end, but no longer than so: `SO_LINGER`, socket(7).
+fn await_acknowledged(socket: &Socket, fd: c_int) {
+    let lingers = raw::option::<[c_int; 2]>(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    let seconds = lingers.map_or(0, |[is_on, seconds]| if is_on == 0 { 0 } else { seconds });
+    let Some(framed) = socket.attached::<Framed>().filter(|_| seconds > 0) else { return };
+    let wait_ns = u64::from(seconds.unsigned_abs()).saturating_mul(1_000_000_000);
+    let until = raw::now_ns().saturating_add(wait_ns);
+    let is_left = || {
+        with(framed, |carrier| {
+            carrier.step(raw::now_ns());
+            let state = carrier.state(framed.id);
+            matches!(state, Some(State::FinWait1 | State::Closing | State::LastAck))
+        })
+    };
+    while is_left() == Some(true) && raw::now_ns() < until {
+        raw::nap(LINGER_NAP_NS);
+    }
 }
 
 /// The program ends its stream.
