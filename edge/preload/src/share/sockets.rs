@@ -193,6 +193,12 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
         | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ) => {
             give_back(socket, fd)
         }
+        (libc::IPPROTO_IP, libc::IP_TOS | libc::IP_TTL)
+        | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS | libc::IPV6_UNICAST_HOPS)
+            if streams::wants_other_headers(socket, fd) =>
+        {
+            give_back(socket, fd);
+        }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) if socket.mapped().is_some() => {
             let on = raw::option::<c_int>(fd, level, name).unwrap_or(1) != 0;
             socket.flags.nodelay.store(on, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use super::streams::{begin, pattern, talker, waiting};
-use super::{NEAR, Pair, Running, at, soon, with_namespaces};
+use super::{NEAR, NEAR_6, Pair, Running, at, soon, with_namespaces};
 
 /// Has one connection, and ends it as it is told.
 pub(crate) fn end(at: SocketAddr, how: &str) {
@@ -24,6 +24,9 @@ pub(crate) fn end(at: SocketAddr, how: &str) {
     });
     println!("\nready");
     let listener = listener.expect("a port");
+    if let Some(name) = how.strip_prefix("early ") {
+        dress(listener.as_raw_fd(), name);
+    }
     let (mut stream, _) = listener.accept().expect("a connection");
     begin(&mut stream);
     let line = || std::io::stdin().read_line(&mut String::new()).expect("a line");
@@ -42,13 +45,34 @@ pub(crate) fn end(at: SocketAddr, how: &str) {
             stream.write_all(&pattern(220_000)).expect("it is sent");
             linger(&stream, if how == "patient" { 20 } else { 1 });
         }
-        other => panic!("{other:?} is no end"),
+        _ => {
+            let name = how.split_once(' ').expect("two words").1;
+            dress(stream.as_raw_fd(), name);
+            println!("said dressed");
+            begin(&mut stream);
+            line();
+        }
     }
     let began = Instant::now();
     println!("said closing");
     drop(stream);
     println!("said closed {}", began.elapsed().as_millis());
     line();
+}
+
+/// Sets an option that changes the headers of packets.
+fn dress(fd: c_int, name: &str) {
+    let (level, name, value) = match name {
+        "class" => (libc::IPPROTO_IP, libc::IP_TOS, 0x48_i32),
+        "hops" => (libc::IPPROTO_IP, libc::IP_TTL, 9),
+        "class6" => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x48),
+        "hops6" => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 9),
+        other => panic!("{other:?} is no option"),
+    };
+    let len = libc::socklen_t::try_from(size_of_val(&value)).expect("a length");
+    let at = (&raw const value).cast();
+    // SAFETY: an integer, which is ours, and its length.
+    assert_eq!(unsafe { libc::setsockopt(fd, level, name, at, len) }, 0);
 }
 
 fn linger(stream: &TcpStream, seconds: c_int) {
@@ -121,6 +145,29 @@ fn a_close_waits_for_the_peer_as_long_as_it_is_told() {
             if how == "impatient" {
                 drink(&mut client);
             }
+        }
+    });
+}
+
+/// Goal: packets have the headers that a program wants for them, whether it says so before frames carry its connection, which
+/// they do not then, or after that, when the connection goes back to the kernel.
+#[test]
+fn headers_are_as_the_program_wants_them() {
+    with_namespaces("ends::headers_are_as_the_program_wants_them", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for (ip, name) in [(NEAR, "class"), (NEAR, "hops"), (NEAR_6, "class6"), (NEAR_6, "hops6")] {
+            let (mut server, mut client) = begun(&pair, &format!("dressed {name}"), ip);
+            assert!(server.has_frames(), "{name}: {}", server.explained());
+            server.tell("dress");
+            assert_eq!(server.await_line("said "), "said dressed");
+            let before = super::streams::by_kernel();
+            assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+            let kernels = super::streams::by_kernel() - before;
+            assert!(kernels >= 50, "{name}: {kernels} by the kernel");
+            drop((client, server));
+            let (server, _client) = begun(&pair, &format!("early {name}"), ip);
+            assert!(!server.has_frames(), "{name}: {}", server.explained());
         }
     });
 }

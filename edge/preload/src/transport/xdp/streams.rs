@@ -417,6 +417,11 @@ pub(crate) fn option_set(socket: &Socket, level: c_int, name: c_int) {
     raw::set_errno(errno);
 }
 
+/// Whether frames carry a connection whose packets are to have headers by now that theirs have not.
+pub(crate) fn wants_other_headers(socket: &Socket, fd: c_int) -> bool {
+    is_framed(socket) && !habits::has_usual_headers(fd)
+}
+
 /// What `SO_KEEPALIVE` of a connection is, if frames carry it.
 pub(crate) fn keeps_alive(socket: &Socket) -> Option<bool> {
     let framed = of(socket)?;

@@ -55,8 +55,8 @@ pub(super) fn adopt(
     if carrier.membership.is_stuck() || raw::unsent(fd) != Ok(0) {
         return None;
     }
-    // The connection is to go back to the kernel one day.
-    if !repair::may_bind(own) {
+    // The connection is to go back to the kernel one day; and frames have the headers that most have.
+    if !repair::may_bind(own) || !habits::has_usual_headers(fd) {
         return None;
     }
     let gate = uplink::process().take_gate(&socket.counters)?;

@@ -93,10 +93,27 @@ pub(super) fn pacing(fd: c_int) -> Option<u64> {
 /// The kernel's `TCP_CA_NAME_MAX`.
 const NAME_BYTES: usize = 16;
 
+/// Whether the kernel would give the socket's packets the headers that frames have: no class of service, and so many hops.
+pub(crate) fn has_usual_headers(fd: c_int) -> bool {
+    let is =
+        |level, name, usual| raw::option::<c_int>(fd, level, name).is_ok_and(|set| set == usual);
+    let is_v6 = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_INET6);
+    let is_usual_v6 = || {
+        is(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0)
+            && is(libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, HOPS)
+    };
+    is(libc::IPPROTO_IP, libc::IP_TOS, 0)
+        && is(libc::IPPROTO_IP, libc::IP_TTL, HOPS)
+        && (!is_v6 || is_usual_v6())
+}
+
 /// The kernel asks no peer that is silent to it.
 pub(super) fn silence(fd: c_int) {
     let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 0);
 }
+
+/// Routers that a packet may pass, as the kernel has it unless it has been told otherwise.
+const HOPS: c_int = 64;
 
 #[cfg(test)]
 mod tests {
