@@ -110,6 +110,17 @@ fn both_ways_over(hosts: &Hosts, paths: [&str; 2], setup: Setup) {
     }
 }
 
+/// By sockets at both ends, and by frames at one, where they can be had: what the other end sends passes its queue, and is lost
+/// there as before; frames leave past that of their own.
+fn over_sockets_and_frames(hosts: &Hosts) {
+    let setup = Setup { path_mtu: PathMtu::B1024, ..Setup::default() };
+    both_ways(hosts, setup);
+    match adverb_sys::bpf::Map::create(adverb_sys::bpf::MapKind::XdpSockets, 4, 4, 1) {
+        Ok(_) => both_ways_over(hosts, ["xdp", "udp"], setup),
+        Err(error) => println!("without frames: no AF_XDP to be had: {error}"),
+    }
+}
+
 /// Data of many sizes by WRITE, READ, SEND and an atomic.
 pub(crate) fn one_way(from: &mut Agent, to: &mut Agent, here: Remote, there: Remote) {
     let far = to.memory();
@@ -264,7 +275,7 @@ fn a_link_that_drops_packets_still_carries_all_data() {
             return;
         }
     }
-    both_ways(&hosts, Setup { path_mtu: PathMtu::B1024, ..Setup::default() });
+    over_sockets_and_frames(&hosts);
     let [name, _] = &hosts.names;
     println!("{}", run(&format!("tc -s -n {name} qdisc show dev eth0")).unwrap_or_default());
 }
@@ -282,5 +293,5 @@ fn a_link_that_loses_packets_at_random_still_carries_all_data() {
             return;
         }
     }
-    both_ways(&hosts, Setup { path_mtu: PathMtu::B1024, ..Setup::default() });
+    over_sockets_and_frames(&hosts);
 }
