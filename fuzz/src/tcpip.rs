@@ -162,6 +162,13 @@ impl Peer {
         self.accepted = self.accepted.or_else(|| self.stack.accept(LISTENER));
         self.call(if at == 0 { self.made } else { self.accepted }, call);
         self.transmit();
+        // What was due while a connection had something to send is due now.
+        for _ in 0..ROUNDS_MAX {
+            if self.stack.next_deadline().is_some_and(|at| at <= self.now) {
+                self.stack.on_time(self.now);
+                self.transmit();
+            }
+        }
         self.check();
     }
 
@@ -266,3 +273,5 @@ const RECEIVE_BYTES: u32 = 3000;
 /// Segments that leave at a time, and what a connection remembers: more than the bytes that it may have.
 const SEGMENTS_MAX: usize = 500;
 const REMEMBERED_MAX: usize = 500;
+/// How often at one time something may be due.
+const ROUNDS_MAX: usize = 3;
