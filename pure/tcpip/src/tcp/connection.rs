@@ -299,8 +299,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.sender.set_corked(corked);
     }
 
-    /// The next segments are acknowledged at once, and what is owed now, or none is any longer. Of a connection whose
-    /// configuration says so, all are in any case.
+    /// With `true` the next segments are acknowledged at once, and so is what is owed now. With `false` they are acknowledged as
+    /// usual. A connection whose configuration says so acknowledges all at once, in both cases.
     pub fn set_quick_ack(&mut self, quick_ack: bool) {
         self.receiver.set_quick(quick_ack);
     }

@@ -21,8 +21,11 @@ impl Pacer {
 
     /// From now on the rate is this one.
     pub(super) fn set(&mut self, rate: Option<u64>) {
-        self.rate = rate.filter(|rate| *rate > 0);
-        self.waits &= self.rate.is_some();
+        let new = Self::new(rate);
+        // The same rate once more is no reason for a burst, and what was due to another says nothing of this one.
+        if new.rate != self.rate {
+            *self = new;
+        }
     }
 
     /// Nothing may leave yet. If so, [`Pacer::deadline`] says when.
