@@ -193,7 +193,7 @@ impl ConnectionArgs {
 Without HOST and --server, both ends run on this machine over the device soft_lo, or where the loopback has no
 address, over that of another address.
 A client sends its options to the server: give them once, at the client.
-A network that is away for two seconds, or five with `--connector cm`, ends the run; `adverb mesh` goes on.
+A network that is away for five seconds ends the run; `adverb mesh` goes on.
 
 Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 a --limit was not met,
 77 this machine lacks what it takes.")]
