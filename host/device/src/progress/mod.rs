@@ -211,6 +211,8 @@ pub struct Port {
     receiver: FutexMutex<Receiver>,
     /// The sockets of addresses, those included that have gone: they may come back.
     endpoints: Mutex<HashMap<SocketAddr, Arc<Endpoint>>>,
+    /// Held while one is opened: before `endpoints`.
+    opening: Mutex<()>,
     capture: Option<Arc<Capture>>,
     /// Packets of other hosts come and go by it.
     xdp_link: Option<Arc<XdpLink>>,
@@ -324,6 +326,7 @@ impl Port {
                 heedless: false,
             }),
             endpoints: Mutex::new(HashMap::new()),
+            opening: Mutex::new(()),
             capture: capture.map(Arc::new),
             xdp_link,
             stats_page,

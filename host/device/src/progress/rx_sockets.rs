@@ -23,7 +23,9 @@ impl Port {
         let entry = self.links.gids.at(gid_index);
         let entry = entry.ok_or(ConnectError::NoSuchGid { index: gid_index })?;
         let failed = |error| ConnectError::Socket { local: entry.gid, error };
-        let mut endpoints = self.endpoints.lock();
+        // The owner of an interface may take long to answer: the helper, which looks at those that are there, goes on.
+        let opening = self.opening.lock();
+        let endpoints = self.endpoints.lock();
         // Also that of an address which was gone for a while, and is back.
         if let Some(endpoint) = endpoints.get(&entry.addr) {
             return Ok(Arc::clone(endpoint));
@@ -31,9 +33,10 @@ impl Port {
         if endpoints.len() >= ENDPOINTS_MAX {
             return Err(failed(io::Error::other("the device has had too many addresses")));
         }
-        let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
-        endpoints.insert(entry.addr, Arc::clone(&endpoint));
         drop(endpoints);
+        let endpoint = self.open_endpoint(entry.addr).map_err(failed)?;
+        self.endpoints.lock().insert(entry.addr, Arc::clone(&endpoint));
+        drop(opening);
         self.begin_watch(entry.addr);
         let mut receiver = self.receiver.lock();
         let mut rx_socket = RxSocket::new(Arc::clone(&endpoint));
@@ -170,7 +173,7 @@ impl Port {
             Ok((Arc::new(endpoint), shared))
         };
         let (endpoint, shared) = self.links.registry.with_group(group.0, group.1, bind)?;
-        // An owner may take long to answer: the group is free meanwhile.
+        // The group is free meanwhile.
         if let Some(link) = &self.xdp_link
             && let Err(error) = endpoint.take_frames(link, shared)
         {
@@ -296,14 +299,16 @@ impl Port {
         }
         let endpoints: Vec<_> = self.endpoints.lock().values().cloned().collect();
         for endpoint in endpoints {
-            endpoint.yield_frames();
             // If the answers make no sense, things stay as they are: slower, but correct.
-            let _ = self.mend_steering_of(&endpoint);
+            if self.mend_steering_of(&endpoint).is_ok_and(|shared| shared == Some(true)) {
+                endpoint.yield_frames();
+            }
         }
         self.misled.store(0, Ordering::Relaxed);
     }
 
-    fn mend_steering_of(&self, endpoint: &Endpoint) -> io::Result<Option<()>> {
+    /// Says whether other processes have the address, too; `None` if its group is busy.
+    fn mend_steering_of(&self, endpoint: &Endpoint) -> io::Result<Option<bool>> {
         let addr = endpoint.addr;
         let here = Destination::new(addr);
         let until = clock::now_ns() + CENSUS_NANOS;
@@ -320,7 +325,8 @@ impl Port {
             if let Some(found) = registry.census(members, ask, wait) {
                 *members = found;
             }
-            steer(endpoint, registry, members)
+            steer(endpoint, registry, members)?;
+            Ok(members.len() > 1)
         })
     }
 }
