@@ -310,7 +310,7 @@ impl Direction {
         head.wrapping_sub(self.goes_on(self.consumer.tail.load(Ordering::Relaxed), head))
     }
 
-    /// Where the reader goes on that has got to `tail`: behind what the sender has skipped since, if that begins there.
+    /// Where a reader at `tail` goes on: behind what the sender has skipped since, if that begins there.
     /// `head` is the sender's position.
     #[inline]
     pub fn goes_on(&self, tail: u64, head: u64) -> u64 {

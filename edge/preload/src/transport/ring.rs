@@ -439,8 +439,8 @@ impl Ring<'_> {
         (room, len)
     }
 
-    /// Whether a sender may be so far ahead of its reader: by all there is, and by what it has skipped and
-    /// the reader has not.
+    /// Whether a sender may be so far ahead of its reader: by all there is, and by what it has skipped while the reader's program
+    /// had some of what lies before.
     #[inline]
     fn is_possible(&self, ahead: u64) -> bool {
         ahead <= 2 * word(self.sizes.first + self.sizes.large)
@@ -740,18 +740,18 @@ impl Ring<'_> {
         let restarts = past & (len - 1) >= RESTART_BYTES && !(is_stream && origin > 0);
         // The reader's cursor is in its cache: a stream looks at it once in so many bytes.
         let is_far = restarts && head.wrapping_sub(tail) >= RESTART_BYTES;
+        let mut skips = None;
         if room < wanted || is_far {
             tail = self.free_to(head);
             if !self.is_possible(head.wrapping_sub(tail)) {
                 return Err(Trouble::Broken);
             }
+            sender.tail_seen.store(tail, Ordering::Relaxed);
             if tail == head && restarts {
                 let start = origin.wrapping_add(past | (len - 1)).wrapping_add(1);
-                producer.skip_from.store(head, Ordering::Relaxed);
-                producer.skip_to.store(start, Ordering::Relaxed);
+                skips = Some((head, start));
                 (head, tail) = (start, start);
             }
-            sender.tail_seen.store(tail, Ordering::Relaxed);
         }
         let mut room = usize::try_from(self.room(head, tail, grown_at).0).unwrap_or(0);
         let mut done = 0;
@@ -778,6 +778,11 @@ impl Ring<'_> {
             return Err(Trouble::Broken);
         }
         if done > 0 {
+            if let Some((from, to)) = skips {
+                producer.skip_from.store(from, Ordering::Relaxed);
+                producer.skip_to.store(to, Ordering::Relaxed);
+                sender.tail_seen.store(to, Ordering::Relaxed);
+            }
             // In this order: a sender that is killed in between has sent it.
             sender.head.store(head, Ordering::Release);
             producer.head.store(head, Ordering::Release);
