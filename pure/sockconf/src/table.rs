@@ -91,7 +91,7 @@ pub const PARAMETERS: &[Parameter] = &[
     row("VMA_TCP_TIMESTAMP_OPTION", "TCP timestamp option", Kind::Integer(0, 2), Number(0), None("the kernel sets up connections")),
     row("VMA_TCP_NODELAY", "TCP nodelay", Kind::Flag, Number(0), Active),
     row("VMA_TCP_QUICKACK", "TCP quickack", Kind::Flag, Number(0), Approximated("set again by each call that receives through the kernel, which forgets it; over frames each segment is acknowledged at once; rings acknowledge nothing")),
-    row("VMA_TCP_CC_ALGO", "TCP CC algorithm", Kind::Choice(CONGESTION), Number(0), Approximated("where it is set: the kernel's reno, or cubic, which connections over frames have as well; they alone can have none: 2. A program's own TCP_CONGESTION is heeded there unless it is 2; what is neither is cubic")),
+    row("VMA_TCP_CC_ALGO", "TCP CC algorithm", Kind::Choice(CONGESTION), Number(0), Approximated("where it is set: the kernel's reno, or cubic, also over frames; there 2 means none, whatever TCP_CONGESTION says. With another value TCP_CONGESTION's reno and cubic are heeded over frames, and other names count as cubic")),
     row("VMA_EXCEPTION_HANDLING", "Exception handling mode", Kind::Choice(EXCEPTIONS), Number(-1), None("what cannot be accelerated always goes to the kernel")),
     row("VMA_AVOID_SYS_CALLS_ON_TCP_FD", "Avoid sys-calls on tcp fd", Kind::Flag, Number(0), None("options go to the kernel")),
     row("VMA_ALLOW_PRIVILEGED_SOCK_OPT", "Allow privileged sock opt", Kind::Flag, Number(1), None("options go to the kernel")),

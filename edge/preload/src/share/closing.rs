@@ -75,6 +75,9 @@ fn part(socket: &Socket, segment: &Segment, fd: c_int) {
     let is_unread = segment.incoming(socket.end()).direction.has_bytes();
     let is_abortive = is_unread || socket.flags.is_abortive.load(Ordering::Relaxed);
     if end_framed(socket, || streams::close(socket, fd, is_abortive)) == Ending::Frames {
+        if !is_abortive {
+            streams::await_acknowledged(socket, fd);
+        }
         return offer::withdraw(socket);
     }
     let closing = connection.close(socket.flags.is_abortive.load(Ordering::Relaxed));

@@ -44,6 +44,7 @@ extern "C" fn end() {
     if vfork::is_child() || confined::is_confined() {
         return;
     }
+    xdp::streams::end_begins();
     table::each(0, usize::MAX, |fd| {
         // Those without rings too, and what watches them: others of the family may go on for long.
         if table::socket(fd).is_some() || epoll::of(fd).is_some() {

@@ -39,11 +39,11 @@ pub(crate) fn end(at: SocketAddr, how: &str) {
             linger(&stream, 0);
         }
         "unread" | "unread ended" => soon("something", || waiting(&stream) == 100),
-        "patient" | "impatient" => {
+        "patient" | "impatient" | "disturbed" | "leaving" => {
             stream.read_to_end(&mut Vec::new()).expect("the end");
             // More than the peer takes before it reads.
             stream.write_all(&pattern(220_000)).expect("it is sent");
-            linger(&stream, if how == "patient" { 20 } else { 1 });
+            linger(&stream, if how == "impatient" { 1 } else { 20 });
         }
         _ => {
             let name = how.split_once(' ').expect("two words").1;
@@ -53,8 +53,27 @@ pub(crate) fn end(at: SocketAddr, how: &str) {
             line();
         }
     }
+    if how == "disturbed" {
+        extern "C" fn heed(_: c_int) {}
+        let handler: extern "C" fn(c_int) = heed;
+        #[expect(clippy::as_conversions, reason = "the C library takes a function as a number")]
+        let handler = handler as libc::sighandler_t;
+        // SAFETY: a handler that does nothing.
+        unsafe { libc::signal(libc::SIGALRM, handler) };
+        // SAFETY: no precondition.
+        let me = unsafe { libc::pthread_self() };
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(1));
+            // SAFETY: that thread waits.
+            unsafe { libc::pthread_kill(me, libc::SIGALRM) };
+        });
+    }
     let began = Instant::now();
     println!("said closing");
+    if how == "leaving" {
+        std::mem::forget(stream);
+        std::process::exit(0);
+    }
     drop(stream);
     println!("said closed {}", began.elapsed().as_millis());
     line();
@@ -83,6 +102,9 @@ fn linger(stream: &TcpStream, seconds: c_int) {
     let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, at, len) };
     assert_eq!(set, 0);
 }
+
+/// For how long a program that is not impatient waits for its peer.
+const TOLD: Duration = Duration::from_secs(20);
 
 /// Such a program and its peer, with which it has exchanged something by frames.
 fn begun(pair: &Pair, how: &str, ip: &str) -> (Running, Running) {
@@ -119,13 +141,13 @@ fn a_close_in_haste_resets_the_connection() {
 }
 
 /// Goal: a program that closes a connection waits as long as it has told its socket to, but no longer than the peer takes
-/// to have all, where frames end it.
+/// to have all, or than until a signal comes, where frames end it; and a program that ends does not wait for that.
 #[test]
 fn a_close_waits_for_the_peer_as_long_as_it_is_told() {
     with_namespaces("ends::a_close_waits_for_the_peer_as_long_as_it_is_told", || {
         let pair = Pair::new();
         let _owner = pair.owner();
-        for how in ["impatient", "patient"] {
+        for how in ["impatient", "patient", "disturbed", "leaving"] {
             let (mut server, mut client) = begun(&pair, how, NEAR);
             assert!(server.has_frames(), "{how}: {}", server.explained());
             assert_eq!(client.ask("shut"), "said Ok(())");
@@ -138,10 +160,17 @@ fn a_close_waits_for_the_peer_as_long_as_it_is_told() {
                 std::thread::sleep(Duration::from_secs(1));
                 drink(&mut client);
             }
+            if how == "leaving" {
+                let began = Instant::now();
+                assert!(server.child.wait().expect("it ends").success());
+                assert!(began.elapsed() < TOLD / 2, "{:?}", began.elapsed());
+                continue;
+            }
             let closed = server.await_line("said closed ");
-            let waited = closed.rsplit(' ').next().and_then(|ms| ms.parse::<u64>().ok());
-            // As long as the peer took, or as it was told.
-            assert!(waited.is_some_and(|waited| waited >= 900), "{how}: {closed}");
+            let waited = closed.rsplit(' ').next().and_then(|ms| ms.parse().ok());
+            // As long as the peer took, as it was told, or until the signal.
+            let waited = waited.map(Duration::from_millis).expect("a time");
+            assert!((Duration::from_millis(900)..TOLD / 2).contains(&waited), "{how}: {closed}");
             if how == "impatient" {
                 drink(&mut client);
             }

@@ -39,6 +39,7 @@ use adverb_tcpip::tcp::State;
 use adverb_xdp::Membership;
 
 use crate::base::lock::Guarded;
+use crate::base::thread::{self, Interrupts};
 use crate::base::{address, confined, raw};
 use crate::socket::state::{Attached, Reason, Socket};
 use crate::socket::{arena, policy};
@@ -76,6 +77,8 @@ impl Default for Process {
 
 /// A child begins anew.
 static PROCESS: PerProcess<Process> = PerProcess::new();
+/// The program ends.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
 /// Some process of this family has had a connection.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 
@@ -417,7 +420,7 @@ pub(crate) fn option_set(socket: &Socket, level: c_int, name: c_int) {
     raw::set_errno(errno);
 }
 
-/// Whether frames carry a connection whose packets are to have headers by now that theirs have not.
+/// Whether frames carry a connection whose socket now wants headers that frames do not have.
 pub(crate) fn wants_other_headers(socket: &Socket, fd: c_int) -> bool {
     is_framed(socket) && !habits::has_usual_headers(fd)
 }
@@ -540,22 +543,22 @@ pub(crate) enum Ending {
 
 /// The program closes the connection. `is_abortive`: by a reset.
 pub(crate) fn close(socket: &Socket, fd: c_int, is_abortive: bool) -> Ending {
-    let ending = end(socket, fd, |carrier, framed, now, is_in_any_case| {
+    end(socket, fd, |carrier, framed, now, is_in_any_case| {
         if is_abortive {
             carrier.abort(framed.id, now);
             return true;
         }
         let is_second = carrier.state(framed.id) != Some(State::Established);
         (is_second || is_in_any_case) && carrier.close(framed.id, now)
-    });
-    if ending == Ending::Frames && !is_abortive {
-        await_acknowledged(socket, fd);
-    }
-    ending
+    })
 }
 
-/// The program may want to wait until the peer has all, and the end, but no longer than so: `SO_LINGER`, socket(7).
-fn await_acknowledged(socket: &Socket, fd: c_int) {
+/// The program may want to wait until the peer has all of a connection that frames end, but no longer than so: `SO_LINGER`,
+/// socket(7). A signal ends the wait. No lock is held.
+pub(crate) fn await_acknowledged(socket: &Socket, fd: c_int) {
+    if IS_ENDING.load(Ordering::Relaxed) {
+        return;
+    }
     let lingers = raw::option::<[c_int; 2]>(fd, libc::SOL_SOCKET, libc::SO_LINGER);
     let seconds = lingers.map_or(0, |[is_on, seconds]| if is_on == 0 { 0 } else { seconds });
     let Some(framed) = socket.attached::<Framed>().filter(|_| seconds > 0) else { return };
@@ -568,9 +571,16 @@ fn await_acknowledged(socket: &Socket, fd: c_int) {
             matches!(state, Some(State::FinWait1 | State::Closing | State::LastAck))
         })
     };
-    while is_left() == Some(true) && raw::now_ns() < until {
+    let handled = || thread::interrupts(Interrupts::All);
+    let before = handled();
+    while is_left() == Some(true) && raw::now_ns() < until && handled() == before {
         raw::nap(LINGER_NAP_NS);
     }
+}
+
+/// The program ends: no close waits any more, [`linger`] does for all.
+pub(crate) fn end_begins() {
+    IS_ENDING.store(true, Ordering::Relaxed);
 }
 
 /// The program ends its stream.

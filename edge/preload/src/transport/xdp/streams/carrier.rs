@@ -217,7 +217,8 @@ impl Carrier {
         self.net.send_out(time(now_ns)) || is_busy
     }
 
-    /// Bytes of a stream wait in its ring for more of it, until the next step.
+    /// Bytes of a stream wait in its ring for more of it, until the next step: of a thread that waits or writes, or of the helper,
+    /// which looks after 2 to 4 ms if no thread of the program does.
     pub(super) fn defer(&mut self, id: ConnectionId, now_ns: u64) {
         self.expect_more(id, false);
         if let Some(other) = self.deferred.replace(id).filter(|other| *other != id) {
