@@ -176,8 +176,8 @@ impl XdpLink {
                 let Owned { interface, place, .. } = &mut *owned.lock();
                 interface.release(&key(local), *place);
             }
-            // An owner that has ended has released it.
-            Source::Owner(membership) => drop(membership.release(key(local))),
+            // The owner may be stopped, and the helper, which calls this, looks after other devices as well.
+            Source::Owner(membership) => membership.release_soon(key(local)),
         }
     }
 
