@@ -9,8 +9,8 @@ use crate::namespaces::{Hosts, one_way, run};
 use crate::pair::{Setup, eventually};
 use crate::speaker::{self, Kind, MARK};
 use crate::talker::{Talker, reply};
-use adverb_sys::unix::Credentials;
-use adverb_verbs::{Context, PathMtu};
+use adverb_sys::unix::{Credentials, Listener};
+use adverb_verbs::{AhAttr, Context, PathMtu};
 use adverb_xdp::assembler::{If, Reg, Width};
 use adverb_xdp::owner::name_of;
 use adverb_xdp::{Config, Interface, Owner};
@@ -411,4 +411,44 @@ fn opener() {
             .map_or_else(|error| error.to_string(), |_| "open".to_owned());
         reply(&opened);
     }
+}
+
+/// Goal: an owner that does not answer keeps a process waiting once, and a device that only is open not at all: nor does it take
+/// a place at an owner that would.
+#[test]
+fn a_silent_owner_is_asked_once_and_not_before_an_address_is_used() {
+    let Some(hosts) = Hosts::new("silent", 1500) else {
+        return;
+    };
+    let mut command = hosts.command(0);
+    command.arg(program()).env("ADVERB_PATH", "auto");
+    let mut asker = Talker::start(command, "frames::asker", "ADVERB_TEST_ASKER");
+    assert_eq!(asker.answer(), "0, 1, 1");
+}
+
+/// Not a test: has the name of the owner of `eth0`, and says how often its own device has asked there once it is open, has used
+/// one address, and another.
+#[test]
+#[ignore = "the child of another test"]
+fn asker() {
+    if std::env::var_os("ADVERB_TEST_ASKER").is_none() {
+        return;
+    }
+    let index = index_of("eth0");
+    let owner = Listener::bind(&name_of(index)).expect("a name");
+    let mut asked = Vec::new();
+    let mut count = || {
+        asked.extend(std::iter::from_fn(|| owner.accept().ok()));
+        asked.len()
+    };
+    let context = Context::open("soft_eth0").expect("the device");
+    let pd = context.alloc_pd();
+    let opened = count();
+    let used = [(1, "10.9.8.2"), (0, "fe80::2")].map(|(gid_index, peer)| {
+        let peer = AhAttr::new(peer.parse().expect("an address")).gid_index(gid_index);
+        let _way = pd.create_ah(&peer).expect("a way");
+        count()
+    });
+    let [one, both] = used;
+    reply(&format!("{opened}, {one}, {both}"));
 }
