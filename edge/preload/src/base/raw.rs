@@ -250,6 +250,18 @@ pub(crate) fn waiting(fd: c_int) -> Answer {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// The kernel's name for a question of sockets (`sockatmark(3)`).
+const SIOCATMARK: usize = 0x8905;
+
+/// Whether what is received next of a connection is, or was, urgent.
+pub(crate) fn is_at_mark(fd: c_int) -> bool {
+    let mut mark: c_int = 0;
+    let args = [word(fd), SIOCATMARK, &raw mut mark as usize, 0, 0, 0];
+    // SAFETY: the kernel writes one integer, which is ours.
+    let asked = unsafe { syscall(libc::SYS_ioctl, args) };
+    asked.is_ok() && mark != 0
+}
+
 /// The flags of an open file: `O_NONBLOCK` and the like.
 pub(crate) fn file_flags(fd: c_int) -> Result<c_int, Errno> {
     // SAFETY: this command has no pointer.

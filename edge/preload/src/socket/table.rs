@@ -124,6 +124,11 @@ fn entry_or_new(fd: c_int) -> Option<&'static AtomicUsize> {
 pub(crate) struct SocketRef(&'static Socket);
 
 impl SocketRef {
+    /// One that this process has, if it has it still.
+    pub(crate) fn of(socket: &'static Socket) -> Option<Self> {
+        socket.retain().then(|| Self(socket))
+    }
+
     pub(crate) fn socket(&self) -> &'static Socket {
         self.0
     }

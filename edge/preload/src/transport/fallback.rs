@@ -121,6 +121,15 @@ pub(crate) fn leave_now(socket: &Socket, fd: c_int, may_wait: bool) -> Result<bo
     }
 }
 
+/// The same of a connection whose peer has sent what is urgent, unless frames carry it no longer, or another thread is in the
+/// midst of something.
+#[cold]
+pub(crate) fn leave_for_urgent(socket: &Socket, fd: c_int) {
+    if streams::is_framed(socket) {
+        leave_now_as(socket, fd, Reason::Feature);
+    }
+}
+
 /// Returns false if nothing has happened, so that it is to be tried again.
 fn leave_now_as(socket: &Socket, fd: c_int, reason: Reason) -> bool {
     match leave_as(socket, fd, reason, &mut Waits::of_call(socket)) {

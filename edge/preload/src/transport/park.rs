@@ -29,8 +29,8 @@ fn has_room(ring: Ring<'_>, want: Want) -> bool {
 
 /// Asks the kernel whether the peer is still there.
 pub(crate) fn look_at_kernel(socket: &Socket, fd: c_int) {
-    let events = raw::poll_now(fd, libc::POLLIN | libc::POLLRDHUP).unwrap_or(0);
-    apply_events(socket, events);
+    let events = asked(fd);
+    apply_events(socket, fd, events);
     let is_abandoned =
         |segment: &Segment| !segment.is_leaving() && segment.is_abandoned(socket.end());
     if socket.segment().is_some_and(is_abandoned) {
@@ -39,14 +39,20 @@ pub(crate) fn look_at_kernel(socket: &Socket, fd: c_int) {
 }
 
 /// What the kernel's events say about the peer.
-pub(crate) fn apply_events(socket: &Socket, events: i16) {
+pub(crate) fn apply_events(socket: &Socket, fd: c_int, events: i16) {
     let mut grave = libc::POLLHUP | libc::POLLERR;
     if !socket.flags.is_read_shut.load(Ordering::Relaxed) {
         grave |= libc::POLLRDHUP;
     }
-    if events & grave != 0 {
+    let is_grave = |events: i16| events & grave != 0;
+    if is_grave(events) && streams::is_kernels_word(socket, || is_grave(asked(fd))) {
         socket.flags.is_peer_gone.store(true, Ordering::Release);
     }
+}
+
+/// What the kernel says of the peer now.
+fn asked(fd: c_int) -> i16 {
+    raw::poll_now(fd, libc::POLLIN | libc::POLLRDHUP).unwrap_or(0)
 }
 
 /// Says that this end sleeps until it can read, or has room to write. Returns whether it may: there

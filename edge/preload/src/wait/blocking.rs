@@ -74,7 +74,7 @@ fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Re
     let errno = raw::errno();
     drop(sleeper);
     if let Some(segment) = rings {
-        park::apply_events(socket, polled.revents);
+        park::apply_events(socket, fd, polled.revents);
         bell::drain_after_sleep(socket, segment, fd);
         if answer == 0 && is_writer {
             park::look_at_kernel(socket, fd);

@@ -247,7 +247,7 @@ impl Wait for Polling<'_> {
         self.waiting.wakes();
         for (asked, known) in self.asked.iter().flat_map(|asked| &**asked).zip(&*self.known) {
             if let Some((socket, segment)) = known.rings() {
-                park::apply_events(socket, asked.revents);
+                park::apply_events(socket, asked.fd, asked.revents);
                 if asked.revents & libc::POLLIN != 0 {
                     bell::drain_after_sleep(socket, segment, asked.fd);
                 }
@@ -419,7 +419,7 @@ fn look(
         for ((fd, known), asked) in fds.iter_mut().zip(known.iter_mut()).zip(&*asked) {
             fd.revents = 0;
             match known {
-                Known::Socket(socket) => park::apply_events(socket, asked.revents),
+                Known::Socket(socket) => park::apply_events(socket, asked.fd, asked.revents),
                 Known::Nothing | Known::Datagram(_) | Known::Epoll(_) => fd.revents = asked.revents,
             }
             if let Known::Nothing = known

@@ -20,6 +20,7 @@ mod faults;
 mod roles;
 mod rules;
 mod streams;
+mod urgent;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

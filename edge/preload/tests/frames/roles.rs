@@ -43,7 +43,8 @@ fn a_role() {
         ("options", _) => options(at),
         ("serve", mode) => crate::streams::serve(at, mode),
         ("heir", fd) => crate::streams::inherit(fd.parse().expect("a number")),
-        ("talk", _) => crate::streams::talk(at),
+        ("talk", how) => crate::streams::talk(at, how == "accepts"),
+        ("urgent", how) => crate::urgent::hear(at, how),
         ("loss", how) => {
             let (percent, device) = how.split_once(' ').unwrap_or((how, "far"));
             lose(percent.parse().expect("a number"), device);

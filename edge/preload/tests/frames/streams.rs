@@ -77,15 +77,15 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
     }
 }
 
-struct Epoll(c_int);
+pub(crate) struct Epoll(c_int);
 
 impl Epoll {
-    fn new(flags: c_int) -> Self {
+    pub(crate) fn new(flags: c_int) -> Self {
         // SAFETY: no pointer.
         Self(unsafe { libc::epoll_create1(flags) })
     }
 
-    fn add(&self, fd: c_int, events: c_int) {
+    pub(crate) fn add(&self, fd: c_int, events: c_int) {
         let key = u64::try_from(fd).expect("a descriptor");
         let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: key };
         // SAFETY: an event, which is ours.
@@ -93,10 +93,19 @@ impl Epoll {
     }
 
     fn wait(&self) -> c_int {
+        c_int::try_from(self.next().u64).expect("a descriptor")
+    }
+
+    /// What there is of the one descriptor.
+    pub(crate) fn wait_for_events(&self) -> c_int {
+        self.next().events.cast_signed()
+    }
+
+    fn next(&self) -> libc::epoll_event {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: an event, which is ours.
         assert_eq!(unsafe { libc::epoll_wait(self.0, &raw mut event, 1, -1) }, 1);
-        c_int::try_from(event.u64).expect("a descriptor")
+        event
     }
 }
 
@@ -888,10 +897,16 @@ fn outlive_together(mut stream: TcpStream) {
     say(usize::from_ne_bytes(read));
 }
 
-/// Connects, and does what lines say.
-pub(crate) fn talk(at: SocketAddr) {
-    let mut streams = vec![connect(at)];
+/// Connects, or accepts one connection, and does what lines say.
+pub(crate) fn talk(at: SocketAddr, accepts: bool) {
+    let listener = accepts.then(|| TcpListener::bind(at).expect("a port"));
+    let mut streams = Vec::new();
+    if !accepts {
+        streams.push(connect(at));
+    }
     println!("\nready");
+    let accepted = listener.iter().map(|listener| listener.accept().expect("a connection").0);
+    streams.extend(accepted);
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("a line");
         let words: Vec<_> = line.split(' ').collect();
@@ -958,6 +973,11 @@ pub(crate) fn talk(at: SocketAddr) {
                 });
                 println!("said {}", whole.count());
             }
+            "urge" => {
+                crate::urgent::urge(stream);
+                println!("said urged");
+            }
+            "unacknowledged" => println!("said {}", unacknowledged(stream)),
             "sip" => println!("said {}", sip(stream, number(1))),
             "inline" => {
                 set(stream, libc::SOL_SOCKET, libc::SO_OOBINLINE, 1);
@@ -1031,7 +1051,7 @@ fn unacknowledged(stream: &TcpStream) -> c_int {
     count
 }
 
-fn connect(at: SocketAddr) -> TcpStream {
+pub(crate) fn connect(at: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(at);
     soon("a connection", || {
         stream.is_ok() || {

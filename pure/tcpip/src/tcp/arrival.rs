@@ -315,6 +315,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
             self.finish(Some(End::Aborted));
             return Self::refuse(header, payload.len());
         }
+        if self.leaves(header) {
+            return None;
+        }
         let mut ended = false;
         if !payload.is_empty() && self.receiver.on_payload(place.payload, payload, now) {
             self.events.readable = true;
@@ -327,6 +330,16 @@ impl<B: AsRef<[u8]>> Connection<B> {
             self.on_end(now);
         }
         None
+    }
+
+    /// What the segment carries is left to another implementation.
+    fn leaves(&mut self, header: &Tcp) -> bool {
+        if self.config.leaves_urgent && !self.is_left && header.flags.has(Flags::URG) {
+            self.is_left = true;
+            self.events.left = true;
+        }
+        // Nothing will ever read what comes for a program that has closed.
+        self.is_left && !self.receiver.discards
     }
 
     /// The peer's stream has ended.

@@ -35,6 +35,8 @@ pub struct Connection<B> {
     pub(super) stamped_at: Time,
     /// A reset is to be sent.
     pub(super) reset_due: bool,
+    /// The peer has marked as urgent what is left to another implementation.
+    pub(super) is_left: bool,
     /// The program has closed it.
     orphaned: bool,
 }
@@ -132,6 +134,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             clocks: Clocks { heard: now, ..Clocks::default() },
             stamped_at: now,
             reset_due: false,
+            is_left: false,
             orphaned: false,
         }
     }
@@ -207,6 +210,18 @@ impl<B: AsRef<[u8]>> Connection<B> {
             && !self.clocks.ask
             && !self.receiver.owes(now)
             && self.sender.is_calm()
+    }
+
+    /// The peer has marked something as urgent, and nothing of that, nor what comes behind it, is taken or acknowledged:
+    /// [`Config::leaves_urgent`]. The peer sends all of it again to the implementation that carries the connection on.
+    pub fn is_left(&self) -> bool {
+        self.is_left
+    }
+
+    /// None does: what is urgent comes in line from now on.
+    pub fn take_in_line(&mut self) {
+        self.config.leaves_urgent = false;
+        self.is_left = false;
     }
 
     /// What has happened since the last call.

@@ -16,6 +16,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         let stamps = header.options.time_stamps;
         let position = Origin(self.names.first).position(header.ack, self.sender.unacked());
         self.state == State::Established
+            && !self.is_left
             && header.flags.bits() & KIND == Flags::ACK.bits()
             && header.seq == self.receiver.origin.seq(self.receiver.next())
             && header.options.sack.is_empty()

@@ -64,12 +64,14 @@ pub struct Events {
     pub writable: bool,
     /// It is over; see [`End`].
     pub closed: bool,
+    /// What comes is left to another implementation: see [`super::Connection::is_left`].
+    pub left: bool,
 }
 
 impl Events {
     /// Something has happened.
     pub const fn any(self) -> bool {
-        let Self { connected, readable, writable, closed } = self;
-        connected || readable || writable || closed
+        let Self { connected, readable, writable, closed, left } = self;
+        connected || readable || writable || closed || left
     }
 }

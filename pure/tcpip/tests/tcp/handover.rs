@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adverb_fabric::Random;
 use adverb_tcpip::Time;
-use adverb_tcpip::tcp::{Config, Connection, Flags, Names, Piece, Seq, State};
+use adverb_tcpip::tcp::{Config, Connection, Flags, Names, Piece, Seq, State, Tcp};
 
 use crate::hostile::{established, plain, segment};
 use crate::pair::{Pair, Path, Plan, Weather};
@@ -101,4 +101,54 @@ fn a_connection_can_be_let_go_of_after_its_peer_has_ended() {
     let mut end = established(&plain());
     end.shut_down();
     assert_eq!((end.state(), end.hand_over(now).is_none()), (State::FinWait1, true));
+}
+
+/// Goal: what the peer has marked as urgent, and what comes behind it, is left to the implementation that carries the
+/// connection on: it is neither taken nor acknowledged, whatever else comes and goes meanwhile. If none does, it comes in line
+/// when the peer sends it again; for a program that has closed, it is as everything that comes.
+#[test]
+fn what_is_urgent_is_left_to_another_implementation() {
+    let now = Time::ZERO;
+    let leaves = Config { leaves_urgent: true, ..plain() };
+    let bytes = |byte: u8, len| Piece::whole(vec![byte; len]);
+    for closes in [false, true] {
+        let mut end = established(&leaves);
+        end.send(vec![1; 100], now).unwrap();
+        while end.poll_transmit(now).is_some() {}
+        end.on_segment(&segment(1, 1, Flags::ACK, 1000), bytes(7, 10), now);
+        while end.poll_transmit(now).is_some() {}
+        assert_eq!((end.readable_bytes(), end.is_left()), (10, false));
+        if closes {
+            while end.receive().is_some() {}
+            end.close(now);
+            let urgent = segment(11, 101, Flags::ACK | Flags::URG, 1000);
+            assert_eq!(
+                end.on_segment(&urgent, bytes(8, 5), now).map(|one| one.flags),
+                Some(Flags::RST)
+            );
+            assert_eq!(end.state(), State::Closed);
+            continue;
+        }
+        end.take_events();
+        let expected = end.hand_over(now).unwrap().0.expected;
+        let urgent = Tcp { urgent: 5, ..segment(11, 101, Flags::ACK | Flags::URG, 1000) };
+        assert!(!end.expects(&urgent, 5, now));
+        assert_eq!(end.on_segment(&urgent, bytes(8, 5), now), None);
+        assert_eq!((end.is_left(), end.take_events().left), (true, true));
+        assert_eq!(end.unacknowledged_bytes(), 0, "what it acknowledges counts");
+        let next = segment(11, 101, Flags::ACK, 1000);
+        assert!(!end.expects(&next, 5, now));
+        for header in [next, segment(16, 101, Flags::ACK | Flags::FIN, 1000)] {
+            assert_eq!(end.on_segment(&header, bytes(8, 5), now), None);
+        }
+        assert!(end.poll_transmit(now).is_none(), "nothing of it is acknowledged");
+        assert_eq!((end.readable_bytes(), end.state()), (10, State::Established));
+        assert_eq!(end.hand_over(now).unwrap().0.expected, expected);
+        end.take_in_line();
+        assert_eq!(end.on_segment(&urgent, bytes(8, 5), now), None);
+        assert_eq!((end.readable_bytes(), end.is_left()), (15, false));
+    }
+    let mut end = established(&plain());
+    end.on_segment(&segment(1, 1, Flags::ACK | Flags::URG, 1000), bytes(7, 10), now);
+    assert_eq!((end.readable_bytes(), end.is_left()), (10, false), "in line, as usual");
 }

@@ -176,6 +176,12 @@ pub(crate) fn is_carried(socket: &Socket) -> bool {
     is_framed(socket) || is_parents()
 }
 
+/// Whether what the kernel has said of a peer that is gone counts. Of a connection that frames carry it knows nothing, and
+/// while one goes back, its socket is without a connection for a moment: it is asked again, by `is_so`, where that is over.
+pub(crate) fn is_kernels_word(socket: &Socket, is_so: impl FnOnce() -> bool) -> bool {
+    !is_framed(socket) && (!has_ended(socket) || is_so())
+}
+
 /// Whether frames have ever carried one.
 pub(super) fn has_had_any() -> bool {
     IS_ANY.load(Ordering::Relaxed)
@@ -206,7 +212,6 @@ pub(crate) fn adopt(socket: &Socket, fd: c_int) -> bool {
         IS_ANY.store(true, Ordering::Relaxed);
         socket.set_reason(Reason::Frames);
         socket.set_route(adverb_switchover::Route::Rings);
-        helper::start(process);
     }
     raw::set_errno(errno);
     is_adopted

@@ -6,13 +6,12 @@
 //!
 //! # Safety
 //!
-//! Descriptors of the program's are lent for the length of its call. Copies are this library's own, from the moment at which
-//! they are made.
+//! Descriptors of the program's are lent for the length of its call.
 
 use std::ffi::c_int;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -32,14 +31,14 @@ use adverb_xdp::{Key, Membership};
 use super::super::uplink::{self, FD_MIN};
 use super::carrier::{Carried, Carrier, Twin, time};
 use super::habits::{self, Habits};
-use super::{Framed, Process, Shared};
+use super::{Framed, Process, Shared, helper};
 use crate::base::{address, config, log, raw};
 use crate::socket::state::{Reason, Socket};
 use crate::transport::{fallback, offer};
 
 /// Carries a connection of the kernel's from now on.
 pub(super) fn adopt(
-    process: &Process,
+    process: &'static Process,
     carriers: &mut Vec<Carrier>,
     socket: &'static Socket,
     fd: c_int,
@@ -73,7 +72,7 @@ pub(super) fn adopt(
     // the kernel's socket and them.
     carrier.membership.gates().set(gate, true);
     let framed = match carrier.membership.repair(key, true) {
-        Ok(()) => take(carrier, socket, fd, (key, gate), reuse),
+        Ok(()) => take(process, carrier, (socket, fd), (key, gate), reuse),
         Err(error) => {
             log::print(Level::Debug, || format!("fd {fd}: the owner does not help: {error}"));
             None
@@ -168,9 +167,9 @@ fn ask(index: u32) -> Option<Carrier> {
 
 /// Takes over a connection whose socket is in repair. If it cannot be, nothing of it is lost.
 fn take(
+    process: &'static Process,
     carrier: &mut Carrier,
-    socket: &'static Socket,
-    fd: c_int,
+    (socket, fd): (&'static Socket, c_int),
     (key, gate): (Key, u32),
     reuse: c_int,
 ) -> Option<Framed> {
@@ -179,9 +178,7 @@ fn take(
     if raw::unsent(fd) != Ok(0) {
         return None;
     }
-    let copy = raw::copy_above(fd, FD_MIN).ok()?;
-    // SAFETY: it has just been made, and nothing else has it.
-    let twin = Twin::new(unsafe { OwnedFd::from_raw_fd(copy) });
+    let twin = Twin::copy_of(fd)?;
     repair::receive_by_hand(lent).ok()?;
     let (snapshot, unread) = settle(lent, fd)?;
     let me = socket.end().other();
@@ -199,6 +196,8 @@ fn take(
         send_bytes_max: SEND_BYTES,
         keep_alive: habits.keep_alive(fd),
         user_timeout: habits::user_timeout(fd).unwrap_or(usual.user_timeout),
+        // The kernel alone has that out of line, and the helper gives the connection back for it.
+        leaves_urgent: helper::start(process),
         ..usual
     };
     let handover = handover_of(&snapshot);
@@ -230,8 +229,15 @@ fn take(
 /// Where the connection is, and what has come and not been read, once packets that were on their way through the kernel
 /// have arrived.
 fn settle(lent: BorrowedFd<'_>, fd: c_int) -> Option<(Snapshot, Vec<u8>)> {
+    // All that is there is read, and counted, up to where something urgent is or was; that stays the kernel's, and so does the
+    // connection.
+    let _in_line = raw::Restored::after(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE);
+    let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, 1);
     let mut before = None;
     for _ in 0..LOOKS_MAX {
+        if raw::poll_now(fd, libc::POLLPRI) != Ok(0) || raw::is_at_mark(fd) {
+            return None;
+        }
         let snapshot = repair::look(lent).ok()?;
         if before == Some(snapshot.expected) {
             repair::receive_by_hand(lent).ok()?;

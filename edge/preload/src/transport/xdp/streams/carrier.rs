@@ -1,11 +1,15 @@
 //! The connections of one interface: bytes between their rings and their segments.
 //!
 //! Each has the end of its rings that a peer in another process would have. Nothing here waits.
+//!
+//! # Safety
+//!
+//! Copies of descriptors are this library's own, from the moment at which they are made.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -17,12 +21,14 @@ use adverb_tcpip::stack::{ConnectionId, Event};
 use adverb_tcpip::tcp::{self, State};
 use adverb_xdp::{Key, Membership};
 
+use super::super::uplink::FD_MIN;
 use super::Shared;
 use super::closing::Closing;
 use super::habits::{self, Habits};
 use crate::base::iovec::IoCursor;
 use crate::base::{config, raw};
 use crate::socket::state::{Reason, Socket};
+use crate::socket::table::SocketRef;
 use crate::transport::ring::{Ring, Segment};
 use crate::transport::{bell, doorbell};
 
@@ -35,6 +41,8 @@ pub(super) struct Carrier {
     pub(super) carried: BTreeMap<ConnectionId, Carried>,
     /// Those that their programs have closed.
     closing: Closing<ConnectionId>,
+    /// Those that are to go back to the kernel, as their peers have sent what is urgent.
+    leaving: BTreeMap<ConnectionId, Attempts>,
     /// When to look whether the owner has ended.
     look_at_ns: u64,
     /// When a stream's frames were last handed to the kernel.
@@ -70,8 +78,14 @@ pub(super) struct Carried {
 pub(super) struct Twin(OwnedFd);
 
 impl Twin {
+    pub(super) fn copy_of(fd: c_int) -> Option<Self> {
+        let copy = raw::copy_above(fd, FD_MIN).ok()?;
+        // SAFETY: it has just been made, and nothing else has it.
+        Some(Self::new(unsafe { OwnedFd::from_raw_fd(copy) }))
+    }
+
     /// Takes over a descriptor of ours, which the program does not know.
-    pub(super) fn new(fd: OwnedFd) -> Self {
+    fn new(fd: OwnedFd) -> Self {
         super::super::uplink::process().note_own(fd.as_raw_fd());
         Self(fd)
     }
@@ -93,6 +107,13 @@ impl Drop for Twin {
     }
 }
 
+/// How often a connection has been told to go back to the kernel, and when it is told again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Attempts {
+    count: u32,
+    next_ns: u64,
+}
+
 /// Its time, as the stack has it.
 pub(super) const fn time(now_ns: u64) -> Time {
     Time::from_nanos(now_ns)
@@ -108,6 +129,7 @@ impl Carrier {
             net,
             carried,
             closing,
+            leaving: BTreeMap::new(),
             look_at_ns: 0,
             flushed_ns: 0,
             deferred: None,
@@ -140,7 +162,9 @@ impl Carrier {
     /// When a step is due, if no packet comes before.
     pub(super) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         let deferred = self.deferred.map(|_| now_ns + FLUSH_NS);
-        let deadlines = [deferred, self.net.next_deadline(time(now_ns)).map(Time::nanos)];
+        let due = self.net.next_deadline(time(now_ns)).map(Time::nanos);
+        let leaving = self.leaving.values().map(|attempts| attempts.next_ns).min();
+        let deadlines = [deferred, due, leaving];
         deadlines.into_iter().flatten().min()
     }
 
@@ -272,9 +296,13 @@ impl Carrier {
             let _ = one.empty_ring(connection, time(now_ns));
             let is_at_end = one.fill_ring(connection);
             let is_over = connection.state() == State::Closed;
-            (is_at_end, is_over && !(connection.end().is_none() && one.has_more(connection)))
+            let is_done = is_over && !(connection.end().is_none() && one.has_more(connection));
+            (is_at_end, is_done, connection.is_left())
         });
-        let Some((is_at_end, is_done)) = served else { return };
+        let Some((is_at_end, is_done, is_left)) = served else { return };
+        if is_left {
+            self.leaving.entry(id).or_default();
+        }
         if is_at_end {
             one.tell_fin();
         }
@@ -367,6 +395,28 @@ impl Carrier {
             }
             _ => {}
         });
+    }
+
+    /// Connections that are to go back to the kernel now, with copies of their descriptors. What is urgent comes in line to
+    /// those that cannot.
+    pub(super) fn take_leaving(&mut self, now_ns: u64) -> Vec<(SocketRef, Twin)> {
+        let Self { leaving, carried, net, membership, .. } = self;
+        leaving.retain(|id, _| carried.contains_key(id));
+        let (mut taken, mut left) = (Vec::new(), Vec::new());
+        for (id, attempts) in leaving.iter_mut().filter(|(_, one)| one.next_ns <= now_ns) {
+            attempts.count += 1;
+            attempts.next_ns = now_ns + LEAVE_AGAIN_NS;
+            let may_go = attempts.count <= LEAVE_ATTEMPTS_MAX && !membership.is_stuck();
+            match carried.get(id).filter(|_| may_go).and_then(Carried::copy) {
+                Some(copy) => taken.push(copy),
+                None => left.push(*id),
+            }
+        }
+        for id in left {
+            leaving.remove(&id);
+            net.tcp().with(id, tcp::Connection::take_in_line);
+        }
+        taken
     }
 
     /// Whether silent peers of a connection are asked.
@@ -521,6 +571,12 @@ impl Carried {
             is_read_out: false,
             habits,
         }
+    }
+
+    /// Its program's socket, which stays what it is meanwhile, and another copy of the descriptor.
+    fn copy(&self) -> Option<(SocketRef, Twin)> {
+        let socket = self.socket.and_then(SocketRef::of)?;
+        Some((socket, Twin::copy_of(self.twin.number())?))
     }
 
     pub(super) fn connection(&self) -> Connection<'_> {
@@ -737,5 +793,9 @@ const FAREWELL_ROUNDS_MAX: u32 = 256;
 const FAREWELL_NAP_NS: i64 = 50_000;
 /// How often to look whether the owner has ended, while steps are taken.
 const LOOK_NS: u64 = 5_000_000;
+/// How long after an attempt to give a connection back, in which a thread of its program was in the midst of something, there
+/// is another one, and how many there are.
+const LEAVE_AGAIN_NS: u64 = 10_000_000;
+const LEAVE_ATTEMPTS_MAX: u32 = 200;
 /// How long a program that closes waits for a peer that takes nothing.
 const DRAIN_NS: u64 = 800_000_000;

@@ -14,6 +14,7 @@ use adverb_sys::affinity;
 use super::{Process, step_all};
 use crate::base::raw::Errno;
 use crate::base::{config, log, ppoll, raw};
+use crate::transport::fallback;
 
 /// What the program's threads tell the helper.
 #[derive(Debug)]
@@ -38,13 +39,22 @@ impl Default for Words {
     }
 }
 
-/// Starts it, if it is not there. A process without one goes on: its own threads take steps while they wait.
-pub(super) fn start(process: &'static Process) {
+/// Starts it, if it is not there, and says whether it is. A process without one goes on: its own threads take steps while they
+/// wait. The lock may be held.
+pub(super) fn start(process: &'static Process) -> bool {
     let words = &process.helper;
     if words.is_there.swap(true, Ordering::AcqRel) {
-        return wake(words);
+        wake(words);
+        return true;
     }
-    let Ok(bell) = raw::eventfd_above(super::super::uplink::FD_MIN) else { return };
+    let is_there = try_to_start(process);
+    words.is_there.store(is_there, Ordering::Release);
+    is_there
+}
+
+fn try_to_start(process: &'static Process) -> bool {
+    let words = &process.helper;
+    let Ok(bell) = raw::eventfd_above(super::super::uplink::FD_MIN) else { return false };
     super::super::uplink::process().note_own(bell);
     words.bell.store(bell, Ordering::Release);
     let set = config::get().helper_cpuset.as_deref().and_then(open_set);
@@ -57,8 +67,10 @@ pub(super) fn start(process: &'static Process) {
     });
     raw::set_mask(held);
     if started.is_err() {
-        set.into_iter().for_each(close);
+        words.bell.store(-1, Ordering::Release);
+        set.into_iter().chain([bell]).for_each(close);
     }
+    started.is_ok()
 }
 
 fn warn(name: &str, error: &io::Error) {
@@ -111,6 +123,7 @@ fn help(process: &'static Process) {
     let words = &process.helper;
     loop {
         let now = raw::now_ns();
+        let_leave(process, now);
         let idle = now.saturating_sub(process.program_ns.load(Ordering::Relaxed));
         if idle < ACTIVE_NS {
             words.naps.store(1, Ordering::SeqCst);
@@ -142,6 +155,15 @@ fn help(process: &'static Process) {
             raw::drain_eventfd(words.bell.load(Ordering::Relaxed));
         }
     }
+}
+
+/// Gives connections back to the kernel whose peers have sent what is urgent: whatever the program does, it may be told of that by
+/// a signal.
+fn let_leave(process: &Process, now_ns: u64) {
+    let leaving: Vec<_> = process.carriers.with(|carriers| {
+        carriers.iter_mut().flat_map(|carrier| carrier.take_leaving(now_ns)).collect()
+    });
+    leaving.iter().for_each(|(socket, twin)| fallback::leave_for_urgent(socket, twin.number()));
 }
 
 /// Whether it waits for frames, until a deadline that it knows.
