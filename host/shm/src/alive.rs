@@ -106,15 +106,21 @@ pub fn number(word: u32) -> u32 {
 
 /// Whether a process has ended, even if its parent has not taken note of that yet.
 pub fn has_ended(process: u32) -> bool {
-    let is_over = pid(process).is_none_or(|pid| {
-        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(fd) => is_readable(&SharedFile::from(fd)),
-            Err(Errno::SRCH) => true,
-            Err(_) => is_missing(process),
-        }
-    });
-    is_over || is_anothers(process, Some)
+    has_ended_since(process) || is_anothers(process, Some)
 }
+
+/// The same of a process that [`has_ended`] found alive less than [`JUDGED_NS`] ago, without reading `/proc`: its number is
+/// still its own. The kernel gives numbers in turn, and some 30,000 at least before one is given again.
+pub fn has_ended_since(process: u32) -> bool {
+    pid(process).is_none_or(|pid| match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(fd) => is_readable(&SharedFile::from(fd)),
+        Err(Errno::SRCH) => true,
+        Err(_) => is_missing(process),
+    })
+}
+
+/// How long a process keeps its number for sure after it was seen alive, in nanoseconds.
+pub const JUDGED_NS: u64 = 50_000_000;
 
 /// Whether there is no process of that number: what one call says. Another one may have it by now.
 pub fn is_missing(process: u32) -> bool {
@@ -304,10 +310,12 @@ mod tests {
     #[test]
     fn a_process_has_ended_before_it_is_waited_for() {
         let mut other = Idle::new();
+        assert!(!has_ended_since(other.0.id()));
         other.0.kill().unwrap();
         while !has_ended(other.0.id()) {
             std::thread::yield_now();
         }
+        assert!(has_ended_since(other.0.id()));
         assert!(!is_missing(other.0.id()), "its number is not free yet");
     }
 

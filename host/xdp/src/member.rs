@@ -16,7 +16,7 @@ use rustix::net::Shutdown;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// A member's connection to its owner. It ends the membership when it is dropped. An owner that does not answer in time is
@@ -31,6 +31,8 @@ pub struct Membership {
     umem: Arc<Umem>,
     /// Threads ask in turn: the owner has one question at a time.
     talk: Mutex<Talk>,
+    /// Keys that are to be released once the owner can be asked. Locked for a moment, also by a thread that has `talk`.
+    owed: Mutex<Vec<Key>>,
 }
 
 /// What has been asked.
@@ -40,8 +42,6 @@ struct Talk {
     next: u32,
     /// Questions without an answer, the oldest first.
     open: VecDeque<Open>,
-    /// Keys that are to be released once the owner answers again.
-    owed: Vec<Key>,
 }
 
 /// A question without an answer.
@@ -110,7 +110,8 @@ impl Membership {
                 sockets.push(Socket::adopt(fd, Arc::clone(&umem), greeting.place, queue)?);
             }
         }
-        Ok((Self { stream, gates, mode: greeting.mode, umem, talk: Mutex::default() }, sockets))
+        let (mode, talk, owed) = (greeting.mode, Mutex::default(), Mutex::default());
+        Ok((Self { stream, gates, mode, umem, talk, owed }, sockets))
     }
 
     /// Its descriptors, but for those of the sockets.
@@ -159,6 +160,13 @@ impl Membership {
         self.request(Request::Release(key), &[])
     }
 
+    /// The same without waiting, neither for the owner nor for a thread that asks it something: it is done as soon as the owner
+    /// answers, before anything that it is asked later.
+    pub fn release_soon(&self, key: Key) {
+        self.owed().push(key);
+        self.settle();
+    }
+
     /// The socket of a connection's key is taken out of the kernel's hands (`TCP_REPAIR`), or put back, with the
     /// packets.
     ///
@@ -174,12 +182,11 @@ impl Membership {
     /// thread asks, it is that one's to find out.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        let mut talk = match self.talk.try_lock() {
-            Ok(talk) => talk,
-            Err(TryLockError::Poisoned(talk)) => talk.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        self.catch_up(&mut talk).is_err()
+        let Some(mut talk) = self.free_talk() else { return false };
+        let has_ended = self.catch_up(&mut talk).is_err();
+        drop(talk);
+        self.settle();
+        has_ended
     }
 
     /// The owner has not answered in time, and has not since: nothing that it is asked would be done.
@@ -189,21 +196,57 @@ impl Membership {
         self.catch_up(&mut talk).is_ok() && talk.is_stuck()
     }
 
+    /// The talk, unless a thread has it.
+    fn free_talk(&self) -> Option<MutexGuard<'_, Talk>> {
+        match self.talk.try_lock() {
+            Ok(talk) => Some(talk),
+            Err(TryLockError::Poisoned(talk)) => Some(talk.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn owed(&self) -> MutexGuard<'_, Vec<Key>> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Releases what is owed. A thread that has the talk meanwhile does that when it lets go of it.
+    fn settle(&self) {
+        let is_owed = || !self.owed().is_empty();
+        while is_owed() {
+            let Some(mut talk) = self.free_talk() else { return };
+            if !self.catch_up(&mut talk).is_ok_and(|is_all| is_all) {
+                return; // When it has answered, it is gone on with.
+            }
+        }
+    }
+
     fn request(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
-        self.catch_up(&mut talk)?;
+        let result = self.request_by(&mut talk, request, fds);
+        drop(talk);
+        self.settle();
+        result
+    }
+
+    fn request_by(
+        &self,
+        talk: &mut Talk,
+        request: Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        self.catch_up(talk)?;
         if talk.is_stuck() {
             if let Request::Release(key) = request {
-                talk.owed.push(key);
+                self.owed().push(key);
             }
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let number = self.send(&mut talk, request, fds)?;
+        let number = self.send(talk, request, fds)?;
         let until = clock::now_ns().saturating_add(nanoseconds(Self::ANSWER));
         loop {
             let left = Duration::from_nanos(until.saturating_sub(clock::now_ns()));
             if poll::readable(&self.stream, std::iter::empty(), Some(left))? {
-                if let Some((_, result)) = self.hear(&mut talk)?.filter(|(of, _)| *of == number) {
+                if let Some((_, result)) = self.hear(talk)?.filter(|(of, _)| *of == number) {
                     return result;
                 }
             } else if left.is_zero() {
@@ -223,16 +266,17 @@ impl Membership {
         Ok(number)
     }
 
-    /// Takes note of what the owner has said, and releases what is to be released if it answers again.
-    fn catch_up(&self, talk: &mut Talk) -> io::Result<()> {
+    /// Takes note of what the owner has said, and releases what is to be released if it answers; says whether that was all.
+    fn catch_up(&self, talk: &mut Talk) -> io::Result<bool> {
         while self.hear(talk)?.is_some() {}
-        while !talk.is_stuck()
-            && let Some(key) = talk.owed.last().copied()
-            && self.send(talk, Request::Release(key), &[]).is_ok()
-        {
-            talk.owed.pop();
+        while !talk.is_stuck() {
+            let Some(key) = self.owed().pop() else { return Ok(true) };
+            if self.send(talk, Request::Release(key), &[]).is_err() {
+                self.owed().push(key); // There is no room: the owner has much to read.
+                break;
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Takes an answer, if there is one. What makes no sense ends the membership. What an owner has done just in time, and says
@@ -252,7 +296,7 @@ impl Membership {
                 && is_late
                 && result.is_ok()
             {
-                talk.owed.push(key);
+                self.owed().push(key);
             }
             Ok((number, result))
         });

@@ -102,18 +102,21 @@ static void stopped(pid_t child) {
 	CHECK(!kill(child, SIGSTOP) && waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status));
 }
 
-/* What waits in the kernel's queue of the child's socket. */
+/* What waits in the kernel's queue of the child's socket. The list may lack a socket if one before it is closed between two
+ * reads of the file. */
 static long queued(void) {
 	char line[512];
-	FILE *file = fopen("/proc/net/udp", "r");
 	long bytes = -1;
-	CHECK(file);
-	while (fgets(line, sizeof line, file)) {
-		unsigned port, waiting;
-		int found = sscanf(line, " %*d: %*x:%x %*x:%*x %*x %*x:%x", &port, &waiting);
-		if (found == 2 && port == all->port) bytes = waiting;
+	for (int times = 0; times < 100 && bytes < 0; times++) {
+		FILE *file = fopen("/proc/net/udp", "r");
+		CHECK(file);
+		while (fgets(line, sizeof line, file)) {
+			unsigned port, waiting;
+			int found = sscanf(line, " %*d: %*x:%x %*x:%*x %*x %*x:%x", &port, &waiting);
+			if (found == 2 && port == all->port) bytes = waiting;
+		}
+		fclose(file);
 	}
-	fclose(file);
 	CHECK(bytes >= 0);
 	return bytes;
 }

@@ -21,13 +21,13 @@ impl Port {
     ) -> (bool, bool) {
         let Receiver { rx_sockets, frames, waiting, parked, quiet, steps, .. } = receiver;
         if *steps == 0
-            && let Some(link) = self.xdp_link.as_ref()
+            && let Some(link) = self.xdp_link.get()
             && link.looks_over(clock.now().nanos())
         {
             link.end(frames);
         }
         // A thread that sleeps would leave it there.
-        let mut busy = self.xdp_link.as_ref().is_some_and(|link| link.catch_up());
+        let mut busy = self.xdp_link.get().is_some_and(|link| link.catch_up());
         let mut published = false;
         for incoming in frames {
             let count = incoming.receive(FRAMES_MAX, |bytes| {

@@ -61,8 +61,8 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use xrc_proxies::XrcProxies;
 
 /// A socket, and what is known of its traffic.
@@ -215,7 +215,9 @@ pub struct Port {
     opening: Mutex<()>,
     capture: Option<Arc<Capture>>,
     /// Packets of other hosts come and go by it.
-    xdp_link: Option<Arc<XdpLink>>,
+    xdp_link: OnceLock<Arc<XdpLink>>,
+    /// There may be such a link: where the interface's owner offers one, it is made with the first address that has use for it.
+    demand: Option<Demand>,
     /// Where others see the counters, unless the system has no room for that.
     stats_page: Option<StatsPage>,
     numbers: Mutex<Numbers>,
@@ -281,7 +283,10 @@ impl Port {
         )
         .map_err(failed("listen for neighbours"))?;
         let demand = choice.frames().filter(|demand| !device.loopback || *demand == Demand::Always);
-        let opened = demand.map_or(Ok(None), |demand| XdpLink::open(device, demand));
+        let opened = match demand {
+            Some(Demand::Always) => XdpLink::open(device).map(Some),
+            Some(Demand::Offered) | None => Ok(None),
+        };
         let (xdp_link, frames) =
             opened.map_err(failed("have the interface's frames, as ADVERB_PATH=xdp asks"))?.unzip();
         if let Some(link) = &xdp_link {
@@ -328,7 +333,8 @@ impl Port {
             endpoints: Mutex::new(HashMap::new()),
             opening: Mutex::new(()),
             capture: capture.map(Arc::new),
-            xdp_link,
+            xdp_link: xdp_link.map(OnceLock::from).unwrap_or_default(),
+            demand,
             stats_page,
             numbers: Mutex::new(Numbers::default()),
             handshake,

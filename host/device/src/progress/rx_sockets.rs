@@ -6,6 +6,7 @@ use crate::link::errors::ConnectError;
 use crate::link::udp::endpoint::{Endpoint, gid_of};
 use crate::link::udp::multicast::{Group, GroupError, GroupLimits};
 use crate::link::udp::steering::{scope, steer};
+use crate::link::xdp::{Demand, XdpLink};
 use crate::registry::{DomainClaim, Members, Registry, probe};
 use adverb_engine::Gid;
 use adverb_sys::clock;
@@ -16,6 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tracing::info;
 
 impl Port {
     /// The socket of the address at `gid_index`, opened when first asked for.
@@ -174,17 +176,38 @@ impl Port {
         };
         let (endpoint, shared) = self.links.registry.with_group(group.0, group.1, bind)?;
         // The group is free meanwhile.
-        if let Some(link) = &self.xdp_link
-            && let Err(error) = endpoint.take_frames(link, shared)
-        {
-            let leave = |_: &Registry, members: &mut Members| {
-                self.leave_group(endpoint, members);
-                Ok(())
-            };
-            self.links.registry.with_group(group.0, group.1, leave)?;
-            return Err(error);
+        match (self.take_frames(&endpoint, shared), self.demand) {
+            (Ok(()), _) => Ok(endpoint),
+            (Err(error), Some(Demand::Offered)) => {
+                info!(device = %self.links.device.name, address = %addr.ip(), "no frames: {error}");
+                Ok(endpoint)
+            }
+            (Err(error), Some(Demand::Always) | None) => {
+                let leave = |_: &Registry, members: &mut Members| {
+                    self.leave_group(endpoint, members);
+                    Ok(())
+                };
+                self.links.registry.with_group(group.0, group.1, leave)?;
+                Err(error)
+            }
         }
-        Ok(endpoint)
+    }
+
+    /// Has an address's packets come and go as frames, if they can and are to.
+    fn take_frames(&self, endpoint: &Endpoint, shared: bool) -> io::Result<()> {
+        if let Some(link) = self.xdp_link.get() {
+            return endpoint.take_frames(link, shared);
+        }
+        // Each member takes one of its user's places at the owner: not without an address that it can have frames for.
+        if self.demand != Some(Demand::Offered) || shared {
+            return Ok(());
+        }
+        let Some((link, frames)) = XdpLink::offered(&self.links.device)? else { return Ok(()) };
+        self.helper.watch(link.arrivals())?;
+        endpoint.take_frames(&link, shared)?;
+        self.receiver.lock().frames = frames;
+        self.xdp_link.get_or_init(|| link);
+        Ok(())
     }
 
     /// Leaves the groups of all addresses, and takes no datagram of another process along. Nothing else uses the port.

@@ -333,6 +333,7 @@ impl Servant {
                 let same = bytes_of(&self.mr, small(at), small(len));
                 (same == pattern(number(seed), small(len))).to_string()
             }
+            ["value", at] => self.mr.load_u64(small(at)).expect("aligned").to_string(),
             ["recv", index, at, len] => {
                 self.qp(index).post(Work::recv(self.part(at, len))).expect("room");
                 "posted".to_owned()

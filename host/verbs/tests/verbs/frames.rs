@@ -2,13 +2,16 @@
 //!
 //! Needs root, `ip` and AF_XDP; says so and does nothing where they are missing.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Remote};
 use crate::alone::program;
+use crate::faults;
 use crate::namespaces::{Hosts, one_way, run};
 use crate::pair::{Setup, eventually};
+use crate::speaker::{self, Kind, MARK};
 use crate::talker::{Talker, reply};
-use adverb_sys::unix::Credentials;
-use adverb_verbs::{Context, PathMtu};
+use adverb_sys::unix::{Credentials, Listener};
+use adverb_verbs::{AhAttr, Context, PathMtu};
+use adverb_xdp::assembler::{If, Reg, Width};
 use adverb_xdp::owner::name_of;
 use adverb_xdp::{Config, Interface, Owner};
 use std::time::Duration;
@@ -24,8 +27,7 @@ fn owner() {
     if std::env::var_os(VARIABLE).is_none() {
         return;
     }
-    let all = adverb_sys::netdev::interfaces().expect("interfaces");
-    let index = all.iter().find(|one| one.name == "eth0").expect("it was made").index;
+    let index = index_of("eth0");
     let interface = Interface::open(index, &Config::default()).expect("the interface");
     let mut owner = Owner::new(interface, &name_of(index), u32::MAX).expect("an owner");
     reply("owns");
@@ -34,6 +36,11 @@ fn owner() {
         let admits = |peer: Credentials| only.is_none_or(|user: u32| peer.uid == user);
         owner.step(Some(Duration::from_millis(100)), admits).expect("it goes on");
     }
+}
+
+fn index_of(interface: &str) -> u32 {
+    let all = adverb_sys::netdev::interfaces().expect("interfaces");
+    all.iter().find(|one| one.name == interface).expect("it was made").index
 }
 
 /// Two hosts at which frames can be had, or why not.
@@ -53,6 +60,51 @@ fn own(hosts: &Hosts, end: usize) -> Talker {
     let mut owner = Talker::start(command, "frames::owner", VARIABLE);
     assert_eq!(owner.answer(), "owns");
     owner
+}
+
+/// Not a test: loses frames at the ports of a bridge, if the environment says how.
+#[test]
+#[ignore = "the child of another test"]
+fn loser() {
+    let Ok(how) = std::env::var(LOSS) else { return };
+    let number = |word: &str| word.parse::<u16>().expect("a number");
+    let lose = |port: &str| {
+        let index = index_of(port);
+        match *how.split(' ').collect::<Vec<_>>() {
+            ["percent", percent] => faults::lose(index, number(percent).into()),
+            ["marked", at] => {
+                let at = i16::try_from(number(at)).expect("in a frame");
+                faults::lose_by(index, |asm, pass| {
+                    let (all, start, end, byte) = (Reg(1), Reg(2), Reg(3), Reg(4));
+                    asm.load(Width::Word, start, all, 0);
+                    asm.load(Width::Word, end, all, 4);
+                    asm.set(byte, start);
+                    asm.add(byte, i32::from(at) + LONG);
+                    asm.jump(If::Greater, byte, end, pass);
+                    asm.load(Width::Byte, byte, start, at);
+                    asm.jump(If::Unequal, byte, i32::from(MARK), pass);
+                })
+            }
+            _ => panic!("{how}"),
+        }
+    };
+    let _losses = ["outer", "inner"].map(lose);
+    reply("loses");
+    let _ = std::io::stdin().lines().count();
+}
+
+/// How frames are lost.
+const LOSS: &str = "ADVERB_TEST_LOSS";
+/// Frames that may be marked have at least so many bytes behind the mark; no others on the cable have.
+const LONG: i32 = 256;
+
+/// Loses frames between two hosts with a bridge, in both directions.
+fn lose(hosts: &Hosts, how: &str) -> Talker {
+    let mut command = hosts.command(1);
+    command.arg(program()).env(LOSS, how);
+    let mut loser = Talker::start(command, "frames::loser", "ADVERB_TEST_LOSER");
+    assert_eq!(loser.answer(), "loses");
+    loser
 }
 
 fn setup(gid_index: u8) -> Setup {
@@ -130,16 +182,118 @@ fn two_processes_have_frames_of_one_interface() {
     assert!(refused.contains("10.9.8.1: another process has them"), "{refused}");
 }
 
-/// Goal: where processes share an address, `auto` leaves its packets to the kernel, which knows whose they are.
+/// Goal: frames that are lost are sent again: all of every operation arrives, once.
 #[test]
-fn processes_that_share_an_address_pass_on_no_frames() {
-    let Some(hosts) = hosts("share") else {
+fn reliable_connections_bring_everything_though_frames_are_lost() {
+    let Some(hosts) = hosts("loss") else {
         return;
     };
+    hosts.put_bridge_between();
     let _owners = [own(&hosts, 0), own(&hosts, 1)];
+    let _loser = lose(&hosts, "percent 1");
+    for (path, gid_index) in [("xdp", 0), ("xdp", 1), ("auto", 1)] {
+        let [mut a, mut b] = hosts.agents_over([path; 2], gid_index);
+        let (x, y) = Agent::introduce(&mut a, &mut b, &setup(gid_index));
+        one_way(&mut a, &mut b, x, y); // Its long bursts are the sockets'.
+        one_way(&mut b, &mut a, y, x);
+        let before = hosts.datagrams();
+        short_messages(&mut a, &mut b, x, y);
+        short_messages(&mut b, &mut a, y, x);
+        let found = hosts.datagrams() - before;
+        assert!(found < FEW, "{path}, {gid_index}: {found}");
+        let count = |a: &mut Agent, b: &mut Agent, name| a.counter(name) + b.counter(name);
+        let [sent, received, wrong] =
+            ["sent_pkts", "rcvd_pkts", "icrc_errors"].map(|name| count(&mut a, &mut b, name));
+        assert!(sent > received && wrong == 0, "{sent} sent, {received} received, {wrong} wrong");
+    }
+}
+
+/// WRITE, READ, SEND of some packets each, and an atomic, many times.
+fn short_messages(from: &mut Agent, to: &mut Agent, here: Remote, there: Remote) {
+    const LEN: usize = 4000;
+    const ROUNDS: u64 = 100;
+    const SUM_AT: u64 = 15 << 20;
+    let far = to.memory();
+    let (qp, addr, rkey) = (here.index, far.addr, far.rkey.0);
+    let before = to.ask(&format!("value {SUM_AT}")).parse::<u64>().expect("a number");
+    for seed in 0..ROUNDS {
+        from.fill(0, LEN, seed);
+        assert_eq!(from.ask(&format!("write {qp} 0 {LEN} {addr} {rkey}")), "Success");
+        assert!(to.has(0, LEN, seed), "WRITE {seed}");
+        to.fill(0, LEN, seed + ROUNDS);
+        assert_eq!(from.ask(&format!("read {qp} 0 {LEN} {addr} {rkey}")), "Success");
+        assert!(from.has(0, LEN, seed + ROUNDS), "READ {seed}");
+        assert_eq!(to.ask(&format!("recv {} {LEN} {LEN}", there.index)), "posted");
+        assert_eq!(from.ask(&format!("send {qp} 0 {LEN}")), "Success");
+        assert_eq!(to.ask("wait"), format!("Success Receive {LEN}"));
+        assert!(to.has(LEN, LEN, seed + ROUNDS), "SEND {seed}");
+        assert_eq!(from.ask(&format!("add {qp} {} {rkey} 5", addr + SUM_AT)), "Success");
+    }
+    let sum = to.ask(&format!("value {SUM_AT}"));
+    assert_eq!(sum, (before + 5 * ROUNDS).to_string(), "each is added once");
+}
+
+/// Goal: unreliable transports lose what the network loses and nothing else, also where packets are frames. Those to groups are
+/// the kernel's. Method: a bridge loses packets by a byte of theirs.
+#[test]
+fn unreliable_transports_lose_what_the_network_loses() {
+    let Some(hosts) = hosts("unreliable") else {
+        return;
+    };
+    hosts.put_bridge_between();
+    let _owners = [own(&hosts, 0), own(&hosts, 1)];
+    for (gid_index, ip_bytes, group) in [(1, 20, "239.7.7.1"), (0, 40, "ff02::71")] {
+        for (kind, group) in [(Kind::Uc, None), (Kind::Ud, None), (Kind::Ud, Some(group))] {
+            let _loser = lose(&hosts, &format!("marked {}", 14 + ip_bytes + 8 + kind.payload_at()));
+            let [mut a, mut b] =
+                [0, 1].map(|end| speaker::start(&hosts, end, kind, "xdp", gid_index));
+            a.ask(&format!("to {}", b.address));
+            b.ask(&format!("to {}", a.address));
+            for _ in 0..2 {
+                if let Some(group) = group {
+                    a.ask(&format!("to {group}/0xffffff/0x0"));
+                    b.ask(&format!("join {group}"));
+                }
+                // The kernel has the first ones, which find the way.
+                let mut run = |count: usize| {
+                    b.ask(&format!("expect {count}"));
+                    let before = hosts.datagrams();
+                    a.ask(&format!("send {count}"));
+                    let came = b.ask(&format!("came {}", count - 1));
+                    assert_eq!(came, kind.whole(count), "{kind:?} {group:?} {gid_index}");
+                    hosts.datagrams() - before
+                };
+                run(7);
+                let found = run(210);
+                let is_right = if group.is_some() { found > FEW } else { found < FEW };
+                assert!(is_right, "{kind:?} {group:?} {gid_index}: {found}");
+                std::mem::swap(&mut a, &mut b);
+            }
+        }
+    }
+}
+
+/// Goal: where processes share an address, `auto` leaves its packets to the kernel, which knows whose they are; also where some
+/// are lost on their way.
+#[test]
+fn processes_that_share_an_address_pass_on_no_frames() {
+    for how in [None, Some("percent 1")] {
+        let Some(hosts) = hosts("share") else {
+            return;
+        };
+        let _loser = how.map(|how| {
+            hosts.put_bridge_between();
+            lose(&hosts, how)
+        });
+        pass_on_no_frames(&hosts);
+    }
+}
+
+fn pass_on_no_frames(hosts: &Hosts) {
+    let _owners = [own(hosts, 0), own(hosts, 1)];
     let agent = |end| hosts.agent(end, UNPRIVILEGED, "auto", 1);
     let [mut one, mut far] = [agent(0), agent(1)];
-    assert!(datagrams(&hosts, &mut one, &mut far, 1) < FEW);
+    assert!(datagrams(hosts, &mut one, &mut far, 1) < FEW);
     let mut two = agent(0);
     let (x, y) = Agent::introduce(&mut two, &mut far, &setup(1));
     let memory = far.memory();
@@ -150,7 +304,7 @@ fn processes_that_share_an_address_pass_on_no_frames() {
         two.counter("relayed") == before
     });
     one_way(&mut two, &mut far, x, y);
-    let found = datagrams(&hosts, &mut one, &mut far, 1);
+    let found = datagrams(hosts, &mut one, &mut far, 1);
     assert!(found >= 200, "the first one has its answers from the kernel, too: {found}");
 }
 
@@ -257,4 +411,44 @@ fn opener() {
             .map_or_else(|error| error.to_string(), |_| "open".to_owned());
         reply(&opened);
     }
+}
+
+/// Goal: an owner that does not answer keeps a process waiting once, and a device that only is open not at all: nor does it take
+/// a place at an owner that would.
+#[test]
+fn a_silent_owner_is_asked_once_and_not_before_an_address_is_used() {
+    let Some(hosts) = Hosts::new("silent", 1500) else {
+        return;
+    };
+    let mut command = hosts.command(0);
+    command.arg(program()).env("ADVERB_PATH", "auto");
+    let mut asker = Talker::start(command, "frames::asker", "ADVERB_TEST_ASKER");
+    assert_eq!(asker.answer(), "0, 1, 1");
+}
+
+/// Not a test: has the name of the owner of `eth0`, and says how often its own device has asked there once it is open, has used
+/// one address, and another.
+#[test]
+#[ignore = "the child of another test"]
+fn asker() {
+    if std::env::var_os("ADVERB_TEST_ASKER").is_none() {
+        return;
+    }
+    let index = index_of("eth0");
+    let owner = Listener::bind(&name_of(index)).expect("a name");
+    let mut asked = Vec::new();
+    let mut count = || {
+        asked.extend(std::iter::from_fn(|| owner.accept().ok()));
+        asked.len()
+    };
+    let context = Context::open("soft_eth0").expect("the device");
+    let pd = context.alloc_pd();
+    let opened = count();
+    let used = [(1, "10.9.8.2"), (0, "fe80::2")].map(|(gid_index, peer)| {
+        let peer = AhAttr::new(peer.parse().expect("an address")).gid_index(gid_index);
+        let _way = pd.create_ah(&peer).expect("a way");
+        count()
+    });
+    let [one, both] = used;
+    reply(&format!("{opened}, {one}, {both}"));
 }

@@ -23,6 +23,8 @@
 //! | `users.rs` | processes of another user: packets, and no memory |
 //! | `containers.rs` | processes of one address in containers of their own |
 //! | `namespaces.rs` | two hosts, as far as the network can tell |
+//! | `frames.rs` | the same, where packets go past the kernel's sockets |
+//! | `speaker.rs` | unreliable transports of such hosts, and what they lose |
 //! | `path.rs` | the paths that each test of a transport runs over |
 //! | `pair.rs`, `agent.rs`, `talker.rs`, `alone.rs`, `stranger.rs` | what the tests are made of |
 //!
@@ -35,6 +37,8 @@ mod containers;
 mod counters;
 mod crowded;
 mod fallback;
+#[path = "../../../netstack/tests/kernel/faults.rs"]
+mod faults;
 mod fork;
 mod frames;
 mod frozen;
@@ -52,6 +56,7 @@ mod processes;
 mod rogue;
 mod scribbler;
 mod set_up;
+mod speaker;
 mod statuses;
 mod stranger;
 mod talker;

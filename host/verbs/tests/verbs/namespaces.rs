@@ -37,6 +37,28 @@ impl Hosts {
         Some(hosts)
     }
 
+    /// What one end sends passes a bridge in the namespace of the other, and can be lost at its ports: at `outer` what the first
+    /// sends, at `inner` what the second does.
+    pub(crate) fn put_bridge_between(&self) {
+        let [_, there] = &self.names;
+        for words in [
+            "link set eth0 down",
+            "link set eth0 name outer",
+            "addr flush dev outer",
+            "link add inner type veth peer name eth0",
+            "link add bridge type bridge mcast_snooping 0",
+            "link set outer master bridge up",
+            "link set inner master bridge addrgenmode none up",
+            // The kernel would answer there for the address of `eth0`.
+            "link set bridge addrgenmode none arp off up",
+            "link set eth0 addrgenmode none up",
+            "addr add 10.9.8.2/24 dev eth0",
+            "addr add fe80::2/64 dev eth0 nodad",
+        ] {
+            run(&format!("ip -n {there} {words}")).expect("a bridge");
+        }
+    }
+
     fn agents(&self, gid_index: u8) -> [Agent; 2] {
         self.agents_over(["udp"; 2], gid_index)
     }

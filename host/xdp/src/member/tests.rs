@@ -18,8 +18,9 @@ fn pair(name: &str) -> (Membership, Stream) {
     let stream = Stream::connect(name.as_bytes()).unwrap();
     let (pages, _) = Mapping::memfd("gates", 1).unwrap();
     let umem = Arc::new(Umem::private(Shape { frames: 1, frame_bytes: 2048 }).unwrap());
-    let (gates, mode, talk) = (Gates::over(pages), XdpMode::Native, Mutex::default());
-    let member = Membership { stream, gates, mode, umem, talk };
+    let (gates, mode) = (Gates::over(pages), XdpMode::Native);
+    let (talk, owed) = (Mutex::default(), Mutex::default());
+    let member = Membership { stream, gates, mode, umem, talk, owed };
     (member, listener.accept().unwrap())
 }
 
@@ -88,6 +89,43 @@ fn an_owner_that_says_late_what_it_has_done_goes_on() {
         assert!(!member.has_ended(), "{request:?}");
         assert!(!poll::readable(&owner, std::iter::empty(), Some(Duration::ZERO)).unwrap());
     }
+}
+
+/// Goal: what is let go of without waiting keeps no thread, whether the owner is silent or a thread asks it something; the owner
+/// hears of all of it, and before what it is asked later.
+#[test]
+fn what_is_released_soon_waits_for_no_answer() {
+    let (member, owner) = pair("soon");
+    let is_asking = AtomicU32::new(1);
+    let next = || {
+        let Question { number, request, .. } = heard(&owner);
+        grant::answer(&owner, number, &Ok(())).unwrap();
+        request
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            member.claim(key(1), &owner).unwrap();
+            is_asking.store(0, Ordering::Release);
+        });
+        assert!(poll::readable(&owner, std::iter::empty(), Some(2 * PATIENCE)).unwrap());
+        (2..100).for_each(|port| member.release_soon(key(port)));
+        assert_eq!(is_asking.load(Ordering::Acquire), 1, "it has waited");
+        assert_eq!(next(), Request::Claim(key(1), None));
+        let released = (2..100).map(|_| match next() {
+            Request::Release(key) => key.local.port(),
+            Request::Claim(..) | Request::Repair(..) => panic!("nothing else is asked"),
+        });
+        let mut ports: Vec<_> = released.collect();
+        ports.sort_unstable();
+        assert_eq!(ports, (2..100).collect::<Vec<_>>());
+    });
+    member.release_soon(key(7));
+    std::thread::scope(|scope| {
+        scope.spawn(|| member.claim(key(7), &owner).unwrap());
+        assert_eq!(next(), Request::Release(key(7)));
+        assert_eq!(next(), Request::Claim(key(7), None));
+    });
+    assert!(!member.has_ended());
 }
 
 /// Goal: an owner whose answers are to nothing is none.

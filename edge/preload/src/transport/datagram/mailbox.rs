@@ -453,12 +453,17 @@ impl Mailbox {
 
     /// Whether every process that had the socket has ended.
     pub(super) fn is_dead(&self) -> bool {
+        self.is_dead_by(alive::has_ended)
+    }
+
+    /// The same, where `has_ended` says whether a process has.
+    pub(super) fn is_dead_by(&self, has_ended: fn(u32) -> bool) -> bool {
         let header = self.header();
         let word = header.published.word.load(Ordering::Acquire);
         let mut owners = header.owners.iter().map(|owner| owner.load(Ordering::Acquire));
         word & GONE != 0
             || header.is_crowded.load(Ordering::Acquire) == 0
-                && owners.all(|owner| owner == 0 || alive::has_ended(owner))
+                && owners.all(|owner| owner == 0 || has_ended(owner))
     }
 
     /// Another process has written nonsense into a word.

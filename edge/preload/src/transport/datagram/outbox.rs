@@ -588,9 +588,14 @@ pub(crate) fn mind(socket: &Socket, fd: c_int) {
     ours.outbox(&held, |outbox| {
         for route in outbox.routes.iter_mut().flatten() {
             let to = route.to;
-            let is_lost = |way: &Way| !way.mailbox.is_read(way.pushed_to) && way.mailbox.is_dead();
-            if route.ways.0.iter().any(is_lost) {
-                route.ways.0.iter().filter(|way| is_lost(way)).for_each(|way| resend(way, fd, to));
+            let mut is_lost = false;
+            for way in &mut route.ways.0 {
+                if way.is_lost() {
+                    resend(way, fd, to);
+                    is_lost = true;
+                }
+            }
+            if is_lost {
                 route.forget();
             }
         }

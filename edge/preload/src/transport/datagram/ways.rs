@@ -6,6 +6,8 @@
 
 use std::net::SocketAddr;
 
+use adverb_shm::alive;
+
 use super::mailbox::{Mailbox, Place, Pushed, Sender, Sleep};
 use crate::base::iovec::IoCursor;
 use crate::base::raw;
@@ -63,6 +65,8 @@ pub(super) struct Way {
     woken: Option<Sleep>,
     woken_ns: u64,
     unheard: u32,
+    /// When it was last looked with all care whether the owners of the mailbox live.
+    judged_ns: u64,
 }
 
 impl Drop for Way {
@@ -306,7 +310,7 @@ impl Way {
         let place = mailbox.enter(me, source, None)?;
         let pushed_to = mailbox.head();
         let (unverified, guessed, pending, unsettled, looks) = (0, 0, 0, 0, 0);
-        let (is_awake, woken, woken_ns, unheard) = (false, None, 0, 0);
+        let (is_awake, woken, woken_ns, unheard, judged_ns) = (false, None, 0, 0, 0);
         Some(Self {
             mailbox,
             place,
@@ -321,6 +325,7 @@ impl Way {
             woken,
             woken_ns,
             unheard,
+            judged_ns,
         })
     }
 
@@ -411,6 +416,19 @@ impl Way {
 
     pub(super) fn is_dead(&self) -> bool {
         self.mailbox.is_dead()
+    }
+
+    /// Whether what was sent will never be read. It is asked before each sleep.
+    pub(super) fn is_lost(&mut self) -> bool {
+        if self.mailbox.is_read(self.pushed_to) {
+            return false;
+        }
+        let now = raw::now_ns();
+        if now.saturating_sub(self.judged_ns) < alive::JUDGED_NS {
+            return self.mailbox.is_dead_by(alive::has_ended_since);
+        }
+        self.judged_ns = now;
+        self.is_dead()
     }
 }
 

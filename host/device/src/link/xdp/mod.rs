@@ -77,30 +77,23 @@ struct Owned {
 }
 
 impl XdpLink {
-    /// Takes frames of a device's interface, if there are any to be had and they are asked for; what arrives comes by the
-    /// second.
-    pub(crate) fn open(
-        device: &Device,
-        demand: Demand,
-    ) -> io::Result<Option<(Arc<Self>, Vec<Incoming>)>> {
-        let named = |error| {
-            io::Error::other(format!("{}: {}", device.interface, explain(&error, "its owner")))
+    /// Takes frames of a device's interface, by its owner or as one where there is none; what arrives comes by the second.
+    pub(crate) fn open(device: &Device) -> io::Result<(Arc<Self>, Vec<Incoming>)> {
+        let asked = ask(device, QUEUE_PATIENCE).map_err(|error| refusal(device, &error))?;
+        let (source, sockets) = match asked {
+            Some((membership, sockets)) => (Source::Owner(membership), sockets),
+            None => own(device)?,
         };
-        let patience = match demand {
-            Demand::Offered => Duration::ZERO,
-            Demand::Always => QUEUE_PATIENCE,
+        Self::over(source, sockets, Demand::Always, device)
+    }
+
+    /// The same by the interface's owner alone, if there is one.
+    pub(crate) fn offered(device: &Device) -> io::Result<Option<(Arc<Self>, Vec<Incoming>)>> {
+        let asked = ask_in_time(device).map_err(|error| refusal(device, &error))?;
+        let member = |(membership, sockets)| {
+            Self::over(Source::Owner(membership), sockets, Demand::Offered, device)
         };
-        let (source, sockets) = match (offered(device, patience), demand) {
-            (Ok(Some((membership, sockets))), _) => (Source::Owner(membership), sockets),
-            (Ok(None) | Err(_), Demand::Offered) => return Ok(None),
-            (Err(error), Demand::Always) => return Err(named(error)),
-            (Ok(None), Demand::Always) => own(device)?,
-        };
-        let opened = Self::over(source, sockets, demand, device);
-        match demand {
-            Demand::Offered => Ok(opened.ok()),
-            Demand::Always => opened.map(Some),
-        }
+        asked.map(member).transpose()
     }
 
     fn over(
@@ -154,14 +147,10 @@ impl XdpLink {
             }
             Source::Owner(membership) => membership.claim(key(local), twin),
         };
-        match (claimed, self.demand) {
-            (Ok(()), _) => Ok(true),
-            (Err(_), Demand::Offered) => Ok(false),
-            (Err(error), Demand::Always) => {
-                let text = format!("frames for {}: {}", local.ip(), explain(&error, "the owner"));
-                Err(io::Error::new(error.kind(), text))
-            }
-        }
+        claimed.map(|()| true).map_err(|error| {
+            let text = format!("frames for {}: {}", local.ip(), explain(&error, "the owner"));
+            io::Error::new(error.kind(), text)
+        })
     }
 
     /// Where other processes have an address, too, its packets are the kernel's: frames were not asked for.
@@ -176,8 +165,8 @@ impl XdpLink {
                 let Owned { interface, place, .. } = &mut *owned.lock();
                 interface.release(&key(local), *place);
             }
-            // An owner that has ended has released it.
-            Source::Owner(membership) => drop(membership.release(key(local))),
+            // The owner may be stopped, and the helper, which calls this, looks after other devices as well.
+            Source::Owner(membership) => membership.release_soon(key(local)),
         }
     }
 
@@ -356,8 +345,27 @@ impl Drop for Sender<'_> {
     }
 }
 
+/// Asks the owner of a device's interface once. One that has not answered in time is not waited for again by this process for a
+/// while, nor is another, which may be the same process.
+fn ask_in_time(device: &Device) -> io::Result<Option<(Membership, Vec<Socket>)>> {
+    if clock::now_ns() < ASK_AT.load(Ordering::Relaxed) {
+        let message = "an owner has not answered a moment ago, and is not asked";
+        return Err(io::Error::other(message));
+    }
+    let asked = ask(device, Duration::ZERO);
+    if asked.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        ASK_AT.store(clock::now_ns() + SILENCE_NANOS, Ordering::Relaxed);
+    }
+    asked
+}
+
+/// When owners may be asked again, in nanoseconds.
+static ASK_AT: AtomicU64 = AtomicU64::new(0);
+/// How long an owner counts as silent.
+const SILENCE_NANOS: u64 = 10_000_000_000;
+
 /// Asks the owner of a device's interface, if there is one. Queues of one that was before it may be busy for a moment.
-fn offered(device: &Device, patience: Duration) -> io::Result<Option<(Membership, Vec<Socket>)>> {
+fn ask(device: &Device, patience: Duration) -> io::Result<Option<(Membership, Vec<Socket>)>> {
     let (name, begun) = (name_of(device.index), Instant::now());
     let asked = loop {
         match Membership::ask(&name) {
@@ -402,6 +410,11 @@ fn mac(device: &Device) -> io::Result<[u8; 6]> {
         let message = format!("{} has no hardware address", device.interface);
         io::Error::new(io::ErrorKind::Unsupported, message)
     })
+}
+
+/// Why there are no frames of a device's interface.
+fn refusal(device: &Device, error: &io::Error) -> io::Error {
+    io::Error::other(format!("{}: {}", device.interface, explain(error, "its owner")))
 }
 
 /// What an owner's refusal means.
