@@ -10,7 +10,6 @@ use crate::steering::{KEY_BYTES, Key, Steering};
 use crate::umem::{Files, Shape, Umem};
 use adverb_shm::alive;
 use adverb_sys::bpf::{Attachment, Map, XdpMode};
-use adverb_sys::busy_poll::BusyPoll;
 use adverb_sys::fork::KeptFd;
 use adverb_sys::netdev;
 use rustix::io::Errno;
@@ -35,8 +34,9 @@ pub struct Config {
     pub mode: Option<XdpMode>,
     /// Queues to use, from the first on; `None`: all.
     pub queues: Option<u32>,
-    /// The sockets poll the driver, when calls find nothing.
-    pub busy_poll: Option<BusyPoll>,
+    /// The sockets poll the driver when calls find nothing, for so many packets at most: a system call each time. Not all drivers
+    /// can ([`busy_poll::set`](adverb_sys::busy_poll::set)).
+    pub busy_poll: Option<u16>,
 }
 
 /// Why an interface could not be opened.
@@ -91,7 +91,7 @@ pub struct Interface {
     mode: XdpMode,
     /// Why the program is not in the driver.
     reason: Option<String>,
-    busy_poll: Option<BusyPoll>,
+    busy_poll: Option<u16>,
     /// Queues that no group has.
     free_queues: Vec<u32>,
     /// Which places have members.

@@ -9,7 +9,7 @@ pub mod hostile;
 
 use crate::ring::{Descriptor, Entry, Ring};
 use crate::umem::{Holder, Locked, Umem, Writer, to_usize};
-use adverb_sys::busy_poll::{self, BusyPoll};
+use adverb_sys::busy_poll;
 use adverb_sys::fork::KeptFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, set_xdp_rx_ring_size, set_xdp_tx_ring_size, xdp_mmap_offsets};
@@ -142,19 +142,15 @@ impl Incoming {
         has_any
     }
 
-    /// Asks for the lines that the kernel writes next, most likely: they are near before its position says that it has. Where
-    /// the socket polls the driver, that looks for packets meanwhile.
+    /// Asks for the lines that the kernel writes next, most likely: they are near before its position says that it has.
     #[inline]
     fn expect(&self) {
-        if self.polls {
-            self.poll_driver();
-        }
         self.rx.prefetch(self.rx.next_consumed());
         self.umem.prefetch(self.fill.address(self.coming));
     }
 
     /// Gives at most `budget` frames that have arrived to `take`, from their Ethernet headers on, until it breaks off;
-    /// says how many there were.
+    /// says how many there were. Where there are none and the socket polls, the driver looks for some, for the next call.
     #[inline]
     pub fn receive(
         &mut self,
@@ -164,6 +160,9 @@ impl Incoming {
         let filled = self.rx.filled();
         if filled == 0 {
             self.idle = self.idle.wrapping_add(1);
+            if self.polls {
+                self.poll_driver();
+            }
             self.expect();
             // Another member may have all frames of the fill ring in its own.
             if self.idle.is_multiple_of(IDLE_CALLS) && is_low(&self.fill) {
@@ -217,7 +216,6 @@ impl Incoming {
     }
 
     /// Lets the interface's driver look for packets now: the kernel waits for that, or the socket polls.
-    #[cold]
     fn poll_driver(&self) {
         let _ = rustix::net::recv(&*self.fd, &mut [0_u8; 0][..], RecvFlags::DONTWAIT);
     }
@@ -395,15 +393,15 @@ pub(crate) fn on_queue_of(
     base: BorrowedFd<'_>,
     interface: u32,
     queue: u32,
-    poll: Option<BusyPoll>,
+    polled: Option<u16>,
 ) -> io::Result<OwnedFd> {
     let fd = open()?;
     set_xdp_rx_ring_size(&fd, RX_ENTRIES)?;
     set_xdp_tx_ring_size(&fd, TX_ENTRIES)?;
     // As much as the ring holds; without the privilege, what there is.
     let _ = sockopt::set_socket_send_buffer_size_force(&fd, SEND_BUFFER_BYTES);
-    if let Some(poll) = poll {
-        busy_poll::set(&fd, poll)?;
+    if let Some(packets) = polled {
+        busy_poll::set(&fd, packets)?;
     }
     let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface, queue);
     rustix::net::bind(&fd, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: base })?;

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
-use std::num::{NonZeroU16, NonZeroU32};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
@@ -65,11 +65,6 @@ pub(crate) struct DaemonArgs {
     #[arg(long, value_name = "COUNT", requires = "interfaces")]
     queues: Option<NonZeroU32>,
 
-    /// Have sockets of these interfaces poll the driver for so long where a look finds nothing, instead of waiting for its
-    /// interrupt: for drivers that can, and programs that spin
-    #[arg(long, value_name = "USECS", requires = "interfaces")]
-    busy_poll: Option<NonZeroU16>,
-
     /// The library, if it is not beside this command
     #[arg(long, value_name = "FILE", env = "ADVERB_SOCKETS_LIBRARY")]
     library: Option<PathBuf>,
@@ -123,7 +118,7 @@ pub(super) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     let state = state_directory(args, me)?;
     let totals = Totals::default();
     let library = super::library_at(args.library.as_deref())?;
-    let interfaces = Interfaces::own(&args.interfaces, &args.members, args.queues, args.busy_poll)?;
+    let interfaces = Interfaces::own(&args.interfaces, &args.members, args.queues)?;
     let file = state.join("totals.json");
     let helpers = Vec::new();
     let mut daemon = Daemon { file, totals, is_kept: true, library, helpers, interfaces };

@@ -5,13 +5,12 @@
 //! ends: packets are the kernel's then.
 
 use std::collections::BTreeMap;
-use std::num::{NonZeroU16, NonZeroU32};
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use adverb_sys::bpf::XdpMode;
-use adverb_sys::busy_poll::BusyPoll;
 use adverb_sys::{netdev, process};
 use adverb_xdp::interface::OpenError;
 use adverb_xdp::owner::{Count, name_of};
@@ -41,10 +40,9 @@ impl Interfaces {
         names: &[String],
         users: &[u32],
         queues: Option<NonZeroU32>,
-        polls: Option<NonZeroU16>,
     ) -> Result<Self, Failure> {
         let queues = queues.map_or(u32::MAX, NonZeroU32::get);
-        let owners = names.iter().map(|name| Ok((name, open(name, queues, polls)?)));
+        let owners = names.iter().map(|name| Ok((name, open(name, queues)?)));
         let owners: Vec<_> = owners.collect::<Result<_, Failure>>()?;
         let mut users = users.to_vec();
         users.push(process::user());
@@ -98,14 +96,12 @@ pub(super) fn text_of(what: &Value) -> Option<String> {
 }
 
 /// The owner of the interface of this name, with its number.
-fn open(name: &str, queues: u32, polls: Option<NonZeroU16>) -> Result<(u32, Owner), Failure> {
+fn open(name: &str, queues: u32) -> Result<(u32, Owner), Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::Failed(format!("interface {name}: {why}"));
     let all = netdev::interfaces().map_err(|error| failed(&error))?;
     let found = all.iter().find(|interface| interface.name == name);
     let index = found.ok_or_else(|| failed(&OpenError::NotFound))?.index;
-    let busy_poll = polls.map(|micros| BusyPoll { micros: micros.get(), packets: POLLED_PACKETS });
-    let config = Config { busy_poll, ..Config::default() };
-    let interface = Interface::open(index, &config).map_err(|error| match error {
+    let interface = Interface::open(index, &Config::default()).map_err(|error| match error {
         OpenError::Privilege(_) => Failure::Skipped(format!("interface {name}: {error}")),
         OpenError::NotFound | OpenError::Occupied | OpenError::System { .. } => failed(&error),
     })?;
@@ -149,8 +145,6 @@ const fn word(mode: XdpMode) -> &'static str {
     }
 }
 
-/// Packets that a call takes from the driver at most: more takes a privilege.
-const POLLED_PACKETS: u16 = 64;
 /// The longest wait for members to say something: they wait for frames where another reads none.
 const STEP: Duration = Duration::from_millis(100);
 /// How often it is looked whether an interface is still there.

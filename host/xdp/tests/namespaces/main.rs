@@ -10,7 +10,7 @@ mod place;
 mod roles;
 
 use adverb_sys::bpf::XdpMode;
-use adverb_sys::busy_poll::{self, BusyPoll};
+use adverb_sys::busy_poll;
 use adverb_xdp::gate::GATES;
 use adverb_xdp::interface::{OpenError, QUEUE_PATIENCE};
 use adverb_xdp::steering::Protocol;
@@ -100,15 +100,14 @@ fn a_socket_that_polls_the_driver_gets_what_comes() {
     with_namespaces("a_socket_that_polls_the_driver_gets_what_comes", || {
         let pair = Pair::new(1);
         let _echo = pair.far_role("echo", &format!("{FAR} {PORT}"));
-        for micros in [None, Some(20)] {
-            let busy_poll = micros.map(|micros| BusyPoll { micros, packets: 64 });
-            let config = Config { busy_poll, ..Config::default() };
+        for packets in [None, Some(64)] {
+            let config = Config { busy_poll: packets, ..Config::default() };
             let mut interface = Interface::open(index("near"), &config).unwrap();
             let mut group = interface.group(1, false, QUEUE_PATIENCE).unwrap();
             let member = interface.join(&mut group).unwrap();
             interface.claim(key(NEAR, PORT), member.place()).unwrap();
             let mut sockets = member.into_sockets(&group).unwrap();
-            assert_eq!(busy_poll::is_set(&sockets[0].incoming), micros.is_some());
+            assert_eq!(busy_poll::is_set(&sockets[0].incoming), packets.is_some());
             for round in 0..50_u32 {
                 let bytes = frame(MACS, (NEAR, PORT), (FAR, PORT), &round.to_be_bytes());
                 sockets[0].outgoing.send(|writer| writer.push(&bytes)).unwrap();
