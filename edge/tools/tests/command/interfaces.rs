@@ -3,6 +3,7 @@
 //! A test runs again in a network namespace of its own, with a cable to another one. Needs root; says so and does
 //! nothing without.
 
+mod devices;
 mod programs;
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -64,11 +65,11 @@ impl Running {
     }
 }
 
-/// Runs a test again in a namespace of its own, in which `near` is one end of a cable.
+/// Runs a test again in a network of its own, in which `near` is one end of a cable; what it mounts is its own, too.
 fn with_cable(name: &str, test: impl FnOnce(&Running)) {
     if std::env::var_os("ADVERB_TEST_NAMESPACES").is_none() {
         let mut command = Command::new("unshare");
-        command.arg("-n").arg(myself()).args(["--exact", name, "--nocapture"]);
+        command.arg("-nm").arg(myself()).args(["--exact", name, "--nocapture"]);
         let output = command.env("ADVERB_TEST_NAMESPACES", "1").output().expect("unshare");
         let text = stdout(&output);
         if !text.contains("running 1 test") || text.contains("skipped:") {

@@ -124,7 +124,7 @@ fn rings() -> PathBuf {
 }
 
 /// What the kernel of this namespace has brought of TCP or UDP.
-fn by_kernel(protocol: &str, name: &str) -> u64 {
+pub(super) fn by_kernel(protocol: &str, name: &str) -> u64 {
     let table = fs::read_to_string("/proc/self/net/snmp").expect("a table");
     let mut lines = table.lines().filter_map(|line| line.strip_prefix(protocol));
     let [names, values] = [(); 2].map(|()| lines.next().expect("a line").split(' '));
