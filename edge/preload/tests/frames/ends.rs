@@ -200,3 +200,22 @@ fn headers_are_as_the_program_wants_them() {
         }
     });
 }
+
+/// Goal: a host whose packets pass another number of routers than those of frames keeps its connections, and the log says why.
+#[test]
+fn a_host_with_other_hops_keeps_its_connections() {
+    with_namespaces("ends::a_host_with_other_hops_keeps_its_connections", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        std::fs::write("/proc/sys/net/ipv4/ip_default_ttl", "128").expect("a setting");
+        let front = ["env", "VMA_TRACELEVEL=5"];
+        let server = pair.framed_by(&front, "serve block", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        let explained = server.explained();
+        assert!(
+            !server.has_frames() && explained.contains("other hops than the 64"),
+            "{explained}"
+        );
+    });
+}

@@ -55,7 +55,12 @@ pub(super) fn adopt(
         return None;
     }
     // The connection is to go back to the kernel one day; and frames have the headers that most have.
-    if !repair::may_bind(own) || !habits::has_usual_headers(fd) {
+    if !repair::may_bind(own) {
+        return None;
+    }
+    if !habits::has_usual_headers(fd) {
+        let why = "its packets are to have a class of service, or other hops than the 64 of frames";
+        log::print(Level::Debug, || format!("fd {fd}: no frames: {why}"));
         return None;
     }
     let gate = uplink::process().take_gate(&socket.counters)?;
