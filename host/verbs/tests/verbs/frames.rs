@@ -320,30 +320,31 @@ fn messages_outlive_the_owners() {
         let mut owners = vec![own(&hosts, 0), own(&hosts, 1)];
         let [mut a, mut b] = [0, 1].map(|end| hosts.agent(end, UNPRIVILEGED, path, 1));
         let (here, there) = Agent::introduce(&mut a, &mut b, &setup(1));
-        let mut messages = |hosts: &Hosts, meanwhile: &mut dyn FnMut()| {
+        let mut messages = |hosts: &Hosts, count: u64, meanwhile: &mut dyn FnMut()| {
             let before = hosts.datagrams();
-            b.tell(&format!("follow {} {MESSAGES}", there.index));
-            a.tell(&format!("number {} {MESSAGES}", here.index));
+            b.tell(&format!("follow {} {count}", there.index));
+            a.tell(&format!("number {} {count}", here.index));
             meanwhile();
             assert_eq!((a.answer(), b.answer()), ("Success".into(), "in order".into()));
             hosts.datagrams() - before
         };
-        assert!(messages(&hosts, &mut || ()) < FEW);
-        let stopped = messages(&hosts, &mut || owners.iter().for_each(|one| one.signal("-STOP")));
+        assert!(messages(&hosts, MESSAGES, &mut || ()) < FEW);
+        let mut stop = || owners.iter().for_each(|one| one.signal("-STOP"));
+        let stopped = messages(&hosts, MESSAGES, &mut stop);
         assert!(stopped < FEW, "{stopped}");
         owners.iter().for_each(|one| one.signal("-CONT"));
-        let killed = messages(&hosts, &mut || {
-            let sent = || run(&format!("ip netns exec {near} cat {SENT}")).expect("a number");
-            let sent = || sent().trim().parse::<u64>().expect("a number");
-            let first = sent();
+        let sent = || run(&format!("ip netns exec {near} cat {SENT}")).expect("a number");
+        let sent = || sent().trim().parse::<u64>().expect("a number");
+        let first = sent();
+        // So many that they last longer than it takes to look at their number.
+        let many = 20 * MESSAGES;
+        let killed = messages(&hosts, many, &mut || {
             eventually("messages are on their way", || sent() > first + 2 * FEW);
             owners.drain(..).for_each(Talker::kill);
         });
-        let after = messages(&hosts, &mut || ());
-        println!(
-            "{path}: {killed} datagrams with a kill among {MESSAGES} messages, {after} after it"
-        );
-        assert!(killed > FEW && killed + FEW < after, "not in the midst of them");
+        let after = messages(&hosts, MESSAGES, &mut || ());
+        println!("{path}: {killed} datagrams with a kill among {many} messages");
+        assert!(killed > FEW && killed + FEW < 2 * many, "not in the midst of them: {killed}");
         assert!(after > 2 * MESSAGES - FEW, "{after}");
         let _owners = [own(&hosts, 0), own(&hosts, 1)];
         let [mut c, mut d] = [0, 1].map(|end| hosts.agent(end, UNPRIVILEGED, "xdp", 0));
