@@ -7,10 +7,10 @@
 use std::ffi::c_int;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use super::streams::{begin, pattern, talker, waiting};
+use super::streams::{begin, pattern, set, talker, waiting};
 use super::{NEAR, NEAR_6, Pair, Running, at, soon, with_namespaces};
 
 /// Has one connection, and ends it as it is told.
@@ -25,7 +25,7 @@ pub(crate) fn end(at: SocketAddr, how: &str) {
     println!("\nready");
     let listener = listener.expect("a port");
     if let Some(name) = how.strip_prefix("early ") {
-        dress(listener.as_raw_fd(), name);
+        dress(&listener, name);
     }
     let (mut stream, _) = listener.accept().expect("a connection");
     begin(&mut stream);
@@ -47,7 +47,7 @@ pub(crate) fn end(at: SocketAddr, how: &str) {
         }
         _ => {
             let name = how.split_once(' ').expect("two words").1;
-            dress(stream.as_raw_fd(), name);
+            dress(&stream, name);
             println!("said dressed");
             begin(&mut stream);
             line();
@@ -80,7 +80,7 @@ pub(crate) fn end(at: SocketAddr, how: &str) {
 }
 
 /// Sets an option that changes the headers of packets.
-fn dress(fd: c_int, name: &str) {
+fn dress(socket: impl AsFd, name: &str) {
     let (level, name, value) = match name {
         "class" => (libc::IPPROTO_IP, libc::IP_TOS, 0x48_i32),
         "hops" => (libc::IPPROTO_IP, libc::IP_TTL, 9),
@@ -88,19 +88,12 @@ fn dress(fd: c_int, name: &str) {
         "hops6" => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 9),
         other => panic!("{other:?} is no option"),
     };
-    let len = libc::socklen_t::try_from(size_of_val(&value)).expect("a length");
-    let at = (&raw const value).cast();
-    // SAFETY: an integer, which is ours, and its length.
-    assert_eq!(unsafe { libc::setsockopt(fd, level, name, at, len) }, 0);
+    set(socket, level, name, value);
 }
 
 fn linger(stream: &TcpStream, seconds: c_int) {
     let linger = libc::linger { l_onoff: 1, l_linger: seconds };
-    let len = libc::socklen_t::try_from(size_of_val(&linger)).expect("a length");
-    let (fd, at) = (stream.as_raw_fd(), (&raw const linger).cast());
-    // SAFETY: a structure, which is ours, and its length.
-    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, at, len) };
-    assert_eq!(set, 0);
+    set(stream, libc::SOL_SOCKET, libc::SO_LINGER, linger);
 }
 
 /// For how long a program that is not impatient waits for its peer.

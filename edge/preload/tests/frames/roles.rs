@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use adverb_xdp::owner::name_of;
 use adverb_xdp::{Config, Interface, Owner};
 
-use super::soon;
+use super::{soon, streams};
 
 /// The entry of a program with a role.
 #[test]
@@ -41,9 +41,9 @@ fn a_role() {
         ("peeker", _) => peeker(at),
         ("connects", _) => connects(at),
         ("options", _) => options(at),
-        ("serve", mode) => crate::streams::serve(at, mode),
-        ("heir", fd) => crate::streams::inherit(fd.parse().expect("a number")),
-        ("talk", how) => crate::streams::talk(at, how == "accepts"),
+        ("serve", mode) => streams::serve(at, mode),
+        ("heir", fd) => streams::inherit(fd.parse().expect("a number")),
+        ("talk", how) => streams::talk(at, how == "accepts"),
         ("urgent", how) => crate::urgent::hear(at, how),
         ("loss", how) => {
             let (percent, device) = how.split_once(' ').unwrap_or((how, "far"));
@@ -109,12 +109,7 @@ fn set(socket: &UdpSocket, name: c_int) {
 }
 
 fn set_to(socket: &UdpSocket, name: c_int, value: c_int) {
-    let len = libc::socklen_t::try_from(size_of::<c_int>()).expect("a length");
-    // SAFETY: an integer, which is ours.
-    let set = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, (&raw const value).cast(), len)
-    };
-    assert_eq!(set, 0);
+    streams::set(socket, libc::SOL_SOCKET, name, value);
 }
 
 /// The thread that handlers interrupt: signals of a process go to whichever there is.
@@ -285,13 +280,10 @@ fn member_of(group: SocketAddr, device: &str) -> UdpSocket {
     let zero = libc::in_addr { s_addr: 0 };
     let imr_ifindex = c_int::try_from(index).expect("a number");
     let by = libc::ip_mreqn { imr_multiaddr: zero, imr_address: zero, imr_ifindex };
-    let (value, len) = match group {
-        SocketAddr::V4(_) => ((&raw const by).cast(), size_of_val(&by)),
-        SocketAddr::V6(_) => ((&raw const index).cast::<libc::c_void>(), size_of_val(&index)),
-    };
-    let len = libc::socklen_t::try_from(len).expect("a length");
-    // SAFETY: a structure or a number, which is ours, and its length.
-    assert_eq!(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) }, 0);
+    match group {
+        SocketAddr::V4(_) => streams::set(&socket, level, option, by),
+        SocketAddr::V6(_) => streams::set(&socket, level, option, index),
+    }
     match group.ip() {
         IpAddr::V4(ip) => {
             let own = |one: &&adverb_sys::netdev::Interface| one.index == index;
@@ -409,12 +401,7 @@ fn send_to_groups(at: SocketAddr, how: &str) {
     let all = adverb_sys::netdev::interfaces().expect("interfaces");
     let index = all.iter().find(|interface| interface.name == "near").expect("the cable").index;
     let mut to = groups(at)[1];
-    let set = |level, name, value: u32| {
-        let len = libc::socklen_t::try_from(size_of_val(&value)).expect("a length");
-        let (fd, at) = (socket.as_raw_fd(), (&raw const value).cast());
-        // SAFETY: a number, which is ours, and its length.
-        assert_eq!(unsafe { libc::setsockopt(fd, level, name, at, len) }, 0);
-    };
+    let set = |level, name, value: u32| streams::set(&socket, level, name, value);
     let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
     if at.is_ipv4() {
         set(v4, libc::IP_MULTICAST_LOOP, 0);

@@ -8,7 +8,7 @@ use std::ffi::{CString, c_int};
 use std::fs;
 use std::io::{BufRead, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -219,12 +219,8 @@ fn slice(mut stream: TcpStream, bytes: usize) {
 
 /// The connection has a rate of 4,000,000 bytes a second, and as much as a test sends may be written at once.
 fn pace(stream: &TcpStream) {
-    let limit: [u32; 3] = [32_000, 100_000_000, 0];
-    let len = libc::socklen_t::try_from(size_of_val(&limit)).expect("a length");
-    let (fd, at) = (stream.as_raw_fd(), limit.as_ptr().cast());
-    // SAFETY: the three numbers of `struct vma_rate_limit_t`, which are ours.
-    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, at, len) };
-    assert_eq!(set, 0);
+    // The three numbers of `struct vma_rate_limit_t`.
+    set(stream, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, [32_000_u32, 100_000_000, 0]);
 }
 
 /// Sends back all that comes, a while after it may have come, and so many bytes behind its end.
@@ -641,11 +637,12 @@ pub(crate) fn inherit(fd: c_int) {
     println!("\nbequeathed {got} {end:?}");
 }
 
-pub(crate) fn set(stream: &TcpStream, level: c_int, name: c_int, value: c_int) {
-    let (len, value) =
-        (libc::socklen_t::try_from(size_of::<c_int>()).expect("a length"), &raw const value);
-    // SAFETY: an integer, which is ours.
-    assert_eq!(unsafe { libc::setsockopt(stream.as_raw_fd(), level, name, value.cast(), len) }, 0);
+/// Sets an option of a socket to a number or a structure.
+pub(crate) fn set<T>(socket: impl AsFd, level: c_int, name: c_int, value: T) {
+    let len = libc::socklen_t::try_from(size_of::<T>()).expect("a length");
+    let (fd, at) = (socket.as_fd().as_raw_fd(), (&raw const value).cast());
+    // SAFETY: a value, which is ours, and its length.
+    assert_eq!(unsafe { libc::setsockopt(fd, level, name, at, len) }, 0);
 }
 
 fn option(stream: &TcpStream, level: c_int, name: c_int) -> c_int {
@@ -956,12 +953,7 @@ pub(crate) fn talk(at: SocketAddr, accepts: bool) {
                 }
                 soon("an answer", || unacknowledged(stream) == 0);
                 let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-                let len = libc::socklen_t::try_from(size_of_val(&linger)).expect("a length");
-                let (fd, at) = (stream.as_raw_fd(), (&raw const linger).cast());
-                // SAFETY: a structure, which is ours, and its length.
-                let set =
-                    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, at, len) };
-                assert_eq!(set, 0);
+                set(stream, libc::SOL_SOCKET, libc::SO_LINGER, linger);
                 streams.remove(0);
                 println!("said aborted");
             }
