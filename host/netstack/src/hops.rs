@@ -23,7 +23,9 @@ pub(crate) enum Hop {
     Known(Mac),
     /// The kernel is finding out that of this neighbour.
     Sought(IpAddr),
-    /// There is no way by this interface.
+    /// They leave by another interface.
+    Elsewhere,
+    /// There is no way.
     None,
 }
 
@@ -54,6 +56,7 @@ struct Way {
 enum By {
     Group(Mac),
     Neighbour(IpAddr),
+    Elsewhere,
     None,
 }
 
@@ -114,6 +117,7 @@ impl Hops {
                 let Entry { hop, ask_at, .. } = self.find_neighbour(ip, now);
                 (hop, ask_at.min(route_at))
             }
+            By::Elsewhere => (Hop::Elsewhere, route_at),
             By::None => (Hop::None, route_at),
         };
         let way = Way { by, route_at, hop, until };
@@ -127,9 +131,10 @@ impl Hops {
         if let Some(mac) = Mac::of_group(to) {
             return (By::Group(mac), now.plus(KNOWN_FOR));
         }
-        match self.route(to) {
-            Ok(route) => (By::Neighbour(route.gateway.unwrap_or(to)), now.plus(KNOWN_FOR)),
-            Err(_) => (By::None, now.plus(NONE_FOR)),
+        match self.ask(to).map(|route| (self.is_by_this(&route), route)) {
+            Ok((true, route)) => (By::Neighbour(route.gateway.unwrap_or(to)), now.plus(KNOWN_FOR)),
+            Ok((false, route)) if route.unicast => (By::Elsewhere, now.plus(NONE_FOR)),
+            Ok(_) | Err(_) => (By::None, now.plus(NONE_FOR)),
         }
     }
 
@@ -166,12 +171,20 @@ impl Hops {
 
     /// The route to an address by this interface.
     pub(crate) fn route(&self, to: IpAddr) -> io::Result<Route> {
-        let scoped = matches!(to, IpAddr::V6(to) if to.is_unicast_link_local());
-        let route = self.routes.route(to, scoped.then_some(self.interface))?;
-        match !route.unicast || route.interface != self.interface {
-            true => Err(io::ErrorKind::NetworkUnreachable.into()),
-            false => Ok(route),
+        let route = self.ask(to)?;
+        match self.is_by_this(&route) {
+            true => Ok(route),
+            false => Err(io::ErrorKind::NetworkUnreachable.into()),
         }
+    }
+
+    fn ask(&self, to: IpAddr) -> io::Result<Route> {
+        let scoped = matches!(to, IpAddr::V6(to) if to.is_unicast_link_local());
+        self.routes.route(to, scoped.then_some(self.interface))
+    }
+
+    const fn is_by_this(&self, route: &Route) -> bool {
+        route.unicast && route.interface == self.interface
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) enum Sent {
     Taken,
     /// Too much waits.
     Full,
+    /// It is to leave by another interface.
+    Elsewhere,
     /// There is no way to where it goes.
     NoWay,
     /// It is longer than a frame.
@@ -124,6 +126,7 @@ impl Link {
                 self.waiting.push(Packet { to, by, kind, bytes });
                 Sent::Taken
             }
+            (Hop::Elsewhere, _) => Sent::Elsewhere,
             (Hop::None, _) => Sent::NoWay,
         }
     }
@@ -181,7 +184,7 @@ impl Link {
                     let sent = self.emit(mac, packet.kind, &packet.bytes, std::iter::empty());
                     self.waiting.lost += usize::from(sent != Sent::Taken);
                 }
-                Hop::None => self.waiting.lost += 1,
+                Hop::Elsewhere | Hop::None => self.waiting.lost += 1,
             }
         }
     }

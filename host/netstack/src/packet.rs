@@ -251,6 +251,40 @@ mod tests {
         }
     }
 
+    /// Goal: packets say nothing of how many others there were, to whichever host: their identification is the same, which it may
+    /// be as none of them is cut. RFC 6864 §4.1.
+    #[test]
+    fn no_packet_tells_of_others() {
+        let [local, near, far]: [IpAddr; 3] =
+            ["10.0.0.1", "10.0.0.2", "192.0.2.1"].map(|ip| ip.parse().unwrap());
+        let mut headings = Headings::default();
+        for remote in [near, near, near, far, near, far, far, far] {
+            for len in [0, 1, 1448] {
+                let payload = vec![7; len];
+                let tuple = Tuple { local, local_port: 4791, remote, remote_port: 7 };
+                let stamps = TimeStamps { value: 9, echo: 10 };
+                let header = Tcp {
+                    src_port: 4791,
+                    dst_port: 7,
+                    seq: Seq::new(1),
+                    ack: Seq::new(2),
+                    flags: Flags::ACK,
+                    window: 3,
+                    urgent: 0,
+                    options: Options { time_stamps: Some(stamps), ..Options::default() },
+                };
+                let whole = std::iter::once(&payload[..]);
+                let segment = headings.of_segment(&tuple, &header, whole, len).unwrap();
+                let [from, to] = [local, remote].map(|ip| SocketAddr::new(ip, 7));
+                let datagram = Headers::of_datagram(from, to, &payload).unwrap();
+                for headers in [segment, datagram] {
+                    let (ip, _) = Ipv4::parse(&[headers.as_slice(), &payload].concat()).unwrap();
+                    assert_eq!((ip.id, ip.dont_fragment), (0, true), "{remote} {len}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn packets_to_groups_pass_no_router() {
         for (from, to, at, hops) in [

@@ -244,7 +244,8 @@ impl Netstack {
     }
 
     /// Segments of no connection here are dropped from now on, rather than answered with a reset: another implementation
-    /// may be about to carry it on.
+    /// may be about to carry it on. A connection whose segments are to leave by another interface is left to that:
+    /// [`Connection::is_left`].
     pub const fn leave_strangers(&mut self) {
         self.leaves_strangers = true;
     }
@@ -282,7 +283,7 @@ impl Netstack {
                 Ok(())
             }
             Sent::Full => Err(NotSent::Full),
-            Sent::NoWay => Err(NotSent::Unreachable),
+            Sent::Elsewhere | Sent::NoWay => Err(NotSent::Unreachable),
             Sent::Size => Err(NotSent::Size),
         }
     }
@@ -383,7 +384,7 @@ impl Netstack {
     }
 
     fn transmit(&mut self, now: Time, has_more: impl Fn(&Stack<Vec<u8>>) -> bool) -> usize {
-        let Self { link, tcp, headings, counters, limits, .. } = self;
+        let Self { link, tcp, headings, counters, limits, leaves_strangers, .. } = self;
         let mut sent = 0;
         while sent < limits.segments && has_more(tcp) && link.has_room() {
             let Some(transmit) = tcp.poll_transmit(now) else { break };
@@ -398,7 +399,10 @@ impl Netstack {
             };
             counters.sent += u64::from(became == Some(Sent::Taken));
             counters.lost += u64::from(became != Some(Sent::Taken));
-            if became == Some(Sent::Size) {
+            if became == Some(Sent::Elsewhere) && *leaves_strangers {
+                let tuple = *tuple;
+                tcp.leave(&tuple);
+            } else if became == Some(Sent::Size) {
                 // A connection may have been told of longer packets than there are frames for.
                 let report = Report::TooBig { mtu: link.packet_bytes_max() };
                 let (tuple, seq) = (*tuple, transmit.header.seq);

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 /// Gates of one member.
-pub const GATES: u32 = 4096;
+pub const GATES: u32 = 1 << 14;
 
 /// A member's gates. All are shut at first.
 #[derive(Debug)]

@@ -331,10 +331,12 @@ impl Office {
 impl Place {
     /// The kernel would give the packets of a key to this socket, and to no other one that is bound as it is.
     pub(crate) fn holds(self, twin: &OwnedFd, key: &Key) -> bool {
+        // One of IPv6 may have addresses of IPv4.
+        let plain = |one: SocketAddr| SocketAddr::new(one.ip().to_canonical(), one.port());
         let bound = rustix::net::getsockname(twin).map(SocketAddr::try_from);
-        let Ok(Ok(bound)) = bound else { return false };
+        let Ok(Ok(bound)) = bound.map(|bound| bound.map(plain)) else { return false };
         let peer = rustix::net::getpeername(twin).ok().flatten().map(SocketAddr::try_from);
-        let peer = peer.and_then(Result::ok);
+        let peer = peer.and_then(Result::ok).map(plain);
         let is_exact = bound.ip() == key.local.ip();
         let (kind, right) = match (key.protocol, key.remote) {
             // One that listens keeps others from the port at every address.
@@ -343,16 +345,15 @@ impl Place {
                 let listens = sockopt::socket_acceptconn(twin) == Ok(true);
                 (SocketType::STREAM, listens && (any || is_exact))
             }
-            // Also one of IPv6 that has a connection of IPv4.
             (Protocol::Tcp, Some(remote)) => {
-                let plain = |one: SocketAddr| SocketAddr::new(one.ip().to_canonical(), one.port());
-                let is_its = bound.ip().to_canonical() == key.local.ip();
-                let is_peers = peer.is_some_and(|peer| is_same(plain(peer), remote));
-                (SocketType::STREAM, is_its && is_peers)
+                let is_peers = peer.is_some_and(|peer| is_same(peer, remote));
+                (SocketType::STREAM, is_exact && is_peers)
             }
             (Protocol::Udp, remote) => {
                 let right = peer.is_none_or(|peer| remote.is_some_and(|to| is_same(peer, to)));
-                let any = bound.ip().is_unspecified() && bound.is_ipv4() == key.local.is_ipv4();
+                let is_both = || bound.is_ipv6() && sockopt::ipv6_v6only(twin) == Ok(false);
+                let any = bound.ip().is_unspecified()
+                    && (bound.is_ipv4() == key.local.is_ipv4() || is_both());
                 let group = Some(key.local.ip()).filter(IpAddr::is_multicast);
                 let is_alone = || !is_shared(twin);
                 let has = match group {
@@ -454,9 +455,40 @@ mod tests {
         let any = UdpSocket::bind("0.0.0.0:0").unwrap();
         let local = SocketAddr::new(local.ip(), any.local_addr().unwrap().port());
         assert!(holds(any.try_clone().unwrap(), Protocol::Udp, local, None));
+        let none: SocketAddr = "[::1]:1".parse().unwrap();
+        assert!(!holds(
+            any.try_clone().unwrap(),
+            Protocol::Udp,
+            SocketAddr::new(none.ip(), local.port()),
+            None
+        ));
         // Another user's socket may be bound to an address of those then.
         sockopt::set_socket_reuseaddr(&any, true).unwrap();
         assert!(!holds(any, Protocol::Udp, local, None));
+    }
+
+    /// Goal: a socket of IPv6 has what comes by IPv4, if the kernel would give it that.
+    #[test]
+    fn a_udp_socket_of_both_families_has_what_comes_by_either() {
+        let Ok(both) = UdpSocket::bind("[::]:0") else { return println!("skipped: no IPv6") };
+        let port = both.local_addr().unwrap().port();
+        let [v4, v6] = ["127.0.0.1", "::1"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
+        for local in [v4, v6] {
+            assert!(holds(both.try_clone().unwrap(), Protocol::Udp, local, None), "{local}");
+        }
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let IpAddr::V4(ip) = peer.ip() else { panic!("of IPv4") };
+        both.connect((ip.to_ipv6_mapped(), peer.port())).unwrap();
+        assert!(holds(both.try_clone().unwrap(), Protocol::Udp, v4, Some(peer)));
+        assert!(!holds(both, Protocol::Udp, v4, Some(v6)));
+        let (family, kind) = (rustix::net::AddressFamily::INET6, SocketType::DGRAM);
+        let one = rustix::net::socket(family, kind, None).unwrap();
+        sockopt::set_ipv6_v6only(&one, true).unwrap();
+        rustix::net::bind(&one, &"[::]:0".parse::<SocketAddr>().unwrap()).unwrap();
+        let bound = SocketAddr::try_from(rustix::net::getsockname(&one).unwrap()).unwrap();
+        let [v4, v6] = [v4, v6].map(|at| SocketAddr::new(at.ip(), bound.port()));
+        assert!(holds(one.try_clone().unwrap(), Protocol::Udp, v6, None));
+        assert!(!holds(one, Protocol::Udp, v4, None));
     }
 
     /// Method: a link-local address binds its socket to the interface of its scope.

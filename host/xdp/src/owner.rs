@@ -77,7 +77,7 @@ pub fn name_of(interface: u32) -> Vec<u8> {
 
 impl Owner {
     /// Serves an interface under an abstract name; each user gets `queues_each` of its queues, or what is left of them,
-    /// and 4096 keys, or as many as an eighth of the descriptors that this process may have, for each takes one.
+    /// and 16,384 keys, or as many as an eighth of the descriptors that this process may have, for each takes one.
     ///
     /// # Errors
     ///
@@ -378,5 +378,5 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// Members of one user, with those that have left and whose frames have not come back.
 const MEMBERS_EACH: usize = 32;
 /// Keys of one user, and the part of this process's descriptors that their sockets may be.
-const KEYS_EACH: usize = 4096;
+const KEYS_EACH: usize = 1 << 14;
 const DESCRIPTORS_SHARE: usize = 8;

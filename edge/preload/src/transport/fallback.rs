@@ -121,10 +121,10 @@ pub(crate) fn leave_now(socket: &Socket, fd: c_int, may_wait: bool) -> Result<bo
     }
 }
 
-/// The same of a connection whose peer has sent what is urgent, unless frames carry it no longer, or another thread is in the
-/// midst of something.
+/// The same at once, whatever has not been read, of a connection that frames cannot carry on, unless they carry it no longer, or
+/// another thread is in the midst of something.
 #[cold]
-pub(crate) fn leave_for_urgent(socket: &Socket, fd: c_int) {
+pub(crate) fn leave_at_once(socket: &Socket, fd: c_int) {
     if streams::is_framed(socket) {
         leave_now_as(socket, fd, Reason::Feature);
     }

@@ -62,6 +62,8 @@ struct Parts {
     uplinks: Vec<Arc<Uplink>>,
     queue: Arc<Queue>,
     keys: Guarded<Vec<Claim>>,
+    /// How often addresses had changed when that was asked for.
+    addresses_version: AtomicU64,
     /// The places among the interfaces of those that some are for, a bit each, for looks without the lock.
     places: AtomicU64,
     domain: c_int,
@@ -125,7 +127,7 @@ pub(crate) fn get(socket: &Socket, fd: c_int) -> Option<&Frames> {
     if is_due {
         begin(socket, fd);
     }
-    of(socket)
+    of(socket).inspect(|frames| frames.heed_addresses(socket, fd))
 }
 
 /// Whether a socket has none, nor is about to have any, and there is nothing to be done for others'.
@@ -325,6 +327,7 @@ impl Frames {
             uplinks,
             queue,
             keys: Guarded::new(Vec::new()),
+            addresses_version: AtomicU64::new(process().addresses_version()),
             places: AtomicU64::new(0),
             domain: raw::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET),
             ways: Guarded::new(Ways::default()),
@@ -381,6 +384,21 @@ impl Frames {
         self.has_keys()
     }
 
+    /// Addresses of interfaces may have changed, and with them what the kernel would bring to the socket.
+    #[inline]
+    fn heed_addresses(&self, socket: &Socket, fd: c_int) {
+        let (seen, now) = (&self.parts.addresses_version, process().addresses_version());
+        if seen.load(Ordering::Relaxed) != now
+            && seen.swap(now, Ordering::AcqRel) != now
+            && !self.parts.queue.is_over()
+        {
+            let errno = raw::errno();
+            let has_any = self.claim_anew(socket, fd);
+            socket.set_reason(if has_any { Reason::Frames } else { Reason::NoFrames });
+            raw::set_errno(errno);
+        }
+    }
+
     /// The keys of what the kernel would bring to the socket.
     fn wanted(&self, socket: &Socket, fd: c_int) -> Vec<Claim> {
         let Some(own) = address::name(fd, false).filter(|own| own.port() != 0) else {
@@ -392,6 +410,8 @@ impl Frames {
             true => group.is_ipv4() == own.is_ipv4(),
             false => *group == own.ip(),
         });
+        let is_both = own.is_ipv6()
+            && raw::option::<c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Ok(0);
         // SAFETY: the program's descriptor, which is open for the length of this call.
         let twin = unsafe { BorrowedFd::borrow_raw(fd) };
         let of_uplink = |uplink: &Arc<Uplink>| {
@@ -400,7 +420,7 @@ impl Frames {
             let joined =
                 groups.iter().filter(|group| netdev::has_group(twin, **group, uplink.index));
             let joined = joined.map(|group| SocketAddr::new(*group, own.port()));
-            uplink.locals(own).into_iter().chain(joined).map(claim).collect::<Vec<_>>()
+            uplink.locals(own, is_both).into_iter().chain(joined).map(claim).collect::<Vec<_>>()
         };
         self.parts.uplinks.iter().flat_map(of_uplink).collect()
     }
@@ -464,6 +484,9 @@ impl Frames {
             let is_for_all = count.is_multiple_of(LOOKS_FOR_ALL);
             let places = places.load(Ordering::Acquire);
             for (place, uplink) in uplinks.iter().enumerate() {
+                if is_for_all {
+                    uplink.look_for_changes();
+                }
                 if is_for_all || places & bit(place) != 0 || uplink.has_unsent() {
                     uplink.look();
                 }

@@ -14,6 +14,7 @@
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 mod support;
 
+mod changes;
 mod ends;
 #[path = "../../../../host/netstack/tests/kernel/faults.rs"]
 mod faults;
@@ -333,7 +334,8 @@ fn datagrams_of_a_program_that_spins_pass_the_kernel() {
     with_namespaces("datagrams_of_a_program_that_spins_pass_the_kernel", || {
         let pair = Pair::new();
         let _owner = pair.owner();
-        for (any, to) in [(NEAR, NEAR), ("0.0.0.0", NEAR), (NEAR_6, NEAR_6), ("::", NEAR_6)] {
+        let all = [(NEAR, NEAR), ("0.0.0.0", NEAR), (NEAR_6, NEAR_6), ("::", NEAR_6), ("::", NEAR)];
+        for (any, to) in all {
             for mode in ["block", "spin", "poll", "epoll", "edge"] {
                 let server = pair.framed(&format!("echo {mode}"), at(any), Some("latency"));
                 let mut client = Running::start(&mut pair.role(true, "client", at(to)));

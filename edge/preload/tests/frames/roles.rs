@@ -75,6 +75,11 @@ fn owner(how: &str) {
     let (mut before, mut has_stopped) = (0, false);
     loop {
         owner.step(Some(Duration::from_millis(100)), |_| true).expect("a step");
+        // As the daemon does.
+        let all = adverb_sys::netdev::interfaces().expect("interfaces");
+        if all.iter().all(|interface| interface.index != index) {
+            return;
+        }
         let keys = owner.by_user().values().map(|count| count.keys).sum::<usize>();
         let stops = match how {
             "stops" => keys > 0,
@@ -485,6 +490,10 @@ fn client(to: SocketAddr, is_connected: bool) {
             "mix" => println!("\nsaid {}", mix(&socket, to, numbers[0], numbers[1])),
             "stream" => println!("\nsaid {}", stream(&socket, to, numbers[0])),
             "errors" => println!("\nsaid {}", errors(&socket, to)),
+            "send" => {
+                let sent = socket.send_to(b"?", to).map_err(|error| error.kind());
+                println!("\nsaid {sent:?}");
+            }
             what => {
                 let peer = if is_connected { None } else { Some(to) };
                 let [count, len, pause_us] = numbers[..] else { panic!("{line}") };

@@ -434,6 +434,16 @@ impl<B: AsRef<[u8]>> Stack<B> {
         Outcome::Taken
     }
 
+    /// The connection of these names is left to another implementation: [`Connection::leave`].
+    pub fn leave(&mut self, tuple: &Tuple) {
+        if let Some(slot) = self.table.find(tuple) {
+            if let Some(entry) = self.slots.get_mut(slot) {
+                entry.connection.leave();
+            }
+            self.refresh(slot);
+        }
+    }
+
     /// A router or host reports an error about one of our segments.
     pub fn on_icmp(&mut self, error: &IcmpError) -> Outcome {
         let Some(slot) = self.table.find(&error.tuple).filter(|_| error.protocol == TCP) else {

@@ -334,9 +334,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// What the segment carries is left to another implementation.
     fn leaves(&mut self, header: &Tcp) -> bool {
-        if self.config.leaves_urgent && !self.is_left && header.flags.has(Flags::URG) {
-            self.is_left = true;
-            self.events.left = true;
+        if self.config.leaves_urgent && header.flags.has(Flags::URG) {
+            self.leave();
         }
         // Nothing will ever read what comes for a program that has closed.
         self.is_left && !self.receiver.discards

@@ -35,7 +35,7 @@ pub struct Connection<B> {
     pub(super) stamped_at: Time,
     /// A reset is to be sent.
     pub(super) reset_due: bool,
-    /// The peer has marked as urgent what is left to another implementation.
+    /// It is left to another implementation.
     pub(super) is_left: bool,
     /// The program has closed it.
     orphaned: bool,
@@ -212,14 +212,21 @@ impl<B: AsRef<[u8]>> Connection<B> {
             && self.sender.is_calm()
     }
 
-    /// The peer has marked something as urgent, and nothing of that, nor what comes behind it, is taken or acknowledged:
-    /// [`Config::leaves_urgent`]. The peer sends all of it again to the implementation that carries the connection on.
+    /// Another implementation is to carry it on: the peer has marked something as urgent ([`Config::leaves_urgent`]), or it was
+    /// left by [`Connection::leave`]. Nothing that comes is taken or acknowledged any more; the peer sends that again to the
+    /// other one.
     pub fn is_left(&self) -> bool {
         self.is_left
     }
 
-    /// None does: what is urgent comes in line from now on.
-    pub fn take_in_line(&mut self) {
+    /// Leaves it to another implementation.
+    pub fn leave(&mut self) {
+        self.events.left |= !self.is_left;
+        self.is_left = true;
+    }
+
+    /// None carries it on: what comes is taken, and what is urgent comes in line.
+    pub fn keep(&mut self) {
         self.config.leaves_urgent = false;
         self.is_left = false;
     }

@@ -144,7 +144,7 @@ fn what_is_urgent_is_left_to_another_implementation() {
         assert!(end.poll_transmit(now).is_none(), "nothing of it is acknowledged");
         assert_eq!((end.readable_bytes(), end.state()), (10, State::Established));
         assert_eq!(end.hand_over(now).unwrap().0.expected, expected);
-        end.take_in_line();
+        end.keep();
         assert_eq!(end.on_segment(&urgent, bytes(8, 5), now), None);
         assert_eq!((end.readable_bytes(), end.is_left()), (15, false));
     }

@@ -12,11 +12,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use adverb_sockconf::Level;
 use adverb_sys::fork::PerProcess;
 use adverb_sys::netdev::{self, Interface};
+use adverb_sys::netlink::Changes;
 use adverb_sys::routes::{Neighbour, Route, Routes};
 use adverb_tcpip::ethernet::Mac;
 use adverb_tcpip::frame::{Checksums, Frame};
@@ -48,11 +49,14 @@ pub(super) struct Process {
     has_refused: AtomicBool,
     /// Counts the entries and ends of queues.
     queues_version: AtomicU64,
+    /// Counts changes of the addresses of interfaces.
+    addresses_version: AtomicU64,
     /// Frames have come since that was last asked, and when there were any the last time that it was.
     has_come: AtomicBool,
     came_ns: AtomicU64,
-    /// Descriptors of this library's own; 0: none.
-    own: [AtomicI32; OWN_MAX],
+    /// Descriptors of this library's own; 0: none. From this place on there has never been one.
+    own: Vec<AtomicI32>,
+    own_end: AtomicUsize,
 }
 
 /// Numbers of gates: those that were given back, and the first that was never given.
@@ -103,9 +107,11 @@ impl Default for Process {
             gates: Guarded::new(Gates::default()),
             has_refused: AtomicBool::new(false),
             queues_version: AtomicU64::new(0),
+            addresses_version: AtomicU64::new(0),
             has_come: AtomicBool::new(false),
             came_ns: AtomicU64::new(0),
-            own: [const { AtomicI32::new(0) }; OWN_MAX],
+            own: (0..OWN_MAX).map(|_| AtomicI32::new(0)).collect(),
+            own_end: AtomicUsize::new(0),
         }
     }
 }
@@ -171,6 +177,12 @@ impl Process {
         }));
     }
 
+    /// How often addresses of interfaces have changed.
+    #[inline]
+    pub(super) fn addresses_version(&self) -> u64 {
+        self.addresses_version.load(Ordering::Acquire)
+    }
+
     /// A gate for a socket; `None`, which is counted, if others have all of them.
     pub(super) fn take_gate(&self, counters: &Counters) -> Option<u32> {
         let gate = self.gates.with(Gates::take);
@@ -202,7 +214,8 @@ impl Process {
         if *fds.end() < FD_MIN {
             return None;
         }
-        let own = self.own.iter().map(|own| own.load(Ordering::Acquire));
+        let own = self.own.iter().take(self.own_end.load(Ordering::Acquire));
+        let own = own.map(|own| own.load(Ordering::Acquire));
         own.filter(|fd| *fd > 0 && fds.contains(fd)).min()
     }
 
@@ -220,7 +233,13 @@ impl Process {
     /// Changes an entry of those; says whether there was one.
     fn change_own(&self, from: c_int, to: c_int) -> bool {
         let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-        self.own.iter().any(|own| own.compare_exchange(from, to, o, r).is_ok())
+        let mut places = self.own.iter().enumerate();
+        let found = places
+            .find(|(_, own)| own.load(r) == from && own.compare_exchange(from, to, o, r).is_ok());
+        if let Some((at, _)) = found.filter(|_| from == 0) {
+            self.own_end.fetch_max(at + 1, Ordering::AcqRel);
+        }
+        found.is_some()
     }
 
     /// Puts the datagram of a frame into the queue of its socket, which counts the frame in any case, as its gate has. Returns
@@ -257,6 +276,8 @@ pub(super) struct Uplink {
     has_unsent: AtomicBool,
     routes: Guarded<Routes>,
     facts: Guarded<Facts>,
+    /// What the kernel tells of changes of these.
+    changes: Changes,
     /// Counts changes of these.
     facts_version: AtomicU64,
     /// Its descriptors.
@@ -302,7 +323,9 @@ pub(super) struct Facts {
     addresses: Vec<IpAddr>,
     /// Those of all interfaces.
     hosts: Vec<IpAddr>,
-    read_ns: u64,
+    /// When it was last looked whether they have changed, and whether they have since they were read.
+    looked_ns: u64,
+    is_old: bool,
 }
 
 impl Facts {
@@ -312,7 +335,14 @@ impl Facts {
         let addresses = addresses.iter().filter(|address| address.scope_id == 0);
         let addresses = addresses.map(|address| address.ip).collect();
         let hosts = all.iter().flat_map(|one| &one.addresses).map(|address| address.ip).collect();
-        Some(Self { mac: (*mac)?, mtu: *mtu, addresses, hosts, read_ns: raw::now_ns() })
+        Some(Self {
+            mac: (*mac)?,
+            mtu: *mtu,
+            addresses,
+            hosts,
+            looked_ns: raw::now_ns(),
+            is_old: false,
+        })
     }
 
     /// Whether nothing comes from an address by an interface: the kernel drops it.
@@ -375,7 +405,8 @@ impl Uplink {
         }
         let mut fds: Vec<_> = incoming.iter().map(|one| one.as_fd().as_raw_fd()).collect();
         let routes = Routes::open_above(FD_MIN).ok()?;
-        fds.push(routes.as_fd().as_raw_fd());
+        let changes = Changes::subscribe_above(FD_MIN).ok()?;
+        fds.extend([routes.as_fd(), changes.as_fd()].map(|fd| fd.as_raw_fd()));
         fds.extend(membership.all_fds().map(|fd| fd.as_raw_fd()));
         let uplink = Self {
             index,
@@ -384,7 +415,8 @@ impl Uplink {
             outgoing: Guarded::new(outgoing?),
             has_unsent: AtomicBool::new(false),
             routes: Guarded::new(routes),
-            facts: Guarded::new(facts),
+            facts: Guarded::new(Facts { is_old: true, ..facts }),
+            changes,
             facts_version: AtomicU64::new(0),
             fds,
             is_over: AtomicBool::new(false),
@@ -405,10 +437,11 @@ impl Uplink {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// The addresses of this interface at which a socket receives that is bound to `own`.
-    pub(super) fn locals(&self, own: SocketAddr) -> Vec<SocketAddr> {
+    /// The addresses of this interface at which a socket receives that is bound to `own`; with those of IPv4, if `is_both`, where
+    /// that is any of IPv6.
+    pub(super) fn locals(&self, own: SocketAddr, is_both: bool) -> Vec<SocketAddr> {
         let is_its = |ip: &IpAddr| match own.ip().is_unspecified() {
-            true => ip.is_ipv4() == own.is_ipv4(),
+            true => ip.is_ipv4() == own.is_ipv4() || is_both && ip.is_ipv4(),
             false => *ip == own.ip(),
         };
         let addresses = self.facts().addresses;
@@ -445,15 +478,41 @@ impl Uplink {
 
     /// What is known of it, not older than a second.
     pub(super) fn facts(&self) -> Facts {
+        self.with_facts(|facts| facts.clone())
+    }
+
+    /// Looks once a second whether that has changed.
+    pub(super) fn look_for_changes(&self) {
+        self.with_facts(|_| ());
+    }
+
+    fn with_facts<A>(&self, f: impl FnOnce(&Facts) -> A) -> A {
         let _stays = raw::Uncancelled::new();
         self.facts.with(|facts| {
-            if raw::now_ns().saturating_sub(facts.read_ns) > FACTS_NS {
-                let all = netdev::interfaces().unwrap_or_default();
-                *facts = Facts::of(self.index, &all).unwrap_or_else(|| facts.clone());
-                self.facts_version.fetch_add(1, Ordering::AcqRel);
+            let now = raw::now_ns();
+            if now.saturating_sub(facts.looked_ns) > FACTS_NS {
+                facts.looked_ns = now;
+                facts.is_old |= self.changes.drain().unwrap_or(true);
+                if facts.is_old
+                    && let Ok(all) = netdev::interfaces()
+                {
+                    self.read_facts(facts, &all);
+                }
             }
-            facts.clone()
+            f(facts)
         })
+    }
+
+    #[cold]
+    fn read_facts(&self, facts: &mut Facts, all: &[Interface]) {
+        facts.is_old = false;
+        // Of one that is gone, what was known; its owner ends.
+        if let Some(new) = Facts::of(self.index, all) {
+            let has_changed = new.addresses != facts.addresses;
+            *facts = new;
+            self.facts_version.fetch_add(1, Ordering::AcqRel);
+            process().addresses_version.fetch_add(has_changed.into(), Ordering::AcqRel);
+        }
     }
 
     /// The route to an address, by one interface if that is said.
@@ -619,8 +678,8 @@ const BUDGET: usize = 32;
 const DRAIN_ROUNDS: usize = 1024 / BUDGET;
 /// Descriptors of ours have numbers that programs rarely use.
 pub(super) const FD_MIN: c_int = 1000;
-/// Descriptors of interfaces, at most.
-const OWN_MAX: usize = 4096;
+/// Descriptors of interfaces and connections, at most: as many as there are gates, and some more.
+const OWN_MAX: usize = 1 << 15;
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 /// The share of the time that may be spent on owners that do not answer.
 const ASK_SHARE: u64 = 30;

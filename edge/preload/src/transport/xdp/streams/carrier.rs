@@ -41,7 +41,7 @@ pub(super) struct Carrier {
     pub(super) carried: BTreeMap<ConnectionId, Carried>,
     /// Those that their programs have closed.
     closing: Closing<ConnectionId>,
-    /// Those that are to go back to the kernel, as their peers have sent what is urgent.
+    /// Those that are to go back to the kernel: their peers have sent what is urgent, or their way is by another interface.
     leaving: BTreeMap<ConnectionId, Attempts>,
     /// When to look whether the owner has ended.
     look_at_ns: u64,
@@ -397,8 +397,8 @@ impl Carrier {
         });
     }
 
-    /// Connections that are to go back to the kernel now, with copies of their descriptors. What is urgent comes in line to
-    /// those that cannot.
+    /// Connections that are to go back to the kernel now, with copies of their descriptors. Those that cannot are carried on, and
+    /// what is urgent comes in line.
     pub(super) fn take_leaving(&mut self, now_ns: u64) -> Vec<(SocketRef, Twin)> {
         let Self { leaving, carried, net, membership, .. } = self;
         leaving.retain(|id, _| carried.contains_key(id));
@@ -414,7 +414,7 @@ impl Carrier {
         }
         for id in left {
             leaving.remove(&id);
-            net.tcp().with(id, tcp::Connection::take_in_line);
+            net.tcp().with(id, tcp::Connection::keep);
         }
         taken
     }

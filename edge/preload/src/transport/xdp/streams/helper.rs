@@ -157,13 +157,13 @@ fn help(process: &'static Process) {
     }
 }
 
-/// Gives connections back to the kernel whose peers have sent what is urgent: whatever the program does, it may be told of that by
-/// a signal.
+/// Gives connections back to the kernel that frames cannot carry on, whatever the program does: it may be told by a signal that
+/// something urgent has come.
 fn let_leave(process: &Process, now_ns: u64) {
     let leaving: Vec<_> = process.carriers.with(|carriers| {
         carriers.iter_mut().flat_map(|carrier| carrier.take_leaving(now_ns)).collect()
     });
-    leaving.iter().for_each(|(socket, twin)| fallback::leave_for_urgent(socket, twin.number()));
+    leaving.iter().for_each(|(socket, twin)| fallback::leave_at_once(socket, twin.number()));
 }
 
 /// Whether it waits for frames, until a deadline that it knows.
