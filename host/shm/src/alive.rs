@@ -110,7 +110,8 @@ pub fn has_ended(process: u32) -> bool {
 }
 
 /// The same of a process that [`has_ended`] found alive less than [`JUDGED_NS`] ago, without reading `/proc`: its number is
-/// still its own. The kernel gives numbers in turn, and some 30,000 at least before one is given again.
+/// most likely still its own, as the kernel gives all others before it gives one again. Where it is not, the answer is wrong
+/// until [`has_ended`] is asked again.
 pub fn has_ended_since(process: u32) -> bool {
     pid(process).is_none_or(|pid| match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
         Ok(fd) => is_readable(&SharedFile::from(fd)),
@@ -119,7 +120,7 @@ pub fn has_ended_since(process: u32) -> bool {
     })
 }
 
-/// How long a process keeps its number for sure after it was seen alive, in nanoseconds.
+/// How long the number of a process that was seen alive is taken for its own, in nanoseconds.
 pub const JUDGED_NS: u64 = 50_000_000;
 
 /// Whether there is no process of that number: what one call says. Another one may have it by now.

@@ -548,8 +548,8 @@ fn privileged(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
 const PLACES: usize = 64;
 /// Queues of an interface that are used.
 const QUEUES_MAX: u32 = 64;
-/// Keys of one interface, of IPv4 and of IPv6 each.
-const KEYS_MAX: u32 = 65_536;
+/// Keys of one interface.
+pub(crate) const KEYS_MAX: u32 = 65_536;
 /// The kernel wants a ring, also where nothing is received.
 const BASE_RX_ENTRIES: u32 = 1;
 /// Several times what a queue stays busy after its last socket.

@@ -193,7 +193,10 @@ impl Membership {
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
-        self.catch_up(&mut talk).is_ok() && talk.is_stuck()
+        let is_stuck = self.catch_up(&mut talk).is_ok() && talk.is_stuck();
+        drop(talk);
+        self.settle();
+        is_stuck
     }
 
     /// The talk, unless a thread has it.
@@ -234,8 +237,8 @@ impl Membership {
         request: Request,
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        self.catch_up(talk)?;
-        if talk.is_stuck() {
+        if !self.catch_up(talk)? {
+            // Nothing goes before what is owed: that could be the same key.
             if let Request::Release(key) = request {
                 self.owed().push(key);
             }

@@ -11,7 +11,7 @@
 
 use crate::grant::{self, Greeting, Question, Request};
 use crate::inspector::{Claim, Inspectors, Place, Ruling, Verdict};
-use crate::interface::{Group, Holding, Interface, Member};
+use crate::interface::{Group, Holding, Interface, KEYS_MAX, Member};
 use crate::steering::Key;
 use adverb_sys::bpf::XdpMode;
 use adverb_sys::clock;
@@ -295,13 +295,15 @@ impl Owner {
         while let Some(Verdict { claim, ruling }) = self.inspectors.verdict() {
             let Claim { user, place, member, key, gate, until_ns } = claim;
             let keys = self.keys_of(user);
+            let all: usize = self.members.values().map(|member| member.twins.len()).sum();
             let Some(served) =
                 self.members.get_mut(&place).filter(|served| served.member == member)
             else {
                 self.inspectors.close(user, ruling.into_twin().into_iter().collect());
                 continue;
             };
-            let has_room = keys < self.keys_each || served.twins.contains_key(&key);
+            let has_room =
+                may_have_more(keys, all, self.keys_each) || served.twins.contains_key(&key);
             let (result, to_close) = match ruling {
                 Ruling::Done(result) => (result, None),
                 Ruling::Wrong => (Err(io::ErrorKind::PermissionDenied.into()), None),
@@ -369,6 +371,12 @@ fn greet(stream: &Stream, group: &Group, member: Member, mode: XdpMode) -> io::R
     Ok(shows)
 }
 
+/// Whether a user who has `keys` of all may have one more: no more than `each`, and no more than are left for others, so that
+/// a next user finds half of them.
+fn may_have_more(keys: usize, all: usize, each: usize) -> bool {
+    keys < each && keys < usize::try_from(KEYS_MAX).unwrap_or(0).saturating_sub(all)
+}
+
 /// No place has these numbers.
 const LISTENER: u64 = u64::MAX;
 const VERDICTS: u64 = u64::MAX - 1;
@@ -380,3 +388,23 @@ const MEMBERS_EACH: usize = 32;
 /// Keys of one user, and the part of this process's descriptors that their sockets may be.
 const KEYS_EACH: usize = 1 << 14;
 const DESCRIPTORS_SHARE: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: however many keys the users before want, the next one gets some.
+    #[test]
+    fn a_next_user_finds_keys() {
+        let (mut all, mut least) = (0, usize::MAX);
+        for _ in 0..8 {
+            let mut keys = 0;
+            while may_have_more(keys, all + keys, KEYS_EACH) {
+                keys += 1;
+            }
+            all += keys;
+            least = least.min(keys);
+        }
+        assert!(least >= 256 && all <= 65_536, "{least} of {all}");
+    }
+}

@@ -203,8 +203,11 @@ impl Port {
             return Ok(());
         }
         let Some((link, frames)) = XdpLink::offered(&self.links.device)? else { return Ok(()) };
-        self.helper.watch(link.arrivals())?;
         endpoint.take_frames(&link, shared)?;
+        if let Err(error) = self.helper.watch(link.arrivals()) {
+            endpoint.yield_frames();
+            return Err(error);
+        }
         self.receiver.lock().frames = frames;
         self.xdp_link.get_or_init(|| link);
         Ok(())
