@@ -97,6 +97,17 @@ impl Hosts {
         let both = |name| of(name, "snmp", "Udp: ", 1) + of(name, "snmp6", "Udp6InDatagrams", 1);
         self.names.iter().map(both).sum()
     }
+
+    /// Frames that have left the interfaces of both.
+    pub(crate) fn frames(&self) -> u64 {
+        let of = |name: &String| {
+            let text = run(&format!("ip netns exec {name} cat /proc/net/dev")).expect("a table");
+            let behind = text.lines().filter_map(|line| line.split_once(':'));
+            let sent = behind.filter_map(|(_, numbers)| numbers.split_whitespace().nth(9));
+            sent.filter_map(|number| number.parse::<u64>().ok()).sum::<u64>()
+        };
+        self.names.iter().map(of).sum()
+    }
 }
 
 impl Drop for Hosts {
