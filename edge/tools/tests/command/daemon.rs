@@ -64,16 +64,19 @@ impl Places {
         Self { place: PathBuf::from(place), state }
     }
 
+    pub(crate) fn text(&self) -> &str {
+        self.place.to_str().expect("a path in Unicode")
+    }
+
     pub(crate) fn talker(&self) -> Talker {
-        Talker::start_in(self.place.to_str().expect("a path in Unicode").to_owned())
+        Talker::start_in(self.text().to_owned())
     }
 
     /// What the daemon says, once `is_it` is true of that.
     pub(crate) fn await_stat(&self, what: &str, is_it: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         let since = Instant::now();
         loop {
-            let place = self.place.to_str().expect("a path in Unicode");
-            let output = adverb(&["sockets", "stat", "--daemon", "--json", "-k", place]);
+            let output = adverb(&["sockets", "stat", "--daemon", "--json", "-k", self.text()]);
             let text = stdout(&output);
             let all = text.lines().map(|line| serde_json::from_str(line).expect("valid JSON"));
             let all: Vec<Value> = all.collect();

@@ -19,6 +19,7 @@ use adverb_xdp::steering::Protocol;
 use adverb_xdp::{Key, Membership};
 use serde_json::Value;
 
+use super::daemon::Places;
 use super::stat::library;
 use super::{adverb, stderr, stdout};
 
@@ -121,15 +122,14 @@ fn index() -> u32 {
     all.iter().find(|interface| interface.name == "near").expect("the cable").index
 }
 
-/// A daemon's command, and where its totals are.
-fn daemon(name: &str, interface: &str) -> (Command, String) {
-    let id = std::process::id();
+/// A daemon's command, and its places.
+fn daemon(name: &str, interface: &str) -> (Command, Places) {
+    let places = Places::new(name);
     let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
-    let place = format!("/dev/shm/adverb-daemon-{name}-{id}");
-    command.args(["sockets", "daemon", "-k", &place, "--interface", interface, "--state"]);
-    command.arg(std::env::temp_dir().join(format!("adverb-totals-{name}-{id}")));
+    command.args(["sockets", "daemon", "--interface", interface]);
+    command.arg("-k").arg(&places.place).arg("--state").arg(&places.state);
     command.arg("--library").arg(library::library());
-    (command, place)
+    (command, places)
 }
 
 /// This binary as a member of that user.
@@ -180,8 +180,8 @@ fn send(far: &Running) {
 }
 
 /// What the daemon says of the interface.
-fn described(place: &str) -> Option<Value> {
-    let output = adverb(&["sockets", "stat", "--daemon", "--json", "-k", place]);
+fn described(places: &Places) -> Option<Value> {
+    let output = adverb(&["sockets", "stat", "--daemon", "--json", "-k", places.text()]);
     let text = stdout(&output);
     let all = text.lines().map(|line| serde_json::from_str(line).expect("valid JSON"));
     all.into_iter().find(|what: &Value| what["interface"] == "near")
@@ -193,15 +193,15 @@ fn described(place: &str) -> Option<Value> {
 fn unprivileged_programs_have_frames_and_leave_nothing() {
     let name = "interfaces::unprivileged_programs_have_frames_and_leave_nothing";
     with_cable(name, |far| {
-        let (mut command, place) = daemon("interfaces", "near");
+        let (mut command, places) = daemon("interfaces", "near");
         command.args(["--members", &MEMBER.to_string()]).stderr(Stdio::null());
         let mut running = Running::start(&mut command);
-        soon("the daemon", || described(&place).is_some());
+        soon("the daemon", || described(&places).is_some());
         member(STRANGER).wait_for("refused");
         for _ in 0..3 {
             let mut one = member(MEMBER);
             one.wait_for("ready");
-            let what = described(&place).expect("it is owned");
+            let what = described(&places).expect("it is owned");
             let users = what["users"].as_array().expect("a list");
             assert_eq!(users.len(), 1, "{what}");
             let of = |field| users[0][field].as_u64().expect("a number");
@@ -209,11 +209,11 @@ fn unprivileged_programs_have_frames_and_leave_nothing() {
             assert_eq!(what["mode"], "native");
             send(far);
             one.wait_for("frame");
-            let text = stdout(&adverb(&["sockets", "stat", "--daemon", "-k", &place]));
+            let text = stdout(&adverb(&["sockets", "stat", "--daemon", "-k", places.text()]));
             assert!(text.contains("near") && text.contains("1 programs, 1 keys"), "{text}");
             drop(one);
             soon("it is forgotten", || {
-                described(&place)
+                described(&places)
                     .is_some_and(|what| what["users"].as_array().is_some_and(Vec::is_empty))
             });
             let mut socket = None;
@@ -232,7 +232,6 @@ fn unprivileged_programs_have_frames_and_leave_nothing() {
         running.child.kill().expect("a process");
         last.wait_for("ended");
         soon("the program leaves", || !run("ip link show near").contains("xdp"));
-        let _ = std::fs::remove_dir_all(place);
     });
 }
 
@@ -241,18 +240,18 @@ fn unprivileged_programs_have_frames_and_leave_nothing() {
 fn an_interface_that_cannot_be_owned_is_refused_with_the_reason() {
     let name = "interfaces::an_interface_that_cannot_be_owned_is_refused_with_the_reason";
     with_cable(name, |_| {
-        let (mut command, _) = daemon("refused", "nowhere");
+        let (mut command, _places) = daemon("refused", "nowhere");
         let output = command.output().expect("it runs");
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         assert!(stderr(&output).contains("nowhere: there is no such interface"));
-        let (mut command, _) = daemon("unprivileged", "near");
+        let (mut command, _places) = daemon("unprivileged", "near");
         let output = command.uid(MEMBER).gid(MEMBER).output().expect("it runs");
         assert_eq!(output.status.code(), Some(77), "{}", stderr(&output));
         assert!(stderr(&output).contains("CAP_NET_ADMIN"), "{}", stderr(&output));
-        let (mut first, place) = daemon("first", "near");
+        let (mut first, places) = daemon("first", "near");
         let _first = Running::start(first.stderr(Stdio::null()));
-        soon("the daemon", || described(&place).is_some());
-        let (mut second, _) = daemon("second", "near");
+        soon("the daemon", || described(&places).is_some());
+        let (mut second, _places) = daemon("second", "near");
         let output = second.output().expect("it runs");
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         assert!(stderr(&output).contains("another process"), "{}", stderr(&output));

@@ -87,13 +87,13 @@ fn devices_outlive_the_daemon() {
 
 fn outlive(servers: &[Server; 2], shm: &str) {
     let start = || {
-        let (mut command, place) = daemon("devices", "near,second");
+        let (mut command, places) = daemon("devices", "near,second");
         command.args(["--members", &MEMBER.to_string()]).stderr(Stdio::null());
         let running = Running::start(&mut command);
-        soon("the daemon", || described(&place).is_some());
-        (running, place)
+        soon("the daemon", || described(&places).is_some());
+        (places, running)
     };
-    let (mut running, _) = start();
+    let (_places, mut running) = start();
     let (before, began) = (datagrams(), USERS.map(|(_, interface, _)| sent(interface)));
     let mut clients: Vec<_> = USERS
         .into_iter()
@@ -115,17 +115,16 @@ fn outlive(servers: &[Server; 2], shm: &str) {
     clients.into_iter().map(finished).for_each(drop);
     let found = datagrams() - before;
     assert!(found > 1000, "/dev/shm {shm}: {found} by the kernel");
-    let (_running, place) = start();
+    let (places, _running) = start();
     let found = exchange(servers);
     assert!(found < FEW, "/dev/shm {shm}: {found} are not frames of the next daemon");
-    let what = described(&place).expect("it is owned");
+    let what = described(&places).expect("it is owned");
     assert_eq!(what["mode"], "native", "{what}");
     soon("they are forgotten", || {
-        described(&place).is_some_and(|what| what["users"].as_array().is_some_and(Vec::is_empty))
+        described(&places).is_some_and(|what| what["users"].as_array().is_some_and(Vec::is_empty))
     });
     let [(_, _, address), _] = USERS;
     let [server, _] = servers;
     let log = finished(client(STRANGER, address, &server.port, 10));
     assert!(log.contains("no frames: near: its owner does not admit this process"), "{log}");
-    let _ = fs::remove_dir_all(place);
 }

@@ -157,10 +157,10 @@ fn is_by_frames(talker: &mut Running) -> bool {
 fn unmodified_programs_of_other_users_are_carried_by_frames() {
     let name = "interfaces::programs::unmodified_programs_of_other_users_are_carried_by_frames";
     with_cable(name, |far| {
-        let (mut command, place) = daemon("programs", "near");
+        let (mut command, places) = daemon("programs", "near");
         command.args(["--members", &MEMBER.to_string()]).stderr(Stdio::null());
         let mut running = Running::start(&mut command);
-        soon("the daemon", || described(&place).is_some());
+        soon("the daemon", || described(&places).is_some());
 
         let (_near_server, server_log) = framed(&format!("serve {NEAR}"));
         let mut far_talker = far_program(far, &format!("talk {NEAR}"));
@@ -173,7 +173,7 @@ fn unmodified_programs_of_other_users_are_carried_by_frames() {
             let framed = log.matches("frames of the interface, past the kernel").count();
             assert_eq!(framed, 2, "a connection and a UDP socket: {log}");
         }
-        let what = described(&place).expect("it is owned");
+        let what = described(&places).expect("it is owned");
         assert_eq!(what["users"][0]["uid"], MEMBER, "{what}");
         assert_eq!(what["users"][0]["members"].as_u64().map(|members| members >= 2), Some(true));
 
@@ -190,7 +190,6 @@ fn unmodified_programs_of_other_users_are_carried_by_frames() {
             let [segments, datagrams] = exchange(&mut talker);
             assert!(segments >= 300 && datagrams >= 300, "{segments} {datagrams}");
         }
-        let _ = fs::remove_dir_all(place);
         let _ = fs::remove_dir_all(rings());
         [server_log, talker_log].iter().for_each(|log| _ = fs::remove_file(log));
     });
