@@ -334,7 +334,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
 
     /// What the segment carries is left to another implementation.
     fn leaves(&mut self, header: &Tcp) -> bool {
-        if self.config.leaves_urgent && header.flags.has(Flags::URG) {
+        if !self.keeps_urgent && header.flags.has(Flags::URG) {
             self.leave();
         }
         // Nothing will ever read what comes for a program that has closed.

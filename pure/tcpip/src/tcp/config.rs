@@ -46,9 +46,9 @@ pub struct Config {
     pub fin_wait_2: Duration,
     /// Most bytes a second.
     pub pacing: Option<u64>,
-    /// What the peer has marked as urgent is left, with all that it sends behind that, for another implementation, which is to
-    /// carry the connection on: see [`super::Connection::is_left`]. If not, it comes in line: RFC 6093.
-    pub leaves_urgent: bool,
+    /// Another implementation carries the connection on if this one cannot: see [`super::Connection::is_left`]. If not, what the
+    /// peer has marked as urgent comes in line: RFC 6093.
+    pub may_leave: bool,
 }
 
 /// How the network's load is guessed, and how it is answered.
@@ -108,7 +108,7 @@ impl Default for Config {
             time_wait: Duration::from_secs(60),
             fin_wait_2: Duration::from_secs(60),
             pacing: None,
-            leaves_urgent: false,
+            may_leave: false,
         }
     }
 }

@@ -37,6 +37,8 @@ pub struct Connection<B> {
     pub(super) reset_due: bool,
     /// It is left to another implementation.
     pub(super) is_left: bool,
+    /// What is urgent comes in line all the same.
+    pub(super) keeps_urgent: bool,
     /// The program has closed it.
     orphaned: bool,
 }
@@ -135,6 +137,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             stamped_at: now,
             reset_due: false,
             is_left: false,
+            keeps_urgent: false,
             orphaned: false,
         }
     }
@@ -212,22 +215,23 @@ impl<B: AsRef<[u8]>> Connection<B> {
             && self.sender.is_calm()
     }
 
-    /// Another implementation is to carry it on: the peer has marked something as urgent ([`Config::leaves_urgent`]), or it was
-    /// left by [`Connection::leave`]. Nothing that comes is taken or acknowledged any more; the peer sends that again to the
+    /// Another implementation is to carry it on: the peer has marked something as urgent, or it was left by
+    /// [`Connection::leave`]. Nothing that comes is taken or acknowledged any more; the peer sends that again to the
     /// other one.
     pub fn is_left(&self) -> bool {
         self.is_left
     }
 
-    /// Leaves it to another implementation.
+    /// Leaves it to another implementation, if there is one: [`Config::may_leave`].
     pub fn leave(&mut self) {
-        self.events.left |= !self.is_left;
-        self.is_left = true;
+        let is_new = self.config.may_leave && !self.is_left;
+        self.events.left |= is_new;
+        self.is_left |= is_new;
     }
 
     /// None carries it on: what comes is taken, and what is urgent comes in line.
     pub fn keep(&mut self) {
-        self.config.leaves_urgent = false;
+        self.keeps_urgent = true;
         self.is_left = false;
     }
 

@@ -109,7 +109,7 @@ fn a_connection_can_be_let_go_of_after_its_peer_has_ended() {
 #[test]
 fn what_is_urgent_is_left_to_another_implementation() {
     let now = Time::ZERO;
-    let leaves = Config { leaves_urgent: true, ..plain() };
+    let leaves = Config { may_leave: true, ..plain() };
     let bytes = |byte: u8, len| Piece::whole(vec![byte; len]);
     for closes in [false, true] {
         let mut end = established(&leaves);
@@ -147,8 +147,13 @@ fn what_is_urgent_is_left_to_another_implementation() {
         end.keep();
         assert_eq!(end.on_segment(&urgent, bytes(8, 5), now), None);
         assert_eq!((end.readable_bytes(), end.is_left()), (15, false));
+        end.leave();
+        assert!(end.is_left(), "for another reason");
     }
     let mut end = established(&plain());
     end.on_segment(&segment(1, 1, Flags::ACK | Flags::URG, 1000), bytes(7, 10), now);
     assert_eq!((end.readable_bytes(), end.is_left()), (10, false), "in line, as usual");
+    end.take_events();
+    end.leave();
+    assert_eq!((end.is_left(), end.take_events().left), (false, false), "there is no other one");
 }

@@ -201,8 +201,8 @@ fn take(
         send_bytes_max: SEND_BYTES,
         keep_alive: habits.keep_alive(fd),
         user_timeout: habits::user_timeout(fd).unwrap_or(usual.user_timeout),
-        // The kernel alone has that out of line, and the helper gives the connection back for it.
-        leaves_urgent: helper::start(process),
+        // The kernel alone has what is urgent out of line, and the helper gives the connection back for it.
+        may_leave: helper::start(process),
         ..usual
     };
     let handover = handover_of(&snapshot);
