@@ -64,6 +64,8 @@ struct Parts {
     keys: Guarded<Vec<Claim>>,
     /// How often addresses had changed when that was asked for.
     addresses_version: AtomicU64,
+    /// One thread at a time changes that: with facts that are older than another's it would undo what that one has done.
+    claiming: Guarded<()>,
     /// The places among the interfaces of those that some are for, a bit each, for looks without the lock.
     places: AtomicU64,
     domain: c_int,
@@ -205,7 +207,7 @@ fn refuse(socket: &Socket) -> bool {
 pub(crate) fn connected(socket: &Socket, fd: c_int) {
     if let Some(frames) = of(socket).filter(|frames| !frames.parts.queue.is_over()) {
         let errno = raw::errno();
-        if !frames.claim_anew(socket, fd) {
+        if !frames.parts.claiming.with(|()| frames.claim_anew(socket, fd)) {
             socket.set_reason(Reason::NoFrames);
         }
         raw::set_errno(errno);
@@ -328,6 +330,7 @@ impl Frames {
             queue,
             keys: Guarded::new(Vec::new()),
             addresses_version: AtomicU64::new(process().addresses_version()),
+            claiming: Guarded::new(()),
             places: AtomicU64::new(0),
             domain: raw::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET),
             ways: Guarded::new(Ways::default()),
@@ -388,15 +391,19 @@ impl Frames {
     #[inline]
     fn heed_addresses(&self, socket: &Socket, fd: c_int) {
         let (seen, now) = (&self.parts.addresses_version, process().addresses_version());
-        if seen.load(Ordering::Relaxed) != now
-            && seen.swap(now, Ordering::AcqRel) != now
-            && !self.parts.queue.is_over()
-        {
-            let errno = raw::errno();
-            let has_any = self.claim_anew(socket, fd);
-            socket.set_reason(if has_any { Reason::Frames } else { Reason::NoFrames });
-            raw::set_errno(errno);
+        if seen.load(Ordering::Relaxed) == now || self.parts.queue.is_over() {
+            return;
         }
+        let errno = raw::errno();
+        // While another thread does that, what has changed since is for a later call.
+        self.parts.claiming.try_with(|()| {
+            let now = process().addresses_version();
+            if seen.swap(now, Ordering::AcqRel) != now {
+                let has_any = self.claim_anew(socket, fd);
+                socket.set_reason(if has_any { Reason::Frames } else { Reason::NoFrames });
+            }
+        });
+        raw::set_errno(errno);
     }
 
     /// The keys of what the kernel would bring to the socket.
