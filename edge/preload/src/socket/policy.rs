@@ -15,8 +15,8 @@ use adverb_switchover::Route;
 
 use crate::base::lock::Guarded;
 use crate::base::{address, config, log, raw};
-use crate::socket::arena;
 use crate::socket::state::{Kind, Reason, Socket};
+use crate::socket::{arena, table};
 
 /// Sockets of the calling thread: as those of all threads, accelerated, or not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -192,7 +192,8 @@ pub(crate) fn explain(socket: &Socket, fd: c_int, event: &str) {
     let text = || {
         let name =
             |of_peer| address::name(fd, of_peer).map_or("-".to_owned(), |addr| addr.to_string());
-        format!("fd {fd} {event} {} <- {}: {}", name(false), name(true), socket.reason().text())
+        let (shown, why) = (table::shown(fd, socket), socket.reason().text());
+        format!("fd {shown} {event} {} <- {}: {why}", name(false), name(true))
     };
     if config::get().explain {
         config::get().log.print(Level::Info, &text());

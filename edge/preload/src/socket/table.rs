@@ -189,6 +189,12 @@ pub(crate) fn is_socket(fd: c_int, socket: &Socket) -> bool {
     is_entry(fd, ptr::from_ref(socket).addr() | SOCKET)
 }
 
+/// The number that the program knows a socket by, for messages: `fd` may be a copy of this library's own. Looks at all
+/// descriptors then.
+pub(crate) fn shown(fd: c_int, socket: &Socket) -> c_int {
+    if is_socket(fd, socket) { fd } else { find(|fd| is_socket(fd, socket)).unwrap_or(fd) }
+}
+
 /// After a wait: another thread may have closed the descriptor meanwhile, and its number may stand for
 /// something else, whose bytes are not for this call.
 #[inline]

@@ -121,12 +121,26 @@ pub(crate) fn leave_now(socket: &Socket, fd: c_int, may_wait: bool) -> Result<bo
     }
 }
 
-/// The same at once, whatever has not been read, of a connection that frames cannot carry on, unless they carry it no longer, or
-/// another thread is in the midst of something.
+/// The same at once, whatever has not been read, of a connection that frames cannot carry on. Nothing happens if it ends or has
+/// ended, or another thread is in the midst of something. `copy` is none of the program's descriptors.
 #[cold]
-pub(crate) fn leave_at_once(socket: &Socket, fd: c_int) {
-    if streams::is_framed(socket) {
-        leave_now_as(socket, fd, Reason::Feature);
+pub(crate) fn leave_at_once(socket: &Socket, copy: c_int) {
+    let Ok(_held) = Waits::of_call(socket).hold(socket) else { return };
+    let Some(segment) = socket.segment() else { return };
+    if streams::give_back_open(socket, copy) {
+        go_on_by_kernel(socket, segment, copy, Reason::Feature);
+        policy::explain(socket, copy, "stream");
+    }
+}
+
+/// Frames have given the connection back, with both locks held.
+fn go_on_by_kernel(socket: &Socket, segment: &Segment, fd: c_int, reason: Reason) {
+    if !socket.is_reset() {
+        socket.set_reason(reason);
+    }
+    push_held(socket, segment, fd);
+    if socket.reason() == Reason::Left {
+        socket.set_reason(reason);
     }
 }
 
@@ -206,10 +220,7 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason, waits: &mut Waits) -> De
         GivenBack::Ended(behind) => behind,
         GivenBack::Stays => return Departure::Stays,
         GivenBack::Back => {
-            if !socket.is_reset() {
-                socket.set_reason(reason);
-            }
-            push_held(socket, segment, fd);
+            go_on_by_kernel(socket, segment, fd, reason);
             return Departure::OtherFirst;
         }
     };
@@ -430,7 +441,9 @@ fn finish(socket: &Socket, fd: c_int) {
     let nodelay = c_int::from(socket.flags.nodelay.load(Ordering::Relaxed));
     let _ = raw::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay);
     note_left(socket);
-    log::print(adverb_sockconf::Level::Debug, || format!("fd {fd} goes back to the kernel"));
+    log::print(adverb_sockconf::Level::Debug, || {
+        format!("fd {} goes back to the kernel", table::shown(fd, socket))
+    });
 }
 
 /// All that the program has sent is with the kernel: the end follows that, if it has said so.
@@ -568,7 +581,9 @@ pub(crate) fn poison(socket: &Socket, fd: c_int) {
         bell::wake(segment.incoming(socket.end()).direction.wake_at_end());
     }
     offer::withdraw(socket);
-    log::print(adverb_sockconf::Level::Warning, || format!("fd {fd}: {}", Reason::Broken.text()));
+    log::print(adverb_sockconf::Level::Warning, || {
+        format!("fd {}: {}", table::shown(fd, socket), Reason::Broken.text())
+    });
 }
 
 /// These ends have to leave as well. Each can, once all that it has sent is with the kernel, if all that was sent to it

@@ -44,8 +44,7 @@ pub(crate) fn apply_events(socket: &Socket, fd: c_int, events: i16) {
     if !socket.flags.is_read_shut.load(Ordering::Relaxed) {
         grave |= libc::POLLRDHUP;
     }
-    let is_grave = |events: i16| events & grave != 0;
-    if is_grave(events) && streams::is_kernels_word(socket, || is_grave(asked(fd))) {
+    if events & grave != 0 && streams::is_kernels_word(socket, grave, || asked(fd)) {
         socket.flags.is_peer_gone.store(true, Ordering::Release);
     }
 }

@@ -41,6 +41,7 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
         std::thread::spawn(move || match mode.split_once(' ') {
             Some(("pour", bytes)) => pour(stream, bytes.parse().expect("a number")),
             _ if mode == "fork" => fork(stream),
+            _ if mode == "bequeath" => bequeath(stream),
             Some(("slice", bytes)) => slice(stream, bytes.parse().expect("a number")),
             Some(("rate", bytes)) => {
                 pace(&stream);
@@ -735,6 +736,21 @@ fn fork(mut stream: TcpStream) {
             Ok(_) | Err(_) => return,
         }
     }
+}
+
+/// After a line, a child starts another program that has the connection. Says what becomes of it here.
+fn bequeath(mut stream: TcpStream) {
+    begin(&mut stream);
+    std::io::stdin().read_line(&mut String::new()).expect("a line");
+    // SAFETY: no pointer; the child ends once that program has.
+    if unsafe { libc::fork() } == 0 {
+        let copy = OwnedFd::from(stream.try_clone().expect("a copy"));
+        let status = Command::new("true").stdin(copy).env_remove("LD_PRELOAD").status();
+        assert!(status.expect("a program").success());
+        // SAFETY: no pointer.
+        unsafe { libc::_exit(0) };
+    }
+    println!("said {:?}", stream.read(&mut [0]).map_err(|error| error.kind()));
 }
 
 /// Says what becomes of a connection that brings nothing.
@@ -1951,6 +1967,24 @@ fn a_connection_that_cannot_go_to_another_program_is_reset() {
             assert_eq!(client.ask("drink"), "said 0 Err(ConnectionReset)", "{how}");
             owner.signal("CONT");
         }
+    });
+}
+
+/// Goal: the same, of one that the child of a program passes on: the program, which sleeps on it, learns of that.
+#[test]
+fn a_connection_that_a_child_cannot_pass_on_is_reset() {
+    with_namespaces("streams::a_connection_that_a_child_cannot_pass_on_is_reset", || {
+        let pair = Pair::new();
+        let owner = pair.owner();
+        let mut server = pair.framed("serve bequeath", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+        assert!(server.has_frames(), "{}", server.explained());
+        owner.signal("STOP");
+        server.tell("go");
+        assert_eq!(server.await_line("said "), "said Err(ConnectionAborted)");
+        assert_eq!(client.ask("drink"), "said 0 Err(ConnectionReset)");
+        owner.signal("CONT");
     });
 }
 

@@ -210,6 +210,14 @@ const MODES: [(&str, &str); 8] = [
     ("inline", "said before!after true"),
 ];
 
+/// Numbers from here on are those of the library's own descriptors.
+const OWN_MIN: u32 = 1000;
+
+/// The descriptor that a line of the library is about.
+fn number_of(line: &str) -> Option<u32> {
+    line.split_once("fd ")?.1.split_once(' ')?.0.parse().ok()
+}
+
 /// Goal: what the peer has marked as urgent comes out of line, or in line, with its mark, its event and its signal, as by the
 /// kernel, to a program that waits however it does; nothing is lost, no end is told of that there is not, and the connection goes on,
 /// by the kernel.
@@ -242,6 +250,10 @@ fn what_is_urgent_is_heard_as_by_the_kernel() {
             let before = by_kernel();
             assert_eq!(peer.ask("exchange 50 64 0"), "said 50", "{mode}");
             assert!(by_kernel() - before >= 50, "{mode}: it is the kernel's");
+            let explained = program.explained();
+            let numbers: Vec<_> = explained.lines().filter_map(number_of).collect();
+            let is_told = explained.contains("a feature that only the kernel has");
+            assert!(is_told && numbers.iter().all(|fd| *fd < OWN_MIN), "{mode}: {explained}");
         }
     });
 }

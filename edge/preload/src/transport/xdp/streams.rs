@@ -176,10 +176,18 @@ pub(crate) fn is_carried(socket: &Socket) -> bool {
     is_framed(socket) || is_parents()
 }
 
-/// Whether what the kernel has said of a peer that is gone counts. Of a connection that frames carry it knows nothing, and
-/// while one goes back, its socket is without a connection for a moment: it is asked again, by `is_so`, where that is over.
-pub(crate) fn is_kernels_word(socket: &Socket, is_so: impl FnOnce() -> bool) -> bool {
-    !is_framed(socket) && (!has_ended(socket) || is_so())
+/// Whether what the kernel has said of a peer that is gone counts. Of a connection that frames carry it knows nothing, unless a
+/// child of this process has disconnected the socket; and while one goes back, its socket is without a connection for a
+/// moment: the kernel is asked again for `grave` events where that is over.
+pub(crate) fn is_kernels_word(socket: &Socket, grave: i16, ask: impl Fn() -> i16) -> bool {
+    if is_framed(socket) {
+        // It goes back, or ends, under this lock.
+        return PROCESS.get().carriers.with(|_| {
+            let grave = if is_framed(socket) { libc::POLLHUP } else { grave };
+            ask() & grave != 0
+        });
+    }
+    !has_ended(socket) || ask() & grave != 0
 }
 
 /// Whether frames have ever carried one.
@@ -480,6 +488,13 @@ pub(crate) fn give_back(socket: &Socket, fd: c_int) -> GivenBack {
     });
     raw::set_errno(errno);
     given.unwrap_or(GivenBack::Stays)
+}
+
+/// The same of one that neither has ended nor was reset. Says whether it is back.
+pub(crate) fn give_back_open(socket: &Socket, fd: c_int) -> bool {
+    let Some(framed) = of(socket) else { return false };
+    let given = with(framed, |carrier| adoption::give_back(carrier, framed.id, socket, fd));
+    given == Some(true)
 }
 
 /// Whether the peer of a connection that frames carry has ended its stream, however much of it the program has to read yet.

@@ -34,6 +34,7 @@ use super::habits::{self, Habits};
 use super::{Framed, Process, Shared, helper};
 use crate::base::{address, config, log, raw};
 use crate::socket::state::{Reason, Socket};
+use crate::socket::table;
 use crate::transport::{fallback, offer};
 
 /// Carries a connection of the kernel's from now on.
@@ -324,7 +325,9 @@ pub(super) fn give_back(
             raw::shut(fd, libc::SHUT_RD);
         }
     } else {
-        log::print(Level::Warning, || format!("fd {fd}: the kernel does not take it back: reset"));
+        log::print(Level::Warning, || {
+            format!("fd {}: the kernel does not take it back: reset", table::shown(fd, socket))
+        });
         abort(carrier, id);
         let _ = carrier.membership.release(one.key);
         break_off(socket, fd);

@@ -6,7 +6,7 @@
 //!
 //! Copies of descriptors are this library's own, from the moment at which they are made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,6 +15,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use adverb_netstack::Netstack;
 use adverb_switchover::{Connection, End, Waiters, Wake};
+use adverb_sys::fork::KeptFd;
 use adverb_sys::repair;
 use adverb_tcpip::Time;
 use adverb_tcpip::stack::{ConnectionId, Event};
@@ -41,8 +42,9 @@ pub(super) struct Carrier {
     pub(super) carried: BTreeMap<ConnectionId, Carried>,
     /// Those that their programs have closed.
     closing: Closing<ConnectionId>,
-    /// Those that are to go back to the kernel: their peers have sent what is urgent, or their way is by another interface.
-    leaving: BTreeMap<ConnectionId, Attempts>,
+    /// Those that are to go back to the kernel, and when: their peers have sent what is urgent, or their way is by another
+    /// interface. Some of them are gone.
+    leaving: BTreeSet<(u64, ConnectionId)>,
     /// When to look whether the owner has ended.
     look_at_ns: u64,
     /// When a stream's frames were last handed to the kernel.
@@ -70,6 +72,8 @@ pub(super) struct Carried {
     has_told_fin: bool,
     /// What has come is not to be read any more.
     is_read_out: bool,
+    /// How often it has been told to go back to the kernel; `None` if it is not to.
+    attempts: Option<u32>,
     pub(super) habits: Habits,
 }
 
@@ -95,6 +99,31 @@ impl Twin {
     }
 }
 
+/// A copy of one of those, for a moment. A child that is forked in it does not have it: its parent's connection may have gone
+/// back to the kernel by then, and would not end.
+#[derive(Debug)]
+pub(super) struct ShortCopy(KeptFd);
+
+impl ShortCopy {
+    fn of(twin: &Twin) -> Option<Self> {
+        let copy = raw::copy_above(twin.number(), FD_MIN).ok()?;
+        // SAFETY: it has just been made, and nothing else has it.
+        let copy = KeptFd::new(unsafe { OwnedFd::from_raw_fd(copy) }).ok()?;
+        super::super::uplink::process().note_own(copy.as_raw_fd());
+        Some(Self(copy))
+    }
+
+    pub(super) fn number(&self) -> c_int {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Drop for ShortCopy {
+    fn drop(&mut self) {
+        super::super::uplink::process().forget_own(self.number());
+    }
+}
+
 impl AsFd for Twin {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -105,13 +134,6 @@ impl Drop for Twin {
     fn drop(&mut self) {
         super::super::uplink::process().forget_own(self.0.as_raw_fd());
     }
-}
-
-/// How often a connection has been told to go back to the kernel, and when it is told again.
-#[derive(Clone, Copy, Debug, Default)]
-struct Attempts {
-    count: u32,
-    next_ns: u64,
 }
 
 /// Its time, as the stack has it.
@@ -129,7 +151,7 @@ impl Carrier {
             net,
             carried,
             closing,
-            leaving: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             look_at_ns: 0,
             flushed_ns: 0,
             deferred: None,
@@ -163,7 +185,7 @@ impl Carrier {
     pub(super) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         let deferred = self.deferred.map(|_| now_ns + FLUSH_NS);
         let due = self.net.next_deadline(time(now_ns)).map(Time::nanos);
-        let leaving = self.leaving.values().map(|attempts| attempts.next_ns).min();
+        let leaving = self.leaving.first().map(|(at, _)| *at);
         let deadlines = [deferred, due, leaving];
         deadlines.into_iter().flatten().min()
     }
@@ -300,8 +322,9 @@ impl Carrier {
             (is_at_end, is_done, connection.is_left())
         });
         let Some((is_at_end, is_done, is_left)) = served else { return };
-        if is_left {
-            self.leaving.entry(id).or_default();
+        if is_left && one.attempts.is_none() {
+            one.attempts = Some(0);
+            self.leaving.insert((0, id));
         }
         if is_at_end {
             one.tell_fin();
@@ -397,26 +420,24 @@ impl Carrier {
         });
     }
 
-    /// Connections that are to go back to the kernel now, with copies of their descriptors. Those that cannot are carried on, and
-    /// what is urgent comes in line.
-    pub(super) fn take_leaving(&mut self, now_ns: u64) -> Vec<(SocketRef, Twin)> {
+    /// One of the connections that are to go back to the kernel now, with a copy of its descriptor. Those that cannot are carried
+    /// on, and what is urgent comes in line.
+    pub(super) fn take_leaving(&mut self, now_ns: u64) -> Option<(SocketRef, ShortCopy)> {
         let Self { leaving, carried, net, membership, .. } = self;
-        leaving.retain(|id, _| carried.contains_key(id));
-        let (mut taken, mut left) = (Vec::new(), Vec::new());
-        for (id, attempts) in leaving.iter_mut().filter(|(_, one)| one.next_ns <= now_ns) {
-            attempts.count += 1;
-            attempts.next_ns = now_ns + LEAVE_AGAIN_NS;
-            let may_go = attempts.count <= LEAVE_ATTEMPTS_MAX && !membership.is_stuck();
-            match carried.get(id).filter(|_| may_go).and_then(Carried::copy) {
-                Some(copy) => taken.push(copy),
-                None => left.push(*id),
+        while let Some((at, id)) = leaving.first().copied().filter(|(at, _)| *at <= now_ns) {
+            leaving.remove(&(at, id));
+            let Some(one) = carried.get_mut(&id) else { continue };
+            let attempts = one.attempts.unwrap_or(0) + 1;
+            let may_go = attempts <= LEAVE_ATTEMPTS_MAX && !membership.is_stuck();
+            let copy = if may_go { one.copy() } else { None };
+            one.attempts = copy.is_some().then_some(attempts);
+            if copy.is_some() {
+                leaving.insert((now_ns + LEAVE_AGAIN_NS, id));
+                return copy;
             }
-        }
-        for id in left {
-            leaving.remove(&id);
             net.tcp().with(id, tcp::Connection::keep);
         }
-        taken
+        None
     }
 
     /// Whether silent peers of a connection are asked.
@@ -569,14 +590,15 @@ impl Carried {
             rest: Vec::new(),
             has_told_fin: false,
             is_read_out: false,
+            attempts: None,
             habits,
         }
     }
 
     /// Its program's socket, which stays what it is meanwhile, and another copy of the descriptor.
-    fn copy(&self) -> Option<(SocketRef, Twin)> {
+    fn copy(&self) -> Option<(SocketRef, ShortCopy)> {
         let socket = self.socket.and_then(SocketRef::of)?;
-        Some((socket, Twin::copy_of(self.twin.number())?))
+        Some((socket, ShortCopy::of(&self.twin)?))
     }
 
     pub(super) fn connection(&self) -> Connection<'_> {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use adverb_sockconf::Level;
 use adverb_sys::affinity;
 
+use super::carrier::Carrier;
 use super::{Process, step_all};
 use crate::base::raw::Errno;
 use crate::base::{config, log, ppoll, raw};
@@ -158,12 +159,17 @@ fn help(process: &'static Process) {
 }
 
 /// Gives connections back to the kernel that frames cannot carry on, whatever the program does: it may be told by a signal that
-/// something urgent has come.
+/// something urgent has come. Each has a copy of its descriptor for so long only, and the others are served after a while.
 fn let_leave(process: &Process, now_ns: u64) {
-    let leaving: Vec<_> = process.carriers.with(|carriers| {
-        carriers.iter_mut().flat_map(|carrier| carrier.take_leaving(now_ns)).collect()
-    });
-    leaving.iter().for_each(|(socket, twin)| fallback::leave_at_once(socket, twin.number()));
+    let next = |carriers: &mut Vec<Carrier>| {
+        carriers.iter_mut().find_map(|carrier| carrier.take_leaving(now_ns))
+    };
+    while let Some((socket, copy)) = process.carriers.with(next) {
+        fallback::leave_at_once(&socket, copy.number());
+        if raw::now_ns() >= now_ns.saturating_add(LEAVES_NS) {
+            break;
+        }
+    }
 }
 
 /// Whether it waits for frames, until a deadline that it knows.
@@ -200,4 +206,6 @@ const ACTIVE_NS: u64 = 2_000_000;
 const NAP_NS: i64 = 2_000_000;
 /// Steps in a row, before others may have the lock.
 const STEPS: u32 = 16;
+/// How long connections go back to the kernel before others are served, but for the last of them.
+const LEAVES_NS: u64 = 2_000_000;
 const STACK_BYTES: usize = 256 << 10;
