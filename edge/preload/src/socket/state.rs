@@ -86,7 +86,7 @@ impl Reason {
         (Self::PeerSilent, "the peer does not offer shared memory"),
         (Self::Rings, "shared memory with the peer"),
         (Self::NoRoom, "shared memory could not be set up"),
-        (Self::Feature, "the program uses a feature that only the kernel has"),
+        (Self::Feature, "it needs a feature that only the kernel has"),
         (Self::Spin, "the kernel's socket, with spinning waits"),
         (Self::HandedOver, "came from or went to a program that may not be accelerated"),
         (Self::Offered, "shared memory is offered, the peer has not taken it"),

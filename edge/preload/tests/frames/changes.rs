@@ -40,6 +40,14 @@ fn packets(pair: &Pair, device: &str, what: &str) -> u64 {
     line.split_whitespace().nth(1).expect("a column").parse().expect("a number")
 }
 
+/// Programs with frames that have a connection and a UDP socket to those behind the router, which come last.
+fn behind(pair: &Pair) -> (Running, Running, [Running; 2]) {
+    let far = ["serve block", "echo block"]
+        .map(|role| Running::start(&mut pair.role(true, role, at(BEHIND))));
+    let talker = pair.framed("talk", at(BEHIND), None);
+    (talker, pair.framed("client", at(BEHIND), Some("latency")), far)
+}
+
 /// Goal: a connection and a UDP socket go on by frames by another router once the route to their peer is by that one.
 #[test]
 fn a_route_by_another_router_is_followed() {
@@ -52,10 +60,7 @@ fn a_route_by_another_router_is_followed() {
         settle(&pair, &["far", "other"]);
         ip(&pair, false, "route add 10.97.0.0/24 via 10.95.0.2");
         let _owner = pair.owner();
-        let _server = Running::start(&mut pair.role(true, "serve block", at(BEHIND)));
-        let _echo = Running::start(&mut pair.role(true, "echo block", at(BEHIND)));
-        let mut talker = pair.framed("talk", at(BEHIND), None);
-        let mut client = pair.framed("client", at(BEHIND), Some("latency"));
+        let (mut talker, mut client, _far) = behind(&pair);
         let mut exchange = || {
             let before = streams::by_kernel();
             assert_eq!(talker.ask("exchange 50 64 0"), "said 50");
@@ -91,10 +96,7 @@ fn a_route_by_another_interface_is_followed() {
         settle(&pair, &["far", "far2"]);
         ip(&pair, false, "route add 10.97.0.0/24 via 10.95.0.2");
         let _owner = pair.owner();
-        let _server = Running::start(&mut pair.role(true, "serve block", at(BEHIND)));
-        let _echo = Running::start(&mut pair.role(true, "echo block", at(BEHIND)));
-        let mut talker = pair.framed("talk", at(BEHIND), None);
-        let mut client = pair.framed("client", at(BEHIND), Some("latency"));
+        let (mut talker, mut client, _far) = behind(&pair);
         assert_eq!(talker.ask("exchange 50 64 0"), "said 50");
         assert_eq!(client.ask("exchange 50 64 0"), "said 50");
         assert!(talker.has_frames() && client.has_frames());
