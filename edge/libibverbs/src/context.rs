@@ -144,7 +144,8 @@ export! {
         }
         let whole: *mut Whole = verbs_of(context).cast();
         // SAFETY: made by `open` (rule 2), and the program does not use it any more.
-        drop(unsafe { Box::from_raw(whole) });
+        let Whole { inner: Inner { port, .. }, .. } = *unsafe { Box::from_raw(whole) };
+        port.close();
         Ok(())
     }
 }

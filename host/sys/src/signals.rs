@@ -13,6 +13,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -87,12 +88,23 @@ impl Drop for Held {
 /// Starts a thread that takes no signals of its process: programs hold back in their own threads what they want to take by
 /// `sigwait` or a descriptor, and know of no others.
 ///
+/// The thread runs when this returns. Until then it gets its memory from the C library, which maps pages for it; libraries
+/// such as UCX and Open MPI write their own hooks over the code of `mmap(2)` right after they have opened a device, and a
+/// thread that is in that code would fault.
+///
 /// # Errors
 ///
 /// Those of `pthread_create(3)`.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let _held = Held::new(); // What is held back is inherited.
-    thread::Builder::new().name(name.to_owned()).spawn(run)
+    let (begun, begins) = mpsc::channel::<()>();
+    let run = move || {
+        drop(begun);
+        run();
+    };
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
+    let _ = begins.recv(); // Nothing is sent.
+    Ok(thread)
 }
 
 /// Waits for the first `used` of `list`, with the signals of `mask` held back.

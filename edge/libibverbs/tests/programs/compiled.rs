@@ -213,6 +213,19 @@ fn what_is_written_is_flushed_and_placed_at_once() {
     }
 }
 
+/// Goal: libraries that write hooks over the code of `madvise(2)` right after they have closed a device, as Open MPI does,
+/// meet no thread of the device in it.
+#[test]
+fn a_closed_device_leaves_no_threads_behind() {
+    let Some(program) = Compiled::new("closes", &["-libverbs"]) else {
+        return;
+    };
+    for path in PATHS {
+        let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+        support::alone(program.path(), &[], &set);
+    }
+}
+
 /// Goal: handles of one XRC target are of the same queue pair, which lives as long as one of them.
 #[test]
 fn a_target_that_is_opened_again_lives_as_long_as_one_of_its_handles() {

@@ -30,6 +30,7 @@ use crate::objects::qp::{QpConfig, QpInner};
 use crate::objects::srq::{Srq, SrqConfig, Tie};
 use crate::objects::xrc::{OpenXrcd, Xrcd};
 use crate::progress::Port;
+use crate::progress::helper::Helper;
 use crate::progress::monitor::Monitor;
 use crate::registry::counters::PortCounters;
 use crate::sync::Mutex;
@@ -95,6 +96,14 @@ impl Port {
         open.retain(|known| known.port.strong_count() > 0);
         open.push(Opened { name: name.to_owned(), path, port: Arc::downgrade(&port) });
         Ok(port)
+    }
+
+    /// Gives this handle up. If it was the last one, the threads of the device have ended when the call returns; without
+    /// this call, one of them may be at work and end the device a little later.
+    pub fn close(self: Arc<Self>) {
+        if !self.links.registry.is_inherited() {
+            drop(Helper::give_up(self));
+        }
     }
 
     /// The device, as it was when it was opened.

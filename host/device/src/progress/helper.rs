@@ -32,9 +32,10 @@ use adverb_sys::epoll::{Epoll, Events, Interest};
 use adverb_sys::fork::KeptFd;
 use adverb_sys::scheduler::{self, Load};
 use std::io;
+use std::ops::Deref;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -88,6 +89,24 @@ struct Shared {
     /// The process ends: what peers wait for is to be sent; and it was.
     finishing: AtomicBool,
     finished: AtomicBool,
+    /// The thread holds it while it has the port.
+    visit: Mutex<()>,
+    /// Calls that wait until the thread does not have the port.
+    closing: AtomicU32,
+}
+
+/// The port, and the thread's mark that it has it.
+struct Visit<'a> {
+    port: Arc<Port>,
+    _held: MutexGuard<'a, ()>, // Dropped second.
+}
+
+impl Deref for Visit<'_> {
+    type Target = Port;
+
+    fn deref(&self) -> &Port {
+        &self.port
+    }
 }
 
 /// The thread, seen from the port.
@@ -110,6 +129,8 @@ impl Helper {
             stop: AtomicBool::new(false),
             finishing: AtomicBool::new(false),
             finished: AtomicBool::new(false),
+            visit: Mutex::default(),
+            closing: AtomicU32::new(0),
         };
         Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
     }
@@ -150,6 +171,18 @@ impl Helper {
     pub(super) fn finish(&self) {
         self.shared.finishing.store(true, Ordering::Release);
         let _ = self.shared.standby.wake().signal();
+    }
+
+    /// Gives a handle of the port up; the port itself, if that was the last one. The thread does not have the port
+    /// meanwhile, so it is not the thread that is left with the port.
+    pub(crate) fn give_up(port: Arc<Port>) -> Option<Port> {
+        let shared = Arc::clone(&port.helper.shared);
+        shared.closing.fetch_add(1, Ordering::SeqCst);
+        let visit = shared.visit.lock();
+        let last = Arc::into_inner(port);
+        drop(visit);
+        shared.closing.fetch_sub(1, Ordering::SeqCst);
+        last
     }
 
     /// The thread has sent it.
@@ -263,17 +296,21 @@ impl Shared {
     }
 
     /// The port, while it is open.
-    fn going_on(&self, port: &Weak<Port>) -> Option<Arc<Port>> {
+    fn going_on(&self, port: &Weak<Port>) -> Option<Visit<'_>> {
+        while self.closing.load(Ordering::SeqCst) > 0 {
+            thread::yield_now(); // The lock alone would not let the other thread in.
+        }
+        let _held = self.visit.lock();
         let port = port.upgrade().filter(|_| !self.stop.load(Ordering::Acquire))?;
         if self.finishing.load(Ordering::Acquire) && !self.finished.load(Ordering::Relaxed) {
             port.finish();
             self.finished.store(true, Ordering::Release);
         }
-        Some(port)
+        Some(Visit { port, _held })
     }
 
     /// Sleeps until a packet, a deadline, or a call.
-    fn sleep(&self, port: Arc<Port>, duty: &mut Duty) {
+    fn sleep(&self, port: Visit<'_>, duty: &mut Duty) {
         // A program that drives now and then need not wake us for each of its deadlines: we look again in a tick.
         let drives = port.drives();
         let alone = duty.slept_at == drives || self.standby.is_engaged();
