@@ -22,8 +22,7 @@ pub(crate) fn test(root: &Path) -> Result<(), Failure> {
         return Ok(());
     };
     place.run("cargo", &["fmt", "--check"])?;
-    place.run("cargo", &["clippy", "--quiet", "--", "-D", "warnings"])?;
-    place.run("maturin", &["develop", "--quiet"])?;
+    place.run_with(&LINTED, "maturin", &["develop", "--quiet"])?;
     place.run("python", &["-m", "pytest", "--quiet"])
 }
 
@@ -113,15 +112,31 @@ impl Place {
 
     /// Runs a program of the environment, or of the system, in the package's directory.
     fn run(&self, program: &str, words: &[&str]) -> Result<(), Failure> {
-        let line = format!("{program} {}", words.join(" "));
-        eprintln!("$ {line}");
+        self.run_with(&[], program, words)
+    }
+
+    /// The same with variables set.
+    fn run_with(
+        &self,
+        variables: &[(&str, &str)],
+        program: &str,
+        words: &[&str],
+    ) -> Result<(), Failure> {
+        let set: String =
+            variables.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+        eprintln!("$ {set}{program} {}", words.join(" "));
         let own = self.environment.join("bin").join(program);
         let mut command = Command::new(if own.exists() { own } else { PathBuf::from(program) });
         command.args(words).current_dir(&self.package);
         command.env("VIRTUAL_ENV", &self.environment).env("CARGO_TARGET_DIR", &self.target);
+        command.envs(variables.iter().copied());
         watch(command)
     }
 }
+
+/// The compiler with clippy's lints compiles the package: `cargo clippy` has all that it is made of checked once more.
+const LINTED: [(&str, &str); 2] =
+    [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"), ("CLIPPY_ARGS", "-Dwarnings")];
 
 const CHAPTER: &str = "docs/book/src/python.md";
 const REQUIREMENTS: &str = "requirements.txt";
