@@ -82,6 +82,9 @@ pub(crate) struct Config {
     pub(crate) helper_cpuset: Option<String>,
     /// How many sockets are shown; `None`: all.
     pub(crate) stats_fds: Option<i64>,
+    /// How often a connection that frames cannot carry on is told to go back to the kernel, while a thread of its program is in
+    /// the midst of something.
+    pub(crate) leave_attempts_max: u32,
 }
 
 /// How large the rings of a segment are; both are powers of two.
@@ -277,6 +280,8 @@ impl Config {
             helper_cpuset: Some(text("VMA_INTERNAL_THREAD_CPUSET").to_owned())
                 .filter(|path| !path.is_empty()),
             stats_fds: (!is_default("VMA_STATS_FD_NUM")).then(|| number("VMA_STATS_FD_NUM")),
+            leave_attempts_max: std::env::var("ADVERB_TEST_LEAVE_ATTEMPTS")
+                .map_or(LEAVE_ATTEMPTS_MAX, |text| text.parse().unwrap_or(LEAVE_ATTEMPTS_MAX)),
         }
     }
 
@@ -319,6 +324,9 @@ const HEADERS_BYTES: i64 = 40;
 /// What the kernel allows for.
 const SEGMENT_MIN: i64 = 88;
 const SEGMENT_MAX: i64 = 32_767;
+
+/// Unless a test says otherwise.
+const LEAVE_ATTEMPTS_MAX: u32 = 200;
 
 /// Looks at a mailbox for each look at the kernel, unless another number is set.
 const MAILBOX_LOOKS: u32 = 64;

@@ -986,6 +986,7 @@ pub(crate) fn talk(at: SocketAddr, accepts: bool) {
                 println!("said urged");
             }
             "unacknowledged" => println!("said {}", unacknowledged(stream)),
+            "resent" => println!("said {}", resent(stream)),
             "sip" => println!("said {}", sip(stream, number(1))),
             "inline" => {
                 set(stream, libc::SOL_SOCKET, libc::SO_OOBINLINE, 1);
@@ -1049,6 +1050,18 @@ pub(crate) fn waiting(stream: &TcpStream) -> c_int {
     let asked = unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut count) };
     assert_eq!(asked, 0);
     count
+}
+
+/// How often the kernel has sent something again.
+fn resent(stream: &TcpStream) -> u32 {
+    // SAFETY: all zeros is a legal value of this structure of integers.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = libc::socklen_t::try_from(size_of_val(&info)).expect("a length");
+    let (fd, level) = (stream.as_raw_fd(), libc::IPPROTO_TCP);
+    let (info_at, len_at) = ((&raw mut info).cast(), &raw mut len);
+    // SAFETY: a structure, which is ours, and its length.
+    assert_eq!(unsafe { libc::getsockopt(fd, level, libc::TCP_INFO, info_at, len_at) }, 0);
+    info.tcpi_total_retrans
 }
 
 fn unacknowledged(stream: &TcpStream) -> c_int {

@@ -7,11 +7,11 @@
 use std::ffi::c_int;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::streams::{Epoll, begin, by_kernel, connect, talker};
+use super::streams::{Epoll, begin, by_kernel, connect, pattern, talker};
 use super::{FAR, FAR_6, NEAR, NEAR_6, Pair, Running, at, soon, with_namespaces};
 
 /// Sends something urgent in the midst of other bytes.
@@ -48,6 +48,9 @@ pub(crate) fn hear(at: SocketAddr, how: &str) {
     };
     if begins != "late" {
         begin(&mut stream);
+        if mode == "stuck" {
+            return stuck(stream);
+        }
         println!("said begun");
     }
     let heard = match mode {
@@ -198,6 +201,86 @@ fn in_line(stream: &mut TcpStream) -> String {
     format!("{} {is_at_mark}", rest(stream, heard))
 }
 
+/// Hears what comes while another thread is in the midst of a send. That reads a page that there is from the next line on.
+fn stuck(mut stream: TcpStream) {
+    let page = Withheld::new();
+    let mut sending = stream.try_clone().expect("a copy");
+    let bytes = page.bytes();
+    let sender = std::thread::spawn(move || sending.write_all(bytes).expect("it is sent"));
+    page.await_reader();
+    let provider = std::thread::spawn(move || {
+        std::io::stdin().read_line(&mut String::new()).expect("a line");
+        page.provide();
+    });
+    println!("said begun");
+    println!("said {}", blocking(&mut stream));
+    provider.join().expect("it is there");
+    sender.join().expect("it is sent");
+}
+
+/// A page that is not there yet: what reads it waits. See userfaultfd(2).
+struct Withheld {
+    faults: OwnedFd,
+    at: usize,
+}
+
+impl Withheld {
+    fn new() -> Self {
+        // SAFETY: no pointer.
+        let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE) };
+        let faults = c_int::try_from(faults).expect("a descriptor");
+        assert!(faults >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: it has just been made, and nothing else has it.
+        let faults = unsafe { OwnedFd::from_raw_fd(faults) };
+        let (access, kind) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, kind, -1, 0) };
+        assert_ne!(page, libc::MAP_FAILED);
+        let withheld = Self { faults, at: page.expose_provenance() };
+        withheld.tell(UFFDIO_API, &mut [0xaa, 0, 0]);
+        withheld.tell(UFFDIO_REGISTER, &mut [withheld.at(), PAGE_WORD, 1, 0]);
+        withheld
+    }
+
+    fn tell<const N: usize>(&self, what: libc::Ioctl, words: &mut [u64; N]) {
+        // SAFETY: the structure of this request has so many words.
+        let told = unsafe { libc::ioctl(self.faults.as_raw_fd(), what, words.as_mut_ptr()) };
+        assert_eq!(told, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    fn at(&self) -> u64 {
+        u64::try_from(self.at).expect("an address")
+    }
+
+    fn bytes(&self) -> &'static [u8] {
+        // SAFETY: the page is mapped until the process ends, and is not written to once it can be read.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.at), PAGE) }
+    }
+
+    /// Waits until a thread waits for the page.
+    fn await_reader(&self) {
+        let mut message = [0_u8; 32];
+        let into = message.as_mut_ptr().cast();
+        // SAFETY: room for so many bytes.
+        let got = unsafe { libc::read(self.faults.as_raw_fd(), into, message.len()) };
+        assert_eq!(got, 32);
+    }
+
+    fn provide(&self) {
+        let bytes = pattern(PAGE);
+        let from = u64::try_from(bytes.as_ptr().expose_provenance()).expect("an address");
+        self.tell(UFFDIO_COPY, &mut [self.at(), from, PAGE_WORD, 0, 0]);
+    }
+}
+
+const PAGE: usize = 4096;
+const PAGE_WORD: u64 = 4096;
+/// Flags and requests of userfaultfd(2) and ioctl_userfaultfd(2).
+const USER_MODE: c_int = 1;
+const UFFDIO_API: libc::Ioctl = 0xc018_aa3f;
+const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00;
+const UFFDIO_COPY: libc::Ioctl = 0xc028_aa03;
+
 /// What a program hears in each mode.
 const MODES: [(&str, &str); 8] = [
     ("block", "said beforeafter"),
@@ -296,4 +379,42 @@ fn what_is_urgent_comes_in_line_while_the_owner_is_stopped() {
         assert_eq!(peer.ask("exchange 50 64 0"), "said 50");
         owner.signal("CONT");
     });
+}
+
+/// Goal: a connection of which another thread of the program is in the midst of something goes back to the kernel as soon as that
+/// is over; if it is not over for long, what is urgent comes in line. Nothing is lost.
+#[test]
+fn what_is_urgent_waits_for_a_thread_that_sends_but_not_for_ever() {
+    with_namespaces(
+        "urgent::what_is_urgent_waits_for_a_thread_that_sends_but_not_for_ever",
+        || {
+            let pair = Pair::new();
+            let _owner = pair.owner();
+            for (attempts, expected) in [(u32::MAX, "said beforeafter"), (3, "said before!after")] {
+                let limit = format!("ADVERB_TEST_LEAVE_ATTEMPTS={attempts}");
+                let front = ["env", &limit];
+                let mut program = pair.framed_by(&front, "urgent stuck accepts", at(NEAR), None);
+                let mut peer = talker(&pair, NEAR);
+                assert_eq!(peer.ask("exchange 50 64 0"), "said 50");
+                assert_eq!(program.await_line("said "), "said begun");
+                assert!(program.has_frames(), "{}", program.explained());
+                assert_eq!(peer.ask("urge"), "said urged");
+                let is_back = expected == "said beforeafter";
+                if is_back {
+                    // The first attempt waits for less than that takes.
+                    let resent = |peer: &mut Running| peer.ask("resent")[5..].parse::<u32>();
+                    soon("it is sent again", || resent(&mut peer).is_ok_and(|resent| resent > 3));
+                    program.tell("go");
+                }
+                assert_eq!(program.await_line("said "), expected, "{attempts}");
+                if !is_back {
+                    program.tell("go");
+                }
+                assert_eq!(peer.ask("drink"), "said 4096 Ok(())");
+                let explained = program.explained();
+                let is_told = explained.contains("a feature that only the kernel has");
+                assert_eq!(is_told, is_back, "{attempts}: {explained}");
+            }
+        },
+    );
 }

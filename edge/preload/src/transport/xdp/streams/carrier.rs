@@ -428,7 +428,7 @@ impl Carrier {
             leaving.remove(&(at, id));
             let Some(one) = carried.get_mut(&id) else { continue };
             let attempts = one.attempts.unwrap_or(0) + 1;
-            let may_go = attempts <= LEAVE_ATTEMPTS_MAX && !membership.is_stuck();
+            let may_go = attempts <= config::get().leave_attempts_max && !membership.is_stuck();
             let copy = if may_go { one.copy() } else { None };
             one.attempts = copy.is_some().then_some(attempts);
             if copy.is_some() {
@@ -816,8 +816,7 @@ const FAREWELL_NAP_NS: i64 = 50_000;
 /// How often to look whether the owner has ended, while steps are taken.
 const LOOK_NS: u64 = 5_000_000;
 /// How long after an attempt to give a connection back, in which a thread of its program was in the midst of something, there
-/// is another one, and how many there are.
+/// is another one.
 const LEAVE_AGAIN_NS: u64 = 10_000_000;
-const LEAVE_ATTEMPTS_MAX: u32 = 200;
 /// How long a program that closes waits for a peer that takes nothing.
 const DRAIN_NS: u64 = 800_000_000;
