@@ -177,15 +177,22 @@ pub(crate) fn is_carried(socket: &Socket) -> bool {
 }
 
 /// Whether what the kernel has said of a peer that is gone counts. Of a connection that frames carry it knows nothing, unless a
-/// child of this process has disconnected the socket; and while one goes back, its socket is without a connection for a
-/// moment: the kernel is asked again for `grave` events where that is over.
+/// child of this process has disconnected the socket, which resets the connection; and while one goes back, its socket is without
+/// a connection for a moment: the kernel is asked again for `grave` events where that is over.
 pub(crate) fn is_kernels_word(socket: &Socket, grave: i16, ask: impl Fn() -> i16) -> bool {
-    if is_framed(socket) {
+    if let Some(framed) = of(socket) {
         // It goes back, or ends, under this lock.
-        return PROCESS.get().carriers.with(|_| {
-            let grave = if is_framed(socket) { libc::POLLHUP } else { grave };
-            ask() & grave != 0
+        let deadline = with(framed, |carrier| {
+            let now = raw::now_ns();
+            carrier.reset_if_disconnected(framed.id, now).then(|| carrier.deadline_ns(now))
         });
+        if let Some(deadline) = deadline.flatten() {
+            helper::expect(PROCESS.get(), deadline);
+            return true;
+        }
+        if is_framed(socket) {
+            return false;
+        }
     }
     !has_ended(socket) || ask() & grave != 0
 }
@@ -525,7 +532,7 @@ pub(crate) fn reset(socket: &Socket, fd: c_int) {
     if has_ended(socket) {
         return;
     }
-    // The parent of this process tells the peer when it closes the connection.
+    // The parent of this process tells the peer when it sees that, or closes the connection.
     socket.flags.is_abortive.store(true, Ordering::Relaxed);
     let framed = socket.attached::<Framed>();
     framed.into_iter().for_each(|framed| framed.shared.is_lost.store(true, Ordering::Relaxed));

@@ -27,7 +27,7 @@ use super::Shared;
 use super::closing::Closing;
 use super::habits::{self, Habits};
 use crate::base::iovec::IoCursor;
-use crate::base::{config, raw};
+use crate::base::{address, config, raw};
 use crate::socket::state::{Reason, Socket};
 use crate::socket::table::SocketRef;
 use crate::transport::ring::{Ring, Segment};
@@ -501,6 +501,21 @@ impl Carrier {
         if let Some(one) = self.carried.get_mut(&id) {
             one.is_read_out = true;
         }
+        self.end_by_reset(id, now_ns);
+    }
+
+    /// Resets a connection whose socket has been disconnected, by a child of this process that could not pass it on. Its program
+    /// reads what has come by now, and is told. Says whether that is so.
+    pub(super) fn reset_if_disconnected(&mut self, id: ConnectionId, now_ns: u64) -> bool {
+        let has_no_peer = |one: &Carried| address::name(one.twin.number(), true).is_none();
+        let is_disconnected = self.carried.get(&id).is_some_and(has_no_peer);
+        if is_disconnected {
+            self.end_by_reset(id, now_ns);
+        }
+        is_disconnected
+    }
+
+    fn end_by_reset(&mut self, id: ConnectionId, now_ns: u64) {
         self.net.tcp().with(id, tcp::Connection::abort);
         // The stack forgets it with the reset.
         let end = self.net.tcp().get(id).and_then(tcp::Connection::end);
