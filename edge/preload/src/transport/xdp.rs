@@ -3,6 +3,7 @@
 //! ```text
 //! uplink    an interface whose frames this process has      queue     what has come for one socket, and its gate
 //! way       where a datagram goes, and its headers          streams   TCP
+//! own_fds   descriptors that programs do not know
 //! ```
 //!
 //! A socket stays the kernel's: its port, its name, its groups, its errors. What is sent to it by an interface that has an
@@ -20,6 +21,7 @@
 //! descriptor of the program's is open for the length of its call.
 
 pub(crate) mod discard;
+mod own_fds;
 mod queue;
 pub(crate) mod streams;
 mod uplink;
@@ -289,26 +291,12 @@ pub(crate) fn slice_ns() -> Option<u64> {
 
 /// Whether descriptors in a range are of this library's own, which the program does not know and must not close.
 pub(crate) fn owns(fds: &RangeInclusive<c_int>) -> bool {
-    uplink::is_any() && process().first_own(fds).is_some()
+    uplink::is_any() && process().has_own(fds)
 }
 
 /// The parts of a range between descriptors of this library's own.
-pub(crate) fn without_own(fds: RangeInclusive<c_int>, mut part: impl FnMut(c_int, c_int)) {
-    let (mut first, last) = (*fds.start(), *fds.end());
-    while uplink::is_any()
-        && let Some(own) = process().first_own(&(first..=last))
-    {
-        if first < own {
-            part(first, own - 1);
-        }
-        if own == last {
-            return;
-        }
-        first = own + 1;
-    }
-    if first <= last {
-        part(first, last);
-    }
+pub(crate) fn without_own(fds: RangeInclusive<c_int>, part: impl FnMut(c_int, c_int)) {
+    process().without_own(fds, part);
 }
 
 impl Frames {

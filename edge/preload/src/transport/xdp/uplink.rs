@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adverb_sockconf::Level;
 use adverb_sys::fork::PerProcess;
@@ -30,6 +30,7 @@ use adverb_xdp::steering::Protocol;
 use adverb_xdp::umem::Writer;
 use adverb_xdp::{Key, Membership};
 
+use super::own_fds::OwnFds;
 use super::queue::Queue;
 use crate::base::lock::Guarded;
 use crate::base::{log, raw, thread};
@@ -54,9 +55,7 @@ pub(super) struct Process {
     /// Frames have come since that was last asked, and when there were any the last time that it was.
     has_come: AtomicBool,
     came_ns: AtomicU64,
-    /// Descriptors of this library's own; 0: none. From this place on there has never been one.
-    own: Vec<AtomicI32>,
-    own_end: AtomicUsize,
+    own: OwnFds,
 }
 
 /// Numbers of gates: those that were given back, and the first that was never given.
@@ -110,8 +109,7 @@ impl Default for Process {
             addresses_version: AtomicU64::new(0),
             has_come: AtomicBool::new(false),
             came_ns: AtomicU64::new(0),
-            own: (0..OWN_MAX).map(|_| AtomicI32::new(0)).collect(),
-            own_end: AtomicUsize::new(0),
+            own: OwnFds::default(),
         }
     }
 }
@@ -209,37 +207,25 @@ impl Process {
         self.came_ns.load(Ordering::Relaxed)
     }
 
-    /// The first descriptor in a range that is this library's own.
-    pub(super) fn first_own(&self, fds: &RangeInclusive<c_int>) -> Option<c_int> {
-        if *fds.end() < FD_MIN {
-            return None;
-        }
-        let own = self.own.iter().take(self.own_end.load(Ordering::Acquire));
-        let own = own.map(|own| own.load(Ordering::Acquire));
-        own.filter(|fd| *fd > 0 && fds.contains(fd)).min()
+    /// Whether a descriptor in a range is this library's own.
+    pub(super) fn has_own(&self, fds: &RangeInclusive<c_int>) -> bool {
+        *fds.end() >= FD_MIN && self.own.first(fds).is_some()
     }
 
-    /// A descriptor is this library's own. Of more than [`OWN_MAX`], some are not known.
+    /// Calls `part` with the ends of each part of a range between those.
+    pub(super) fn without_own(&self, fds: RangeInclusive<c_int>, part: impl FnMut(c_int, c_int)) {
+        self.own.between(fds, part);
+    }
+
+    /// A descriptor is this library's own.
     pub(super) fn note_own(&self, fd: c_int) {
-        self.change_own(0, fd);
+        self.own.note(fd);
         IS_ANY.store(true, Ordering::Relaxed);
     }
 
     /// It is about to be closed.
     pub(super) fn forget_own(&self, fd: c_int) {
-        self.change_own(fd, 0);
-    }
-
-    /// Changes an entry of those; says whether there was one.
-    fn change_own(&self, from: c_int, to: c_int) -> bool {
-        let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
-        let mut places = self.own.iter().enumerate();
-        let found = places
-            .find(|(_, own)| own.load(r) == from && own.compare_exchange(from, to, o, r).is_ok());
-        if let Some((at, _)) = found.filter(|_| from == 0) {
-            self.own_end.fetch_max(at + 1, Ordering::AcqRel);
-        }
-        found.is_some()
+        self.own.forget(fd);
     }
 
     /// Puts the datagram of a frame into the queue of its socket, which counts the frame in any case, as its gate has. Returns
@@ -311,7 +297,7 @@ struct Version {
 impl Drop for Uplink {
     fn drop(&mut self) {
         // They may be closed now.
-        self.fds.iter().for_each(|fd| _ = process().change_own(*fd, 0));
+        self.fds.iter().for_each(|fd| process().forget_own(*fd));
     }
 }
 
@@ -421,7 +407,7 @@ impl Uplink {
             fds,
             is_over: AtomicBool::new(false),
         };
-        uplink.fds.iter().all(|fd| process().change_own(0, *fd)).then_some(uplink)
+        uplink.fds.iter().all(|fd| process().own.note(*fd)).then_some(uplink)
     }
 
     /// The owner has ended: no frames come any more, and none should be sent.
@@ -678,8 +664,6 @@ const BUDGET: usize = 32;
 const DRAIN_ROUNDS: usize = 1024 / BUDGET;
 /// Descriptors of ours have numbers that programs rarely use.
 pub(super) const FD_MIN: c_int = 1000;
-/// Descriptors of interfaces and connections, at most: as many as there are gates, and some more.
-const OWN_MAX: usize = 1 << 15;
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 /// The share of the time that may be spent on owners that do not answer.
 const ASK_SHARE: u64 = 30;
