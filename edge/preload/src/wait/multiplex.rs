@@ -668,15 +668,49 @@ pub(crate) fn select(
             fds.push(libc::pollfd { fd, events, revents: 0 });
         }
     }
-    poll(Call::Select, &mut fds, limit_ns, mask)?;
+    poll_selected(&mut fds, limit_ns, mask)?;
     if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
         return Err(Errno(libc::EBADF));
     }
-    let reading = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
-    let writing = libc::POLLOUT | libc::POLLERR;
-    Ok(keep(read, &fds, |fd| fd.revents & reading != 0)
-        + keep(write, &fds, |fd| fd.revents & writing != 0)
+    Ok(keep(read, &fds, |fd| fd.revents & SELECT_READ != 0)
+        + keep(write, &fds, |fd| fd.revents & SELECT_WRITE != 0)
         + keep(except, &fds, |fd| fd.revents & libc::POLLPRI != 0))
+}
+
+/// What makes a descriptor one to read, or to write, as the kernel has it.
+const SELECT_READ: i16 = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
+const SELECT_WRITE: i16 = libc::POLLOUT | libc::POLLERR;
+
+/// Waits until a descriptor has what one of its sets is about. `poll` tells of ends and errors in any case: one that has nothing
+/// else is left out, and looked at again after a while, as that may pass.
+fn poll_selected(
+    fds: &mut [libc::pollfd],
+    limit_ns: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Result<(), Errno> {
+    let is_wanted = |fd: &libc::pollfd| {
+        let sets = [
+            (libc::POLLIN, SELECT_READ),
+            (libc::POLLOUT, SELECT_WRITE),
+            (libc::POLLPRI, libc::POLLPRI),
+        ];
+        let is_in = |(event, has): &(i16, i16)| fd.events & event != 0 && fd.revents & has != 0;
+        fd.revents & libc::POLLNVAL != 0 || sets.iter().any(is_in)
+    };
+    let (start_ns, mut left_ns, mut slice_ns) = (raw::now_ns(), limit_ns, None);
+    loop {
+        let wait_ns = [left_ns, slice_ns].into_iter().flatten().min();
+        let count = poll(Call::Select, fds, wait_ns, mask)?;
+        if fds.iter().any(is_wanted) || wait_ns == left_ns && count == 0 || left_ns == Some(0) {
+            return Ok(());
+        }
+        // `poll` passes over numbers below 0.
+        let is_moved = |fd: &libc::pollfd| if count > 0 { fd.revents != 0 } else { fd.fd < 0 };
+        fds.iter_mut().filter(|fd| is_moved(fd)).for_each(|fd| fd.fd = !fd.fd);
+        slice_ns = (count > 0).then_some(SLICE_NS);
+        let passed_ns = raw::now_ns().saturating_sub(start_ns);
+        left_ns = limit_ns.map(|limit| limit.saturating_sub(passed_ns));
+    }
 }
 
 /// Whether one of the first `count` descriptors of a set is one that we know.

@@ -586,23 +586,27 @@ pub(crate) fn select(
     write: &[c_int],
     limit_ms: i64,
 ) -> Result<(Vec<c_int>, Vec<c_int>), String> {
+    select_all([read, write, &[]], limit_ms).map(|[read, write, _]| (read, write))
+}
+
+/// The same, and which have something urgent.
+pub(crate) fn select_all(fds: [&[c_int]; 3], limit_ms: i64) -> Result<[Vec<c_int>; 3], String> {
     // SAFETY: zeros are an empty set; all are locals.
     unsafe {
-        let mut sets: [libc::fd_set; 2] = zeroed();
-        for (set, fds) in sets.iter_mut().zip([read, write]) {
+        let mut sets: [libc::fd_set; 3] = zeroed();
+        for (set, fds) in sets.iter_mut().zip(fds) {
             for fd in fds {
                 libc::FD_SET(*fd, set);
             }
         }
-        let highest = read.iter().chain(write).max().unwrap() + 1;
+        let highest = fds.concat().into_iter().max().unwrap() + 1;
         let mut limit = libc::timeval { tv_sec: limit_ms / 1000, tv_usec: limit_ms % 1000 * 1000 };
-        let [r, w] = &mut sets;
-        let null = std::ptr::null_mut();
-        answer(libc::select(highest, r, w, null, &raw mut limit).into())?;
-        let pick = |set: &libc::fd_set, fds: &[c_int]| {
-            fds.iter().copied().filter(|fd| libc::FD_ISSET(*fd, set)).collect()
+        let [r, w, e] = sets.each_mut().map(std::ptr::from_mut);
+        answer(libc::select(highest, r, w, e, &raw mut limit).into())?;
+        let pick = |at: usize| {
+            fds[at].iter().copied().filter(|fd| libc::FD_ISSET(*fd, &raw const sets[at])).collect()
         };
-        Ok((pick(r, read), pick(w, write)))
+        Ok([0, 1, 2].map(pick))
     }
 }
 

@@ -534,6 +534,33 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         close(p.c).unwrap();
         log.see("end", pick(select(&[p.s], &[], 1000)));
     }),
+    ("select of what is urgent goes on at an end", |log, p| {
+        let found = |w: c_int, fds: [&[c_int]; 3]| {
+            let writer = thread::spawn(move || {
+                settle();
+                write(w, b"x").unwrap();
+            });
+            let found = select_all(fds, 60_000).map(|all| all.map(|fds| fds.len()));
+            writer.join().unwrap();
+            found
+        };
+        let (r, w) = pipe();
+        close(p.c).unwrap();
+        log.see("ended", found(w, [&[r], &[], &[p.s]]));
+        read(r, 1).unwrap();
+        shutdown(p.s, libc::SHUT_RDWR).unwrap();
+        log.see("hung up", found(w, [&[r], &[], &[p.s]]));
+        read(r, 1).unwrap();
+        log.see(
+            "to be read",
+            select_all([&[p.s], &[], &[p.s]], 1000).map(|all| all.map(|fds| fds.len())),
+        );
+        log.see("over", select_all([&[], &[], &[p.s]], 300));
+        log.see("now", select_all([&[], &[], &[p.s]], 0));
+        for fd in [r, w] {
+            close(fd).unwrap();
+        }
+    }),
     ("epoll by level", |log, p| {
         let e = epoll_create();
         log.see("add", epoll_ctl(e, libc::EPOLL_CTL_ADD, p.s, libc::EPOLLIN, 7));
