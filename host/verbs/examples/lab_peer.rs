@@ -484,11 +484,18 @@ impl<'a> End<'a> {
     }
 }
 
-/// What the memory of an end holds at first.
+/// What the memory of an end holds at first. Only the first period is computed: this program is not optimized, and the
+/// processor may be an emulated one.
 fn initial(active: bool, at: usize, len: usize) -> Vec<u8> {
+    const ROW: usize = 251;
+    const PERIOD: usize = ROW * 256;
     let (step, start) = if active { (7, 3) } else { (5, 1) };
-    let byte = |at: usize| (at * step + at / 251 + start).to_le_bytes()[0];
-    (at..at + len).map(byte).collect()
+    let byte = |at: usize| (at * step + at / ROW + start).to_le_bytes()[0];
+    let mut bytes: Vec<u8> = (at..at + len.min(PERIOD)).map(byte).collect();
+    while bytes.len() < len {
+        bytes.extend_from_within(..bytes.len().min(len - bytes.len()));
+    }
+    bytes
 }
 
 fn word(active: bool, at: usize) -> u64 {
