@@ -22,10 +22,11 @@ pub(crate) enum Tool {
 }
 
 impl Tool {
-    /// Steps of each thread that take the tool about half a minute.
+    /// Steps of each thread: by then all outcomes have been seen that a longer run sees. They take valgrind a quarter of a
+    /// minute, and AddressSanitizer half a one.
     const fn steps(self) -> &'static str {
         match self {
-            Self::Valgrind => "20000",
+            Self::Valgrind => "10000",
             Self::AddressSanitizer => "500000",
         }
     }
