@@ -182,6 +182,12 @@ impl Membership {
         self.request(Request::Repair(key, on), &[])
     }
 
+    /// Ends it: its place at the owner is another's, and its packets are the kernel's. What can be read says so.
+    pub fn leave(&self) {
+        // One that the owner has ended is over.
+        let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
+    }
+
     /// The owner has ended, or the membership: no packets come any more. Answers that are late are taken note of. While a
     /// thread asks, it is that one's to find out.
     #[must_use]
@@ -308,7 +314,7 @@ impl Membership {
             Ok((number, result))
         });
         if known.is_err() {
-            let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
+            self.leave();
         }
         known.map(Some)
     }

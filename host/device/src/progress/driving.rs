@@ -127,6 +127,9 @@ impl Port {
         let (mut busy, mut published) = (false, false);
         if due || driver == Driver::Helper {
             receiver.steps = 0;
+            if let Some(link) = self.xdp_link.get() {
+                link.take_renewed(&mut receiver.frames);
+            }
             let now = clock.now();
             let look = if driver == Driver::Helper { Look::Everything } else { Look::Usual };
             let mut table = Table { port: self, clock: &mut clock, poll_buffer: None };

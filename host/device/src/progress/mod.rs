@@ -33,6 +33,7 @@ use crate::link::udp::capture::{self, Capture};
 use crate::link::udp::endpoint::{Endpoint, FlowCache};
 use crate::link::udp::multicast::Group;
 use crate::link::udp::reception::{Mode, Reception, Switch};
+use crate::link::xdp::seeker::Seeker;
 use crate::link::xdp::{Demand, XdpLink};
 use crate::memory::export::Exports;
 use crate::memory::region::Regions;
@@ -216,6 +217,8 @@ pub struct Port {
     capture: Option<Arc<Capture>>,
     /// Packets of other hosts come and go by it.
     xdp_link: OnceLock<Arc<XdpLink>>,
+    /// Looks for the next owner of the interface.
+    seeker: OnceLock<Seeker>,
     /// There may be such a link: where the interface's owner offers one, it is made with the first address that has use for it.
     demand: Option<Demand>,
     /// Where others see the counters, unless the system has no room for that.
@@ -334,6 +337,7 @@ impl Port {
             opening: Mutex::new(()),
             capture: capture.map(Arc::new),
             xdp_link: xdp_link.map(OnceLock::from).unwrap_or_default(),
+            seeker: OnceLock::new(),
             demand,
             stats_page,
             numbers: Mutex::new(Numbers::default()),
@@ -477,6 +481,7 @@ impl Drop for Port {
         self.helper.stop();
         self.links.regions.withdraw_all();
         self.handshake.stop();
+        drop(self.seeker.take());
         // A socket leaves its group when its last descriptor is closed: that has to be below.
         self.helper.forget_sockets();
         self.leave_groups();

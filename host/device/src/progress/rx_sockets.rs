@@ -6,6 +6,7 @@ use crate::link::errors::ConnectError;
 use crate::link::udp::endpoint::{Endpoint, gid_of};
 use crate::link::udp::multicast::{Group, GroupError, GroupLimits};
 use crate::link::udp::steering::{scope, steer};
+use crate::link::xdp::seeker::Seeker;
 use crate::link::xdp::{Demand, XdpLink};
 use crate::registry::{DomainClaim, Members, Registry, probe};
 use adverb_engine::Gid;
@@ -194,9 +195,11 @@ impl Port {
     }
 
     /// Has an address's packets come and go as frames, if they can and are to.
-    fn take_frames(&self, endpoint: &Endpoint, shared: bool) -> io::Result<()> {
+    fn take_frames(&self, endpoint: &Arc<Endpoint>, shared: bool) -> io::Result<()> {
         if let Some(link) = self.xdp_link.get() {
-            return endpoint.take_frames(link, shared);
+            endpoint.take_frames(link, shared)?;
+            self.begin_to_seek(link, endpoint);
+            return Ok(());
         }
         // Each member takes one of its user's places at the owner: not without an address that it can have frames for.
         if self.demand != Some(Demand::Offered) || shared {
@@ -209,8 +212,22 @@ impl Port {
             return Err(error);
         }
         self.receiver.lock().frames = frames;
-        self.xdp_link.get_or_init(|| link);
+        self.begin_to_seek(self.xdp_link.get_or_init(|| link), endpoint);
         Ok(())
+    }
+
+    /// An address has frames: when the owner has ended, the next one is asked for them. `opening` is held.
+    fn begin_to_seek(&self, link: &Arc<XdpLink>, endpoint: &Arc<Endpoint>) {
+        if !link.is_by_owner() || !endpoint.has_claim() {
+            return;
+        }
+        if self.seeker.get().is_none() {
+            match Seeker::start(link, &self.links.device) {
+                Ok(seeker) => _ = self.seeker.get_or_init(|| seeker),
+                Err(error) => info!(device = %self.links.device.name, "no next owner: {error}"),
+            }
+        }
+        self.seeker.get().into_iter().for_each(|seeker| seeker.add(endpoint));
     }
 
     /// Leaves the groups of all addresses, and takes no datagram of another process along. Nothing else uses the port.

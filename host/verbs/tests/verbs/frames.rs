@@ -306,6 +306,17 @@ fn pass_on_no_frames(hosts: &Hosts) {
     one_way(&mut two, &mut far, x, y);
     let found = datagrams(hosts, &mut one, &mut far, 1);
     assert!(found >= 200, "the first one has its answers from the kernel, too: {found}");
+    // Its place at the owner is another's.
+    assert!(is_member(&far) && !is_member(&two));
+    eventually("it is no member", || !is_member(&one));
+    one_way(&mut two, &mut far, x, y);
+    datagrams(hosts, &mut one, &mut far, 1);
+}
+
+/// Whether a process has what members have.
+fn is_member(agent: &Agent) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", agent.pid())).expect("it lives");
+    maps.contains("adverb-xdp-frames")
 }
 
 /// Goal: an owner that is stopped changes nothing, and one that is killed costs no message, though its end comes in the midst
@@ -355,6 +366,34 @@ fn messages_outlive_the_owners() {
 }
 
 const MESSAGES: u64 = 5000;
+
+/// Goal: a device whose owner has ended has frames again once there is another one, also for what it was connected to before;
+/// meanwhile it goes on by its sockets, and each message arrives once, in order.
+#[test]
+fn a_device_has_frames_by_the_next_owner() {
+    let Some(hosts) = hosts("again") else {
+        return;
+    };
+    for path in ["xdp", "auto"] {
+        let mut owners = Some([own(&hosts, 0), own(&hosts, 1)]);
+        let [mut a, mut b] = [0, 1].map(|end| hosts.agent(end, UNPRIVILEGED, path, 1));
+        let (here, there) = Agent::introduce(&mut a, &mut b, &setup(1));
+        let mut messages = || {
+            let before = hosts.datagrams();
+            b.tell(&format!("follow {} {MESSAGES}", there.index));
+            a.tell(&format!("number {} {MESSAGES}", here.index));
+            assert_eq!((a.answer(), b.answer()), ("Success".into(), "in order".into()));
+            hosts.datagrams() - before
+        };
+        assert!(messages() < FEW, "{path}");
+        for _ in 0..2 {
+            owners.take().into_iter().flatten().for_each(Talker::kill);
+            eventually("the sockets have all", || messages() > MESSAGES);
+            owners = Some([own(&hosts, 0), own(&hosts, 1)]);
+            eventually("there are frames again", || messages() < FEW);
+        }
+    }
+}
 
 /// Goal: a device that is killed leaves nothing behind, whether it has the interface itself or is a member: the next one has
 /// frames at the same address.

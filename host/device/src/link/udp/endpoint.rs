@@ -85,6 +85,16 @@ impl Endpoint {
         }
     }
 
+    /// Packets to it come as frames while there is an owner.
+    pub(crate) fn has_claim(&self) -> bool {
+        self.has_claim.load(Ordering::Relaxed)
+    }
+
+    /// An owner does not give them.
+    pub(crate) fn lose_claim(&self) {
+        self.has_claim.store(false, Ordering::Relaxed);
+    }
+
     /// The way by which packets for `peer` leave as frames, if they can.
     pub(crate) fn next_hop(&self, peer: SocketAddr) -> Option<Box<NextHop>> {
         self.frames.get().filter(|_| !peer.ip().is_multicast()).map(|link| link.next_hop(peer.ip()))

@@ -3,6 +3,7 @@
 //! What goes over the wire is what the UDP link sends. The socket of each address stays beside: it holds the port, and
 //! has what frames cannot carry or the steering program leaves to the kernel: multicast, fragments, long bursts, packets
 //! to this host, and to neighbours whose hardware address is not known: a datagram of its own makes the kernel ask for one.
+//! When an owner ends, the sockets have all, until a thread finds the next one (`seeker.rs`).
 
 use crate::link::gid::Device;
 use crate::link::xdp::frame::{Frame, MacAddresses};
@@ -10,6 +11,7 @@ use crate::sync::Mutex;
 use adverb_sys::bpf::XdpMode;
 use adverb_sys::clock;
 use adverb_sys::epoll::{Epoll, Interest};
+use adverb_sys::eventfd::EventFd;
 use adverb_sys::netdev;
 use adverb_sys::routes::{Neighbour, Routes};
 use adverb_wire::{Flow, Marks};
@@ -21,11 +23,12 @@ use adverb_xdp::{Membership, Socket};
 use std::io::{self, ErrorKind::WouldBlock};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub(crate) mod frame;
+pub(crate) mod seeker;
 
 /// Whether a device is to have frames.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,15 +47,20 @@ pub(crate) struct XdpLink {
     index: u32,
     mac: [u8; 6],
     /// The longest frame that can be sent, in bytes.
-    frame_bytes_max: usize,
-    /// `None` once the owner has ended.
+    frame_bytes_max: AtomicUsize,
+    /// `None` while there is no owner.
     outgoing: Mutex<Option<Outgoing>>,
     /// The kernel has not taken all that was written.
     is_behind: AtomicBool,
-    /// The owner has ended: the sockets have all packets.
+    /// There is no owner: the sockets have all packets. Changes with the membership, under its lock.
     is_over: AtomicBool,
-    /// When it is next looked whether that is so, in nanoseconds.
+    /// What arrives by the next owner, until a step takes it, and whether there is any.
+    renewed: Mutex<Vec<Incoming>>,
+    is_renewed: AtomicBool,
+    /// When it is next looked whether the owner has ended, in nanoseconds.
     look_at: AtomicU64,
+    /// Wakes the seeker: the owner has ended, or which addresses have need of one has changed.
+    bell: EventFd,
     /// Can be read when frames have come, or the owner has something to say.
     arrivals: Epoll,
     routes: Mutex<Routes>,
@@ -63,8 +71,17 @@ pub(crate) struct XdpLink {
 enum Source {
     /// This process has the interface.
     Own(Box<Mutex<Owned>>),
-    /// Another one has, of which this one is a member.
-    Owner(Membership),
+    /// Another one has, of which this one is a member while that lives. Locked for a moment.
+    Owner(Mutex<Option<Arc<Membership>>>),
+}
+
+impl Source {
+    fn membership(&self) -> Option<Arc<Membership>> {
+        match self {
+            Self::Own(_) => None,
+            Self::Owner(place) => place.lock().clone(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -81,7 +98,7 @@ impl XdpLink {
     pub(crate) fn open(device: &Device) -> io::Result<(Arc<Self>, Vec<Incoming>)> {
         let asked = ask(device, QUEUE_PATIENCE).map_err(|error| refusal(device, &error))?;
         let (source, sockets) = match asked {
-            Some((membership, sockets)) => (Source::Owner(membership), sockets),
+            Some((membership, sockets)) => (member(membership), sockets),
             None => own(device)?,
         };
         Self::over(source, sockets, Demand::Always, device)
@@ -90,10 +107,10 @@ impl XdpLink {
     /// The same by the interface's owner alone, if there is one.
     pub(crate) fn offered(device: &Device) -> io::Result<Option<(Arc<Self>, Vec<Incoming>)>> {
         let asked = ask_in_time(device).map_err(|error| refusal(device, &error))?;
-        let member = |(membership, sockets)| {
-            Self::over(Source::Owner(membership), sockets, Demand::Offered, device)
+        let open = |(membership, sockets)| {
+            Self::over(member(membership), sockets, Demand::Offered, device)
         };
-        asked.map(member).transpose()
+        asked.map(open).transpose()
     }
 
     fn over(
@@ -103,34 +120,29 @@ impl XdpLink {
         device: &Device,
     ) -> io::Result<(Arc<Self>, Vec<Incoming>)> {
         let arrivals = Epoll::new()?;
-        if let Source::Owner(membership) = &source {
-            arrivals.add(membership, 0, Interest::Readable)?;
-        }
-        let (mut incoming, mut outgoing) = (Vec::new(), None);
-        for socket in sockets {
-            arrivals.add(&socket.incoming, 0, Interest::Readable)?;
-            incoming.push(socket.incoming);
-            outgoing.get_or_insert(socket.outgoing);
-        }
-        let outgoing = outgoing.ok_or(io::ErrorKind::NotFound)?;
+        let (incoming, outgoing) = watch(&arrivals, source.membership().as_deref(), sockets)?;
         let link = Self {
             source,
             demand,
             index: device.index,
             mac: mac(device)?,
-            frame_bytes_max: usize::try_from(outgoing.packet_bytes_max()).unwrap_or(0),
+            frame_bytes_max: AtomicUsize::new(frame_bytes_max(&outgoing)),
             outgoing: Mutex::new(Some(outgoing)),
             is_behind: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            renewed: Mutex::new(Vec::new()),
+            is_renewed: AtomicBool::new(false),
             look_at: AtomicU64::new(0),
+            bell: EventFd::new()?,
             arrivals,
             routes: Mutex::new(Routes::open()?),
         };
         Ok((Arc::new(link), incoming))
     }
 
-    /// Packets to the RoCE port of this address come here from now on; `twin` is the kernel's socket that has it, and
-    /// `shared` says that other processes have it, too. False if they do not, and need not.
+    /// Packets to the RoCE port of this address come here from now on, or from the next owner on, where the last one has ended;
+    /// `twin` is the kernel's socket that has it, and `shared` says that other processes have it, too. False if they do not, and
+    /// need not.
     pub(crate) fn claim(
         &self,
         local: SocketAddr,
@@ -145,7 +157,10 @@ impl XdpLink {
                 let Owned { interface, place, .. } = &mut *owned.lock();
                 interface.claim(key(local), *place)
             }
-            Source::Owner(membership) => membership.claim(key(local), twin),
+            Source::Owner(_) => match self.source.membership() {
+                Some(membership) => membership.claim(key(local), twin),
+                None => Ok(()),
+            },
         };
         claimed.map(|()| true).map_err(|error| {
             let text = format!("frames for {}: {}", local.ip(), explain(&error, "the owner"));
@@ -158,6 +173,11 @@ impl XdpLink {
         self.demand == Demand::Offered
     }
 
+    /// Another process has the interface, or has had it.
+    pub(crate) fn is_by_owner(&self) -> bool {
+        matches!(self.source, Source::Owner(_))
+    }
+
     /// Packets to the RoCE port of this address are the kernel's again.
     pub(crate) fn release(&self, local: SocketAddr) {
         match &self.source {
@@ -166,8 +186,17 @@ impl XdpLink {
                 interface.release(&key(local), *place);
             }
             // The owner may be stopped, and the helper, which calls this, looks after other devices as well.
-            Source::Owner(membership) => membership.release_soon(key(local)),
+            Source::Owner(_) => {
+                let membership = self.source.membership();
+                membership.iter().for_each(|membership| membership.release_soon(key(local)));
+                let _ = self.bell.signal();
+            }
         }
+    }
+
+    /// No address has need of the owner any more: its place there is another's, and what leaves goes by the sockets.
+    fn leave(&self) {
+        self.source.membership().iter().for_each(|membership| membership.leave());
     }
 
     /// Can be read when frames have come, or the owner has something to say.
@@ -175,26 +204,58 @@ impl XdpLink {
         &self.arrivals
     }
 
-    /// The owner has ended. It is not asked all the time, for that takes a system call.
+    /// The owner has ended, or the membership. It is not asked all the time, for that takes a system call.
     pub(crate) fn looks_over(&self, now: u64) -> bool {
-        let Source::Owner(membership) = &self.source else { return false };
         if now < self.look_at.load(Ordering::Relaxed) {
             return false;
         }
         self.look_at.store(now.saturating_add(LOOK_NANOS), Ordering::Relaxed);
-        membership.has_ended()
+        self.source.membership().is_some_and(|membership| membership.has_ended())
     }
 
     /// Lets go of all, so that the next owner can have the queues: from now on the sockets have all packets.
     pub(crate) fn end(&self, frames: &mut Vec<Incoming>) {
+        let Source::Owner(place) = &self.source else { return };
+        let mut membership = place.lock();
         self.is_over.store(true, Ordering::Relaxed);
         for incoming in frames.drain(..) {
             let _ = self.arrivals.remove(&incoming);
         }
-        if let Source::Owner(membership) = &self.source {
-            let _ = self.arrivals.remove(membership);
+        if let Some(membership) = membership.take() {
+            let _ = self.arrivals.remove(&*membership);
         }
         *self.outgoing.lock() = None;
+        let _ = self.bell.signal();
+    }
+
+    /// There is no owner, as far as is known.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Frames come and go by this owner from now on, in place of one that has ended.
+    fn renew(&self, membership: Membership, sockets: Vec<Socket>) -> io::Result<()> {
+        let Source::Owner(place) = &self.source else { return Ok(()) };
+        let (incoming, outgoing) = watch(&self.arrivals, Some(&membership), sockets)?;
+        // An end that comes at once finds all of that.
+        let mut place = place.lock();
+        self.frame_bytes_max.store(frame_bytes_max(&outgoing), Ordering::Relaxed);
+        self.is_behind.store(false, Ordering::Relaxed);
+        *self.outgoing.lock() = Some(outgoing);
+        *self.renewed.lock() = incoming;
+        self.is_renewed.store(true, Ordering::Release);
+        *place = Some(Arc::new(membership));
+        self.is_over.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes over what arrives by the next owner.
+    #[inline]
+    pub(crate) fn take_renewed(&self, frames: &mut Vec<Incoming>) {
+        if self.is_renewed.load(Ordering::Relaxed) && self.is_renewed.swap(false, Ordering::Acquire)
+        {
+            frames.append(&mut self.renewed.lock());
+        }
     }
 
     /// Lets leave what the kernel has not taken yet; says whether there was any.
@@ -240,8 +301,8 @@ impl NextHop {
     /// The way for a burst that leaves now, of packets of so many bytes from the BTH on; `None`: the socket's.
     #[inline]
     pub(crate) fn way(&self, packet_bytes: usize) -> Option<Way<'_>> {
-        if self.link.is_over.load(Ordering::Relaxed)
-            || packet_bytes + HEADERS_MAX > self.link.frame_bytes_max
+        if self.link.is_over()
+            || packet_bytes + HEADERS_MAX > self.link.frame_bytes_max.load(Ordering::Relaxed)
         {
             return None;
         }
@@ -343,6 +404,30 @@ impl Drop for Sender<'_> {
             link.flush(outgoing);
         }
     }
+}
+
+fn member(membership: Membership) -> Source {
+    Source::Owner(Mutex::new(Some(Arc::new(membership))))
+}
+
+/// The ends of sockets; `arrivals` can be read when there is something at one that receives, or the owner has something to say.
+fn watch(
+    arrivals: &Epoll,
+    membership: Option<&Membership>,
+    sockets: Vec<Socket>,
+) -> io::Result<(Vec<Incoming>, Outgoing)> {
+    membership.map_or(Ok(()), |owner| arrivals.add(owner, 0, Interest::Readable))?;
+    let (mut incoming, mut outgoing) = (Vec::new(), None);
+    for socket in sockets {
+        arrivals.add(&socket.incoming, 0, Interest::Readable)?;
+        incoming.push(socket.incoming);
+        outgoing.get_or_insert(socket.outgoing);
+    }
+    Ok((incoming, outgoing.ok_or(io::ErrorKind::NotFound)?))
+}
+
+fn frame_bytes_max(outgoing: &Outgoing) -> usize {
+    usize::try_from(outgoing.packet_bytes_max()).unwrap_or(0)
 }
 
 /// Asks the owner of a device's interface once. One that has not answered in time is not waited for again by this process for a

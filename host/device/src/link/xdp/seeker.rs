@@ -1,0 +1,120 @@
+//! The seeker: a thread that looks for the next owner of an interface when the last one has ended, and lets go of one that no
+//! address has need of.
+//!
+//! An owner may take long to answer, and the threads that send and receive are not to wait. It begins with the first address that
+//! has frames, sleeps while there is nothing to look for, and ends with the port.
+
+use crate::link::gid::Device;
+use crate::link::udp::endpoint::Endpoint;
+use crate::link::xdp::{XdpLink, ask_in_time};
+use crate::sync::Mutex;
+use adverb_sys::poll;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tracing::{debug, info};
+
+/// The thread, seen from the port.
+#[derive(Debug)]
+pub(crate) struct Seeker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    link: Arc<XdpLink>,
+    device: Device,
+    /// The addresses that have had frames.
+    endpoints: Mutex<Vec<Weak<Endpoint>>>,
+    stop: AtomicBool,
+}
+
+impl Seeker {
+    pub(crate) fn start(link: &Arc<XdpLink>, device: &Device) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            link: Arc::clone(link),
+            device: device.clone(),
+            endpoints: Mutex::default(),
+            stop: AtomicBool::new(false),
+        });
+        let ours = Arc::clone(&shared);
+        let thread = adverb_sys::signals::spawn("adverb-seeker", move || ours.run())?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// This address is to have frames by the next owner, too.
+    pub(crate) fn add(&self, endpoint: &Arc<Endpoint>) {
+        let mut endpoints = self.shared.endpoints.lock();
+        endpoints.retain(|known| known.strong_count() > 0);
+        endpoints.push(Arc::downgrade(endpoint));
+        drop(endpoints);
+        let _ = self.shared.link.bell.signal();
+    }
+}
+
+impl Drop for Seeker {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        let _ = self.shared.link.bell.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        while !self.stop.load(Ordering::Acquire) {
+            let (is_over, is_needed) = (self.link.is_over(), !self.claimants().is_empty());
+            // What is on its way still as frames is given the time, too.
+            let pause = (is_over == is_needed).then_some(PAUSE);
+            match poll::readable(&self.link.bell, std::iter::empty(), pause) {
+                Ok(true) => _ = self.link.bell.drain(),
+                Ok(false) if is_over => self.seek().unwrap_or_else(|error| {
+                    debug!(device = %self.device.name, "no frames yet: {error}");
+                }),
+                Ok(false) => self.link.leave(),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// The addresses whose packets are to come as frames.
+    fn claimants(&self) -> Vec<Arc<Endpoint>> {
+        let endpoints = self.endpoints.lock();
+        let all = endpoints.iter().filter_map(Weak::upgrade);
+        all.filter(|endpoint| endpoint.has_claim()).collect()
+    }
+
+    /// Asks the owner of the interface, if there is one.
+    fn seek(&self) -> io::Result<()> {
+        let Some((membership, sockets)) = ask_in_time(&self.device)? else { return Ok(()) };
+        self.link.renew(membership, sockets)?;
+        for endpoint in self.claimants() {
+            if self.stop.load(Ordering::Acquire) {
+                break;
+            }
+            let claimed = self.link.claim(endpoint.addr, endpoint.socket.as_fd(), false);
+            let (device, address) = (&self.device.name, endpoint.addr.ip());
+            match claimed {
+                Ok(_) => info!(%device, %address, "frames by the next owner"),
+                Err(error) => {
+                    info!(%device, %address, "no frames: {error}");
+                    endpoint.lose_claim();
+                }
+            }
+            // It may have been given back meanwhile.
+            if !endpoint.has_claim() {
+                self.link.release(endpoint.addr);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// From one question to the next, and before the first one.
+const PAUSE: Duration = Duration::from_secs(1);
