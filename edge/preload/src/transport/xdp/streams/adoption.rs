@@ -9,6 +9,7 @@
 //! Descriptors of the program's are lent for the length of its call.
 
 use std::ffi::c_int;
+use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -49,22 +50,15 @@ pub(super) fn adopt(
     if is_near || own.is_ipv4() != peer.is_ipv4() {
         return None;
     }
-    let carrier = carrier_of(process, carriers, own.ip())?;
-    carrier.net.source_for(peer.ip())?;
-    // One that is late gets no copy of the socket; and of bytes on their way the kernel is to see the acknowledgement.
-    if carrier.membership.is_stuck() || raw::unsent(fd) != Ok(0) {
-        return None;
+    let Some(carrier) = carrier_of(process, carriers, own.ip()) else {
+        return refused(fd, "no owner gives those of its interface");
+    };
+    if let Some(why) = hindrance(carrier, (own, peer), fd) {
+        return refused(fd, why);
     }
-    // The connection is to go back to the kernel one day; and frames have the headers that most have.
-    if !repair::may_bind(own) {
-        return None;
-    }
-    if !habits::has_usual_headers(fd) {
-        let why = "its packets are to have a class of service, or other hops than the 64 of frames";
-        log::print(Level::Debug, || format!("fd {fd}: no frames: {why}"));
-        return None;
-    }
-    let gate = uplink::process().take_gate(&socket.counters)?;
+    let Some(gate) = uplink::process().take_gate(&socket.counters) else {
+        return refused(fd, "the process has no gate left");
+    };
     let key = Key { protocol: Protocol::Tcp, local: own, remote: Some(peer) };
     let reuse = raw::option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0);
     // SAFETY: the program's descriptor, which is open for the length of this call.
@@ -72,17 +66,15 @@ pub(super) fn adopt(
     if let Err(error) = carrier.membership.claim_by(key, gate, lent) {
         carrier.shut(gate);
         socket.flags.is_copied.store(is_late(&error), Ordering::Relaxed);
-        return None;
+        return refused(fd, format_args!("the owner does not give its packets: {error}"));
     }
     // What comes from now on waits among the frames until the connection is known here, and nothing of it is lost between
     // the kernel's socket and them.
     carrier.membership.gates().set(gate, true);
     let framed = match carrier.membership.repair(key, true) {
-        Ok(()) => take(process, carrier, (socket, fd), (key, gate), reuse),
-        Err(error) => {
-            log::print(Level::Debug, || format!("fd {fd}: the owner does not help: {error}"));
-            None
-        }
+        Ok(()) => take(process, carrier, (socket, fd), (key, gate), reuse)
+            .or_else(|| refused(fd, "the kernel's part of it does not come to rest")),
+        Err(error) => refused(fd, format_args!("the owner does not help: {error}")),
     };
     if framed.is_none() {
         carrier.shut(gate);
@@ -101,6 +93,37 @@ pub(super) fn adopt(
         let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
     }
     framed
+}
+
+/// What stands against frames for the connection between these addresses.
+fn hindrance(
+    carrier: &Carrier,
+    (own, peer): (SocketAddr, SocketAddr),
+    fd: c_int,
+) -> Option<&'static str> {
+    if carrier.net.source_for(peer.ip()).is_none() {
+        return Some("there is no route");
+    }
+    // One that is late gets no copy of the socket.
+    if carrier.membership.is_stuck() {
+        return Some("the owner does not answer");
+    }
+    if raw::unsent(fd) != Ok(0) {
+        return Some("the kernel is to see the acknowledgement of what it has sent");
+    }
+    // The connection is to go back to the kernel one day.
+    if !repair::may_bind(own) {
+        return Some("its address could not be had again");
+    }
+    // Frames have the headers that most have.
+    (!habits::has_usual_headers(fd)).then_some(
+        "its packets are to have a class of service, or other hops than the 64 of frames",
+    )
+}
+
+fn refused<A>(fd: c_int, why: impl Display) -> Option<A> {
+    log::print(Level::Debug, || format!("fd {fd}: no frames: {why}"));
+    None
 }
 
 fn is_late(error: &io::Error) -> bool {
