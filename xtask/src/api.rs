@@ -14,7 +14,7 @@ use std::process::Command;
 
 use public_api::{Builder, PublicApi};
 
-use crate::program::{run, target};
+use crate::program::{LINTED, run, target};
 use crate::{Failure, examples, files};
 
 /// Where the lists are, from the root of the tree.
@@ -129,6 +129,7 @@ fn documents(root: &Path) -> Result<(), Failure> {
         .env("CARGO_BUILD_BUILD_DIR", target(root))
         .env("CARGO_TARGET_DIR", target(root).join("api"))
         .env("RUSTDOC", root.join("xtask/rustdoc-json"))
+        .envs(LINTED)
         .env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow");
     run(cargo).map(drop)
 }

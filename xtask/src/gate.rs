@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::program::{target, watch};
+use crate::program::{LINTED, target, watch};
 use crate::{DEFAULT_SECONDS, Failure, api, book, dist, files, html, suite, tidy};
 
 /// One step of the gate.
@@ -51,13 +51,13 @@ impl Step {
         match self {
             Self::Fmt => cargo(root, &["fmt", "--all", "--check"], &[]),
             Self::Clippy => {
-                let args = ["clippy", "--workspace", "--all-targets", "--all-features"];
-                cargo(root, &[&args[..], &["--", "-D", "warnings"]].concat(), &[])?;
+                let args = ["check", "--workspace", "--all-targets", "--all-features"];
+                cargo(root, &args, &LINTED)?;
                 // What users get without features, and what they run with its own.
-                cargo(root, &["clippy", "--package", "adverb", "--", "-D", "warnings"], &[])?;
+                cargo(root, &["check", "--package", "adverb"], &LINTED)?;
                 let packages = dist::PACKAGES.iter().flat_map(|name| ["--package", name]);
-                let args: Vec<&str> = ["clippy", "--locked"].into_iter().chain(packages).collect();
-                cargo(root, &[&args[..], &["--", "-D", "warnings"]].concat(), &[])
+                let args: Vec<&str> = ["check", "--locked"].into_iter().chain(packages).collect();
+                cargo(root, &args, &LINTED)
             }
             Self::Tidy => tidy::tidy(root),
             Self::Test => suite::test(root),
@@ -67,7 +67,9 @@ impl Step {
                 let _ = fs::remove_dir_all(&pages);
                 for which in [["--workspace", "--exclude=adverb"], ["--package", "adverb"]] {
                     let args = [&["doc", "--no-deps"], &which[..]].concat();
-                    cargo(root, &args, &[("RUSTDOCFLAGS", "-Dwarnings")])?;
+                    // What pages are made of is what clippy has checked, or will.
+                    let variables = [&LINTED[..], &[("RUSTDOCFLAGS", "-Dwarnings")]].concat();
+                    cargo(root, &args, &variables)?;
                 }
                 let front = files::read(&pages.join("index.html"))?;
                 if front.contains("[<code>") {

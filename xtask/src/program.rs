@@ -6,6 +6,11 @@ use std::process::{Command, Output, Stdio};
 
 use crate::Failure;
 
+/// Has the compiler that has clippy's lints compile the packages of a workspace, and refuse them for a warning. It is what
+/// `cargo clippy` does, for any command: what one has checked is not checked again for another.
+pub(crate) const LINTED: [(&str, &str); 2] =
+    [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"), ("CLIPPY_ARGS", "-Dwarnings")];
+
 /// Where `cargo` puts what it builds.
 pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::program::{target, watch};
+use crate::program::{LINTED, target, watch};
 use crate::{Failure, files};
 
 /// Lints the package, builds it as a developer does, and runs its tests. Where there is no Python it says so; on the
@@ -22,6 +22,7 @@ pub(crate) fn test(root: &Path) -> Result<(), Failure> {
         return Ok(());
     };
     place.run("cargo", &["fmt", "--check"])?;
+    // `cargo clippy` has all that the package is made of checked beside its build.
     place.run_with(&LINTED, "maturin", &["develop", "--quiet"])?;
     place.run("python", &["-m", "pytest", "--quiet"])
 }
@@ -133,10 +134,6 @@ impl Place {
         watch(command)
     }
 }
-
-/// The compiler with clippy's lints compiles the package: `cargo clippy` has all that it is made of checked once more.
-const LINTED: [(&str, &str); 2] =
-    [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"), ("CLIPPY_ARGS", "-Dwarnings")];
 
 const CHAPTER: &str = "docs/book/src/python.md";
 const REQUIREMENTS: &str = "requirements.txt";
