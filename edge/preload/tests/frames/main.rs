@@ -20,18 +20,20 @@ mod ends;
 mod faults;
 mod roles;
 mod rules;
+#[path = "../support/running.rs"]
+mod running;
 mod streams;
 mod urgent;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use adverb_sys::bpf::{Map, MapKind};
 use adverb_xdp::interface::QUEUE_PATIENCE;
+use running::{Running, soon};
 use support::{Place, library};
 
 const NEAR: &str = "10.95.0.1";
@@ -65,95 +67,6 @@ fn myself() -> PathBuf {
 fn run(command: &mut Command) {
     let output = command.output().expect("a program");
     assert!(output.status.success(), "{command:?}: {output:?}");
-}
-
-fn soon(what: &str, mut is: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is() {
-        assert!(since.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// A program that does what lines tell it, and is killed when the test is over.
-struct Running {
-    child: Child,
-    said: BufReader<std::process::ChildStdout>,
-    log: PathBuf,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = fs::remove_file(&self.log);
-    }
-}
-
-impl Running {
-    fn start(command: &mut Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("a program");
-        let said = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut running = Self { child, said, log: PathBuf::new() };
-        running.await_line("ready");
-        running
-    }
-
-    fn await_line(&mut self, what: &str) -> String {
-        loop {
-            let mut line = String::new();
-            let got = self.said.read_line(&mut line).expect("a line");
-            assert!(got > 0, "it ended before it said {what}: {}", self.explained());
-            if let Some(at) = line.find(what) {
-                return line[at..].trim_end().to_owned();
-            }
-        }
-    }
-
-    /// Tells it something, and returns what it answers.
-    fn ask(&mut self, what: &str) -> String {
-        self.tell(what);
-        self.await_line("said ")
-    }
-
-    fn tell(&mut self, what: &str) {
-        let to = self.child.stdin.as_mut().expect("a pipe");
-        writeln!(to, "{what}").expect("a line");
-    }
-
-    /// What the library says has become of its sockets.
-    fn explained(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// Sends it a signal, by name. One that stops it has done so.
-    fn signal(&self, name: &str) {
-        run(Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]));
-        soon(name, || name != "STOP" || self.is_stopped());
-    }
-
-    /// Whether all its threads are.
-    fn is_stopped(&self) -> bool {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("a process");
-        threads.flatten().all(|thread| {
-            let stat = fs::read_to_string(thread.path().join("stat"));
-            stat.is_ok_and(|stat| stat.contains(") T "))
-        })
-    }
-
-    /// How often its own thread has slept so far, and not the library's.
-    fn sleeps(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
-        let status = status.expect("a process");
-        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"));
-        let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-        number.expect("a number")
-    }
-
-    fn has_frames(&self) -> bool {
-        self.explained().contains("frames of the interface, past the kernel")
-    }
 }
 
 /// The near end of a cable, which is this namespace, and the far end.
@@ -303,14 +216,7 @@ fn left_by_kernel() -> u64 {
 }
 
 fn counted(name: &str) -> u64 {
-    let old = fs::read_to_string("/proc/self/net/snmp").expect("a table");
-    let lines: Vec<_> = old.lines().filter(|line| line.starts_with("Udp: ")).collect();
-    let at = lines[0].split(' ').position(|field| field == name).expect("a column");
-    let new = fs::read_to_string("/proc/self/net/snmp6").expect("a table");
-    let name = format!("Udp6{name}");
-    let line = new.lines().find(|line| line.starts_with(&name)).expect("a line");
-    let fields = [lines[1].split(' ').nth(at), line.split_whitespace().nth(1)];
-    fields.map(|field| field.expect("a field").parse::<u64>().expect("a number")).iter().sum()
+    running::by_kernel("Udp", name)
 }
 
 /// Datagrams that the kernel has brought to a program and taken from it so far, and how often the program has slept.

@@ -1121,10 +1121,7 @@ fn through(stream: &mut TcpStream, len: usize) -> usize {
 
 /// Segments that the kernel of this namespace has received.
 pub(crate) fn by_kernel() -> u64 {
-    let table = fs::read_to_string("/proc/self/net/snmp").expect("a table");
-    let lines: Vec<_> = table.lines().filter(|line| line.starts_with("Tcp: ")).collect();
-    let at = lines[0].split(' ').position(|field| field == "InSegs").expect("a column");
-    lines[1].split(' ').nth(at).expect("a field").parse().expect("a number")
+    crate::running::by_kernel("Tcp", "InSegs")
 }
 
 pub(crate) fn talker(pair: &Pair, to: &str) -> Running {

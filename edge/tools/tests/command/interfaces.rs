@@ -5,19 +5,24 @@
 
 mod devices;
 mod programs;
+#[path = "../../../preload/tests/support/running.rs"]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+mod running;
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::ControlFlow;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use adverb_xdp::owner::name_of;
 use adverb_xdp::steering::Protocol;
 use adverb_xdp::{Key, Membership};
 use serde_json::Value;
+
+use running::{Running, soon};
 
 use super::daemon::Places;
 use super::stat::library;
@@ -28,43 +33,6 @@ const FAR: &str = "10.96.0.2";
 const PORT: u16 = 7001;
 const MEMBER: u32 = 65_534;
 const STRANGER: u32 = 65_533;
-
-/// A program that is killed when the test is over.
-struct Running {
-    child: Child,
-    said: BufReader<ChildStdout>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Running {
-    fn start(command: &mut Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("a program");
-        let said = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self { child, said }
-    }
-
-    /// Waits until it says this.
-    fn wait_for(&mut self, said: &str) {
-        let mut lines = (&mut self.said).lines();
-        let found = lines.any(|line| line.is_ok_and(|line| line.ends_with(said)));
-        assert!(found, "it ended before it said {said}");
-    }
-
-    /// Tells it something, and returns what it answers.
-    fn ask(&mut self, what: &str) -> String {
-        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{what}").expect("a line");
-        let mut lines = (&mut self.said).lines().map_while(Result::ok);
-        let answer = lines.find_map(|line| Some(line.strip_prefix("said ")?.to_owned()));
-        answer.expect("it ended before it answered")
-    }
-}
 
 /// Runs a test again in a network of its own, in which `near` is one end of a cable; what it mounts is its own, too.
 fn with_cable(name: &str, test: impl FnOnce(&Running)) {
@@ -85,8 +53,7 @@ fn with_cable(name: &str, test: impl FnOnce(&Running)) {
     }
     let mut command = Command::new("unshare");
     command.args(["-n", "sh", "-c", "echo ready && exec cat"]);
-    let mut far = Running::start(&mut command);
-    far.wait_for("ready");
+    let far = Running::start(&mut command);
     let id = far.child.id();
     run(&format!("ip link add near type veth peer name far netns {id}"));
     run(&format!("ip address add {NEAR}/24 dev near"));
@@ -109,14 +76,6 @@ fn run(command: &str) -> String {
     stdout(&output)
 }
 
-fn soon(what: &str, mut is: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is() {
-        assert!(since.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 fn index() -> u32 {
     let all = adverb_sys::netdev::interfaces().expect("interfaces");
     all.iter().find(|interface| interface.name == "near").expect("the cable").index
@@ -136,7 +95,7 @@ fn daemon(name: &str, interface: &str) -> (Command, Places) {
 fn member(user: u32) -> Running {
     let mut command = Command::new(myself());
     command.args(["--exact", "interfaces::a_member", "--nocapture"]).uid(user).gid(user);
-    Running::start(command.env("ADVERB_TEST_ROLE", "member"))
+    Running::begin(command.env("ADVERB_TEST_ROLE", "member"))
 }
 
 /// The entry of that process: takes the frames for a port, and says what becomes of it.
@@ -195,12 +154,12 @@ fn unprivileged_programs_have_frames_and_leave_nothing() {
     with_cable(name, |far| {
         let (mut command, places) = daemon("interfaces", "near");
         command.args(["--members", &MEMBER.to_string()]).stderr(Stdio::null());
-        let mut running = Running::start(&mut command);
+        let mut running = Running::begin(&mut command);
         soon("the daemon", || described(&places).is_some());
-        member(STRANGER).wait_for("refused");
+        member(STRANGER).await_line("refused");
         for _ in 0..3 {
             let mut one = member(MEMBER);
-            one.wait_for("ready");
+            one.await_line("ready");
             let what = described(&places).expect("it is owned");
             let users = what["users"].as_array().expect("a list");
             assert_eq!(users.len(), 1, "{what}");
@@ -208,7 +167,7 @@ fn unprivileged_programs_have_frames_and_leave_nothing() {
             assert_eq!([of("uid"), of("members"), of("keys")], [MEMBER.into(), 1, 1], "{what}");
             assert_eq!(what["mode"], "native");
             send(far);
-            one.wait_for("frame");
+            one.await_line("frame");
             let text = stdout(&adverb(&["sockets", "stat", "--daemon", "-k", places.text()]));
             assert!(text.contains("near") && text.contains("1 programs, 1 keys"), "{text}");
             drop(one);
@@ -227,10 +186,10 @@ fn unprivileged_programs_have_frames_and_leave_nothing() {
             assert_eq!(socket.recv(&mut [0; 64]).expect("the kernel's"), 6);
         }
         let mut last = member(MEMBER);
-        last.wait_for("ready");
+        last.await_line("ready");
         assert!(run("ip link show near").contains("xdp"));
         running.child.kill().expect("a process");
-        last.wait_for("ended");
+        last.await_line("ended");
         soon("the program leaves", || !run("ip link show near").contains("xdp"));
     });
 }
@@ -249,7 +208,7 @@ fn an_interface_that_cannot_be_owned_is_refused_with_the_reason() {
         assert_eq!(output.status.code(), Some(77), "{}", stderr(&output));
         assert!(stderr(&output).contains("CAP_NET_ADMIN"), "{}", stderr(&output));
         let (mut first, places) = daemon("first", "near");
-        let _first = Running::start(first.stderr(Stdio::null()));
+        let _first = Running::begin(first.stderr(Stdio::null()));
         soon("the daemon", || described(&places).is_some());
         let (mut second, _places) = daemon("second", "near");
         let output = second.output().expect("it runs");

@@ -6,8 +6,8 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use super::programs::by_kernel;
-use super::{MEMBER, Running, STRANGER, daemon, described, run, soon, with_cable};
+use super::running::by_kernel;
+use super::{FAR, MEMBER, Running, STRANGER, daemon, described, run, soon, with_cable};
 use crate::{Server, command, finish, stderr, stdout};
 
 /// The daemon's user and another, each with the interface that it uses, and what it talks to there: a device has the frames
@@ -40,7 +40,7 @@ fn sent(interface: &str) -> u64 {
 }
 
 fn datagrams() -> u64 {
-    by_kernel("Udp:", "InDatagrams")
+    by_kernel("Udp", "InDatagrams")
 }
 
 /// How many of two clients' packets the kernel gives to sockets at this end.
@@ -85,11 +85,45 @@ fn devices_outlive_the_daemon() {
     });
 }
 
+/// Goal: a device whose daemon is killed has frames again by the next one, and costs its connection no message.
+#[test]
+fn a_device_has_frames_by_the_next_daemon() {
+    with_cable("interfaces::devices::a_device_has_frames_by_the_next_daemon", |far| {
+        let mut server = Command::new("nsenter");
+        let id = far.child.id().to_string();
+        server.args(["-n", "-t", &id, "--", env!("CARGO_BIN_EXE_adverb")]);
+        server.args(["pingpong", "--server", "--bind", FAR, "--port", "0"]);
+        let server = Server::start_by(server);
+        let start = || {
+            let (mut command, places) = daemon("again", "near");
+            let running = Running::begin(command.stderr(Stdio::null()));
+            soon("the daemon", || described(&places).is_some());
+            (places, running)
+        };
+        let (_places, mut running) = start();
+        // The kernel's share of a thousand packets that the client sends.
+        let share = || {
+            let (before, began) = (datagrams(), sent("near"));
+            soon("traffic", || sent("near") > began + 1000);
+            datagrams() - before
+        };
+        let mut client = client(0, FAR, &server.port, 10_000_000);
+        soon("there are frames", || share() < FEW);
+        running.child.kill().expect("a process");
+        soon("the sockets have all", || share() > 500);
+        let (_places, _running) = start();
+        soon("there are frames again", || share() < FEW);
+        assert!(client.try_wait().expect("a process").is_none(), "it goes on");
+        client.kill().expect("a process");
+        client.wait().expect("a process");
+    });
+}
+
 fn outlive(servers: &[Server; 2], shm: &str) {
     let start = || {
         let (mut command, places) = daemon("devices", "near,second");
         command.args(["--members", &MEMBER.to_string()]).stderr(Stdio::null());
-        let running = Running::start(&mut command);
+        let running = Running::begin(&mut command);
         soon("the daemon", || described(&places).is_some());
         (places, running)
     };

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::library::library;
+use super::running::by_kernel;
 use super::{FAR, MEMBER, NEAR, PORT, Running, daemon, described, myself, soon, with_cable};
 
 /// The entry of such a program. It serves, or talks to what serves.
@@ -99,7 +100,7 @@ fn far_program(far: &Running, role: &str) -> Running {
 }
 
 /// The same at this end, with the command in front of it that accelerates it, and what it explains.
-fn framed(role: &str) -> (Running, PathBuf) {
+fn framed(role: &str) -> Running {
     let name = format!("adverb-framed-{}-{}", role.replace(' ', "-"), std::process::id());
     let log = std::env::temp_dir().join(name);
     let _ = fs::remove_file(&log);
@@ -107,15 +108,15 @@ fn framed(role: &str) -> (Running, PathBuf) {
     command.args(["sockets", "--transport", "xdp", "--profile", "latency", "--explain"]);
     command.arg("--library").arg(library()).arg("--").arg(myself()).uid(MEMBER).gid(MEMBER);
     command.env("ADVERB_SOCKETS_SHM_DIR", rings()).env("VMA_LOG_FILE", &log);
-    (start(command, role), log)
+    let mut running = start(command, role);
+    running.log = log;
+    running
 }
 
 fn start(mut command: Command, role: &str) -> Running {
     command.args(["--exact", "interfaces::programs::a_program", "--nocapture"]);
     command.env("ADVERB_TEST_PROGRAM", role).stderr(Stdio::null());
-    let mut running = Running::start(&mut command);
-    running.wait_for("ready");
-    running
+    Running::start(&mut command)
 }
 
 /// Where the programs of that user meet.
@@ -123,21 +124,11 @@ fn rings() -> PathBuf {
     PathBuf::from(format!("/dev/shm/adverb-framed-{}", std::process::id()))
 }
 
-/// What the kernel of this namespace has brought of TCP or UDP.
-pub(super) fn by_kernel(protocol: &str, name: &str) -> u64 {
-    let table = fs::read_to_string("/proc/self/net/snmp").expect("a table");
-    let mut lines = table.lines().filter_map(|line| line.strip_prefix(protocol));
-    let [names, values] = [(); 2].map(|()| lines.next().expect("a line").split(' '));
-    let mut pairs = names.zip(values);
-    let value = pairs.find_map(|(one, value)| (one == name).then_some(value));
-    value.expect("a column").parse().expect("a number")
-}
-
 /// How much of each the kernel has brought while `talker` has had 300 messages come back by each.
 fn exchange(talker: &mut Running) -> [u64; 2] {
-    let count = || [by_kernel("Tcp:", "InSegs"), by_kernel("Udp:", "InDatagrams")];
+    let count = || [by_kernel("Tcp", "InSegs"), by_kernel("Udp", "InDatagrams")];
     let before = count();
-    assert_eq!([talker.ask("tcp 300"), talker.ask("udp 300")], ["300", "300"]);
+    assert_eq!([talker.ask("tcp 300"), talker.ask("udp 300")], ["said 300", "said 300"]);
     let after = count();
     [0, 1].map(|at| after[at] - before[at])
 }
@@ -159,17 +150,19 @@ fn unmodified_programs_of_other_users_are_carried_by_frames() {
     with_cable(name, |far| {
         let (mut command, places) = daemon("programs", "near");
         command.args(["--members", &MEMBER.to_string()]).stderr(Stdio::null());
-        let mut running = Running::start(&mut command);
+        let mut running = Running::begin(&mut command);
         soon("the daemon", || described(&places).is_some());
 
-        let (_near_server, server_log) = framed(&format!("serve {NEAR}"));
+        let near_server = framed(&format!("serve {NEAR}"));
         let mut far_talker = far_program(far, &format!("talk {NEAR}"));
         let _far_server = far_program(far, &format!("serve {FAR}"));
-        let (mut near_talker, talker_log) = framed(&format!("talk {FAR}"));
-        for (talker, log) in [(&mut far_talker, &server_log), (&mut near_talker, &talker_log)] {
+        let mut near_talker = framed(&format!("talk {FAR}"));
+        for talker in [&mut far_talker, &mut near_talker] {
             exchange(talker);
             assert!(is_by_frames(talker), "{:?}", exchange(talker));
-            let log = fs::read_to_string(log).expect("a log");
+        }
+        for program in [&near_server, &near_talker] {
+            let log = program.explained();
             let framed = log.matches("frames of the interface, past the kernel").count();
             assert_eq!(framed, 2, "a connection and a UDP socket: {log}");
         }
@@ -178,19 +171,18 @@ fn unmodified_programs_of_other_users_are_carried_by_frames() {
         assert_eq!(what["users"][0]["members"].as_u64().map(|members| members >= 2), Some(true));
 
         running.child.kill().expect("a process");
-        let reset = format!("{:?}", Err::<usize, _>(ErrorKind::ConnectionReset));
+        let reset = format!("said {:?}", Err::<usize, _>(ErrorKind::ConnectionReset));
         for talker in [&mut far_talker, &mut near_talker] {
             assert_eq!(talker.ask("end"), reset);
-            assert_eq!(talker.ask("udp 300"), "300");
+            assert_eq!(talker.ask("udp 300"), "said 300");
         }
         soon("the program leaves", || !super::run("ip link show near").contains("xdp"));
         for mut talker in
-            [far_program(far, &format!("talk {NEAR}")), framed(&format!("talk {FAR}")).0]
+            [far_program(far, &format!("talk {NEAR}")), framed(&format!("talk {FAR}"))]
         {
             let [segments, datagrams] = exchange(&mut talker);
             assert!(segments >= 300 && datagrams >= 300, "{segments} {datagrams}");
         }
         let _ = fs::remove_dir_all(rings());
-        [server_log, talker_log].iter().for_each(|log| _ = fs::remove_file(log));
     });
 }
