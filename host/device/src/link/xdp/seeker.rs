@@ -8,6 +8,7 @@ use crate::link::gid::Device;
 use crate::link::udp::endpoint::Endpoint;
 use crate::link::xdp::{XdpLink, ask_in_time};
 use crate::sync::Mutex;
+use adverb_sys::fork::Generation;
 use adverb_sys::poll;
 use std::io;
 use std::os::fd::AsFd;
@@ -22,6 +23,7 @@ use tracing::{debug, info};
 pub(crate) struct Seeker {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    generation: Generation,
 }
 
 #[derive(Debug)]
@@ -43,7 +45,7 @@ impl Seeker {
         });
         let ours = Arc::clone(&shared);
         let thread = adverb_sys::signals::spawn("adverb-seeker", move || ours.run())?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread), generation: Generation::now() })
     }
 
     /// This address is to have frames by the next owner, too.
@@ -58,6 +60,9 @@ impl Seeker {
 
 impl Drop for Seeker {
     fn drop(&mut self) {
+        if self.generation.is_inherited() {
+            return; // The thread is the parent's.
+        }
         self.shared.stop.store(true, Ordering::Release);
         let _ = self.shared.link.bell.signal();
         if let Some(thread) = self.thread.take() {
