@@ -12,6 +12,7 @@ use crate::talker::{Talker, reply, signal};
 use adverb_sys::unix::{Credentials, Listener};
 use adverb_verbs::{AhAttr, Context, PathMtu};
 use adverb_xdp::assembler::{If, Reg, Width};
+use adverb_xdp::interface::QUEUE_PATIENCE;
 use adverb_xdp::owner::name_of;
 use adverb_xdp::{Config, Interface, Owner};
 use std::time::Duration;
@@ -30,6 +31,8 @@ fn owner() {
     let index = index_of("eth0");
     let interface = Interface::open(index, &Config::default()).expect("the interface");
     let mut owner = Owner::new(interface, &name_of(index), u32::MAX).expect("an owner");
+    // `auto` asks once, and queues of an owner before this one are busy for a moment.
+    std::thread::sleep(QUEUE_PATIENCE);
     reply("owns");
     let only = std::env::var("ADVERB_TEST_ADMITS").ok().map(|user| user.parse().expect("a user"));
     loop {
