@@ -64,10 +64,9 @@ impl Membership {
     /// How long it waits for an answer at most. An owner that has not answered by then is late.
     pub const ANSWER: Duration = PATIENCE.saturating_add(GRACE);
 
-    /// Asks the owner with this abstract name for sockets, one on each queue of this user's group. What comes may come by any
-    /// of them; the first is to be sent by, and is on another queue for the next member. The owner has to be of this user or
-    /// root: any process could have taken the name. It has to be of this process namespace: the lock of a group has a
-    /// process's number.
+    /// Asks the owner with this abstract name for sockets, one on each queue of this user's group. The owner has to be
+    /// of this user or root: any process could have taken the name. It has to be of this process namespace: the lock of
+    /// a group has a process's number.
     ///
     /// # Errors
     ///
@@ -111,9 +110,6 @@ impl Membership {
                 sockets.push(Socket::adopt(fd, Arc::clone(&umem), greeting.place, queue)?);
             }
         }
-        // A queue sends what all members give it in turn.
-        let first = usize::try_from(greeting.place).unwrap_or(0) % sockets.len().max(1);
-        sockets.rotate_left(first);
         let (mode, talk, owed) = (greeting.mode, Mutex::default(), Mutex::default());
         Ok((Self { stream, gates, mode, umem, talk, owed }, sockets))
     }

@@ -381,29 +381,6 @@ fn two_processes_share_an_interface() {
     });
 }
 
-/// Goal: members send by queues of their own, as far as there are enough, and have what comes by any.
-#[test]
-fn members_send_by_different_queues() {
-    with_namespaces("members_send_by_different_queues", || {
-        let pair = Pair::new(2);
-        let _echo = pair.far_role("echo", &format!("{FAR} {PORT}"));
-        let _owner = near_role("owner", "");
-        let mut members = [(); 3].map(|()| Membership::ask(OWNER).unwrap());
-        let number = |socket: &Socket| socket.incoming.queue();
-        let queues =
-            members.each_ref().map(|(_, sockets)| sockets.iter().map(number).collect::<Vec<_>>());
-        assert_eq!(queues, [[0, 1], [1, 0], [0, 1]]);
-        for ((member, sockets), port) in members.iter_mut().zip(8000..) {
-            let twin = UdpSocket::bind((NEAR, port)).unwrap();
-            member.claim(key(NEAR, port), &twin).unwrap();
-            let bytes = frame(MACS, (NEAR, port), (FAR, PORT), b"by this queue");
-            sockets[0].outgoing.send(|writer| writer.push(&bytes)).unwrap();
-            sockets[0].outgoing.flush().unwrap();
-            assert!(soon(|| receive(sockets) == [(port, b"by this queue".to_vec())]));
-        }
-    });
-}
-
 /// Goal: while a gate is shut, packets are the kernel's, and it says how many it has let through; an owner does not take a gate that there is not.
 #[test]
 fn a_gate_says_whose_packets_are() {
