@@ -18,6 +18,7 @@
 
 mod data_path;
 mod futex_mutex;
+mod holder;
 mod link;
 #[doc(hidden)]
 pub mod locks;

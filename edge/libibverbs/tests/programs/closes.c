@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define MUST(what) do { if (!(what)) { fprintf(stderr, "%d: %s: %s\n", __LINE__, #what, strerror(errno)); exit(1); } } while (0)
-#define ROUNDS 100
+#define ROUNDS 60
 
 static char bytes[128];
 
@@ -46,8 +46,11 @@ static void send(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, union 
 		.wr.ud = {.ah = ah, .remote_qpn = qp->qp_num, .remote_qkey = 1}}, *bad;
 	MUST(!ibv_post_send(qp, &request, &bad));
 	struct ibv_wc wc;
-	for (int done = 0; done < 2;)
-		done += ibv_poll_cq(cq, 1, &wc);
+	for (int done = 0; done < 2;) {
+		int count = ibv_poll_cq(cq, 1, &wc);
+		MUST(count >= 0 && (!count || wc.status == IBV_WC_SUCCESS));
+		done += count;
+	}
 	MUST(!ibv_destroy_ah(ah) && !ibv_destroy_qp(qp));
 }
 

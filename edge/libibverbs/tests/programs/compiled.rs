@@ -222,7 +222,12 @@ fn a_closed_device_leaves_no_threads_behind() {
     };
     for path in PATHS {
         let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
-        support::alone(program.path(), &[], &set);
+        // Each is a newcomer to the others, again and again.
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| support::alone(program.path(), &[], &set));
+            }
+        });
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod xrc_targets;
 
 use self::cq::Cq;
 use self::qp::Qp;
+use crate::holder::Holder;
 use crate::link::address_vector::AddressVector;
 use crate::link::errors::{ConnectError, OpenError};
 use crate::link::gid::{Device, GidEntry};
@@ -30,7 +31,6 @@ use crate::objects::qp::{QpConfig, QpInner};
 use crate::objects::srq::{Srq, SrqConfig, Tie};
 use crate::objects::xrc::{OpenXrcd, Xrcd};
 use crate::progress::Port;
-use crate::progress::helper::Helper;
 use crate::progress::monitor::Monitor;
 use crate::registry::counters::PortCounters;
 use crate::sync::Mutex;
@@ -99,10 +99,12 @@ impl Port {
     }
 
     /// Gives this handle up. If it was the last one, the threads of the device have ended when the call returns; without
-    /// this call, one of them may be at work and end the device a little later.
+    /// this call, one of them may be at work and end the device a little later. That takes up to 4 s where one of them waits for
+    /// the owner of the interface's frames, which has been stopped.
     pub fn close(self: Arc<Self>) {
         if !self.links.registry.is_inherited() {
-            drop(Helper::give_up(self));
+            let [helper, meeting] = [self.helper.holder(), self.handshake.holder()];
+            drop(Holder::without([&helper, &meeting], || Arc::into_inner(self)));
         }
     }
 

@@ -22,6 +22,7 @@
 //! Later, a sleeper is let in as soon as a packet wakes it. Which waiters need the helper, and which threads wait for the
 //! sockets in its place, is in `standby.rs`.
 
+use crate::holder::Holder;
 use crate::objects::notice::DeferredWakeups;
 use crate::objects::standby::Standby;
 use crate::progress::Port;
@@ -34,7 +35,7 @@ use adverb_sys::scheduler::{self, Load};
 use std::io;
 use std::ops::Deref;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -89,19 +90,16 @@ struct Shared {
     /// The process ends: what peers wait for is to be sent; and it was.
     finishing: AtomicBool,
     finished: AtomicBool,
-    /// The thread holds it while it has the port.
-    visit: Mutex<()>,
-    /// Calls that wait until the thread does not have the port.
-    closing: AtomicU32,
+    holder: Arc<Holder>,
 }
 
 /// The port, and the thread's mark that it has it.
-struct Visit<'a> {
+struct HeldPort<'a> {
     port: Arc<Port>,
     _held: MutexGuard<'a, ()>, // Dropped second.
 }
 
-impl Deref for Visit<'_> {
+impl Deref for HeldPort<'_> {
     type Target = Port;
 
     fn deref(&self) -> &Port {
@@ -129,8 +127,7 @@ impl Helper {
             stop: AtomicBool::new(false),
             finishing: AtomicBool::new(false),
             finished: AtomicBool::new(false),
-            visit: Mutex::default(),
-            closing: AtomicU32::new(0),
+            holder: Arc::default(),
         };
         Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
     }
@@ -173,16 +170,8 @@ impl Helper {
         let _ = self.shared.standby.wake().signal();
     }
 
-    /// Gives a handle of the port up; the port itself, if that was the last one. The thread does not have the port
-    /// meanwhile, so it is not the thread that is left with the port.
-    pub(crate) fn give_up(port: Arc<Port>) -> Option<Port> {
-        let shared = Arc::clone(&port.helper.shared);
-        shared.closing.fetch_add(1, Ordering::SeqCst);
-        let visit = shared.visit.lock();
-        let last = Arc::into_inner(port);
-        drop(visit);
-        shared.closing.fetch_sub(1, Ordering::SeqCst);
-        last
+    pub(crate) fn holder(&self) -> Arc<Holder> {
+        Arc::clone(&self.shared.holder)
     }
 
     /// The thread has sent it.
@@ -296,21 +285,18 @@ impl Shared {
     }
 
     /// The port, while it is open.
-    fn going_on(&self, port: &Weak<Port>) -> Option<Visit<'_>> {
-        while self.closing.load(Ordering::SeqCst) > 0 {
-            thread::yield_now(); // The lock alone would not let the other thread in.
-        }
-        let _held = self.visit.lock();
+    fn going_on(&self, port: &Weak<Port>) -> Option<HeldPort<'_>> {
+        let _held = self.holder.hold();
         let port = port.upgrade().filter(|_| !self.stop.load(Ordering::Acquire))?;
         if self.finishing.load(Ordering::Acquire) && !self.finished.load(Ordering::Relaxed) {
             port.finish();
             self.finished.store(true, Ordering::Release);
         }
-        Some(Visit { port, _held })
+        Some(HeldPort { port, _held })
     }
 
     /// Sleeps until a packet, a deadline, or a call.
-    fn sleep(&self, port: Visit<'_>, duty: &mut Duty) {
+    fn sleep(&self, port: HeldPort<'_>, duty: &mut Duty) {
         // A program that drives now and then need not wake us for each of its deadlines: we look again in a tick.
         let drives = port.drives();
         let alone = duty.slept_at == drives || self.standby.is_engaged();

@@ -235,7 +235,7 @@ pub struct Port {
     mended: AtomicU64,
     /// When it was last looked whether this port's sockets are listed where they belong.
     listed: AtomicU64,
-    helper: Helper,
+    pub(crate) helper: Helper,
     pub(crate) standby: Arc<Standby>,
     pub(crate) audience: Arc<Audience>,
     pub(crate) monitor: Mutex<Option<Monitor>>,

@@ -10,6 +10,7 @@
 //!
 //! The thread sleeps but for introductions and deaths; packets are none of its business.
 
+use crate::holder::Holder;
 use crate::link::shm::doorbell::{Doorbell, PeerDoorbell};
 use crate::link::shm::link::{PeerId, Segment, ShmLink};
 use crate::link::shm::visits::{Admit, Arrival, Attended, Visit, Visits};
@@ -78,6 +79,7 @@ struct Shared {
     stop: AtomicBool,
     guests: Mutex<HashMap<u64, Guest>>,
     tokens: AtomicU64,
+    holder: Arc<Holder>,
 }
 
 /// A connection.
@@ -178,6 +180,7 @@ impl Handshake {
             stop: AtomicBool::new(false),
             guests: Mutex::default(),
             tokens: AtomicU64::new(FIRST_GUEST),
+            holder: Arc::default(),
         };
         shared.epoll.add(&shared.wake, WAKE, Interest::Readable)?;
         shared.epoll.add(&shared.listener, LISTENER, Interest::Readable)?;
@@ -193,6 +196,10 @@ impl Handshake {
         let thread = adverb_sys::signals::spawn("adverb-meet", run)?;
         *self.thread.lock() = Some(thread);
         Ok(())
+    }
+
+    pub(crate) fn holder(&self) -> Arc<Holder> {
+        Arc::clone(&self.shared.holder)
     }
 
     /// The device makes links to others.
@@ -349,6 +356,7 @@ impl Shared {
                 return;
             }
             for event in events.iter() {
+                let _held = self.holder.hold();
                 match event.token {
                     WAKE => drop(self.wake.drain()),
                     LISTENER => self.let_in(port),
