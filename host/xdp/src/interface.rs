@@ -548,7 +548,7 @@ fn privileged(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
 const PLACES: usize = 64;
 /// Queues of an interface that are used.
 const QUEUES_MAX: u32 = 64;
-/// Keys of one interface.
+/// Keys of one interface, IPv4 and IPv6 together.
 pub(crate) const KEYS_MAX: u32 = 65_536;
 /// The kernel wants a ring, also where nothing is received.
 const BASE_RX_ENTRIES: u32 = 1;

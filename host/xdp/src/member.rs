@@ -178,7 +178,7 @@ impl Membership {
         self.request(Request::Repair(key, on), &[])
     }
 
-    /// Ends it: its place at the owner is another's, and its packets are the kernel's. What can be read says so.
+    /// Ends it: its place at the owner is free for another, and its packets are the kernel's. What can be read says so.
     pub fn leave(&self) {
         // One that the owner has ended is over.
         let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);

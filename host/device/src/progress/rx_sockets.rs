@@ -197,18 +197,24 @@ impl Port {
     /// Has an address's packets come and go as frames, if they can and are to.
     fn take_frames(&self, endpoint: &Arc<Endpoint>, shared: bool) -> io::Result<()> {
         if let Some(link) = self.xdp_link.get() {
+            let was_over = link.is_over();
             endpoint.take_frames(link, shared)?;
             self.begin_to_seek(link, endpoint);
+            if was_over && !link.is_over() {
+                // The next owner may have been asked for the others' before this one was known.
+                endpoint.take_frames(link, shared)?;
+            }
             return Ok(());
         }
         // Each member takes one of its user's places at the owner: not without an address that it can have frames for.
         if self.demand != Some(Demand::Offered) || shared {
             return Ok(());
         }
-        let Some((link, frames)) = XdpLink::offered(&self.links.device)? else { return Ok(()) };
+        let Some((link, mut frames)) = XdpLink::offered(&self.links.device)? else { return Ok(()) };
         endpoint.take_frames(&link, shared)?;
         if let Err(error) = self.helper.watch(link.arrivals()) {
             endpoint.yield_frames();
+            link.end(&mut frames); // It is the address's way for good: by the socket.
             return Err(error);
         }
         self.receiver.lock().frames = frames;

@@ -194,7 +194,7 @@ impl XdpLink {
         }
     }
 
-    /// No address has need of the owner any more: its place there is another's, and what leaves goes by the sockets.
+    /// No address has need of the owner any more: its place there is free for another, and what leaves goes by the sockets.
     fn leave(&self) {
         self.source.membership().iter().for_each(|membership| membership.leave());
     }

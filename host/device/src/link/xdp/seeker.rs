@@ -6,7 +6,7 @@
 
 use crate::link::gid::Device;
 use crate::link::udp::endpoint::Endpoint;
-use crate::link::xdp::{XdpLink, ask_in_time};
+use crate::link::xdp::{XdpLink, ask};
 use crate::sync::Mutex;
 use adverb_sys::fork::Generation;
 use adverb_sys::poll;
@@ -73,15 +73,21 @@ impl Drop for Seeker {
 
 impl Shared {
     fn run(&self) {
+        let mut wait = PAUSE;
         while !self.stop.load(Ordering::Acquire) {
             let (is_over, is_needed) = (self.link.is_over(), !self.claimants().is_empty());
             // What is on its way still as frames is given the time, too.
-            let pause = (is_over == is_needed).then_some(PAUSE);
+            let pause = (is_over == is_needed).then_some(wait);
             match poll::readable(&self.link.bell, std::iter::empty(), pause) {
                 Ok(true) => _ = self.link.bell.drain(),
-                Ok(false) if is_over => self.seek().unwrap_or_else(|error| {
-                    debug!(device = %self.device.name, "no frames yet: {error}");
-                }),
+                Ok(false) if is_over => {
+                    let sought = self.seek();
+                    let is_silent = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+                    wait = if sought.as_ref().is_err_and(is_silent) { SILENCE } else { PAUSE };
+                    if let Err(error) = sought {
+                        debug!(device = %self.device.name, "no frames yet: {error}");
+                    }
+                }
                 Ok(false) => self.link.leave(),
                 Err(_) => return,
             }
@@ -97,7 +103,7 @@ impl Shared {
 
     /// Asks the owner of the interface, if there is one.
     fn seek(&self) -> io::Result<()> {
-        let Some((membership, sockets)) = ask_in_time(&self.device)? else { return Ok(()) };
+        let Some((membership, sockets)) = ask(&self.device, Duration::ZERO)? else { return Ok(()) };
         self.link.renew(membership, sockets)?;
         for endpoint in self.claimants() {
             if self.stop.load(Ordering::Acquire) {
@@ -107,6 +113,10 @@ impl Shared {
             let (device, address) = (&self.device.name, endpoint.addr.ip());
             match claimed {
                 Ok(_) => info!(%device, %address, "frames by the next owner"),
+                Err(error) if is_gone(&error) => {
+                    self.link.leave(); // The next one is asked.
+                    return Err(error);
+                }
                 Err(error) => {
                     info!(%device, %address, "no frames: {error}");
                     endpoint.lose_claim();
@@ -121,5 +131,16 @@ impl Shared {
     }
 }
 
+/// An owner has ended, or does not answer: it has not refused.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut, UnexpectedEof,
+    };
+    [BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut, UnexpectedEof]
+        .contains(&error.kind())
+}
+
 /// From one question to the next, and before the first one.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The same after one that was not answered in time.
+const SILENCE: Duration = Duration::from_secs(10);
