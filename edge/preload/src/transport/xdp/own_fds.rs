@@ -62,6 +62,7 @@ fn first_by(
     word: &mut impl FnMut(usize) -> Option<u64>,
 ) -> Option<c_int> {
     let (mut at, first) = place(*fds.start());
+    let (end, _) = place(*fds.end());
     // Those before the range do not count.
     let mut wanted = first.wrapping_neg();
     loop {
@@ -71,6 +72,9 @@ fn first_by(
                 .checked_mul(WORD_BITS)?
                 .checked_add(usize::try_from(found.trailing_zeros()).ok()?)?;
             return c_int::try_from(number).ok().filter(|fd| fd <= fds.end());
+        }
+        if at >= end {
+            return None;
         }
         (at, wanted) = (at + 1, u64::MAX);
     }
@@ -103,7 +107,7 @@ fn place(fd: c_int) -> (usize, u64) {
 }
 
 const WORD_BITS: usize = 64;
-/// They have the lowest numbers that are free (`FD_MIN`): there are never as many.
+/// They have the lowest numbers that are free (`FD_MIN`), and a process has fewer descriptors.
 const FDS_MAX: usize = 1 << 20;
 
 #[cfg(test)]
@@ -147,5 +151,14 @@ mod tests {
         between_by(0..=c_int::MAX, word, |_, _| parts += 1);
         assert_eq!(parts, COUNT + 1);
         assert!(looks < 2 * COUNT, "{looks}");
+        looks = 0;
+        let mut words = own.words();
+        let mut word = |at| {
+            looks += 1;
+            words(at)
+        };
+        own.forget(1000);
+        assert_eq!(first_by(&(1000..=1000), &mut word), None);
+        assert_eq!(looks, 1, "a single one");
     }
 }
