@@ -355,10 +355,11 @@ mod tests {
 
     /// A place that no other test has.
     fn place() -> Place {
-        use std::sync::atomic::{AtomicU64, Ordering};
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let namespace = NEXT.fetch_add(1, Ordering::Relaxed) << 32 | u64::from(std::process::id());
-        Place { namespace, ..Place::current().unwrap() }
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        // Numbers of processes have 22 bits at most.
+        let label = NEXT.fetch_add(1, Ordering::Relaxed) << 22 | std::process::id();
+        Place { label, namespace: u64::from(label), ..Place::current().unwrap() }
     }
 
     #[test]
