@@ -8,6 +8,10 @@ use crate::sync::Mutex;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
+
+/// How long a thread keeps away before it looks again whether the call is over.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// The mark of one thread.
 #[derive(Debug, Default)]
@@ -21,7 +25,7 @@ impl Holder {
     /// Marks, until the guard is dropped, that the thread has the port; by that thread.
     pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
         while self.closing.load(Ordering::SeqCst) > 0 {
-            thread::yield_now(); // The lock alone would not let the other thread in.
+            thread::sleep(PAUSE); // The lock alone would not let the other thread in, nor a yield one of lower priority.
         }
         self.held.lock()
     }
