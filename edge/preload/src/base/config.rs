@@ -37,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) adaptive: bool,
     /// Spins let others run.
     pub(crate) gives_way: bool,
+    /// How many processors the machine had at the start.
+    pub(crate) processors: u64,
     /// Of connections that this end makes.
     pub(crate) rings: Sizes,
     /// The program polls rings rather than sockets.
@@ -212,6 +214,7 @@ impl Config {
         let first = bytes("ADVERB_SOCKETS_RING_BYTES");
         let large = bytes("ADVERB_SOCKETS_RING_BYTES_MAX");
         let clamp = |name| u32::try_from(number(name)).unwrap_or(0);
+        let online = raw::processors();
         // 0, and nothing said, are the default: what the kernel has would be waited for in vain.
         let os_ratio = |name| {
             let is_said = !is_default(name) && number(name) != 0;
@@ -240,7 +243,8 @@ impl Config {
             adaptive: settings.is_on("ADVERB_SOCKETS_ADAPTIVE")
                 && is_default("VMA_RX_POLL")
                 && is_default("VMA_SELECT_POLL"),
-            gives_way: settings.is_on("VMA_RX_POLL_YIELD") || raw::processors() == 1,
+            gives_way: settings.is_on("VMA_RX_POLL_YIELD") || online == 1,
+            processors: online,
             socketxtreme: settings.is_on("VMA_SOCKETXTREME"),
             ring_logic: Logic::of(number("VMA_RING_ALLOCATION_LOGIC_RX"), 0)
                 .unwrap_or(Logic::Interface),

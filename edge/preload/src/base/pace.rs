@@ -5,9 +5,12 @@
 //! bit each: whether the wait was over within the limit. A thread most of whose waits were *spins through*.
 //!
 //! A processor that is wanted elsewhere is given back: where others have run for more than a small share of the time,
-//! because the scheduler wanted it or the spinning thread let them, the thread does not spin through for a while,
-//! which grows each time that this happens again. It sleeps then, and the scheduler puts it where a processor is free
-//! when it wakes.
+//! because the scheduler wanted it or the spinning thread let them, or where more threads could run than there are
+//! processors, the thread does not spin through for a while, which grows each time that this happens again. It sleeps
+//! then, and the scheduler puts it where a processor is free when it wakes.
+//!
+//! The second sign is needed beside the first: to yield lets only threads of the same scheduling group run (`sched(7)`,
+//! autogroups), and a thread that was just woken may wait for a spinning one's time slice to end.
 
 /// What one thread has learnt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -21,11 +24,23 @@ pub(crate) struct Pace {
     /// Since when it is counted how long others have run, and how long that was.
     window_ns: u64,
     lost_ns: u64,
+    /// When it was last counted how many threads could run, and what the last counts said, as one bit each: 1 if there
+    /// were more than processors.
+    counted_ns: u64,
+    counts: u8,
 }
 
 impl Pace {
     pub(crate) const fn new() -> Self {
-        Self { recent: 0, paused_until_ns: 0, setbacks: 0, window_ns: 0, lost_ns: 0 }
+        Self {
+            recent: 0,
+            paused_until_ns: 0,
+            setbacks: 0,
+            window_ns: 0,
+            lost_ns: 0,
+            counted_ns: 0,
+            counts: 0,
+        }
     }
 
     /// A wait is over that has lasted so long, asleep or not.
@@ -50,10 +65,30 @@ impl Pace {
         if lost_ns < CROWDED_NS {
             return Self { window_ns, lost_ns, ..self };
         }
+        Self { window_ns, lost_ns: 0, ..self.after_setback(now_ns) }
+    }
+
+    /// Whether it is to be counted how many threads could run.
+    pub(crate) fn is_count_due(self, now_ns: u64) -> bool {
+        self.spins_through(now_ns) && now_ns.saturating_sub(self.counted_ns) >= COUNT_NS
+    }
+
+    /// It was counted. If most of the last counts found more threads than processors, the processor is given back.
+    #[must_use]
+    pub(crate) fn after_count(self, is_crowded: bool, now_ns: u64) -> Self {
+        let counts = self.counts << 1 | u8::from(is_crowded);
+        let counted = Self { counts, counted_ns: now_ns, ..self };
+        match counts.count_ones() >= CROWDED_COUNTS {
+            true => Self { counts: 0, ..counted.after_setback(now_ns) },
+            false => counted,
+        }
+    }
+
+    fn after_setback(self, now_ns: u64) -> Self {
         let is_again = now_ns.saturating_sub(self.paused_until_ns) < CALM_NS;
         let setbacks = if is_again { (self.setbacks + 1).min(SETBACKS_MAX) } else { 0 };
         let paused_until_ns = now_ns.saturating_add(PAUSE_NS << setbacks);
-        Self { recent: 0, paused_until_ns, setbacks, window_ns, lost_ns: 0 }
+        Self { recent: 0, paused_until_ns, setbacks, ..self }
     }
 }
 
@@ -63,6 +98,10 @@ const REGULAR: u32 = WAITS - WAITS / 8;
 /// Others that have run for so long, within the time of a window, want the processor.
 const CROWDED_NS: u64 = 1_000_000;
 const WINDOW_NS: u64 = 20_000_000;
+/// Threads that could run are counted so often while a thread spins through. So many of the last eight counts make a
+/// crowd: a thread of the kernel's that runs for a moment is in few of them.
+const COUNT_NS: u64 = 2_000_000;
+const CROWDED_COUNTS: u32 = 6;
 /// A thread does not spin through for so long the first time, and for twice as long each next time, up to 1.3 s.
 const PAUSE_NS: u64 = 5_000_000;
 const SETBACKS_MAX: u32 = 8;
@@ -101,6 +140,23 @@ mod tests {
         let often = |ran_ns| (0..10).fold(pace, |pace, _| pace.after_others(ran_ns, u64::MAX / 2));
         assert!(often(CROWDED_NS / 10 - 1).spins_through(u64::MAX / 2));
         assert!(!often(CROWDED_NS / 10).spins_through(u64::MAX / 2));
+    }
+
+    #[test]
+    fn more_threads_than_processors_end_it_and_a_few_moments_of_them_do_not() {
+        let pace = after(WAITS, 1000);
+        assert!(!after(REGULAR - 1, 1000).is_count_due(COUNT_NS));
+        assert!(!pace.is_count_due(COUNT_NS - 1) && pace.is_count_due(COUNT_NS));
+        let counted = |pace: Pace, crowded: u32, of: u32| {
+            (0..of).fold(pace, |pace, at| pace.after_count(at < crowded, COUNT_NS))
+        };
+        assert!(!counted(pace, 0, 1).is_count_due(COUNT_NS), "just counted");
+        assert!(counted(pace, CROWDED_COUNTS - 1, 8).spins_through(COUNT_NS));
+        let ended = counted(pace, CROWDED_COUNTS, CROWDED_COUNTS);
+        assert_eq!(ended.paused_until_ns, COUNT_NS + PAUSE_NS);
+        assert!(!ended.is_count_due(u64::MAX), "what comes after the pause has to be learnt anew");
+        let seldom = (0..100).fold(pace, |pace, at| pace.after_count(at % 2 == 0, COUNT_NS));
+        assert!(seldom.spins_through(COUNT_NS));
     }
 
     /// Goal: on a crowded machine the share of time that is spun away goes towards nothing.

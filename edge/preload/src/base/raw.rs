@@ -560,6 +560,17 @@ pub(crate) fn preemptions() -> u64 {
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }
 
+/// How many threads of the machine run or could run now; the fourth field of `/proc/loadavg`, proc(5).
+pub(crate) fn runnable_threads() -> Option<u64> {
+    let file = open(c"/proc/loadavg", libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
+    let mut text = [0_u8; 64];
+    let len = read(file, &mut text);
+    close(file);
+    let text = std::str::from_utf8(text.get(..len.ok()?)?).ok()?;
+    let (count, _) = text.split_ascii_whitespace().nth(3)?.split_once('/')?;
+    count.parse().ok()
+}
+
 /// Sleeps for so many nanoseconds, less if a signal comes.
 pub(crate) fn nap(nanoseconds: i64) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
@@ -891,7 +902,7 @@ pub(crate) fn processor() -> u32 {
 }
 
 /// How many processors there are.
-pub(crate) fn processors() -> i64 {
+pub(crate) fn processors() -> u64 {
     // SAFETY: the function has no preconditions.
-    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1)
 }

@@ -243,11 +243,18 @@ impl SpinBudget {
 
 /// How long a wait spins that starts now, and whether that is through.
 fn budget_of(most_ns: u64, now_ns: u64) -> (u64, bool) {
-    if !config::get().adaptive {
+    let config = config::get();
+    if !config.adaptive {
         return (most_ns, false);
     }
     thread::with(|thread| {
-        match thread.pace.get().spins_through(now_ns) && !confined::is_confined() {
+        let mut pace = thread.pace.get();
+        if pace.is_count_due(now_ns) && !confined::is_confined() {
+            let is_crowded = raw::runnable_threads().is_some_and(|count| count > config.processors);
+            pace = pace.after_count(is_crowded, now_ns);
+            thread.pace.set(pace);
+        }
+        match pace.spins_through(now_ns) && !confined::is_confined() {
             true => (limit_ns(most_ns), true),
             false => (most_ns.min(thread.spin_ns.get()), false),
         }
