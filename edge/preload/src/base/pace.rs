@@ -144,19 +144,20 @@ mod tests {
 
     #[test]
     fn more_threads_than_processors_end_it_and_a_few_moments_of_them_do_not() {
+        const NOW: u64 = CALM_NS;
         let pace = after(WAITS, 1000);
-        assert!(!after(REGULAR - 1, 1000).is_count_due(COUNT_NS));
-        assert!(!pace.is_count_due(COUNT_NS - 1) && pace.is_count_due(COUNT_NS));
+        assert!(!after(REGULAR - 1, 1000).is_count_due(NOW));
+        let once = pace.after_count(false, NOW);
+        assert!(!once.is_count_due(NOW + COUNT_NS - 1) && once.is_count_due(NOW + COUNT_NS));
         let counted = |pace: Pace, crowded: u32, of: u32| {
-            (0..of).fold(pace, |pace, at| pace.after_count(at < crowded, COUNT_NS))
+            (0..of).fold(pace, |pace, at| pace.after_count(at < crowded, NOW))
         };
-        assert!(!counted(pace, 0, 1).is_count_due(COUNT_NS), "just counted");
-        assert!(counted(pace, CROWDED_COUNTS - 1, 8).spins_through(COUNT_NS));
+        assert!(counted(pace, CROWDED_COUNTS - 1, 8).spins_through(NOW));
         let ended = counted(pace, CROWDED_COUNTS, CROWDED_COUNTS);
-        assert_eq!(ended.paused_until_ns, COUNT_NS + PAUSE_NS);
+        assert_eq!(ended.paused_until_ns, NOW + PAUSE_NS);
         assert!(!ended.is_count_due(u64::MAX), "what comes after the pause has to be learnt anew");
-        let seldom = (0..100).fold(pace, |pace, at| pace.after_count(at % 2 == 0, COUNT_NS));
-        assert!(seldom.spins_through(COUNT_NS));
+        let seldom = (0..100).fold(pace, |pace, at| pace.after_count(at % 2 == 0, NOW));
+        assert!(seldom.spins_through(NOW));
     }
 
     /// Goal: on a crowded machine the share of time that is spun away goes towards nothing.

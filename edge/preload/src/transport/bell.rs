@@ -12,16 +12,23 @@ use crate::base::thread;
 use crate::socket::counters::add;
 use crate::socket::state::{Reason, Socket};
 use crate::transport::doorbell;
-use crate::transport::ring::{Ring, Segment};
+use crate::transport::ring::Segment;
 use crate::transport::xdp::discard;
 
 /// After reading: notifies a writer that waits for room, once there is a good deal of it.
-pub(crate) fn notify_of_room(socket: &Socket, ring: Ring<'_>, fd: c_int) {
-    let Some(segment) = socket.mapped() else { return };
+#[inline]
+pub(crate) fn notify_of_room(socket: &Socket, segment: &Segment, fd: c_int) {
     let connection = segment.connection(socket);
-    if !wake(connection.wake_writer(|| ring.leaves_much_room())) {
-        return;
+    let has_room = || segment.incoming(socket.end()).leaves_much_room();
+    if wake(connection.wake_writer(has_room)) {
+        notify_writer(socket, segment, fd);
     }
+}
+
+/// A writer of the other end waits for room, and sleeps in the kernel.
+#[cold]
+fn notify_writer(socket: &Socket, segment: &Segment, fd: c_int) {
+    let connection = segment.connection(socket);
     if !connection.outgoing().is_switched() {
         // From here on bytes in the kernel's stream are bells.
         let _held = socket.sending.hold();

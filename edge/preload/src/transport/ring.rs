@@ -722,9 +722,19 @@ impl Ring<'_> {
         );
     }
 
+    /// Where the ring begins again if it is empty: after some bytes, and not for a stream that has grown, as what comes
+    /// next had better not lie where the reader still has it near itself.
+    #[inline]
+    fn restart(&self, head: u64, grown_at: u64, is_stream: bool) -> Option<u64> {
+        let Sizes { first, large } = self.sizes;
+        let (origin, len) = if head < grown_at { (0, first) } else { (grown_at, large) };
+        let (past, mask) = (head.wrapping_sub(origin), word(len).wrapping_sub(1));
+        let restarts = past & mask >= RESTART_BYTES && !(is_stream && origin > 0);
+        restarts.then(|| origin.wrapping_add(past | mask).wrapping_add(1))
+    }
+
     /// Copies bytes in for as long as there are some and there is room for them, and returns how
-    /// many; none if a buffer is none, or if the reader says to be where it cannot be. A stream in a ring that has grown does not begin again at the
-    /// start: what comes next had better not lie where the reader still has it near itself.
+    /// many; none if a buffer is none, or if the reader says to be where it cannot be.
     pub(crate) fn write(&self, from: &mut IoCursor<'_>, is_stream: bool) -> Result<usize, Trouble> {
         let begin = from.clone();
         let Direction { producer, sender, .. } = self.direction;
@@ -733,22 +743,18 @@ impl Ring<'_> {
         let grown_at = self.grows_at();
         let all = from.remaining();
         let wanted = word(all);
-        let (room, len) = self.room(head, tail, grown_at);
-        // Where the ring that is written to has begun, and how far into it that is.
-        let origin = if head < grown_at { 0 } else { grown_at };
-        let past = head.wrapping_sub(origin);
-        let restarts = past & (len - 1) >= RESTART_BYTES && !(is_stream && origin > 0);
-        // The reader's cursor is in its cache: a stream looks at it once in so many bytes.
-        let is_far = restarts && head.wrapping_sub(tail) >= RESTART_BYTES;
+        let (room, _) = self.room(head, tail, grown_at);
+        let restart = self.restart(head, grown_at, is_stream);
         let mut skips = None;
-        if room < wanted || is_far {
+        if room < wanted || is_far(restart, head, tail) {
             tail = self.free_to(head);
             if !self.is_possible(head.wrapping_sub(tail)) {
                 return Err(Trouble::Broken);
             }
             sender.tail_seen.store(tail, Ordering::Relaxed);
-            if tail == head && restarts {
-                let start = origin.wrapping_add(past | (len - 1)).wrapping_add(1);
+            if tail == head
+                && let Some(start) = restart
+            {
                 skips = Some((head, start));
                 (head, tail) = (start, start);
             }
@@ -791,30 +797,33 @@ impl Ring<'_> {
         Ok(done)
     }
 
-    /// The same in the plainest case: a few bytes of the program's for which there is known to be room where the last
-    /// ones are, in a ring that has not grown. False: that is not the case, and nothing has happened.
+    /// The same in the plainest case: a few bytes of the program's for which there is known to be room, and memory, where the
+    /// last ones are. False: that is not the case, and nothing has happened.
     #[inline]
-    pub(crate) fn write_short(&self, from: *const u8, len: usize) -> bool {
+    pub(crate) fn write_short(&self, from: *const u8, len: usize, is_stream: bool) -> bool {
         let Direction { producer, sender, .. } = self.direction;
         let head = sender.head.load(Ordering::Relaxed);
-        let ahead = head.wrapping_sub(sender.tail_seen.load(Ordering::Relaxed));
-        let (offset, together) = self.place(head, NEVER);
-        let (count, end) = (word(len), word(offset + len));
-        let is_plain = self.grows_at() == NEVER
+        let tail = sender.tail_seen.load(Ordering::Relaxed);
+        let grown_at = self.grows_at();
+        let (room, _) = self.room(head, tail, grown_at);
+        let restart = self.restart(head, grown_at, is_stream);
+        let (offset, together) = self.place(head, grown_at);
+        let (start, known) = self.memory_of(offset);
+        let is_plain = room >= word(len)
+            && !is_far(restart, head, tail)
+            && self.is_possible(head.wrapping_sub(tail))
             && len <= together
-            && end <= RESTART_BYTES
-            && end <= sender.reserved.load(Ordering::Relaxed)
-            && ahead.saturating_add(count) <= word(self.sizes.first);
+            && word(offset - start + len) <= known.load(Ordering::Relaxed);
         // SAFETY: the program's promise for what is sent; within the ring (rule 2).
         let is_done = is_plain && unsafe { copy::copy(self.bytes.wrapping_add(offset), from, len) };
         if !is_done || self.is_spoilt.load(Ordering::Relaxed) {
             return false;
         }
-        let head = head.wrapping_add(count);
+        let head = head.wrapping_add(word(len));
         // In this order, as above.
         sender.head.store(head, Ordering::Release);
         producer.head.store(head, Ordering::Release);
-        self.next.store(self.place(head, NEVER).0, Ordering::Relaxed);
+        self.next.store(self.place(head, grown_at).0, Ordering::Relaxed);
         true
     }
 
@@ -827,12 +836,18 @@ impl Ring<'_> {
         }
     }
 
+    /// Where the ring begins that has this offset, and how many of its bytes have memory.
+    #[inline]
+    fn memory_of(&self, offset: usize) -> (usize, &AtomicU64) {
+        let Sizes { first, .. } = self.sizes;
+        let Sender { reserved, reserved_large, .. } = &self.direction.sender;
+        if offset < first { (0, reserved) } else { (first, reserved_large) }
+    }
+
     /// How many of `len` bytes from `offset` on have memory; more is put aside if it has to be.
     #[inline]
     fn reserved(&self, offset: usize, len: usize) -> usize {
-        let Sizes { first, .. } = self.sizes;
-        let Sender { reserved, reserved_large, .. } = &self.direction.sender;
-        let (start, known) = if offset < first { (0, reserved) } else { (first, reserved_large) };
+        let (start, known) = self.memory_of(offset);
         let has = usize::try_from(known.load(Ordering::Relaxed)).unwrap_or(0);
         if offset - start + len <= has {
             return len;
@@ -890,6 +905,13 @@ impl Ring<'_> {
         let tail = consumer.tail.load(Ordering::Relaxed);
         tail.wrapping_sub(sender.full_at.swap(tail, Ordering::Relaxed))
     }
+}
+
+/// Whether a sender that could begin again has got so far ahead of where it has last seen the reader that it looks there. The
+/// reader's cursor is in its cache: a stream looks at it once in so many bytes.
+#[inline]
+fn is_far(restart: Option<u64>, head: u64, tail: u64) -> bool {
+    restart.is_some() && head.wrapping_sub(tail) >= RESTART_BYTES
 }
 
 /// Memory of a ring that is put aside from the start, and in steps later on.

@@ -330,7 +330,7 @@ fn receive_ring(
 #[inline]
 fn note_received(socket: &Socket, segment: &Segment, fd: c_int, got: usize) {
     count_received(socket, got);
-    bell::notify_of_room(socket, segment.incoming(socket.end()), fd);
+    bell::notify_of_room(socket, segment, fd);
     streams::taken(socket);
     bell::drain_pending(segment.connection(socket), fd);
 }
@@ -416,14 +416,15 @@ fn take_past_ring<'a>(
     is_there.then_some((segment, bytes.len(), held))
 }
 
-/// Receives what is there of a connection that frames carry into one buffer of the program's, in the plainest case; `None`:
-/// [`try_receive`] finds out what there is, and nothing has happened.
+/// Receives what is there of a connection into one buffer of the program's, in the plainest case; `is_framed`: frames carry
+/// it. `None`: [`try_receive`] finds out what there is, and nothing has happened.
 #[inline]
-pub(crate) fn try_receive_framed(
+pub(crate) fn try_receive_plain(
     socket: &Socket,
     fd: c_int,
     into: *mut u8,
     most: usize,
+    is_framed: bool,
 ) -> Option<usize> {
     let segment = plain_segment(socket)?;
     let ring = segment.incoming(socket.end());
@@ -436,6 +437,10 @@ pub(crate) fn try_receive_framed(
         return None;
     }
     let got = ring.read_plain(held.here(), into, most)?;
+    if !is_framed {
+        note_received(socket, segment, fd, got);
+        return Some(got);
+    }
     count_received(socket, got);
     // What writes there waits for no room: it says that the ring is full, and looks again.
     fence(Ordering::SeqCst);
@@ -578,9 +583,10 @@ pub(crate) fn try_send_short(socket: &Socket, fd: c_int, from: *const u8, len: u
         && !segment.is_leaving()
         && !socket.flags.is_write_shut.load(Ordering::Relaxed)
         && ring.direction.consumer.sleep.gone.load(Ordering::Acquire) == 0
-        && !socket.flags.is_peer_gone.load(Ordering::Acquire)
-        && streamed < STREAM_BYTES;
-    if !is_plain {
+        && !socket.flags.is_peer_gone.load(Ordering::Acquire);
+    let is_stream = streamed >= STREAM_BYTES;
+    // A stream of frames may be the kernel's to carry.
+    if !is_plain || is_stream && streams::is_framed(socket) {
         return false;
     }
     let bytes = len.try_into().unwrap_or(0);
@@ -591,8 +597,11 @@ pub(crate) fn try_send_short(socket: &Socket, fd: c_int, from: *const u8, len: u
         count_sent(socket, len);
         return true;
     }
-    if !ring.write_short(from, len) {
+    if !ring.write_short(from, len, is_stream) {
         return false;
+    }
+    if is_stream && !ring.is_lent() {
+        widen(ring, fd, len, true);
     }
     let how = Sent { is_whole: true, more: false };
     note_sent(socket, segment, fd, streamed, len, how);

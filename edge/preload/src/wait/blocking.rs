@@ -20,7 +20,7 @@ use crate::socket::wait_loop::{self, Budget, Limits, Look, Rest, Wait};
 use crate::socket::{pacing, table};
 use crate::transport::ring::Segment;
 use crate::transport::stream::{
-    NO_PARTS, Receive, Step, look_for, try_receive, try_receive_framed, try_send,
+    NO_PARTS, Receive, Step, look_for, try_receive, try_receive_plain, try_send,
 };
 use crate::transport::xdp::streams;
 use crate::transport::{bell, fallback, park, streak};
@@ -232,7 +232,7 @@ pub(crate) fn receive(
 ) -> Answer {
     raw::cancellation_point();
     let now = how.now || socket.flags.is_nonblocking.load(Ordering::Relaxed);
-    if let Some(answer) = receive_framed(socket, fd, parts, how, now) {
+    if let Some(answer) = receive_plain(socket, fd, parts, how, now) {
         return answer;
     }
     let how = Receive { looked: true, ..how };
@@ -288,10 +288,10 @@ pub(crate) fn receive(
     }
 }
 
-/// Looks for what frames have brought, and goes the shortest way of a connection that they carry: what is there, or that
-/// there is nothing; `None` if that is to be found out otherwise.
+/// Looks for what frames have brought, and goes the shortest way: what is there, or that there is nothing; `None` if that is
+/// to be found out otherwise.
 #[inline]
-fn receive_framed(
+fn receive_plain(
     socket: &Socket,
     fd: c_int,
     parts: &[libc::iovec],
@@ -310,13 +310,14 @@ fn receive_framed(
     if let Some(got) = got {
         return Some(Ok(got));
     }
-    if !is_framed {
-        return None;
+    if !is_framed && !now {
+        streak::gather(socket);
     }
-    if let Some(got) = try_receive_framed(socket, fd, part.iov_base.cast(), part.iov_len) {
+    if let Some(got) = try_receive_plain(socket, fd, part.iov_base.cast(), part.iov_len, is_framed)
+    {
         return Some(Ok(got));
     }
-    let is_nothing = now && is_quiet(socket);
+    let is_nothing = is_framed && now && is_quiet(socket);
     is_nothing.then(|| {
         add(&socket.counters.rx_eagain, 1);
         Err(Errno::AGAIN)

@@ -19,13 +19,13 @@ pub(crate) fn give_back(socket: &SocketRef, fd: c_int, id: u64) -> Answer {
             mailbox.take_back_loans(*oldest);
         }
     } else {
-        let ring = socket.mapped().map(|segment| segment.incoming(socket.end()));
+        let segment = socket.mapped();
         let held = socket.receiving.hold();
         returned = loans::strike(socket.key(), id);
-        if let (Returned::UpTo { oldest, .. }, Some(ring)) = (&returned, ring) {
-            ring.take_back(*oldest);
+        if let (Returned::UpTo { oldest, .. }, Some(segment)) = (&returned, segment) {
+            segment.incoming(socket.end()).take_back(*oldest);
             drop(held);
-            bell::notify_of_room(socket, ring, fd);
+            bell::notify_of_room(socket, segment, fd);
             xdp::streams::taken(socket);
         }
     }

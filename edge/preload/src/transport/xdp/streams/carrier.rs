@@ -708,7 +708,7 @@ impl Carried {
     /// Puts a few bytes that have come, and wait for no others, into the ring, all or none. Says whether they are there.
     fn put_short(&mut self, bytes: &[u8]) -> bool {
         let ring = self.segment.outgoing(self.me);
-        let is_put = ring.write_short(bytes.as_ptr(), bytes.len());
+        let is_put = ring.write_short(bytes.as_ptr(), bytes.len(), false);
         if is_put {
             self.wake(self.connection().wake_reader());
         }
