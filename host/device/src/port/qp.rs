@@ -2,7 +2,6 @@
 
 use crate::data_path::DataPath;
 use crate::link::errors::ConnectError;
-use crate::link::shm::link::PeerId;
 use crate::link::udp::multicast::GroupError;
 use crate::objects::events::Listener;
 use crate::objects::notice::DeferredWakeups;
@@ -183,61 +182,40 @@ impl Qp {
     #[inline]
     pub fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)> {
         let port = &self.port;
-        let posted = self.briefly(|inner| {
-            let short = inner.post_eagerly(batch, &port.links);
-            if short.requests > 0 {
-                let aftermath = inner.after_eager(short, &port.links);
-                port.follow_up(self.number, inner, aftermath);
-                if short.requests == batch.len() {
-                    return Ok(());
-                }
-            }
-            self.post_generally(inner, batch, short.requests)
-        });
-        match posted {
-            Ok(()) => Ok(()),
-            Err(Stopped::At(at, error)) => Err((at, error)),
-            Err(Stopped::Before(at, stranger)) => self.post_after_meeting(batch, at, stranger),
-        }
-    }
-
-    /// Posts the requests of a batch from `next` on the general way. Not inlined, for the sake of the eager one.
-    #[inline(never)]
-    fn post_generally(
-        &self,
-        inner: &mut QpInner,
-        batch: &[SendWork<'_>],
-        next: usize,
-    ) -> Result<(), Stopped> {
-        let links = &self.port.links;
-        let posted = batch.iter().enumerate().skip(next).try_for_each(|(at, work)| {
-            match inner.stranger(work, links) {
-                Some(stranger) => Err(Stopped::Before(at, stranger)),
-                None => inner.post_send(work, links).map_err(|error| Stopped::At(at, error)),
-            }
-        });
-        let aftermath = inner.send_off(links);
-        self.port.follow_up(self.number, inner, aftermath);
-        posted
-    }
-
-    /// Posts the requests of a batch from `next` on, the first of which is for a device that was not met yet.
-    #[cold]
-    fn post_after_meeting(
-        &self,
-        batch: &[SendWork<'_>],
-        mut next: usize,
-        mut stranger: PeerId,
-    ) -> Result<(), (usize, PostError)> {
+        let mut next = 0;
         loop {
+            let (result, stranger) = self.briefly(|inner| {
+                let short = inner.post_eagerly(batch.get(next..).unwrap_or_default(), &port.links);
+                if short.requests > 0 {
+                    let aftermath = inner.after_eager(short, &port.links);
+                    port.follow_up(self.number, inner, aftermath);
+                    next += short.requests;
+                    if next == batch.len() {
+                        return (Ok(()), None);
+                    }
+                }
+                let (mut result, mut stranger) = (Ok(()), None);
+                for (at, work) in batch.iter().enumerate().skip(next) {
+                    stranger = inner.stranger(work, &port.links);
+                    if stranger.is_some() {
+                        next = at;
+                        break;
+                    }
+                    if let Err(error) = inner.post_send(work, &port.links) {
+                        result = Err((at, error));
+                        break;
+                    }
+                }
+                let aftermath = inner.send_off(&port.links);
+                port.follow_up(self.number, inner, aftermath);
+                (result, stranger)
+            });
+            let Some(stranger) = stranger else {
+                return result;
+            };
             // Under no queue pair's lock: the device that is met may have to do with others of ours.
-            let shm_link = self.port.meet(stranger);
+            let shm_link = port.meet(stranger);
             self.inner(|inner| inner.peer_cache.learn(stranger, shm_link));
-            match self.briefly(|inner| self.post_generally(inner, batch, next)) {
-                Ok(()) => return Ok(()),
-                Err(Stopped::At(at, error)) => return Err((at, error)),
-                Err(Stopped::Before(at, another)) => (next, stranger) = (at, another),
-            }
         }
     }
 
@@ -298,14 +276,6 @@ impl Qp {
             false => Err(GroupError::NotAttached { gid: group }),
         }
     }
-}
-
-/// Why the requests of a batch were not all posted.
-enum Stopped {
-    /// There is a mistake in this one.
-    At(usize, PostError),
-    /// This one is for a device that was not met yet.
-    Before(usize, PeerId),
 }
 
 impl Drop for Qp {
