@@ -9,8 +9,8 @@
 //! processors, the thread does not spin through for a while, which grows each time that this happens again. It sleeps
 //! then, and the scheduler puts it where a processor is free when it wakes.
 //!
-//! The second sign is needed beside the first: to yield lets only threads of the same scheduling group run (`sched(7)`,
-//! autogroups), and a thread that was just woken may wait for a spinning one's time slice to end.
+//! The count is needed beside the others: to yield lets only threads of the same scheduling group run (`sched(7)`,
+//! autogroups), so a thread of another group waits until the spinning one's time slice ends, which its wait may not last.
 
 /// What one thread has learnt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -76,10 +76,11 @@ impl Pace {
     /// It was counted. If most of the last counts found more threads than processors, the processor is given back.
     #[must_use]
     pub(crate) fn after_count(self, is_crowded: bool, now_ns: u64) -> Self {
-        let counts = self.counts << 1 | u8::from(is_crowded);
+        let is_old = now_ns.saturating_sub(self.counted_ns) > COUNTS_NS;
+        let counts = if is_old { 0 } else { self.counts << 1 } | u8::from(is_crowded);
         let counted = Self { counts, counted_ns: now_ns, ..self };
         match counts.count_ones() >= CROWDED_COUNTS {
-            true => Self { counts: 0, ..counted.after_setback(now_ns) },
+            true => counted.after_setback(now_ns),
             false => counted,
         }
     }
@@ -88,7 +89,7 @@ impl Pace {
         let is_again = now_ns.saturating_sub(self.paused_until_ns) < CALM_NS;
         let setbacks = if is_again { (self.setbacks + 1).min(SETBACKS_MAX) } else { 0 };
         let paused_until_ns = now_ns.saturating_add(PAUSE_NS << setbacks);
-        Self { recent: 0, paused_until_ns, setbacks, ..self }
+        Self { recent: 0, paused_until_ns, setbacks, counts: 0, ..self }
     }
 }
 
@@ -98,10 +99,12 @@ const REGULAR: u32 = WAITS - WAITS / 8;
 /// Others that have run for so long, within the time of a window, want the processor.
 const CROWDED_NS: u64 = 1_000_000;
 const WINDOW_NS: u64 = 20_000_000;
-/// Threads that could run are counted so often while a thread spins through. So many of the last eight counts make a
-/// crowd: a thread of the kernel's that runs for a moment is in few of them.
+/// While a thread spins through, the machine's runnable threads are counted after so long. It is crowded if so many of the last
+/// eight counts say so: one alone may have met a thread of the kernel's that runs for a moment. Counts older than this say
+/// nothing.
 const COUNT_NS: u64 = 2_000_000;
 const CROWDED_COUNTS: u32 = 6;
+const COUNTS_NS: u64 = 50 * COUNT_NS;
 /// A thread does not spin through for so long the first time, and for twice as long each next time, up to 1.3 s.
 const PAUSE_NS: u64 = 5_000_000;
 const SETBACKS_MAX: u32 = 8;

@@ -15,7 +15,7 @@
 use std::ffi::{CStr, CString, OsStr, OsString, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// What the kernel answered: a number, or the number of an error.
 pub(crate) type Answer = Result<usize, Errno>;
@@ -560,15 +560,57 @@ pub(crate) fn preemptions() -> u64 {
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }
 
-/// How many threads of the machine run or could run now; the fourth field of `/proc/loadavg`, proc(5).
+/// Whether the calling thread may run on so many processors; `sched_getaffinity(2)`.
+pub(crate) fn may_run_on(processors: u64) -> bool {
+    let mut mask = [0_u64; 128];
+    let args = [0, size_of_val(&mask), mask.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: the kernel fills at most so many bytes of ours.
+    let is_known = unsafe { syscall(libc::SYS_sched_getaffinity, args) }.is_ok();
+    is_known && mask.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() >= processors
+}
+
+/// How many threads of the machine run or could run now; the fourth field of `/proc/loadavg`, proc(5). The file stays open, by
+/// a number that programs rarely use: only its content says that the number is still ours, and `pread` takes nothing out of
+/// a file of the program's. A machine that shows no such file is not asked again.
 pub(crate) fn runnable_threads() -> Option<u64> {
-    let file = open(c"/proc/loadavg", libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
+    static FILE: AtomicI32 = AtomicI32::new(NOT_OPEN);
+    let known = FILE.load(Ordering::Relaxed);
+    if known == NOT_THERE {
+        return None;
+    }
+    if let count @ Some(_) = runnable_by(known) {
+        return count;
+    }
+    let file = open_above(c"/proc/loadavg", FILE_MIN);
+    let count = file.and_then(runnable_by);
+    let word = file.filter(|_| count.is_some()).unwrap_or(NOT_THERE);
+    let is_kept = FILE.compare_exchange(known, word, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    if let Some(file) = file.filter(|file| !is_kept || *file != word) {
+        close(file);
+    }
+    count
+}
+
+const NOT_OPEN: c_int = -1;
+const NOT_THERE: c_int = -2;
+const FILE_MIN: c_int = 1000;
+
+fn runnable_by(loadavg: c_int) -> Option<u64> {
     let mut text = [0_u8; 64];
-    let len = read(file, &mut text);
-    close(file);
-    let text = std::str::from_utf8(text.get(..len.ok()?)?).ok()?;
+    let args = [word(loadavg), text.as_mut_ptr() as usize, text.len(), 0, 0, 0];
+    // SAFETY: the kernel fills at most so many bytes of ours.
+    let len = unsafe { syscall(libc::SYS_pread64, args) }.ok()?;
+    let text = std::str::from_utf8(text.get(..len)?).ok()?;
     let (count, _) = text.split_ascii_whitespace().nth(3)?.split_once('/')?;
     count.parse().ok()
+}
+
+/// Opens a file to read, by a number of at least `least`.
+fn open_above(path: &CStr, least: c_int) -> Option<c_int> {
+    let made = open(path, libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
+    let file = copy_above(made, least);
+    close(made);
+    file.ok()
 }
 
 /// Sleeps for so many nanoseconds, less if a signal comes.
@@ -904,5 +946,5 @@ pub(crate) fn processor() -> u32 {
 /// How many processors there are.
 pub(crate) fn processors() -> u64 {
     // SAFETY: the function has no preconditions.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1)
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(u64::MAX)
 }

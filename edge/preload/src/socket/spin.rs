@@ -52,7 +52,7 @@ impl SpinBudget {
     /// A wait that starts now: it spins for at most `most_ns`, and lasts at most `limit_ns`.
     pub(crate) fn start(most_ns: u64, limit_ns: Option<u64>, kind: Interrupts) -> Self {
         let mut start_ns = raw::now_ns();
-        let (spin_ns, spins_through) = budget_of(most_ns, start_ns);
+        let (spin_ns, spins_through) = budget_of(most_ns, &mut start_ns);
         if spins_through && thread::with(|thread| thread.has_woken.replace(false)) {
             // It may wait for this very processor.
             raw::give_way();
@@ -212,8 +212,8 @@ impl SpinBudget {
     pub(crate) fn again(&mut self, most_ns: u64) {
         arena::describe_wanted();
         self.start_ns = raw::now_ns();
+        (self.spin_ns, self.spins_through) = budget_of(most_ns, &mut self.start_ns);
         self.let_ns = self.start_ns;
-        (self.spin_ns, self.spins_through) = budget_of(most_ns, self.start_ns);
     }
 
     /// The wait has spun in vain, and slept since `since_ns`. The budget halves, but after many sleeps that were short
@@ -241,24 +241,31 @@ impl SpinBudget {
     }
 }
 
-/// How long a wait spins that starts now, and whether that is through.
-fn budget_of(most_ns: u64, now_ns: u64) -> (u64, bool) {
+/// How long a wait spins that starts now, and whether that is through. What is asked of the machine for that takes time, which
+/// is no part of the spin.
+fn budget_of(most_ns: u64, now_ns: &mut u64) -> (u64, bool) {
     let config = config::get();
     if !config.adaptive {
         return (most_ns, false);
     }
     thread::with(|thread| {
         let mut pace = thread.pace.get();
-        if pace.is_count_due(now_ns) && !confined::is_confined() {
-            let is_crowded = raw::runnable_threads().is_some_and(|count| count > config.processors);
-            pace = pace.after_count(is_crowded, now_ns);
+        if pace.is_count_due(*now_ns) && !confined::is_confined() {
+            pace = pace.after_count(is_crowded(config.processors), *now_ns);
             thread.pace.set(pace);
+            *now_ns = raw::now_ns();
         }
-        match pace.spins_through(now_ns) && !confined::is_confined() {
+        match pace.spins_through(*now_ns) && !confined::is_confined() {
             true => (limit_ns(most_ns), true),
             false => (most_ns.min(thread.spin_ns.get()), false),
         }
     })
+}
+
+/// Whether more threads could run than there are processors. Of a thread that is kept to some of them, this says nothing.
+#[cold]
+fn is_crowded(processors: u64) -> bool {
+    raw::may_run_on(processors) && raw::runnable_threads().is_some_and(|count| count > processors)
 }
 
 /// Waits that are over within this are spun through, if nearly all are.

@@ -639,7 +639,7 @@ impl Ring<'_> {
             && held.load(Ordering::Relaxed) < word(self.sizes.first) / 2
     }
 
-    /// The same in the plainest case: all there is is a few bytes, at most `most`, that lie behind one another. They are
+    /// As [`Ring::read`], if all there is is a few bytes, at most `most`, that lie behind one another. They are
     /// copied to memory of ours; `None`: that is not the case, and nothing has happened.
     ///
     /// # Safety
@@ -661,23 +661,25 @@ impl Ring<'_> {
         Some(available)
     }
 
-    /// The same, to memory of the program's.
+    /// As [`Ring::read`], to one buffer of the program's, if the bytes lie behind one another; `None`: they do not, there are
+    /// none, or something is wrong, and nothing has happened.
     #[inline]
     pub(crate) fn read_plain(&self, here: Here, into: *mut u8, most: usize) -> Option<usize> {
         let (tail, available) = self.readable().ok()?;
         let (offset, together) = self.place(tail, self.grown_at());
-        if available == 0 || available > most.min(together) {
+        let count = available.min(most);
+        if count == 0 || count > together {
             return None;
         }
         let from = self.bytes.wrapping_add(offset);
         // SAFETY: within the ring (rule 2); the program's promise for where it receives.
-        let is_done = unsafe { copy::copy_by(here, into, from, available) };
+        let is_done = unsafe { copy::copy_by(here, into, from, count) };
         if !is_done || self.is_spoilt.load(Ordering::Relaxed) {
             return None;
         }
         self.note_lends(false);
-        self.advance(tail, tail.wrapping_add(word(available)));
-        Some(available)
+        self.advance(tail, tail.wrapping_add(word(count)));
+        Some(count)
     }
 
     /// Takes bytes out again, and hands them to `take`, which says of how many it has disposed, until
@@ -722,8 +724,8 @@ impl Ring<'_> {
         );
     }
 
-    /// Where the ring begins again if it is empty: after some bytes, and not for a stream that has grown, as what comes
-    /// next had better not lie where the reader still has it near itself.
+    /// Where a sender goes on that finds the ring empty: `None`, where it is; else at the ring's start, past its end. A stream
+    /// in a ring that has grown does not begin again: the reader's cache may still have the bytes at the start.
     #[inline]
     fn restart(&self, head: u64, grown_at: u64, is_stream: bool) -> Option<u64> {
         let Sizes { first, large } = self.sizes;
@@ -797,8 +799,8 @@ impl Ring<'_> {
         Ok(done)
     }
 
-    /// The same in the plainest case: a few bytes of the program's for which there is known to be room, and memory, where the
-    /// last ones are. False: that is not the case, and nothing has happened.
+    /// As [`Ring::write`], of a few bytes that fit behind the last ones by what the sender knows without a look at the reader.
+    /// False: they do not, or something is wrong, and nothing has happened.
     #[inline]
     pub(crate) fn write_short(&self, from: *const u8, len: usize, is_stream: bool) -> bool {
         let Direction { producer, sender, .. } = self.direction;
@@ -836,7 +838,7 @@ impl Ring<'_> {
         }
     }
 
-    /// Where the ring begins that has this offset, and how many of its bytes have memory.
+    /// The offset at which the ring begins that this offset lies in, and the word for how many of its bytes have memory.
     #[inline]
     fn memory_of(&self, offset: usize) -> (usize, &AtomicU64) {
         let Sizes { first, .. } = self.sizes;
@@ -907,8 +909,8 @@ impl Ring<'_> {
     }
 }
 
-/// Whether a sender that could begin again has got so far ahead of where it has last seen the reader that it looks there. The
-/// reader's cursor is in its cache: a stream looks at it once in so many bytes.
+/// Whether a sender that may begin again looks at the reader's cursor first: once in so many bytes, as the cursor is in the
+/// cache of the reader's processor. `tail` is where the sender has seen it last.
 #[inline]
 fn is_far(restart: Option<u64>, head: u64, tail: u64) -> bool {
     restart.is_some() && head.wrapping_sub(tail) >= RESTART_BYTES

@@ -416,8 +416,8 @@ fn take_past_ring<'a>(
     is_there.then_some((segment, bytes.len(), held))
 }
 
-/// Receives what is there of a connection into one buffer of the program's, in the plainest case; `is_framed`: frames carry
-/// it. `None`: [`try_receive`] finds out what there is, and nothing has happened.
+/// As [`try_receive`], into one buffer of the program's, of a connection that has nothing but rings and whose bytes lie behind
+/// one another. `None`: [`try_receive`] finds out what there is, and nothing has happened. `is_framed`: frames carry it.
 #[inline]
 pub(crate) fn try_receive_plain(
     socket: &Socket,
@@ -585,7 +585,7 @@ pub(crate) fn try_send_short(socket: &Socket, fd: c_int, from: *const u8, len: u
         && ring.direction.consumer.sleep.gone.load(Ordering::Acquire) == 0
         && !socket.flags.is_peer_gone.load(Ordering::Acquire);
     let is_stream = streamed >= STREAM_BYTES;
-    // A stream of frames may be the kernel's to carry.
+    // Whether the kernel carries a stream better than frames, `try_send` finds out.
     if !is_plain || is_stream && streams::is_framed(socket) {
         return false;
     }

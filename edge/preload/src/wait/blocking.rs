@@ -288,8 +288,8 @@ pub(crate) fn receive(
     }
 }
 
-/// Looks for what frames have brought, and goes the shortest way: what is there, or that there is nothing; `None` if that is
-/// to be found out otherwise.
+/// Looks for what frames have brought, and receives what lies in one piece of memory. `None`: [`try_receive`] finds out what there
+/// is. That there is nothing is known here of a connection that frames carry alone: of others the kernel may know more.
 #[inline]
 fn receive_plain(
     socket: &Socket,
@@ -310,7 +310,7 @@ fn receive_plain(
     if let Some(got) = got {
         return Some(Ok(got));
     }
-    if !is_framed && !now {
+    if !is_framed && !now && socket.mapped().is_some() {
         streak::gather(socket);
     }
     if let Some(got) = try_receive_plain(socket, fd, part.iov_base.cast(), part.iov_len, is_framed)
