@@ -255,7 +255,9 @@ impl Shared {
     /// Looks now and then whether the program drives, until it does not. `None` at the end.
     fn look(&self, port: &Weak<Port>, duty: &mut Duty) -> Option<()> {
         let mut steady = 0_u32;
-        let mut drives = self.going_on(port)?.drives();
+        let mut posts_only = false;
+        let (mut calls, mut drives) =
+            self.going_on(port).map(|port| (port.calls(), port.drives()))?;
         while self.standby.begin_looking() {
             steady = steady.saturating_add(1);
             let tick = if steady > STEADY_TICKS { STEADY_TICK } else { TICK };
@@ -264,10 +266,10 @@ impl Shared {
             self.silence(&duty.events);
             let port = self.going_on(port)?;
             duty.look_after(&port, clock::now_ns());
-            let now = port.drives();
-            // A step of a stream may take longer than a tick.
-            if now == drives && !port.is_taking_a_step() {
-                duty.stand_in_again(port.has_arrivals().then_some(now));
+            // A burst of requests may take longer than a tick, a program that posts and never polls needs the helper.
+            let drove = port.drives() != drives || port.is_taking_a_step();
+            if !drove && (posts_only || !has_called(&port, calls)) {
+                duty.stand_in_again(port.has_arrivals().then_some(port.drives()));
                 return Some(());
             }
             if port.has_arrivals() && is_left_waiting(&port, 1) == Some(true) {
@@ -278,7 +280,7 @@ impl Shared {
             if steady >= LOOKS_RIGHT {
                 duty.enough = TAKEN_ENOUGH;
             }
-            drives = now;
+            (posts_only, calls, drives) = (!drove, port.calls(), port.drives());
         }
         duty.begin(duty.enough);
         Some(())
@@ -514,14 +516,20 @@ fn is_left_waiting(port: &Port, looks: u32) -> Option<bool> {
     for _ in 0..looks {
         let (calls, waits) = (port.calls(), port.has_arrivals());
         thread::sleep(LINGER);
-        // A step of a stream takes longer than a look: one that is being taken counts as well.
-        let called = port.calls() != calls || port.is_taking_a_step();
+        let called = has_called(port, calls);
         if !called && waits && port.has_arrivals() {
             return Some(true);
         }
         steady &= called;
     }
     steady.then_some(false)
+}
+
+/// Whether the program has made a call since it had made so many, or makes one. A step of a stream and a long copy take
+/// longer than a look.
+fn has_called(port: &Port, calls: Option<u64>) -> bool {
+    let now = port.calls();
+    now.is_none() || now != calls || port.is_taking_a_step()
 }
 
 fn nanos(duration: Duration) -> u64 {

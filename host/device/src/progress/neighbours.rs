@@ -198,12 +198,21 @@ impl Port {
         self.receiver.try_lock().is_none()
     }
 
-    /// A number that changes with each call that drives, and with each burst that leaves: a program that posts many
-    /// requests at once is at work, though it does not look for completions meanwhile.
-    pub(crate) fn calls(&self) -> u64 {
-        let endpoints = self.endpoints.lock();
-        let bursts = endpoints.values().map(|endpoint| endpoint.bursts());
-        bursts.fold(self.drives(), u64::wrapping_add)
+    /// A number that changes with each call that drives, and with each burst or batch of records that leaves: a program
+    /// that posts many requests at once is at work, though it does not look for completions meanwhile. `None` while a
+    /// thread copies to or from a neighbour's memory, which can take long.
+    pub(crate) fn calls(&self) -> Option<u64> {
+        let mut calls = self.drives();
+        for endpoint in self.endpoints.lock().values() {
+            calls = calls.wrapping_add(endpoint.bursts());
+        }
+        for shm_link in self.links.shm_links.lock().values() {
+            if shm_link.is_copying() {
+                return None;
+            }
+            calls = calls.wrapping_add(shm_link.batches());
+        }
+        Some(calls)
     }
 
     /// A link has brought something that was not looked at. A thread that is about to sleep waits for one that
@@ -770,6 +779,22 @@ mod tests {
         port.send_management(0, here, Marks::USUAL, &[0; Mad::DATAGRAM_LEN]).unwrap();
         assert_ne!(port.calls(), calls);
         assert_eq!(port.drives(), drives);
+    }
+
+    /// Goal: the same where requests leave by shared memory, and in the midst of a copy, which may be longer than a look.
+    #[test]
+    fn a_batch_of_records_and_a_copy_are_calls() {
+        let [here, there] = [PathChoice::Auto; 2].map(open);
+        let shm_link = here.shm_link_to(id(&there)).unwrap();
+        let (calls, drives) = (here.calls(), here.drives());
+        assert_eq!(here.calls(), calls);
+        drop(shm_link.tx_batch(1));
+        assert_ne!(here.calls(), calls);
+        let copying = shm_link.begin();
+        assert_eq!(here.calls(), None);
+        drop(copying);
+        assert!(here.calls().is_some());
+        assert_eq!(here.drives(), drives);
     }
 
     /// Goal: a thread that is about to sleep does not spin while another one looks after the links.

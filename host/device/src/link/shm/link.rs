@@ -284,6 +284,8 @@ pub(crate) struct ShmLink {
     outgoing: Ring,
     incoming: Ring,
     writer: FutexMutex<Writer>,
+    /// Batches of records that were begun. Only the writer's holder changes it.
+    batches: AtomicU64,
     peer_doorbell: PeerDoorbell,
     cut: AtomicBool,
     /// The other end is no more: it does not access our memory.
@@ -312,6 +314,7 @@ impl ShmLink {
             outgoing,
             incoming,
             writer: FutexMutex::default(),
+            batches: AtomicU64::new(0),
             peer_doorbell,
             cut: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -460,6 +463,17 @@ impl ShmLink {
         self.is_cut()
     }
 
+    /// Grows with each batch of records that this process begins to write.
+    #[inline]
+    pub(crate) fn batches(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed)
+    }
+
+    /// A thread of this process is at the other end's memory.
+    pub(crate) fn is_copying(&self) -> bool {
+        !guard::is_vacant(self.accesses(self.segment.side))
+    }
+
     /// The other end is not at our memory.
     pub(crate) fn is_vacant(&self) -> bool {
         guard::is_vacant(self.accesses(self.segment.side.seen_from_there()))
@@ -501,6 +515,7 @@ impl ShmLink {
     #[inline]
     pub(crate) fn tx_batch(&self, budget: usize) -> TxBatch<'_> {
         let writer = self.writer.lock();
+        self.batches.store(self.batches().wrapping_add(1), Ordering::Relaxed);
         TxBatch { shm_link: self, writer, budget, emitted: 0, sinks: false }
     }
 }
