@@ -50,7 +50,14 @@ pub const TARGETS: &[Target] = &[
     Target { name: "xdp_grant", corpus: grant::conversation, feed: grant::messages },
 ];
 
+/// As many inputs should a run have, however busy the machine is.
+pub const INPUTS_MIN: u64 = 5000;
+/// How many times as long as it should a run takes at most to have them.
+pub const PATIENCE: u32 = 10;
+
 /// Feeds `target` for as long as `budget` says, and at least once. Returns how many inputs it took.
+///
+/// A thread that gets little of a processor goes on until it has fed [`INPUTS_MIN`], for [`PATIENCE`] times as long at most.
 ///
 /// The inputs are made from the seeds `seed`, `seed` + 1, and so on.
 ///
@@ -61,11 +68,14 @@ pub fn run(target: &Target, seed: u64, budget: Duration) -> u64 {
     let corpus = (target.corpus)();
     let start = Instant::now();
     let mut count = 0;
-    while count == 0 || start.elapsed() < budget {
+    loop {
         feed_one(target, &corpus, seed.wrapping_add(count));
         count += 1;
+        let limit = if count < INPUTS_MIN { PATIENCE * budget } else { budget };
+        if start.elapsed() >= limit {
+            return count;
+        }
     }
-    count
 }
 
 /// Feeds `target` the one input that is made from `seed`.

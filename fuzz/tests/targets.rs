@@ -1,6 +1,6 @@
 //! Runs every target for a while, each on new inputs.
 
-use adverb_fuzz::{TARGETS, Target, replay, run};
+use adverb_fuzz::{INPUTS_MIN, PATIENCE, TARGETS, Target, replay, run};
 use std::env;
 use std::panic::catch_unwind;
 use std::time::{Duration, SystemTime};
@@ -98,4 +98,19 @@ fn a_bug_is_found_and_its_seed_finds_it_again() {
     let seed = (0..100_000).find(fails).expect("the bug is found");
     assert!(fails(&seed));
     assert!(catch_unwind(|| run(&BUGGY, seed, Duration::ZERO)).is_err());
+}
+
+/// Goal: a run on a busy machine has inputs enough.
+/// Method: a target that takes a hundredth of the budget for each.
+#[test]
+fn a_slow_run_goes_on_for_more_inputs_and_not_for_ever() {
+    const BUDGET: Duration = Duration::from_millis(20);
+    const SLOW: Target = Target {
+        name: "slow",
+        corpus: || vec![vec![7; 8]],
+        feed: |_| std::thread::sleep(BUDGET / 100),
+    };
+    let begun = std::time::Instant::now();
+    assert!(run(&SLOW, 1, BUDGET) < INPUTS_MIN);
+    assert!(begun.elapsed() >= PATIENCE * BUDGET);
 }
