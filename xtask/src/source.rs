@@ -106,8 +106,10 @@ fn blank(text: &str) -> String {
     while let Some(first) = rest.chars().next() {
         let (taken, next) = match state {
             State::Code => in_code(rest, previous),
-            State::LineComment if first == '\n' => (0, State::Code),
-            State::LineComment => (1, state),
+            State::LineComment => {
+                let len = rest.find('\n').unwrap_or(rest.len());
+                (rest.split_at(len).0.chars().count(), State::Code)
+            }
             State::BlockComment { depth } => in_block_comment(rest, depth),
             State::Text => match first {
                 '\\' => (2, state),
@@ -182,7 +184,8 @@ fn ends_raw(rest: &str, hashes: usize) -> bool {
 
 /// Whether `word` stands in `code` as a word of its own.
 pub(crate) fn has_word(code: &str, word: &str) -> bool {
-    words(code).any(|found| found == word)
+    // To look for it is quicker by far than to take everything to pieces.
+    code.contains(word) && words(code).any(|found| found == word)
 }
 
 /// The identifiers and keywords of `code`.
