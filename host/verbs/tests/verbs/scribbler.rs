@@ -4,7 +4,7 @@
 //! The victim is this test's process. Each of its calls must end, its traffic with an honest neighbour must stay
 //! right, newcomers must be able to reach it, and nothing may be left behind: memory, descriptors, a thread that spins.
 //!
-//! `ADVERB_SCRIBBLE_SECONDS` says how long each test runs, 8 if it says nothing; `ADVERB_SCRIBBLE_SEED=0x…` chooses
+//! `ADVERB_SCRIBBLE_SECONDS` says how long each test runs, 6 if it says nothing; `ADVERB_SCRIBBLE_SEED=0x…` chooses
 //! the first seed, which the output names.
 
 use crate::agent::{Agent, own_listener, registry_of};
@@ -376,7 +376,7 @@ impl Drop for Watch {
 fn budget() -> Duration {
     let seconds = std::env::var("ADVERB_SCRIBBLE_SECONDS").ok();
     let seconds = seconds.map(|text| text.parse().expect("ADVERB_SCRIBBLE_SECONDS is a number"));
-    Duration::from_secs(seconds.unwrap_or(8))
+    Duration::from_secs(seconds.unwrap_or(6))
 }
 
 fn first_seed() -> u64 {
