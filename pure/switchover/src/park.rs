@@ -67,6 +67,17 @@ impl<'a> Connection<'a> {
         }
     }
 
+    /// Whether the other end sleeps until this one has read some of what there is.
+    pub fn is_waited_for(&self) -> bool {
+        self.incoming().writer.armed.load(Ordering::Relaxed) != 0
+    }
+
+    /// How far this end has read, and how far the other one.
+    pub fn tails(&self) -> [u64; 2] {
+        [self.incoming(), self.outgoing()]
+            .map(|direction| direction.consumer.tail.load(Ordering::Relaxed))
+    }
+
     /// Says that this end sleeps, on the kernel's stream, until it can read, or has room to write. Bells are taken out of
     /// the kernel's queue before that and not behind it: one that has come since may be for this very sleeper.
     #[inline]

@@ -75,10 +75,11 @@ pub(crate) enum Reason {
     NoFrames = 19,
     Reset = 20,
     Bulk = 21,
+    BothSend = 22,
 }
 
 impl Reason {
-    pub(crate) const ALL: [(Self, &'static str); 22] = [
+    pub(crate) const ALL: [(Self, &'static str); 23] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
@@ -106,6 +107,7 @@ impl Reason {
             "no frames: no daemon owns the interface for this user, or the port is shared",
         ),
         (Self::Bulk, "a stream, which the kernel carries better than frames"),
+        (Self::BothSend, "both ends send more than rings hold before they read"),
         (
             Self::Reset,
             "the peer has reset the connection, does not answer, or the daemon has ended",

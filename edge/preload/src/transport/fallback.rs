@@ -92,6 +92,17 @@ pub(crate) fn leave_as_bulk(socket: &Socket, fd: c_int) {
     }
 }
 
+/// Both ends wait for room in the rings, and neither reads: the kernel's queues hold more. Returns false if nothing has
+/// happened.
+#[cold]
+pub(crate) fn leave_for_room(socket: &Socket, fd: c_int) -> bool {
+    let has_left = leave_now_as(socket, fd, Reason::BothSend);
+    if has_left {
+        policy::explain(socket, fd, "write");
+    }
+    has_left
+}
+
 /// The program wants of a connection what only the kernel has: its rings go, as soon as it has read what it has been
 /// sent by them, since the other end would send that again with its next call only; or as soon as an owner of frames answers.
 #[cold]
@@ -209,6 +220,8 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason, waits: &mut Waits) -> De
         // Its peer would learn nothing of a reset by the kernel.
         Err(_) if streams::is_carried(socket) => return Departure::Stays,
         Err(Holder::Ours) => return Departure::Busy,
+        // It can wait.
+        Err(Holder::Anothers) if reason == Reason::BothSend => return Departure::Busy,
         Err(Holder::Anothers) => {
             poison(socket, fd);
             return Departure::Gone;

@@ -24,6 +24,7 @@ use crate::transport::stream::{
 };
 use crate::transport::xdp::streams;
 use crate::transport::{bell, fallback, park, streak};
+use crate::wait::standstill::Standstill;
 
 /// Sleeps until the kernel has something for this connection, at most so long.
 fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
@@ -119,7 +120,15 @@ fn wait(
         Want::Read => Limits::of_receiver(socket, most_ns),
         Want::Write | Want::Room => Limits::of_sender(socket, most_ns),
     };
-    let mut call = Waiting { socket, fd, want, attempt, rounds: 0, slept: Ok(()) };
+    let mut call = Waiting {
+        socket,
+        fd,
+        want,
+        attempt,
+        rounds: 0,
+        slept: Ok(()),
+        standstill: Standstill::default(),
+    };
     let step = wait_loop::wait(Budget::new(limits, seen), &mut call);
     raw::set_errno(errno);
     step.unwrap_or_else(|ended| Step::Failed(ended.into()))
@@ -134,6 +143,7 @@ struct Waiting<'a, A> {
     rounds: u32,
     /// What the kernel said of the last sleep.
     slept: Result<(), Errno>,
+    standstill: Standstill,
 }
 
 impl<A: FnMut() -> Step> Waiting<'_, A> {
@@ -173,7 +183,12 @@ impl<A: FnMut() -> Step> Wait for Waiting<'_, A> {
 
     fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Step> {
         add(&self.socket.counters.rx_poll_miss, 1);
-        self.slept = sleep(self.socket, self.fd, self.want, budget.slice_ns());
+        let short_ns = match self.want {
+            Want::Read => None,
+            Want::Write | Want::Room => Standstill::slice_ns(self.socket),
+        };
+        let slice_ns = [budget.slice_ns(), short_ns].into_iter().flatten().min();
+        self.slept = sleep(self.socket, self.fd, self.want, slice_ns);
         if self.want == Want::Read {
             streams::look();
         }
@@ -181,7 +196,14 @@ impl<A: FnMut() -> Step> Wait for Waiting<'_, A> {
     }
 
     fn woken(&mut self) -> Option<Step> {
-        self.attempt().or(match self.slept {
+        let mut step = self.attempt();
+        if step.is_none()
+            && self.want != Want::Read
+            && self.standstill.is_over(self.socket, self.fd)
+        {
+            step = self.attempt();
+        }
+        step.or(match self.slept {
             Ok(()) | Err(Errno::INTR) => None,
             Err(error) => Some(Step::Failed(error)),
         })

@@ -150,6 +150,13 @@ fn a_flood_of_datagrams_gets_to_the_mailbox() {
     succeeds("flood", &[&SHARED], &[""]);
 }
 
+/// Goal: two ends whose calls block, and that send more than rings hold before they read, get on, as with the kernel, whose
+/// queues hold more; and every byte arrives.
+#[test]
+fn ends_that_send_before_they_read_do_not_wait_for_each_other() {
+    succeeds("knot", &[&SHARED, &SPINNING, &SLEEPING], &["block", "limit"]);
+}
+
 /// Goal: a child that only serves a connection of its parent's is spared what others need.
 #[test]
 fn a_child_for_one_connection_makes_nothing_ready_for_others() {
