@@ -77,7 +77,8 @@ const HOST: &str = "HOST";
 const ADDRESS: &str = "10.77.0.1";
 
 /// A client starts when its server listens; `timeout` bounds it. A server that has been used ends, and the next one
-/// starts when nothing listens any more: what the last one leaves would be taken for it.
+/// starts when nothing listens any more: what the last one leaves would be taken for it. perftest measures the processor's
+/// clock before it reports, and refuses to where other work has disturbed that: this pair runs again.
 const PROLOGUE: &str = r#"set -eu
 mkdir -p /run/netns /tmp/work
 cd /tmp/work
@@ -91,6 +92,7 @@ done
 ip -n a addr add 10.77.0.1/24 dev va
 ip -n b addr add 10.77.0.2/24 dev vb
 server=
+DISTURBED="^Correlation coefficient"
 listens() {
     [ -n "$(ip netns exec a ss -Hltn)" ]
 }
@@ -110,8 +112,12 @@ build() {
     (cd /src && eval "$*")
 }
 serve() {
-    end
     echo "$ $* &"
+    start "$@"
+}
+start() {
+    end
+    served=$*
     setsid ip netns exec a "$@" >/tmp/work/server 2>&1 &
     server=$!
     # A client that is started before there is a listener may fail, or never end: redis-benchmark 7.0 spins.
@@ -127,11 +133,16 @@ use() {
     namespace=$1
     shift
     echo "$ $*"
-    if timeout 240 ip netns exec $namespace "$@" >/tmp/work/out 2>/tmp/work/errors && [ -s /tmp/work/out ]; then
-        tr '\r' '\n' </tmp/work/out | grep . | tail -n 3
-        end
-        return
-    fi
+    for try in $(seq 5); do
+        if timeout 240 ip netns exec $namespace "$@" >/tmp/work/out 2>/tmp/work/errors && [ -s /tmp/work/out ]; then
+            tr '\r' '\n' </tmp/work/out | grep . | tail -n 3
+            end
+            return
+        fi
+        grep -q "$DISTURBED" /tmp/work/errors || break
+        echo "again: perftest could not measure the clock of the processor"
+        start $served
+    done
     tail -n 20 /tmp/work/out /tmp/work/errors /tmp/work/server
     end
     exit 1
