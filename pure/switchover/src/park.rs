@@ -67,7 +67,12 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Whether the other end sleeps until this one has read some of what there is.
+    /// Whether this end has said that it waits until the other one has read some of what there is.
+    pub fn waits_for_room(&self) -> bool {
+        self.outgoing().writer.armed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the other end has said so, and this one has not read much since.
     pub fn is_waited_for(&self) -> bool {
         self.incoming().writer.armed.load(Ordering::Relaxed) != 0
     }

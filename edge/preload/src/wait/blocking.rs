@@ -24,7 +24,7 @@ use crate::transport::stream::{
 };
 use crate::transport::xdp::streams;
 use crate::transport::{bell, fallback, park, streak};
-use crate::wait::standstill::Standstill;
+use crate::wait::standstill;
 
 /// Sleeps until the kernel has something for this connection, at most so long.
 fn sleep(socket: &Socket, fd: c_int, want: Want, mut left_ns: Option<u64>) -> Result<(), Errno> {
@@ -120,15 +120,7 @@ fn wait(
         Want::Read => Limits::of_receiver(socket, most_ns),
         Want::Write | Want::Room => Limits::of_sender(socket, most_ns),
     };
-    let mut call = Waiting {
-        socket,
-        fd,
-        want,
-        attempt,
-        rounds: 0,
-        slept: Ok(()),
-        standstill: Standstill::default(),
-    };
+    let mut call = Waiting { socket, fd, want, attempt, rounds: 0, slept: Ok(()) };
     let step = wait_loop::wait(Budget::new(limits, seen), &mut call);
     raw::set_errno(errno);
     step.unwrap_or_else(|ended| Step::Failed(ended.into()))
@@ -143,7 +135,6 @@ struct Waiting<'a, A> {
     rounds: u32,
     /// What the kernel said of the last sleep.
     slept: Result<(), Errno>,
-    standstill: Standstill,
 }
 
 impl<A: FnMut() -> Step> Waiting<'_, A> {
@@ -152,6 +143,12 @@ impl<A: FnMut() -> Step> Waiting<'_, A> {
             Step::Nothing => None,
             step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => Some(step),
         }
+    }
+
+    /// True if the connection stood still, and has gone back to the kernel.
+    fn look_for_standstill(&self) -> bool {
+        let (socket, fd) = (self.socket, self.fd);
+        self.want != Want::Read && standstill::is_due(socket) && standstill::end(socket, fd)
     }
 }
 
@@ -166,6 +163,7 @@ impl<A: FnMut() -> Step> Wait for Waiting<'_, A> {
         self.rounds = self.rounds.wrapping_add(1);
         if segment.is_some() && self.rounds.is_multiple_of(KERNEL_LOOK_ROUNDS) {
             park::look_at_kernel(socket, self.fd);
+            self.look_for_standstill();
         }
         let gone = socket.flags.is_peer_gone.load(Ordering::Relaxed);
         if gone || park::is_worth_a_look(socket, segment, self.want) {
@@ -185,7 +183,7 @@ impl<A: FnMut() -> Step> Wait for Waiting<'_, A> {
         add(&self.socket.counters.rx_poll_miss, 1);
         let short_ns = match self.want {
             Want::Read => None,
-            Want::Write | Want::Room => Standstill::slice_ns(self.socket),
+            Want::Write | Want::Room => standstill::slice_ns(self.socket),
         };
         let slice_ns = [budget.slice_ns(), short_ns].into_iter().flatten().min();
         self.slept = sleep(self.socket, self.fd, self.want, slice_ns);
@@ -197,10 +195,7 @@ impl<A: FnMut() -> Step> Wait for Waiting<'_, A> {
 
     fn woken(&mut self) -> Option<Step> {
         let mut step = self.attempt();
-        if step.is_none()
-            && self.want != Want::Read
-            && self.standstill.is_over(self.socket, self.fd)
-        {
+        if step.is_none() && self.look_for_standstill() {
             step = self.attempt();
         }
         step.or(match self.slept {
@@ -233,7 +228,8 @@ fn last_look(socket: &Socket, fd: c_int, mut attempt: impl FnMut() -> Step) -> S
         if park::is_look_due(socket, now) {
             socket.waiting.looked_ns.store(now, Ordering::Relaxed);
             park::look_at_kernel(socket, fd);
-            if socket.flags.is_peer_gone.load(Ordering::Relaxed) {
+            let has_left = standstill::is_due(socket) && standstill::end(socket, fd);
+            if has_left || socket.flags.is_peer_gone.load(Ordering::Relaxed) {
                 return match attempt() {
                     Step::Nothing => Step::Failed(Errno::AGAIN),
                     step @ (Step::Moved(_) | Step::Ended | Step::Failed(_)) => step,

@@ -28,7 +28,7 @@ use crate::transport::park::{self, Sleeper};
 use crate::transport::ring::Segment;
 use crate::transport::{bell, fallback, xdp};
 use crate::wait::epoll::{self, Instance};
-use crate::wait::filters;
+use crate::wait::{filters, standstill};
 
 /// What we know about one descriptor of the set.
 #[derive(Debug)]
@@ -183,6 +183,9 @@ impl Wait for Polling<'_> {
         let kernel = is_eager || self.looks >= self.every || self.is_look;
         self.has_asked = kernel;
         self.looks = if kernel { 0 } else { self.looks + self.fds.len() };
+        if kernel {
+            end_standstills(self.fds, &self.known);
+        }
         let asked = kernel.then(|| ask_now(self.fds, &self.known));
         let count = look(self.fds, &mut self.known, asked, self.waiting);
         if count > 0 || self.is_look {
@@ -194,6 +197,9 @@ impl Wait for Polling<'_> {
 
     fn sleep(&mut self, budget: &mut SpinBudget) -> Rest<Self::Answer> {
         self.looks = 0;
+        if end_standstills(self.fds, &self.known) {
+            return Rest::Barred;
+        }
         xdp::streams::resting();
         self.waiting.sleeps();
         match sleep_on_memory(self.fds, &self.known, budget.left_ns(), self.mask) {
@@ -528,6 +534,20 @@ fn arm_all(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bo
         is_quiet = is_quiet && !fds.iter().zip(known).any(|(fd, known)| ready(fd, known));
     }
     is_quiet
+}
+
+/// Gives connections back to the kernel that stand still, and for whose room this call waits. True if there was one.
+fn end_standstills(fds: &[libc::pollfd], known: &[Known]) -> bool {
+    let mut has_ended = false;
+    for (fd, known) in fds.iter().zip(known) {
+        if let Some((socket, _)) = known.rings()
+            && fd.events & libc::POLLOUT != 0
+            && standstill::is_due(socket)
+        {
+            has_ended |= standstill::end(socket, fd.fd);
+        }
+    }
+    has_ended
 }
 
 /// All that have rings, as sleepers.

@@ -1,54 +1,61 @@
 //! Standstill: both ends of a connection wait for room, since each sends before it reads, and more than rings hold.
 //!
 //! Such a wait would not end, and the kernel's queues hold some megabytes more: the connection goes back to it. That is known
-//! by what lies in memory: there is little room in either ring, the other end has gone to sleep until there is more, and neither
-//! has read anything for a while. Calls that block see to it; those that wait by `poll` or `epoll`, or spin for ever, do not.
+//! by what lies in memory: there is little room in either ring, the other end waits for more as well, and neither has read
+//! anything for a while. Every call that waits for room looks now and then, whether it sleeps or spins.
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 
-use adverb_switchover::Route;
+use adverb_switchover::{Route, Want};
 
 use crate::base::raw;
 use crate::socket::state::Socket;
-use crate::transport::fallback;
+use crate::socket::table;
 use crate::transport::ring::Segment;
 use crate::transport::xdp::streams;
+use crate::transport::{fallback, park};
 
 /// How long it has to last.
 const LASTS_NS: u64 = 50_000_000;
 
-/// What a call that waits for room knows of it.
-#[derive(Debug, Default)]
-pub(super) struct Standstill {
-    /// Since when, and how far the two ends had read by then.
-    since: Option<(u64, [u64; 2])>,
+/// How long a call that waits for room sleeps at most before it looks again, if both ends may be waiting.
+pub(super) fn slice_ns(socket: &Socket) -> Option<u64> {
+    full_rings(socket).map(|_| LASTS_NS)
 }
 
-impl Standstill {
-    /// How long to sleep at most before looking again, if the other end of a connection waits for room as well.
-    pub(super) fn slice_ns(socket: &Socket) -> Option<u64> {
-        rings(socket).map(|_| LASTS_NS)
+/// Looks at a connection for whose room a call waits. True if it stands still, and has done so for long enough: [`end`] is to
+/// be called, once no lock is held. The first look begins the time.
+pub(super) fn is_due(socket: &Socket) -> bool {
+    let Some(segment) = full_rings(socket) else { return false };
+    let connection = segment.connection(socket);
+    if !connection.waits_for_room() {
+        // A call that spins says that it waits here alone.
+        park::arm(socket, segment, Want::Room);
     }
-
-    /// Looks again after a sleep. True if the connection has gone back to the kernel.
-    pub(super) fn is_over(&mut self, socket: &Socket, fd: c_int) -> bool {
-        let Some(segment) = rings(socket) else { return false };
-        let (now, tails) = (raw::now_ns(), segment.connection(socket).tails());
-        if let Some((since, before)) = self.since
-            && before == tails
-        {
-            return now.saturating_sub(since) >= LASTS_NS && fallback::leave_for_room(socket, fd);
-        }
-        self.since = Some((now, tails));
-        false
+    if !connection.is_waited_for() {
+        return false;
     }
+    let [first, second] = connection.tails();
+    let (now, read) = (raw::now_ns(), first.wrapping_add(second));
+    let waiting = &socket.waiting;
+    if waiting.still_read.swap(read, Ordering::Relaxed) != read {
+        waiting.still_ns.store(now, Ordering::Relaxed);
+        return false;
+    }
+    now.saturating_sub(waiting.still_ns.load(Ordering::Relaxed)) >= LASTS_NS
 }
 
-/// The rings, if there is little room in both and the other end waits for more.
-fn rings(socket: &Socket) -> Option<&Segment> {
+/// Gives a connection that stands still back to the kernel. False if nothing has happened.
+pub(super) fn end(socket: &Socket, fd: c_int) -> bool {
+    let is_still = full_rings(socket).is_some() && table::is_socket(fd, socket);
+    is_still && fallback::leave_for_room(socket, fd)
+}
+
+/// The rings, if there is little room in both.
+fn full_rings(socket: &Socket) -> Option<&Segment> {
     let in_rings = socket.route() == Route::Rings && !streams::is_framed(socket);
     let segment = socket.mapped().filter(|_| in_rings)?;
     let (incoming, outgoing) = (segment.incoming(socket.end()), segment.outgoing(socket.end()));
-    let is_full = !incoming.leaves_much_room() && !outgoing.has_much_room();
-    (is_full && segment.connection(socket).is_waited_for()).then_some(segment)
+    (!incoming.leaves_much_room() && !outgoing.has_much_room()).then_some(segment)
 }

@@ -150,11 +150,18 @@ fn a_flood_of_datagrams_gets_to_the_mailbox() {
     succeeds("flood", &[&SHARED], &[""]);
 }
 
-/// Goal: two ends whose calls block, and that send more than rings hold before they read, get on, as with the kernel, whose
-/// queues hold more; and every byte arrives.
+/// Goal: two ends that send more than rings hold before they read get on, as with the kernel, whose queues hold more, however
+/// they wait for room; and every byte arrives.
 #[test]
 fn ends_that_send_before_they_read_do_not_wait_for_each_other() {
-    succeeds("knot", &[&SHARED, &SPINNING, &SLEEPING], &["block", "limit"]);
+    let ways = ["block", "limit", "poll", "select", "epoll", "edge", "look", "busy"];
+    let each = ways.iter().zip(ways.iter().cycle().skip(3));
+    let pairs: Vec<_> = ways.iter().map(|way| (way, way)).chain(each).collect();
+    let arguments: Vec<_> = pairs.iter().map(|(one, other)| format!("{one} {other}")).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    for modes in [[&SHARED[..], &SPINNING], [&SLEEPING[..], &PATIENT]] {
+        succeeds("knot", &modes, &arguments);
+    }
 }
 
 /// Goal: a child that only serves a connection of its parent's is spared what others need.

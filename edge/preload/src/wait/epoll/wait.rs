@@ -9,6 +9,7 @@ use super::item::{Item, Target};
 use super::{
     BELL, Epoll, IDLE_MAX, MARK, State, crowding, kernel_control, kernel_wait, start_polling,
 };
+use crate::base::few::Few;
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::thread::{Interrupts, Seen};
@@ -17,6 +18,7 @@ use crate::socket::spin::{LOOKS_OF_KERNEL, SLICE_NS, SpinBudget};
 use crate::socket::wait_loop::{self, Budget, Ended, Limits, Look, Rest, Wait};
 use crate::socket::waits::Waiting;
 use crate::transport::{bell, park, xdp};
+use crate::wait::standstill;
 
 impl Epoll {
     /// `epoll_pwait2(2)`: waits for at most `limit_ns`, and reports what has happened, whatever the program thinks
@@ -238,8 +240,10 @@ impl Epoll {
         });
     }
 
-    /// Looks at the next few items again: no thread sleeps for ever because a bell was lost.
+    /// Looks at the next few items again: no thread sleeps for ever because a bell was lost, or because both ends of a
+    /// connection wait for room.
     fn check(&self) {
+        let mut still = Few::new();
         self.with(|state| {
             let State { items, polled, next_check, .. } = state;
             let count = items.len().min(CHECK_MAX);
@@ -253,10 +257,16 @@ impl Epoll {
                     && item.is_marked
                 {
                     park::look_at_kernel(socket, item.via);
+                    if standstill::is_due(socket) {
+                        still.push((socket.clone(), item.via));
+                    }
                 }
                 start_polling(polled, at, item);
             }
         });
+        for (socket, fd) in &*still {
+            standstill::end(socket, *fd);
+        }
     }
 
     /// Of the kernel's events and ours: a UDP socket is the only one that both may report, and registrations of others may
