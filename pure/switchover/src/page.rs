@@ -192,6 +192,8 @@ pub struct Sleep {
 pub struct Writer {
     /// It sleeps until there is room.
     pub armed: AtomicU32,
+    /// What both ends had read together, and one more, when it last waited for a while and neither read; 0: it never has.
+    pub still_at: AtomicU64,
 }
 
 impl Sender {

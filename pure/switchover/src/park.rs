@@ -67,20 +67,19 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Whether this end has said that it waits until the other one has read some of what there is.
-    pub fn waits_for_room(&self) -> bool {
-        self.outgoing().writer.armed.load(Ordering::Relaxed) != 0
+    /// How much both ends have read together, and one more.
+    pub fn progress(&self) -> u64 {
+        let tail = |of: &Direction| of.consumer.tail.load(Ordering::Relaxed);
+        tail(self.incoming()).wrapping_add(tail(self.outgoing())).wrapping_add(1)
     }
 
-    /// Whether the other end has said so, and this one has not read much since.
-    pub fn is_waited_for(&self) -> bool {
-        self.incoming().writer.armed.load(Ordering::Relaxed) != 0
-    }
-
-    /// How far this end has read, and how far the other one.
-    pub fn tails(&self) -> [u64; 2] {
-        [self.incoming(), self.outgoing()]
-            .map(|direction| direction.consumer.tail.load(Ordering::Relaxed))
+    /// Says that this end has waited for room for a while, without any progress since this. Returns whether the other end has
+    /// said the same: neither will read until the other one does.
+    pub fn agrees_to_stand_still(&self, progress: u64) -> bool {
+        self.outgoing().writer.still_at.store(progress, Ordering::Relaxed);
+        // One of two ends that say so at once sees the other.
+        fence(Ordering::SeqCst);
+        self.incoming().writer.still_at.load(Ordering::Relaxed) == progress
     }
 
     /// Says that this end sleeps, on the kernel's stream, until it can read, or has room to write. Bells are taken out of

@@ -169,6 +169,25 @@ fn a_reader_that_falls_asleep_on_the_word_is_woken() {
 }
 
 #[test]
+fn one_of_two_ends_that_say_at_once_that_they_wait_sees_the_other() {
+    loom::model(|| {
+        let world = World::new();
+        let progress = world.end(End::Client).progress();
+        assert_eq!(world.end(End::Server).progress(), progress);
+        let client = thread::spawn({
+            let world = Arc::clone(&world);
+            move || world.end(End::Client).agrees_to_stand_still(progress)
+        });
+        let server = world.end(End::Server).agrees_to_stand_still(progress);
+        assert!(client.join().unwrap() || server);
+        // A byte that has been read since is news.
+        world.end(End::Client).incoming().consumer.tail.store(1, Ordering::Relaxed);
+        let progress = world.end(End::Client).progress();
+        assert!(!world.end(End::Client).agrees_to_stand_still(progress));
+    });
+}
+
+#[test]
 fn a_writer_that_waits_for_room_is_woken() {
     loom::model(|| {
         let world = World::new();

@@ -83,9 +83,9 @@ parts! {
     pub(crate) struct Waiting {
         /// When the kernel was last asked whether the peer is still there.
         looked_ns: AtomicU64,
-        /// What both ends had read when a call that waits for room last looked whether they stand still, and since when
-        /// that has been so.
-        still_read: AtomicU64,
+        /// What both ends had read, and one more, when a call that waits for room last looked whether they stand still, and
+        /// since when that has been so.
+        still_at: AtomicU64,
         still_ns: AtomicU64,
     }
 

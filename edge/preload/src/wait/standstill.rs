@@ -1,20 +1,21 @@
 //! Standstill: both ends of a connection wait for room, since each sends before it reads, and more than rings hold.
 //!
-//! Such a wait would not end, and the kernel's queues hold some megabytes more: the connection goes back to it. That is known
-//! by what lies in memory: there is little room in either ring, the other end waits for more as well, and neither has read
-//! anything for a while. Every call that waits for room looks now and then, whether it sleeps or spins.
+//! Such a wait would not end, and the kernel's queues hold some megabytes more: the connection goes back to it. Every call that
+//! waits for room, asleep or spinning, looks now and then. Where there is little room in either ring, and neither end has read
+//! anything for a while, it says so in memory, with how much has been read; the connection stands still once both ends have
+//! said the same.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use adverb_switchover::{Route, Want};
+use adverb_switchover::Route;
 
 use crate::base::raw;
 use crate::socket::state::Socket;
 use crate::socket::table;
+use crate::transport::fallback;
 use crate::transport::ring::Segment;
 use crate::transport::xdp::streams;
-use crate::transport::{fallback, park};
 
 /// How long it has to last.
 const LASTS_NS: u64 = 50_000_000;
@@ -29,21 +30,14 @@ pub(super) fn slice_ns(socket: &Socket) -> Option<u64> {
 pub(super) fn is_due(socket: &Socket) -> bool {
     let Some(segment) = full_rings(socket) else { return false };
     let connection = segment.connection(socket);
-    if !connection.waits_for_room() {
-        // A call that spins says that it waits here alone.
-        park::arm(socket, segment, Want::Room);
-    }
-    if !connection.is_waited_for() {
-        return false;
-    }
-    let [first, second] = connection.tails();
-    let (now, read) = (raw::now_ns(), first.wrapping_add(second));
+    let (now, progress) = (raw::now_ns(), connection.progress());
     let waiting = &socket.waiting;
-    if waiting.still_read.swap(read, Ordering::Relaxed) != read {
+    if waiting.still_at.swap(progress, Ordering::Relaxed) != progress {
         waiting.still_ns.store(now, Ordering::Relaxed);
         return false;
     }
-    now.saturating_sub(waiting.still_ns.load(Ordering::Relaxed)) >= LASTS_NS
+    let lasts_ns = now.saturating_sub(waiting.still_ns.load(Ordering::Relaxed));
+    lasts_ns >= LASTS_NS && connection.agrees_to_stand_still(progress)
 }
 
 /// Gives a connection that stands still back to the kernel. False if nothing has happened.
