@@ -166,6 +166,19 @@ impl<'a> Connection<'a> {
         wakes
     }
 
+    /// The kernel's stream from the other end has ended. Returns whether that end was killed, closed in no other way, with
+    /// bytes that it had not read; if it had read all, it has no part in what is sent from now on.
+    pub fn is_killed_with_unread(&self) -> bool {
+        if self.incoming().has_fin() || self.page.is_leaving() || !self.page.is_accepted() {
+            return false;
+        }
+        let is_unread = self.outgoing().has_bytes();
+        if !is_unread {
+            self.incoming().producer.fin.store(1, Ordering::Release);
+        }
+        is_unread
+    }
+
     /// This end is no more, and can send nothing: its connection has been reset, or its process was killed. `fin`: all that
     /// it had been sent it had read. Returns what wakes a reader of the other end.
     pub fn vanish(&self, fin: bool) -> Wake<'a> {

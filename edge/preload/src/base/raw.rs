@@ -631,11 +631,12 @@ pub(crate) fn sleep_on(shared: &AtomicU32, value: u32, nanoseconds: i64) -> bool
     slept == Err(Errno(libc::ETIMEDOUT))
 }
 
-/// Wakes all threads that sleep on a word.
-pub(crate) fn wake(shared: &AtomicU32) {
+/// Wakes all threads that sleep on a word. Returns whether there are any.
+pub(crate) fn wake(shared: &AtomicU32) -> bool {
     let (at, wake) = (shared.as_ptr() as usize, libc::FUTEX_WAKE as usize);
     // SAFETY: the kernel takes the address as a name.
-    let _ = unsafe { syscall(libc::SYS_futex, [at, wake, i32::MAX as usize, 0, 0, 0]) };
+    let woken = unsafe { syscall(libc::SYS_futex, [at, wake, i32::MAX as usize, 0, 0, 0]) };
+    woken.is_ok_and(|woken| woken > 0)
 }
 
 /// Nanoseconds since an arbitrary start.

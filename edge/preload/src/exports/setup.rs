@@ -19,9 +19,10 @@ use crate::exports::extra::xtreme;
 use crate::share::{closing, sockets, stats};
 use crate::socket::policy::{self, is_plain};
 use crate::socket::state::{Kind, Socket};
-use crate::socket::{memberships, pacing, table};
+use crate::socket::table::{self, SocketRef};
+use crate::socket::{memberships, pacing};
 use crate::transport::xdp::streams;
-use crate::transport::{datagram, fallback, kernel, stream};
+use crate::transport::{datagram, fallback, kernel, park, stream};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -41,20 +42,26 @@ unsafe extern "C-unwind" fn connect(
 ) -> c_int {
     raw::cancellation_point();
     let socket = table::socket(fd).filter(|_| !crate::base::vfork::is_child());
+    // SAFETY: an integer, of which any is legal.
+    let family = unsafe { copy::read(to.cast::<libc::sa_family_t>()) };
+    let is_none = family.map(c_int::from) == Some(libc::AF_UNSPEC);
+    // Of one that has been reset here the kernel would make another connection.
+    let is_over = |socket: &SocketRef| socket.segment().is_some() && fallback::has_ended(fd);
+    if family.is_some() && !is_none && socket.as_ref().is_some_and(is_over) {
+        raw::set_errno(Errno(libc::EISCONN));
+        return -1;
+    }
     if let Some(socket) = &socket {
         // SAFETY: the program's promise about the address.
         let peer = unsafe { address::given(to, len) };
         sockets::connecting(socket, fd, peer);
     }
-    // SAFETY: an integer, of which any is legal.
-    let family = unsafe { copy::read(to.cast::<libc::sa_family_t>()) };
     let on_its_way = socket.as_deref().map(|socket| OnItsWay { socket, fd });
     let answer = real!(connect(fd, to, len));
     std::mem::forget(on_its_way);
     if let Some(socket) = socket {
         let errno = raw::errno();
         let ended = if answer == 0 { 0 } else { errno.0 };
-        let is_none = family.map(c_int::from) == Some(libc::AF_UNSPEC);
         if is_none && answer == 0 && socket.kind() == Kind::Stream {
             closing::disconnected(&socket, fd);
         }
@@ -332,6 +339,11 @@ unsafe extern "C-unwind" fn getsockopt(
         if let Some(answer) = unsafe { extra::option(fd, &socket, name, value, len) } {
             return super::int(answer);
         }
+    }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(socket) = table::socket(fd).filter(|socket| socket.segment().is_some())
+    {
+        park::look_at_kernel(&socket, fd);
     }
     let answer = real!(getsockopt(fd, level, name, value, len));
     let Some(socket) = table::socket(fd).filter(|_| answer == 0) else { return answer };

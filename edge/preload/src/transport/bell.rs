@@ -4,6 +4,7 @@
 //! woken by its doorbell instead (`doorbell.rs`).
 
 use std::ffi::c_int;
+use std::sync::atomic::AtomicU32;
 
 use adverb_switchover::{Bells, Connection, Direction, Route, Wake};
 
@@ -43,14 +44,18 @@ fn notify_writer(socket: &Socket, segment: &Segment, fd: c_int) {
 pub(crate) fn wake(wake: Wake<'_>) -> bool {
     match wake {
         Wake::Nothing => {}
-        Wake::Word(word) => {
-            raw::wake(word);
-            thread::note_woken();
-        }
+        Wake::Word(word) => _ = wake_word(word),
         Wake::Doorbell(number) => doorbell::notify_alone(number),
         Wake::Bell => return true,
     }
     false
+}
+
+/// Wakes what sleeps on a word. Returns whether anything has.
+fn wake_word(word: &AtomicU32) -> bool {
+    let is_woken = raw::wake(word);
+    thread::note_woken();
+    is_woken
 }
 
 /// Bytes have been written to the ring: wakes what reads them, if it sleeps.
@@ -64,7 +69,13 @@ pub(crate) fn wake_reader(socket: &Socket, connection: Connection<'_>, fd: c_int
             notify_unless(socket, connection, fd, is_done);
         }
         Wake::Doorbell(_) => {}
-        sleeper @ (Wake::Nothing | Wake::Word(_) | Wake::Bell) => {
+        // One that was killed in its sleep: a bell has its kernel say so.
+        Wake::Word(word) => {
+            if !wake_word(word) && raw::poll_now(fd, libc::POLLRDHUP) != Ok(0) {
+                notify(socket, connection, fd);
+            }
+        }
+        sleeper @ (Wake::Nothing | Wake::Bell) => {
             if wake(sleeper) {
                 notify(socket, connection, fd);
             }

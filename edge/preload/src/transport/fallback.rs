@@ -715,7 +715,7 @@ fn give(fd: c_int, bytes: *const u8, len: usize) -> Result<usize, Broken> {
 }
 
 /// Whether a connection is over, as its peer has reset it.
-fn has_ended(fd: c_int) -> bool {
+pub(crate) fn has_ended(fd: c_int) -> bool {
     // The state is the first byte.
     let state = raw::option::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
     state.is_ok_and(|state| c_int::from(state) == TCP_CLOSE)

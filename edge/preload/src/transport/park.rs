@@ -38,15 +38,35 @@ pub(crate) fn look_at_kernel(socket: &Socket, fd: c_int) {
     }
 }
 
-/// What the kernel's events say about the peer.
-pub(crate) fn apply_events(socket: &Socket, fd: c_int, events: i16) {
+/// What the kernel's events say about the peer. Returns those that hold after that.
+pub(crate) fn apply_events(socket: &Socket, fd: c_int, events: i16) -> i16 {
     let mut grave = libc::POLLHUP | libc::POLLERR;
     if !socket.flags.is_read_shut.load(Ordering::Relaxed) {
         grave |= libc::POLLRDHUP;
     }
-    if events & grave != 0 && streams::is_kernels_word(socket, grave, || asked(fd)) {
-        socket.flags.is_peer_gone.store(true, Ordering::Release);
+    if events & grave == 0 || !streams::is_kernels_word(socket, grave, || asked(fd)) {
+        return events;
     }
+    let is_peaceful = events & grave == libc::POLLRDHUP;
+    let is_reset = is_peaceful && socket.segment().is_some_and(|s| reset_if_killed(socket, s, fd));
+    socket.flags.is_peer_gone.store(true, Ordering::Release);
+    if is_reset { asked(fd) } else { events }
+}
+
+/// The kernel's stream from the peer has ended in peace. If the peer was killed with bytes unread, that is since the kernel
+/// knows nothing of those in rings: the connection is reset here, as the peer's kernel resets others. Returns whether it is,
+/// which has to wait until all that came through the kernel has been read.
+fn reset_if_killed(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
+    let connection = segment.connection(socket);
+    let is_reset = !streams::has_ended(socket)
+        && connection.is_killed_with_unread()
+        && (connection.incoming().is_past() || raw::waiting(fd) == Ok(0));
+    if is_reset {
+        raw::disconnect(fd);
+        // So that it does not look like one that was never connected.
+        raw::shut(fd, libc::SHUT_RDWR);
+    }
+    is_reset
 }
 
 /// What the kernel says of the peer now.

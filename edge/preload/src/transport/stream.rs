@@ -241,7 +241,7 @@ fn receive_settled(
             Source::Queue => match (raw::waiting(fd).unwrap_or(0), connection.source()) {
                 (_, Source::Ring | Source::Kernel(_)) => continue,
                 (0, Source::Queue) => match raw::recv(fd, &mut [0], libc::MSG_PEEK) {
-                    Ok(0) if into.remaining() > 0 => return Step::Ended,
+                    Ok(0) if into.remaining() > 0 => return ended(socket, fd),
                     Ok(0) => return Step::Moved(0),
                     Ok(_) => continue,
                     Err(Errno::AGAIN) if connection.incoming().is_switched() => continue,
@@ -252,7 +252,7 @@ fn receive_settled(
             },
         };
         let got = match kernel_receive(fd, into, most, how) {
-            Ok(0) if into.remaining() > 0 => return Step::Ended,
+            Ok(0) if into.remaining() > 0 => return ended(socket, fd),
             Ok(got) => got,
             Err(Errno::AGAIN) => return Step::Nothing,
             Err(error) => return Step::Failed(error),
@@ -523,7 +523,7 @@ fn last_word(socket: &Socket, segment: &Segment, fd: c_int) -> Step {
         let (most, flags) = if pending == 0 { (1, libc::MSG_PEEK) } else { (pending, 0) };
         let most = most.min(bytes.len());
         match raw::recv(fd, bytes.get_mut(..most).unwrap_or(&mut []), flags) {
-            Ok(0) => return Step::Ended,
+            Ok(0) => return ended(socket, fd),
             Ok(got) if pending > 0 => incoming.drained(got.try_into().unwrap_or(0)),
             Ok(_) if segment.is_leaving() => return Step::Moved(0),
             // No bell that has been counted, and no byte of a peer that has left: nonsense.
@@ -538,6 +538,15 @@ fn last_word(socket: &Socket, segment: &Segment, fd: c_int) -> Step {
         }
     }
     Step::Moved(0)
+}
+
+/// The kernel says that the peer will send no more: unless it was killed with bytes unread.
+fn ended(socket: &Socket, fd: c_int) -> Step {
+    park::look_at_kernel(socket, fd);
+    match raw::recv(fd, &mut [0], libc::MSG_PEEK) {
+        Err(Errno::CONNRESET) => Step::Failed(Errno::CONNRESET),
+        Ok(_) | Err(_) => Step::Ended,
+    }
 }
 
 /// The ring is empty of a connection that frames have carried, and that was reset: what comes behind, or the error, once,
@@ -586,7 +595,7 @@ pub(crate) fn try_send_short(socket: &Socket, fd: c_int, from: *const u8, len: u
         && !socket.flags.is_peer_gone.load(Ordering::Acquire);
     let is_stream = streamed >= STREAM_BYTES;
     // Whether the kernel carries a stream better than frames, `try_send` finds out.
-    if !is_plain || is_stream && streams::is_framed(socket) {
+    if !is_plain || is_look_due(socket) || is_stream && streams::is_framed(socket) {
         return false;
     }
     let bytes = len.try_into().unwrap_or(0);
@@ -611,6 +620,18 @@ pub(crate) fn try_send_short(socket: &Socket, fd: c_int, from: *const u8, len: u
     }
     true
 }
+
+/// Whether the kernel is to be asked, before a send, whether the peer still lives: one that was killed says nothing in memory.
+#[inline]
+fn is_look_due(socket: &Socket) -> bool {
+    let sends = socket.counters.tx_packets.load(Ordering::Relaxed);
+    sends.is_multiple_of(LOOK_EVERY)
+        && park::is_look_due(socket, raw::coarse_now_ns())
+        && !streams::is_framed(socket)
+}
+
+/// Sends on rings for each of which such a look may be due.
+const LOOK_EVERY: u64 = 16;
 
 /// What is known of bytes that have been put into a ring.
 #[derive(Clone, Copy, Debug, Default)]
@@ -651,6 +672,10 @@ pub(crate) fn try_send(socket: &Socket, fd: c_int, from: &mut IoCursor<'_>, more
         return Step::Failed(error);
     }
     fallback::advance_connection(socket, fd);
+    if socket.route() == Route::Rings && is_look_due(socket) {
+        socket.waiting.looked_ns.store(raw::now_ns(), Ordering::Relaxed);
+        park::look_at_kernel(socket, fd);
+    }
     if socket.route() == Route::Open {
         look_for_offer(socket, fd);
     }

@@ -288,12 +288,7 @@ pub(crate) fn receive(
             }
             Step::Ended | Step::Nothing => return Ok(done),
             Step::Failed(error) if done > 0 => {
-                // What has come is the answer, and the end of the connection that of the next call.
-                let is_calls =
-                    [libc::EAGAIN, libc::EINTR, libc::EFAULT, libc::EBADF, libc::ENOTSOCK];
-                if !is_calls.contains(&error.0) {
-                    socket.set_error(error.0);
-                }
+                leave_to_next_call(socket, error);
                 return Ok(done);
             }
             Step::Failed(error) => {
@@ -303,6 +298,15 @@ pub(crate) fn receive(
                 return Err(error);
             }
         }
+    }
+}
+
+/// What has moved is the answer of a call, and the end of the connection that of the next one.
+fn leave_to_next_call(socket: &Socket, error: Errno) {
+    let is_calls =
+        [libc::EAGAIN, libc::EINTR, libc::EFAULT, libc::ENOMEM, libc::EBADF, libc::ENOTSOCK];
+    if !is_calls.contains(&error.0) {
+        socket.set_error(error.0);
     }
 }
 
@@ -419,8 +423,11 @@ pub(crate) fn send(socket: &Socket, fd: c_int, parts: &[libc::iovec], how: Send)
             }
             Step::Ended | Step::Nothing => return Ok(done),
             Step::Failed(error) if done > 0 => {
-                if error == Errno::AGAIN {
-                    socket.want_room();
+                match error {
+                    Errno::AGAIN => socket.want_room(),
+                    // The kernel says it again.
+                    Errno::PIPE => {}
+                    _ => leave_to_next_call(socket, error),
                 }
                 return Ok(done);
             }

@@ -425,7 +425,9 @@ fn look(
         for ((fd, known), asked) in fds.iter_mut().zip(known.iter_mut()).zip(&*asked) {
             fd.revents = 0;
             match known {
-                Known::Socket(socket) => park::apply_events(socket, asked.fd, asked.revents),
+                Known::Socket(socket) => {
+                    park::apply_events(socket, asked.fd, asked.revents);
+                }
                 Known::Nothing | Known::Datagram(_) | Known::Epoll(_) => fd.revents = asked.revents,
             }
             if let Known::Nothing = known

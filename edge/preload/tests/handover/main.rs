@@ -60,6 +60,16 @@ struct Talk<'a> {
     to_client: usize,
 }
 
+/// A program of one file; `None` without a compiler.
+fn program(place: &Place, name: &str) -> Option<PathBuf> {
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover").join(format!("{name}.c"));
+    let program = place.0.join(name);
+    let mut command = Command::new("cc");
+    let command = command.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(source);
+    built(command).then_some(program)
+}
+
 /// With rings and without; with waits that spin for ever; and with waits that do not spin.
 const SHARED: [(&str, &str); 1] = [("ADVERB_SOCKETS_TRANSPORT", "shm")];
 const SPINNING: [(&str, &str); 1] = [("ADVERB_SOCKETS_TRANSPORT", "spin")];
@@ -72,14 +82,7 @@ const PATIENT: [(&str, &str); 2] =
 /// by its status whether all was well.
 fn succeeds(name: &str, modes: &[&[(&str, &str)]], arguments: &[&str]) {
     let place = Place::new(name);
-    let source =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handover").join(format!("{name}.c"));
-    let program = place.0.join(name);
-    let mut command = Command::new("cc");
-    let command = command.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(source);
-    if !built(command) {
-        return;
-    }
+    let Some(program) = program(&place, name) else { return };
     let start = |mode: &[(&str, &str)], argument: &&str| {
         let mut command = place.command(&program);
         command.args(argument.split_whitespace()).envs(mode.iter().copied());
@@ -162,6 +165,42 @@ fn ends_that_send_before_they_read_do_not_wait_for_each_other() {
     succeeds("knot", &[&SHARED, &SPINNING, &SLEEPING], &mixed);
     // As few as that at once, since they never rest.
     succeeds("knot", &[&PATIENT], &alike);
+}
+
+/// Goal: what is seen of a peer that has ended, with bytes unread and without, by itself or killed, is what the kernel shows.
+/// Method: the program prints what it sees, with the library in front of it and without.
+#[test]
+fn the_end_of_a_peer_looks_as_by_the_kernel() {
+    let place = Place::new("resets");
+    let Some(program) = program(&place, "resets") else { return };
+    let whens =
+        ["later", "recv", "spin", "poll", "epoll", "edge", "error", "full", "send", "pipe", "many"];
+    let start = |mut command: Command, when: &str| {
+        let command = command.arg(when).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        command.spawn().expect("a program")
+    };
+    let with = |mode: &[(&str, &str)], when| {
+        let mut command = place.command(&program);
+        command.envs(mode.iter().copied());
+        start(command, when)
+    };
+    let all: Vec<_> = whens
+        .into_iter()
+        .map(|when| {
+            let without = start(Command::new(&program), when);
+            [without, with(&SPINNING, when), with(&SHARED, when), with(&SLEEPING, when)]
+        })
+        .collect();
+    for children in all {
+        let [without, with @ ..] = children.map(|child| {
+            let output = child.wait_with_output().expect("what it has printed");
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).expect("text")
+        });
+        for with in with {
+            assert_eq!(with, without);
+        }
+    }
 }
 
 /// Goal: a child that only serves a connection of its parent's is spared what others need.

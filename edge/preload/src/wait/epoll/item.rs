@@ -475,7 +475,7 @@ pub(crate) fn events_of(
     let (reading, writing) = park::kernel_speaks(socket, segment);
     if reading || writing {
         let events = raw::poll_now(fd, ALL).unwrap_or(0);
-        park::apply_events(socket, fd, events);
+        let events = events & ROOM | park::apply_events(socket, fd, events);
         if reading {
             ready |= events & !ROOM;
         }
@@ -486,7 +486,7 @@ pub(crate) fn events_of(
     } else if park::is_at_end(socket, segment) {
         // Whether it was a reset, and whether that has been told, the kernel knows.
         let events = raw::poll_now(fd, libc::POLLIN | libc::POLLRDHUP).unwrap_or(0);
-        park::apply_events(socket, fd, events);
+        let events = park::apply_events(socket, fd, events);
         ready = park::readiness(socket, segment) | events & (libc::POLLERR | libc::POLLHUP);
     }
     ready

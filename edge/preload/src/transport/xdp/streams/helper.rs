@@ -197,7 +197,7 @@ pub(super) fn resume(process: &Process) {
     process.program_ns.store(0, Ordering::Relaxed);
     let words = &process.helper;
     if words.naps.swap(0, Ordering::SeqCst) == 1 {
-        raw::wake(&words.naps);
+        let _ = raw::wake(&words.naps);
     }
 }
 
