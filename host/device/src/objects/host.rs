@@ -451,7 +451,7 @@ impl Host for Surroundings<'_, '_, '_> {
             // A burst goes one way.
             Errand::Departure { next_hop, next, sinks } => {
                 let fan_out = next_hop.fan_out.as_deref().unwrap_or_default();
-                if !sinks && fan_out.iter().any(|shm_link| !shm_link.tx_batch(1).room()) {
+                if !sinks && fan_out.iter().any(|shm_link| !shm_link.has_room()) {
                     return false;
                 }
                 let sends = &self.own.sends;

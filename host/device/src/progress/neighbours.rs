@@ -198,9 +198,9 @@ impl Port {
         self.receiver.try_lock().is_none()
     }
 
-    /// A number that changes with each call that drives, and with each burst or batch of records that leaves: a program
-    /// that posts many requests at once is at work, though it does not look for completions meanwhile. `None` while a
-    /// thread copies to or from a neighbour's memory, which can take long.
+    /// A number that changes with each call that drives, with each burst or batch of records that leaves, and with each
+    /// request that is carried out on a neighbour's memory: a program that posts many at once is at work, though it does not
+    /// look for completions meanwhile. `None` while a thread copies to or from such memory what takes long.
     pub(crate) fn calls(&self) -> Option<u64> {
         let mut calls = self.drives();
         for endpoint in self.endpoints.lock().values() {
@@ -210,7 +210,7 @@ impl Port {
             if shm_link.is_copying() {
                 return None;
             }
-            calls = calls.wrapping_add(shm_link.batches());
+            calls = calls.wrapping_add(shm_link.calls());
         }
         Some(calls)
     }
@@ -759,6 +759,7 @@ const QUIET_STEPS: u32 = 1024;
 mod tests {
     use super::*;
     use crate::link::path::PortConfig;
+    use crate::link::shm::link::Takes;
     use adverb_wire::{Mad, Marks};
     use std::net::Ipv6Addr;
     use std::thread;
@@ -781,20 +782,41 @@ mod tests {
         assert_eq!(port.drives(), drives);
     }
 
-    /// Goal: the same where requests leave by shared memory, and in the midst of a copy, which may be longer than a look.
+    /// Goal: the same where requests leave by shared memory, or are carried out there, and in the midst of a long copy.
     #[test]
-    fn a_batch_of_records_and_a_copy_are_calls() {
+    fn batches_of_records_and_copies_are_calls() {
         let [here, there] = [PathChoice::Auto; 2].map(open);
         let shm_link = here.shm_link_to(id(&there)).unwrap();
         let (calls, drives) = (here.calls(), here.drives());
         assert_eq!(here.calls(), calls);
         drop(shm_link.tx_batch(1));
         assert_ne!(here.calls(), calls);
-        let copying = shm_link.begin();
+        let calls = here.calls();
+        shm_link.note_act();
+        assert_ne!(here.calls(), calls);
+        let calls = here.calls();
+        assert!(shm_link.begin_copy(4096).is_none());
+        let copying = shm_link.begin_copy(1 << 20);
         assert_eq!(here.calls(), None);
         drop(copying);
-        assert!(here.calls().is_some());
+        assert_eq!(here.calls(), calls);
         assert_eq!(here.drives(), drives);
+    }
+
+    /// Goal: a program is not taken to be at work as a neighbour says so, nor for a look whether there is room.
+    #[test]
+    fn what_a_neighbour_writes_is_no_call() {
+        let [here, there] = [PathChoice::Auto; 2].map(open);
+        let shm_link = here.shm_link_to(id(&there)).unwrap();
+        let calls = here.calls();
+        assert!(calls.is_some());
+        let neighbour = there.shm_link_to(id(&here)).unwrap();
+        neighbour.hold_accesses();
+        assert!(!neighbour.is_vacant());
+        assert_eq!(here.calls(), calls);
+        assert!(shm_link.has_room());
+        assert!(matches!(shm_link.takes(1), Takes::It));
+        assert_eq!(here.calls(), calls);
     }
 
     /// Goal: a thread that is about to sleep does not spin while another one looks after the links.

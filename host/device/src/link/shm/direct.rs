@@ -186,10 +186,12 @@ impl<'a> Direct<'a> {
     /// Carries out a one-sided request whose own bytes are these. `None` if it has to be sent.
     #[inline]
     pub(crate) fn act(&mut self, request: &Request, local: Local<'_>) -> Option<()> {
+        let shm_link = self.shm_link;
+        shm_link.note_act();
+        let _copying = shm_link.begin_copy(request.len);
         if request.len > GUARDED_BYTES_MAX {
             return self.act_by_parts(request, local);
         }
-        let shm_link = self.shm_link;
         let guard = shm_link.begin();
         let claim = self.claim(request)?;
         if claim.len == 0 {
@@ -346,6 +348,7 @@ impl<'a> Direct<'a> {
         let shm_link = self.shm_link;
         let word = self.peer.and_then(|remote| shm_link.peer_page().qp(remote));
         let word = QpWord::from_bits(word.ok_or(FetchError::Lost)?.load(Ordering::SeqCst));
+        let _copying = shm_link.begin_copy(total);
         let mut guard = shm_link.begin();
         let (mut at, mut guarded) = (0_u32, 0_u32);
         let pieces = pieces

@@ -286,6 +286,11 @@ pub(crate) struct ShmLink {
     writer: FutexMutex<Writer>,
     /// Batches of records that were begun. Only the writer's holder changes it.
     batches: AtomicU64,
+    /// Requests carried out on the other end's memory, about: some that begin at the same time count as one.
+    acts: AtomicU64,
+    /// Long copies to or from the other end's memory that are under way. The counters of accesses lie in memory that the
+    /// other end writes to as well.
+    copies: AtomicU32,
     peer_doorbell: PeerDoorbell,
     cut: AtomicBool,
     /// The other end is no more: it does not access our memory.
@@ -315,6 +320,8 @@ impl ShmLink {
             incoming,
             writer: FutexMutex::default(),
             batches: AtomicU64::new(0),
+            acts: AtomicU64::new(0),
+            copies: AtomicU32::new(0),
             peer_doorbell,
             cut: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -422,6 +429,13 @@ impl ShmLink {
         false
     }
 
+    /// Writes to the other end's counters as if it were in the midst of an access.
+    #[cfg(test)]
+    pub(crate) fn hold_accesses(&self) {
+        let counters = self.accesses(self.segment.side.seen_from_there());
+        counters.accesses(false).store(1, Ordering::SeqCst);
+    }
+
     /// Writes what makes no sense where the other end reads next, if nothing was written before.
     #[cfg(test)]
     pub(crate) fn spoil(&self) {
@@ -463,15 +477,27 @@ impl ShmLink {
         self.is_cut()
     }
 
-    /// Grows with each batch of records that this process begins to write.
-    #[inline]
-    pub(crate) fn batches(&self) -> u64 {
-        self.batches.load(Ordering::Relaxed)
+    /// A number that changes with each batch of records that this process begins to write, and each request that it carries
+    /// out on the other end's memory.
+    pub(crate) fn calls(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed).wrapping_add(self.acts.load(Ordering::Relaxed))
     }
 
-    /// A thread of this process is at the other end's memory.
+    /// A request is about to be carried out on the other end's memory.
+    #[inline]
+    pub(crate) fn note_act(&self) {
+        self.acts.store(self.acts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// A thread of this process copies a good deal to or from the other end's memory.
     pub(crate) fn is_copying(&self) -> bool {
-        !guard::is_vacant(self.accesses(self.segment.side))
+        self.copies.load(Ordering::Relaxed) != 0
+    }
+
+    /// So many bytes are about to be copied to or from there: a copy that is long is under way until it is dropped.
+    #[inline]
+    pub(crate) fn begin_copy(&self, bytes: u32) -> Option<Copying<'_>> {
+        (bytes >= LONG_BYTES).then(|| Copying::begin(&self.copies))
     }
 
     /// The other end is not at our memory.
@@ -503,7 +529,7 @@ impl ShmLink {
 
     /// Whether a datagram of many may be written, or else is lost: a link is not waited for for long.
     pub(crate) fn takes(&self, now: u64) -> Takes {
-        let full = !self.tx_batch(1).room();
+        let full = !self.has_room();
         match (self.note_full(full, now), full) {
             (_, false) => Takes::It,
             (since, true) if since > FULL_MAX_NANOS => Takes::Nothing,
@@ -511,12 +537,38 @@ impl ShmLink {
         }
     }
 
+    /// A record may be written, for now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_cut() || self.writer.lock().can_take(&self.outgoing, RECORD_MAX)
+    }
+
     /// Begins to write records, `budget` at most; others of this process wait.
     #[inline]
     pub(crate) fn tx_batch(&self, budget: usize) -> TxBatch<'_> {
         let writer = self.writer.lock();
-        self.batches.store(self.batches().wrapping_add(1), Ordering::Relaxed);
+        let batches = self.batches.load(Ordering::Relaxed);
+        self.batches.store(batches.wrapping_add(1), Ordering::Relaxed);
         TxBatch { shm_link: self, writer, budget, emitted: 0, sinks: false }
+    }
+}
+
+/// A copy of fewer bytes takes less than a look of the helper (`helper.rs`).
+const LONG_BYTES: u32 = 1 << 15;
+
+/// A long copy that is under way.
+#[derive(Debug)]
+pub(crate) struct Copying<'a>(&'a AtomicU32);
+
+impl<'a> Copying<'a> {
+    fn begin(copies: &'a AtomicU32) -> Self {
+        copies.fetch_add(1, Ordering::Relaxed);
+        Self(copies)
+    }
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
