@@ -95,6 +95,10 @@ pub(crate) fn connected(socket: &Socket, fd: c_int, errno: c_int) {
     if !matches!(socket.kind(), Kind::Fresh | Kind::Connecting) {
         return;
     }
+    if matches!(errno, 0 | libc::EINPROGRESS) {
+        // Of a connection before, which has ended before it was known to have arrived.
+        let _ = socket.take_error();
+    }
     match errno {
         0 => {
             socket.set_kind(Kind::Stream);

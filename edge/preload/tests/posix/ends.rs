@@ -401,6 +401,27 @@ pub(crate) const ON_NOTHING: &[(&str, Plain)] = &[
         close(c).unwrap();
         close(l).unwrap();
     }),
+    ("what has ended a connection is none of the next one's business", |log, domain| {
+        let l = listener(domain);
+        let c = socket(domain, libc::SOCK_STREAM);
+        set_nonblocking(c, true);
+        log.see("on its way", connect(c, domain, port(l)));
+        let s = accept(l, 0).unwrap().try_into().unwrap();
+        send(s, b"few", 0).unwrap();
+        settle();
+        abort(s);
+        settle();
+        set_nonblocking(c, false);
+        log.see("got", recv(c, 10, libc::MSG_WAITALL));
+        let _ = connect(c, domain, port(l));
+        log.see("again", connect(c, domain, port(l)));
+        let s = accept(l, 0).unwrap().try_into().unwrap();
+        send(s, b"more", 0).unwrap();
+        log.see("got", recv(c, 10, 0));
+        for fd in [s, c, l] {
+            close(fd).unwrap();
+        }
+    }),
     ("a listener goes with what waits in it", |log, domain| {
         let l = listener(domain);
         let c = socket(domain, libc::SOCK_STREAM);
