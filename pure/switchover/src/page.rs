@@ -194,6 +194,8 @@ pub struct Writer {
     pub armed: AtomicU32,
     /// What both ends had read together, and one more, when it last waited for a while and neither read; 0: it never has.
     pub still_at: AtomicU64,
+    /// How often it has said so.
+    pub still_count: AtomicU32,
 }
 
 impl Sender {

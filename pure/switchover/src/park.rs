@@ -73,13 +73,16 @@ impl<'a> Connection<'a> {
         tail(self.incoming()).wrapping_add(tail(self.outgoing())).wrapping_add(1)
     }
 
-    /// Says that this end has waited for room for a while, without any progress since this. Returns whether the other end has
-    /// said the same: neither will read until the other one does.
-    pub fn agrees_to_stand_still(&self, progress: u64) -> bool {
-        self.outgoing().writer.still_at.store(progress, Ordering::Relaxed);
+    /// Says once more that this end has waited for room for a while, without any progress since this. Returns how often the
+    /// other end has said the same of itself, at least once; `None` if it has not.
+    pub fn waits_in_vain(&self, progress: u64) -> Option<u32> {
+        let (own, others) = (&self.outgoing().writer, &self.incoming().writer);
+        own.still_at.store(progress, Ordering::Relaxed);
+        own.still_count.fetch_add(1, Ordering::Relaxed);
         // One of two ends that say so at once sees the other.
         fence(Ordering::SeqCst);
-        self.incoming().writer.still_at.load(Ordering::Relaxed) == progress
+        let does = others.still_at.load(Ordering::Relaxed) == progress;
+        does.then(|| others.still_count.load(Ordering::Relaxed))
     }
 
     /// Says that this end sleeps, on the kernel's stream, until it can read, or has room to write. Bells are taken out of

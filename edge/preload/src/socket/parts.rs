@@ -83,10 +83,11 @@ parts! {
     pub(crate) struct Waiting {
         /// When the kernel was last asked whether the peer is still there.
         looked_ns: AtomicU64,
-        /// What both ends had read, and one more, when a call that waits for room last looked whether they stand still, and
-        /// since when that has been so.
+        /// What both ends had read, and one more, when a call that waits for room last looked whether they stand still;
+        /// since when that has been so, or the other end has been seen to say so; and how often it had said so then.
         still_at: AtomicU64,
         still_ns: AtomicU64,
+        still_count: AtomicU32,
     }
 
     /// What has gone through a connection, and by which way.

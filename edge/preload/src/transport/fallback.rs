@@ -96,7 +96,8 @@ pub(crate) fn leave_as_bulk(socket: &Socket, fd: c_int) {
 /// happened.
 #[cold]
 pub(crate) fn leave_for_room(socket: &Socket, fd: c_int) -> bool {
-    let has_left = leave_now_as(socket, fd, Reason::BothSend);
+    let departure = leave_as(socket, fd, Reason::BothSend, &mut Waits::one_try());
+    let has_left = matches!(departure, Departure::Gone | Departure::OtherFirst);
     if has_left {
         policy::explain(socket, fd, "write");
     }
@@ -273,6 +274,11 @@ enum Holder {
 }
 
 impl Waits {
+    /// Those of a call that comes back to it, and must not wait.
+    fn one_try() -> Self {
+        Self { steps: 0, for_ours: 0 }
+    }
+
     /// Those of a call that comes back to it: it waits for a thread of this process but once, and not for long.
     fn of_call(socket: &Socket) -> Self {
         let is_held_up = socket.flags.is_held_up.load(Ordering::Relaxed);
@@ -290,9 +296,10 @@ impl Waits {
 
     /// Both locks of a connection.
     fn hold<'b>(&mut self, socket: &'b Socket) -> Result<[Held<'b>; 2], Holder> {
+        let is_patient = self.steps > 0;
         let held = self.hold_both(socket);
         let is_held_up = &socket.flags.is_held_up;
-        if is_held_up.load(Ordering::Relaxed) != held.is_err() {
+        if (is_patient || held.is_ok()) && is_held_up.load(Ordering::Relaxed) != held.is_err() {
             is_held_up.store(held.is_err(), Ordering::Relaxed);
         }
         held

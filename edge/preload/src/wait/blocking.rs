@@ -98,7 +98,7 @@ fn wait(
     if want == Want::Read {
         if now {
             if is_quiet(socket) {
-                return last_look(socket, fd, attempt);
+                return last_look(socket, fd, want, attempt);
             }
         } else if socket.segment().is_some() {
             streak::gather(socket);
@@ -112,7 +112,7 @@ fn wait(
         fallback::leave_for_feature(socket, fd);
     }
     if now {
-        return last_look(socket, fd, attempt);
+        return last_look(socket, fd, want, attempt);
     }
     let attempt = || table::still(fd, socket).map_or_else(Step::Failed, |()| attempt());
     let most_ns = config::get().receive_spin_ns;
@@ -221,14 +221,15 @@ fn is_quiet(socket: &Socket) -> bool {
 
 /// Nothing was there, and the program does not wait: before it is told so, now and then the kernel
 /// is asked whether the peer still lives.
-fn last_look(socket: &Socket, fd: c_int, mut attempt: impl FnMut() -> Step) -> Step {
+fn last_look(socket: &Socket, fd: c_int, want: Want, mut attempt: impl FnMut() -> Step) -> Step {
     // Of one that frames carry the kernel knows nothing.
     if socket.mapped().is_some() && !streams::is_framed(socket) {
         let now = raw::now_ns();
         if park::is_look_due(socket, now) {
             socket.waiting.looked_ns.store(now, Ordering::Relaxed);
             park::look_at_kernel(socket, fd);
-            let has_left = standstill::is_due(socket) && standstill::end(socket, fd);
+            let has_left =
+                want != Want::Read && standstill::is_due(socket) && standstill::end(socket, fd);
             if has_left || socket.flags.is_peer_gone.load(Ordering::Relaxed) {
                 return match attempt() {
                     Step::Nothing => Step::Failed(Errno::AGAIN),

@@ -538,15 +538,21 @@ fn arm_all(fds: &[libc::pollfd], known: &[Known], bell: Option<&Doorbell>) -> bo
     is_quiet
 }
 
-/// Gives connections back to the kernel that stand still, and for whose room this call waits. True if there was one.
+/// Gives connections back to the kernel that stand still, and for whose room alone this call waits. True if there was one.
 fn end_standstills(fds: &[libc::pollfd], known: &[Known]) -> bool {
     let mut has_ended = false;
     for (fd, known) in fds.iter().zip(known) {
-        if let Some((socket, _)) = known.rings()
-            && fd.events & libc::POLLOUT != 0
-            && standstill::is_due(socket)
-        {
-            has_ended |= standstill::end(socket, fd.fd);
+        match known {
+            Known::Nothing | Known::Datagram(_) => {}
+            Known::Epoll(epoll) => _ = epoll.check_if_due(),
+            Known::Socket(_) => {
+                if let Some((socket, _)) = known.rings()
+                    && fd.events & (libc::POLLIN | libc::POLLOUT) == libc::POLLOUT
+                    && standstill::is_due(socket)
+                {
+                    has_ended |= standstill::end(socket, fd.fd);
+                }
+            }
         }
     }
     has_ended

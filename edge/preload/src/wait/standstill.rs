@@ -1,9 +1,9 @@
 //! Standstill: both ends of a connection wait for room, since each sends before it reads, and more than rings hold.
 //!
-//! Such a wait would not end, and the kernel's queues hold some megabytes more: the connection goes back to it. Every call that
-//! waits for room, asleep or spinning, looks now and then. Where there is little room in either ring, and neither end has read
-//! anything for a while, it says so in memory, with how much has been read; the connection stands still once both ends have
-//! said the same.
+//! Such a wait would not end, and the kernel's queues hold some megabytes more: the connection goes back to it. Calls that wait
+//! for room, asleep or spinning, look now and then. An end that finds little room in either ring at two looks, and that neither
+//! end has read anything between them, says so in memory, with how much has been read. The connection stands still if the other
+//! end has said the same, and says it again after that: an end that does something else meanwhile may read next.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -17,16 +17,20 @@ use crate::transport::fallback;
 use crate::transport::ring::Segment;
 use crate::transport::xdp::streams;
 
-/// How long it has to last.
+/// The time between two looks of one end, at least.
 const LASTS_NS: u64 = 50_000_000;
 
 /// How long a call that waits for room sleeps at most before it looks again, if both ends may be waiting.
 pub(super) fn slice_ns(socket: &Socket) -> Option<u64> {
-    full_rings(socket).map(|_| LASTS_NS)
+    may_be(socket).then_some(LASTS_NS)
 }
 
-/// Looks at a connection for whose room a call waits. True if it stands still, and has done so for long enough: [`end`] is to
-/// be called, once no lock is held. The first look begins the time.
+/// Whether there is little room in both rings.
+pub(super) fn may_be(socket: &Socket) -> bool {
+    full_rings(socket).is_some()
+}
+
+/// Looks at a connection for whose room a call waits. True if it stands still: [`end`] is to be called, once no lock is held.
 pub(super) fn is_due(socket: &Socket) -> bool {
     let Some(segment) = full_rings(socket) else { return false };
     let connection = segment.connection(socket);
@@ -34,16 +38,26 @@ pub(super) fn is_due(socket: &Socket) -> bool {
     let waiting = &socket.waiting;
     if waiting.still_at.swap(progress, Ordering::Relaxed) != progress {
         waiting.still_ns.store(now, Ordering::Relaxed);
+        waiting.still_count.store(0, Ordering::Relaxed);
         return false;
     }
-    let lasts_ns = now.saturating_sub(waiting.still_ns.load(Ordering::Relaxed));
-    lasts_ns >= LASTS_NS && connection.agrees_to_stand_still(progress)
+    if now.saturating_sub(waiting.still_ns.load(Ordering::Relaxed)) < LASTS_NS {
+        return false;
+    }
+    let Some(count) = connection.waits_in_vain(progress) else { return false };
+    match waiting.still_count.load(Ordering::Relaxed) {
+        0 => {
+            waiting.still_count.store(count, Ordering::Relaxed);
+            waiting.still_ns.store(now, Ordering::Relaxed);
+            false
+        }
+        before => before != count,
+    }
 }
 
 /// Gives a connection that stands still back to the kernel. False if nothing has happened.
 pub(super) fn end(socket: &Socket, fd: c_int) -> bool {
-    let is_still = full_rings(socket).is_some() && table::is_socket(fd, socket);
-    is_still && fallback::leave_for_room(socket, fd)
+    may_be(socket) && table::is_socket(fd, socket) && fallback::leave_for_room(socket, fd)
 }
 
 /// The rings, if there is little room in both.

@@ -253,6 +253,19 @@ impl Item {
         u32::from(ready.cast_unsigned())
     }
 
+    /// Whether its watcher waits for room alone: it has nothing to report, and at an edge a send was refused since it last
+    /// reported room.
+    pub(super) fn waits_for_room(&self) -> bool {
+        let is_watched = !self.is_spent && self.ghost_of.is_none();
+        if !is_watched || self.events & libc::EPOLLOUT as u32 == 0 {
+            return false;
+        }
+        let mut look = self.look();
+        let is_level = self.events & libc::EPOLLET as u32 == 0;
+        let is_refused = is_level || look.tx_full_count != self.seen.tx_full_count;
+        is_refused && self.due_since(&mut look) == 0
+    }
+
     /// Whether what is to be read of it still comes through the kernel, which wakes its watchers.
     pub(super) fn is_read_by_kernel(&self) -> bool {
         let Target::Socket(socket) = &self.target else { return false };

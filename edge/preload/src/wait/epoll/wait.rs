@@ -243,7 +243,7 @@ impl Epoll {
     /// Looks at the next few items again: no thread sleeps for ever because a bell was lost, or because both ends of a
     /// connection wait for room.
     fn check(&self) {
-        let mut still = Few::new();
+        let (mut still, mut inner) = (Few::new(), Few::new());
         self.with(|state| {
             let State { items, polled, next_check, .. } = state;
             let count = items.len().min(CHECK_MAX);
@@ -252,14 +252,20 @@ impl Epoll {
                 *next_check = at + 1;
                 let Some(item) = items.get_mut(at).and_then(Option::as_mut) else { continue };
                 let writes = item.events & libc::EPOLLOUT as u32 != 0;
-                if let Target::Socket(socket) = &item.target
-                    && writes
-                    && item.is_marked
-                {
-                    park::look_at_kernel(socket, item.via);
-                    if standstill::is_due(socket) {
-                        still.push((socket.clone(), item.via));
+                match &item.target {
+                    Target::Socket(socket) if writes && item.is_marked => {
+                        park::look_at_kernel(socket, item.via);
+                        if standstill::may_be(socket)
+                            && item.waits_for_room()
+                            && standstill::is_due(socket)
+                        {
+                            still.push((socket.clone(), item.via));
+                        }
                     }
+                    Target::Inner(instance) => {
+                        instance.0.retain().into_iter().for_each(|used| inner.push(used))
+                    }
+                    Target::Socket(_) | Target::Datagram(_) => {}
                 }
                 start_polling(polled, at, item);
             }
@@ -267,6 +273,23 @@ impl Epoll {
         for (socket, fd) in &*still {
             standstill::end(socket, *fd);
         }
+        for instance in &*inner {
+            instance.check_if_due();
+        }
+    }
+
+    /// The same, if that has not been for long.
+    pub(crate) fn check_if_due(&self) -> bool {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let now = raw::now_ns();
+        if now.saturating_sub(self.checked_ns.load(Ordering::Relaxed)) < SLICE_NS {
+            return false;
+        }
+        self.checked_ns.store(now, Ordering::Relaxed);
+        self.check();
+        true
     }
 
     /// Of the kernel's events and ours: a UDP socket is the only one that both may report, and registrations of others may
@@ -373,18 +396,8 @@ impl Waiter<'_> {
 
     /// Whether items have been looked at again. Where something is always ready, no call ends with nothing: what is found is
     /// reported with the next one.
-    fn check_if_due(&mut self) -> bool {
-        if !self.has_items {
-            return false;
-        }
-        let Epoll { checked_ns, .. } = self.epoll;
-        let now = raw::now_ns();
-        if now.saturating_sub(checked_ns.load(Ordering::Relaxed)) < SLICE_NS {
-            return false;
-        }
-        checked_ns.store(now, Ordering::Relaxed);
-        self.epoll.check();
-        true
+    fn check_if_due(&self) -> bool {
+        self.has_items && self.epoll.check_if_due()
     }
 }
 
