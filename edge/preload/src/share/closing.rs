@@ -147,7 +147,9 @@ pub(crate) fn disconnected(socket: &Socket, fd: c_int) {
         offer::withdraw(socket);
     }
     let flags = &socket.flags;
-    for flag in [&flags.is_read_shut, &flags.is_write_shut, &flags.is_peer_gone] {
+    for flag in
+        [&flags.is_read_shut, &flags.is_write_shut, &flags.is_peer_gone, &flags.is_disconnected]
+    {
         flag.store(false, Ordering::Relaxed);
     }
     let _ = socket.take_error();
@@ -158,8 +160,11 @@ pub(crate) fn disconnected(socket: &Socket, fd: c_int) {
 /// One direction alone is closed in the rings: the kernel's stream has to go on carrying bells.
 pub(crate) fn shut(socket: &Socket, fd: c_int, how: c_int) -> bool {
     if how == libc::SHUT_RD {
-        if let Some(segment) = socket.segment() {
-            shut_reading(socket, segment);
+        let _held = socket.sending.hold();
+        match socket.segment() {
+            Some(segment) => shut_reading(socket, segment),
+            // What the kernel says of an end of the stream would be taken for the peer's: no offer is taken any more.
+            None => socket.leave_to_kernel(Reason::Feature),
         }
         return true;
     }

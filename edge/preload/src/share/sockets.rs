@@ -95,7 +95,7 @@ pub(crate) fn connected(socket: &Socket, fd: c_int, errno: c_int) {
     if !matches!(socket.kind(), Kind::Fresh | Kind::Connecting) {
         return;
     }
-    if matches!(errno, 0 | libc::EINPROGRESS) {
+    if matches!(errno, 0 | libc::EINPROGRESS | libc::EINTR) {
         // Of a connection before, which has ended before it was known to have arrived.
         let _ = socket.take_error();
     }

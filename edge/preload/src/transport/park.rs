@@ -10,6 +10,7 @@ use adverb_switchover::{ON_WORD, OnWord, Route, Want};
 
 use crate::base::raw;
 use crate::socket::state::Socket;
+use crate::socket::table;
 use crate::transport::bell;
 use crate::transport::ring::{Ring, Segment};
 use crate::transport::xdp::streams;
@@ -58,9 +59,12 @@ pub(crate) fn apply_events(socket: &Socket, fd: c_int, events: i16) -> i16 {
 /// which has to wait until all that came through the kernel has been read.
 fn reset_if_killed(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     let connection = segment.connection(socket);
+    // The descriptor may be another connection's since the kernel was asked.
     let is_reset = !streams::has_ended(socket)
+        && table::is_socket(fd, socket)
         && connection.is_killed_with_unread()
-        && (connection.incoming().is_past() || raw::waiting(fd) == Ok(0));
+        && (connection.incoming().is_past() || raw::waiting(fd) == Ok(0))
+        && !socket.flags.is_disconnected.swap(true, Ordering::AcqRel);
     if is_reset {
         raw::disconnect(fd);
         // So that it does not look like one that was never connected.

@@ -112,11 +112,14 @@ pub(crate) fn take_error(socket: &Socket, fd: c_int) -> Option<Errno> {
     socket.take_error().map(Errno)
 }
 
-/// The same of a call that receives: what had come before a connection of frames was reset comes first, and the end of the
-/// stream, if its peer had said so, hides the error from it for good.
+/// The same of a call that receives: what had come before the connection was reset comes first, and of one that frames carry the
+/// end of the stream, if its peer had said so, hides the error from it for good.
 fn take_error_unless_unread(socket: &Socket, fd: c_int) -> Option<Errno> {
-    let is_behind =
-        || socket.is_reset() && (socket.segment().is_some() || streams::has_fin(socket));
+    let has_bytes = |segment: &Segment| segment.incoming(socket.end()).direction.has_bytes();
+    let is_behind = || match socket.is_reset() {
+        true => socket.segment().is_some() || streams::has_fin(socket),
+        false => socket.segment().is_some_and(has_bytes) || raw::waiting(fd).is_ok_and(|n| n > 0),
+    };
     let is_one = socket.flags.pending_error.load(Ordering::Acquire) != 0;
     if is_one && !is_behind() { take_error(socket, fd) } else { None }
 }

@@ -304,9 +304,16 @@ pub(crate) fn receive(
 
 /// What has moved is the answer of a call, and the end of the connection that of the next one.
 fn leave_to_next_call(socket: &Socket, error: Errno) {
-    let is_calls =
-        [libc::EAGAIN, libc::EINTR, libc::EFAULT, libc::ENOMEM, libc::EBADF, libc::ENOTSOCK];
-    if !is_calls.contains(&error.0) {
+    let calls = [
+        libc::EAGAIN,
+        libc::EINTR,
+        libc::EFAULT,
+        libc::ENOMEM,
+        libc::ENOBUFS,
+        libc::EBADF,
+        libc::ENOTSOCK,
+    ];
+    if !calls.contains(&error.0) {
         socket.set_error(error.0);
     }
 }

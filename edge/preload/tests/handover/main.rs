@@ -180,8 +180,10 @@ fn ends_that_send_before_they_read_do_not_wait_for_each_other() {
 fn the_end_of_a_peer_looks_as_by_the_kernel() {
     let place = Place::new("resets");
     let Some(program) = program(&place, "resets") else { return };
-    let whens =
-        ["later", "recv", "spin", "poll", "epoll", "edge", "error", "full", "send", "pipe", "many"];
+    let whens = [
+        "later", "recv", "spin", "poll", "epoll", "edge", "error", "full", "part", "send", "pipe",
+        "many",
+    ];
     let start = |mut command: Command, when: &str| {
         let command = command.arg(when).stdout(Stdio::piped()).stderr(Stdio::inherit());
         command.spawn().expect("a program")
@@ -208,6 +210,12 @@ fn the_end_of_a_peer_looks_as_by_the_kernel() {
             assert_eq!(with, without);
         }
     }
+}
+
+/// Goal: an end that is shut to reading before its connection has rings is not taken for its peer's end.
+#[test]
+fn what_is_sent_by_an_end_that_reads_nothing_arrives() {
+    succeeds("early", &[&SHARED, &SPINNING], &[""]);
 }
 
 /// Goal: an end that does something else after it has sent what there was room for, or watches for something else, is not taken

@@ -286,7 +286,7 @@ pub(crate) struct ShmLink {
     writer: FutexMutex<Writer>,
     /// Batches of records that were begun. Only the writer's holder changes it.
     batches: AtomicU64,
-    /// Requests carried out on the other end's memory, about: some that begin at the same time count as one.
+    /// Requests carried out on the other end's memory, about: some that begin at the same time may be lost.
     acts: AtomicU64,
     /// Long copies to or from the other end's memory that are under way. The counters of accesses lie in memory that the
     /// other end writes to as well.
