@@ -19,7 +19,7 @@
 
 use crate::link::shm::SEGMENT_BYTES;
 use crate::link::shm::guard::AccessGuard;
-use crate::link::shm::link::{InRing, MessageBytes, PIECE_BYTES, ShmLink};
+use crate::link::shm::link::{InRing, LONG_BYTES, MessageBytes, PIECE_BYTES, ShmLink};
 use crate::memory::import::ImportedFile;
 use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::peer_page::QpWord;
@@ -186,12 +186,27 @@ impl<'a> Direct<'a> {
     /// Carries out a one-sided request whose own bytes are these. `None` if it has to be sent.
     #[inline]
     pub(crate) fn act(&mut self, request: &Request, local: Local<'_>) -> Option<()> {
-        let shm_link = self.shm_link;
-        shm_link.note_act();
-        let _copying = shm_link.begin_copy(request.len);
+        if request.len >= LONG_BYTES {
+            return self.act_at_length(request, local);
+        }
+        self.act_at_once(request, local)
+    }
+
+    /// The same of a long one, which the helper has to know of.
+    #[inline(never)]
+    fn act_at_length(&mut self, request: &Request, local: Local<'_>) -> Option<()> {
+        let _copying = self.shm_link.begin_copy(request.len);
         if request.len > GUARDED_BYTES_MAX {
             return self.act_by_parts(request, local);
         }
+        self.act_at_once(request, local)
+    }
+
+    /// The same in one access.
+    #[inline]
+    fn act_at_once(&mut self, request: &Request, local: Local<'_>) -> Option<()> {
+        let shm_link = self.shm_link;
+        shm_link.note_act();
         let guard = shm_link.begin();
         let claim = self.claim(request)?;
         if claim.len == 0 {

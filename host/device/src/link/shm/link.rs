@@ -553,7 +553,7 @@ impl ShmLink {
 }
 
 /// A copy of fewer bytes takes less than a look of the helper (`helper.rs`).
-const LONG_BYTES: u32 = 1 << 15;
+pub(super) const LONG_BYTES: u32 = 1 << 15;
 
 /// A long copy that is under way.
 #[derive(Debug)]
