@@ -250,6 +250,16 @@ pub(crate) fn waiting(fd: c_int) -> Answer {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// Whether a TCP connection is over: neither end can send any more, as after a reset.
+pub(crate) fn is_over(fd: c_int) -> bool {
+    // The state is the first byte.
+    let state = option::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
+    state.is_ok_and(|state| state == TCP_CLOSE)
+}
+
+/// As the kernel numbers the states of connections.
+const TCP_CLOSE: u8 = 7;
+
 /// The kernel's name for a question of sockets (`sockatmark(3)`).
 const SIOCATMARK: usize = 0x8905;
 

@@ -46,7 +46,7 @@ unsafe extern "C-unwind" fn connect(
     let family = unsafe { copy::read(to.cast::<libc::sa_family_t>()) };
     let is_none = family.map(c_int::from) == Some(libc::AF_UNSPEC);
     // Of one that has been reset here the kernel would make another connection.
-    let is_over = |socket: &SocketRef| socket.segment().is_some() && fallback::has_ended(fd);
+    let is_over = |socket: &SocketRef| socket.segment().is_some() && raw::is_over(fd);
     if family.is_some() && !is_none && socket.as_ref().is_some_and(is_over) {
         raw::set_errno(Errno(libc::EISCONN));
         return -1;

@@ -147,9 +147,7 @@ pub(crate) fn disconnected(socket: &Socket, fd: c_int) {
         offer::withdraw(socket);
     }
     let flags = &socket.flags;
-    for flag in
-        [&flags.is_read_shut, &flags.is_write_shut, &flags.is_peer_gone, &flags.is_disconnected]
-    {
+    for flag in [&flags.is_read_shut, &flags.is_write_shut, &flags.is_peer_gone] {
         flag.store(false, Ordering::Relaxed);
     }
     let _ = socket.take_error();

@@ -57,8 +57,6 @@ parts! {
         is_write_shut: AtomicBool,
         /// The kernel has said that the peer is gone.
         is_peer_gone: AtomicBool,
-        /// It has been disconnected here, since its peer was killed with bytes unread.
-        is_disconnected: AtomicBool,
         /// Closing means a reset, by `SO_LINGER`.
         is_abortive: AtomicBool,
         /// The program wants what only the kernel has, and the rings go as soon as nothing in them is unread.

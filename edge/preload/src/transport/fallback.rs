@@ -714,22 +714,12 @@ fn give(fd: c_int, bytes: *const u8, len: usize) -> Result<usize, Broken> {
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Ok(done),
             Err(Errno(libc::EFAULT)) => return Err(Broken),
-            Err(Errno::PIPE) if !has_ended(fd) => return Err(Broken),
+            Err(Errno::PIPE) if !raw::is_over(fd) => return Err(Broken),
             Err(_) => return Ok(len),
         }
     }
     Ok(len)
 }
-
-/// Whether a connection is over, as its peer has reset it.
-pub(crate) fn has_ended(fd: c_int) -> bool {
-    // The state is the first byte.
-    let state = raw::option::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
-    state.is_ok_and(|state| c_int::from(state) == TCP_CLOSE)
-}
-
-/// As the kernel numbers the states of connections.
-const TCP_CLOSE: c_int = 7;
 
 /// A connection whose other end has left is being closed: what it has not read must be on its way. The kernel is
 /// asked to hold all of it; what it does not take, as a reader is slow, is waited for, but not for long. Then the

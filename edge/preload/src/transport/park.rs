@@ -63,9 +63,9 @@ fn reset_if_killed(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     let is_reset = !streams::has_ended(socket)
         && table::is_socket(fd, socket)
         && connection.is_killed_with_unread()
-        && (connection.incoming().is_past() || raw::waiting(fd) == Ok(0))
-        && !socket.flags.is_disconnected.swap(true, Ordering::AcqRel);
-    if is_reset {
+        && (connection.incoming().is_past() || raw::waiting(fd) == Ok(0));
+    // Another thread may have seen it first.
+    if is_reset && !raw::is_over(fd) {
         raw::disconnect(fd);
         // So that it does not look like one that was never connected.
         raw::shut(fd, libc::SHUT_RDWR);

@@ -115,10 +115,15 @@ pub(crate) fn take_error(socket: &Socket, fd: c_int) -> Option<Errno> {
 /// The same of a call that receives: what had come before the connection was reset comes first, and of one that frames carry the
 /// end of the stream, if its peer had said so, hides the error from it for good.
 fn take_error_unless_unread(socket: &Socket, fd: c_int) -> Option<Errno> {
-    let has_bytes = |segment: &Segment| segment.incoming(socket.end()).direction.has_bytes();
-    let is_behind = || match socket.is_reset() {
-        true => socket.segment().is_some() || streams::has_fin(socket),
-        false => socket.segment().is_some_and(has_bytes) || raw::waiting(fd).is_ok_and(|n| n > 0),
+    let is_in_queue = || raw::waiting(fd).is_ok_and(|unread| unread > 0);
+    let is_behind = || match (socket.is_reset(), socket.segment()) {
+        (true, segment) => segment.is_some() || streams::has_fin(socket),
+        (false, None) => is_in_queue(),
+        // What the queue has may be bells.
+        (false, Some(segment)) => {
+            segment.incoming(socket.end()).direction.has_bytes()
+                || park::kernel_speaks(socket, segment).0 && is_in_queue()
+        }
     };
     let is_one = socket.flags.pending_error.load(Ordering::Acquire) != 0;
     if is_one && !is_behind() { take_error(socket, fd) } else { None }
@@ -214,6 +219,10 @@ fn look_for_rings(socket: &Socket, fd: c_int, is_first: bool) {
         return;
     }
     let _held = socket.sending.hold();
+    if socket.route() != Route::Open {
+        // Another thread has shut it meanwhile.
+        return;
+    }
     if !offer::take(socket, fd) && socket.route() == Route::Open {
         match socket.traffic.probe_count.load(Ordering::Relaxed) {
             0 => socket.leave_to_kernel(Reason::PeerSilent),

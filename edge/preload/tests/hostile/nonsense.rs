@@ -487,11 +487,12 @@ fn a_neighbour_that_stops_in_the_midst_does_not_keep_an_end_from_leaving() {
         let mapped = rings(&place);
         assert!(!mapped.is_empty(), "{name}: there are no rings");
         let write = || mapped.iter().for_each(|rings| rings.store_all(words, value));
+        // The server may be in the midst of ringing, and say then that it is not any more.
+        std::thread::sleep(Duration::from_millis(50));
         write();
         Lateness::watch();
         let start = Instant::now();
         client.stdin.take().expect("a pipe").write_all(b"go\n").expect("the client");
-        // The server may have been in the midst of ringing, and say that it is not any more.
         let status = loop {
             match client.try_wait().expect("the client") {
                 Some(status) => break status,

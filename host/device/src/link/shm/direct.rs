@@ -197,6 +197,7 @@ impl<'a> Direct<'a> {
     fn act_at_length(&mut self, request: &Request, local: Local<'_>) -> Option<()> {
         let _copying = self.shm_link.begin_copy(request.len);
         if request.len > GUARDED_BYTES_MAX {
+            self.shm_link.note_act();
             return self.act_by_parts(request, local);
         }
         self.act_at_once(request, local)
