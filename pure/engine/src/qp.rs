@@ -27,7 +27,7 @@ use crate::time::Time;
 use crate::transport::{QpType, allowed};
 use crate::work::{Request, RequestError, To};
 use adverb_wire::{
-    Aeth, Extension, Nak, Operation, Packet, PathMtu, Pkey, Qpn, Syndrome, Transport,
+    Aeth, Extension, Msn, Nak, Operation, Packet, PathMtu, Pkey, Qpn, Syndrome, Transport,
 };
 
 /// What a queue pair is made with. `struct ibv_qp_init_attr`, as far as the transport knows it.
@@ -582,6 +582,12 @@ impl Qp {
     /// Nothing but an acknowledgement of what went well waits to be emitted.
     pub fn owes_plain_ack(&self) -> bool {
         !self.marks.is_owed() && self.debtor().is_some_and(|responder| responder.owes_plain_ack())
+    }
+
+    /// The message sequence number of the requests that were executed, as acknowledgements carry it; zero where nothing is
+    /// acknowledged.
+    pub fn received(&self) -> Msn {
+        self.debtor().map_or(Msn::new(0), |responder| responder.received())
     }
 
     /// Counts packets that were emitted; the host knows best.

@@ -263,6 +263,12 @@ impl Responder {
         matches!(self.owed, Owed::Ack) && !self.early.is_due()
     }
 
+    /// The message sequence number of what was executed.
+    #[inline]
+    pub(crate) fn received(&self) -> Msn {
+        self.msn
+    }
+
     /// The number up to which everything was executed, if that is owed and nothing else.
     #[inline]
     pub(crate) fn plain_ack(&self) -> Option<Psn> {

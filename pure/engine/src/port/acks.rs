@@ -8,8 +8,9 @@
 //! - As a packet it costs both sides a system call. If the program has answered the message, two
 //!   programs are having a conversation; the peer, busy with the answer, rarely waits for the
 //!   acknowledgement, and it is *held* until a few messages need one or [`HOLD_NANOS`] have passed. A
-//!   peer that does wait, as some ping-pongs do, shows by its silence; then acknowledgements leave with
-//!   the answers for a while.
+//!   peer that does wait, as some ping-pongs do, sends nothing until then; after that acknowledgements leave
+//!   with the answers for a while. A train of answer and acknowledgement costs more than the answer alone, so this is
+//!   not for peers that go on.
 //! - As a record in memory it costs the cache lines that it is in. It waits for a moment in which
 //!   nothing arrives, or for the program's own next record, unless the peer asks for it or many
 //!   messages need one. Where the program itself waits for acknowledgements before it looks for messages, what the
@@ -18,18 +19,19 @@
 //! The specification lets a responder coalesce acknowledgements as it likes: IBTA Vol. 1 §9.7.5.1.2.
 
 use crate::time::Time;
+use adverb_wire::Msn;
 
 /// Messages that one held acknowledgement stands for, as a packet.
-const PACKET_MESSAGES_MAX: u32 = 4;
+const PACKET_MESSAGES_MAX: u32 = 8;
 /// Messages that an acknowledgement stands for that the peer does not ask for, as a record.
 const RECORD_MESSAGES_MAX: u32 = 32;
 /// Polls in a row for acknowledgements alone that show a program that waits for each. Queues that are polled in turn,
 /// under load, bring some in a row by chance.
 const WAITS_ALONE_MIN: u8 = 8;
 /// How long an acknowledgement is held.
-const HOLD_NANOS: u64 = 20_000;
+const HOLD_NANOS: u64 = 50_000;
 /// Answers that take the acknowledgement along after a peer has waited for one.
-const IMPATIENT_ANSWERS: u16 = 64;
+const IMPATIENT_ANSWERS: u16 = 128;
 /// Messages whose acknowledgements the helper does not hold after one that was not answered in time.
 const UNANSWERED_MESSAGES: u16 = 64;
 
@@ -53,6 +55,8 @@ pub struct AckPolicy {
     held: Option<Time>,
     /// Messages received that it stands for.
     messages: u32,
+    /// The message sequence number up to which those of a link of packets are counted.
+    counted: Msn,
     /// The peer waits for it.
     asked: bool,
     /// Polls in a row that have brought an acknowledgement and looked for no messages.
@@ -107,15 +111,14 @@ impl AckPolicy {
         self.waits_alone >= WAITS_ALONE_MIN && self.asked
     }
 
-    /// `count` messages have completed work; an acknowledgement is owed, `plain` if it is one of what went
-    /// well.
+    /// Something has arrived that completed `count` requests or receives; an acknowledgement is owed, `plain` if it is one
+    /// of what went well. All messages before the one with the number `msn` have been executed.
     #[inline(always)]
-    pub fn on_owed(&mut self, count: u32, plain: bool) -> Listing {
+    pub fn on_owed(&mut self, count: u32, plain: bool, msn: Msn) -> Listing {
         match self.ack_cost {
             AckCost::Packets => {
-                self.messages = self.messages.saturating_add(count);
-                self.answered = false;
-                let holds = self.held.is_some() && self.messages < PACKET_MESSAGES_MAX;
+                self.count(count, msn);
+                let holds = plain && self.held.is_some() && self.messages < PACKET_MESSAGES_MAX;
                 let list = !self.listed && !holds;
                 self.listed |= list;
                 Listing { list, pressing: list }
@@ -130,14 +133,24 @@ impl AckPolicy {
         }
     }
 
-    /// The helper has delivered a message that completes nothing, to a program that is at work and may answer it. True if
-    /// the acknowledgement may be held.
-    pub fn on_delivered(&mut self) -> bool {
+    /// Counts messages that have arrived together, up to `msn`, and have completed `count` requests or receives. A WRITE
+    /// in many packets is many messages to the responder, but one to its program; what completed may be requests, which
+    /// an acknowledgement from the peer completes.
+    fn count(&mut self, count: u32, msn: Msn) {
+        let new = msn.since(self.counted);
+        if new > 0 {
+            self.messages = self.messages.saturating_add(count.clamp(1, new));
+            (self.counted, self.answered) = (msn, false);
+        }
+    }
+
+    /// The helper has delivered messages up to `msn` that complete nothing, to a program that is at work and may answer
+    /// them. True if the acknowledgement may be held.
+    pub fn on_delivered(&mut self, msn: Msn) -> bool {
         if self.ack_cost != AckCost::Packets || self.listed {
             return false;
         }
-        self.messages = self.messages.saturating_add(1);
-        self.answered = false;
+        self.count(1, msn);
         if self.unanswered > 0 {
             self.unanswered -= 1;
             return false;
@@ -163,12 +176,13 @@ impl AckPolicy {
     }
 
     /// The port looks at its list, and takes the queue pair off it. True if the acknowledgement leaves
-    /// now, or else it is to be held; `everything` leaves now.
+    /// now, or else it is to be held, if it is `plain`; `everything` leaves now.
     #[inline]
-    pub fn on_look(&mut self, everything: bool) -> bool {
+    pub fn on_look(&mut self, everything: bool, plain: bool) -> bool {
         self.listed = false;
         let holds = self.ack_cost == AckCost::Packets
             && !everything
+            && plain
             && self.answered
             && self.impatient == 0
             && self.messages < PACKET_MESSAGES_MAX;
@@ -185,9 +199,11 @@ impl AckPolicy {
         self.held == Some(since)
     }
 
-    /// The peer has been silent for as long as an acknowledgement is held.
+    /// An acknowledgement was held for as long as it may be. If no message has come since, the peer may wait for it.
     pub fn on_silence(&mut self) {
-        self.impatient = IMPATIENT_ANSWERS;
+        if self.messages <= 1 {
+            self.impatient = IMPATIENT_ANSWERS;
+        }
         if !self.answered {
             self.unanswered = UNANSWERED_MESSAGES;
         }
@@ -212,92 +228,143 @@ mod tests {
     const NOW: Time = Time::from_nanos(1000);
 
     fn look(policy: &mut AckPolicy) -> bool {
-        let leaves = policy.on_look(false);
+        let leaves = policy.on_look(false, true);
         if !leaves {
             policy.on_hold(NOW);
         }
         leaves
     }
 
+    /// The message with this number has arrived, and completed a receive.
+    fn owed(policy: &mut AckPolicy, number: u32) -> Listing {
+        policy.on_owed(1, true, Msn::new(number))
+    }
+
     #[test]
     fn a_message_that_is_not_answered_is_acknowledged_with_the_next_call() {
         let mut policy = AckPolicy::default();
-        assert_eq!(policy.on_owed(1, true), Listing { list: true, pressing: true });
-        assert_eq!(policy.on_owed(1, true), Listing::default()); // On the list already.
+        assert_eq!(owed(&mut policy, 1), Listing { list: true, pressing: true });
+        assert_eq!(owed(&mut policy, 2), Listing::default()); // On the list already.
         assert!(look(&mut policy));
     }
 
     #[test]
-    fn in_a_conversation_one_acknowledgement_stands_for_four_messages() {
+    fn in_a_conversation_one_acknowledgement_stands_for_eight_messages() {
         let mut policy = AckPolicy::default();
-        assert!(policy.on_owed(1, true).list);
+        assert!(owed(&mut policy, 1).list);
         assert!(!policy.on_answer());
         assert!(!look(&mut policy));
-        for _ in 0..2 {
-            assert!(!policy.on_owed(1, true).list);
+        for number in 2..PACKET_MESSAGES_MAX {
+            assert!(!owed(&mut policy, number).list);
             assert!(!policy.on_answer());
         }
-        assert!(policy.on_owed(1, true).list);
+        assert!(owed(&mut policy, PACKET_MESSAGES_MAX).list);
         assert!(!policy.on_answer());
         assert!(look(&mut policy));
         policy.on_sent();
         assert!(!policy.is_held_since(NOW));
-        assert!(policy.on_owed(1, true).list);
+        assert!(owed(&mut policy, PACKET_MESSAGES_MAX + 1).list);
+    }
+
+    /// Goal: what arrives besides messages does not hasten the acknowledgement.
+    #[test]
+    fn acknowledgements_of_the_peer_are_not_messages() {
+        let mut policy = AckPolicy::default();
+        assert!(
+            policy.on_owed(3, true, Msn::new(1)).list,
+            "one message, and two requests complete"
+        );
+        assert!(!policy.on_answer() && !look(&mut policy));
+        for _ in 0..10 * PACKET_MESSAGES_MAX {
+            assert_eq!(policy.on_owed(2, true, Msn::new(1)), Listing::default());
+        }
+        // A WRITE in sixteen packets that a poll takes together.
+        assert_eq!(policy.on_owed(0, true, Msn::new(17)), Listing::default());
+        assert_eq!(policy.messages, 2);
+        assert_eq!(
+            policy.on_owed(9, true, Msn::new(17 + 6)),
+            Listing { list: true, pressing: true }
+        );
+        assert_eq!(policy.messages, 8);
+    }
+
+    #[test]
+    fn a_refusal_is_not_held() {
+        let mut policy = AckPolicy::default();
+        assert!(owed(&mut policy, 1).list);
+        assert!(!policy.on_answer() && !look(&mut policy));
+        assert!(policy.on_owed(0, false, Msn::new(1)).list);
+        assert!(policy.on_look(false, false));
+    }
+
+    #[test]
+    fn a_peer_that_sends_on_does_not_wait() {
+        let mut policy = AckPolicy::default();
+        let _ = owed(&mut policy, 1);
+        assert!(!policy.on_answer() && !look(&mut policy));
+        let _ = owed(&mut policy, 2);
+        assert!(!policy.on_answer());
+        policy.on_silence();
+        policy.on_sent();
+        let _ = owed(&mut policy, 3);
+        assert!(!policy.on_answer(), "the answer goes alone");
     }
 
     #[test]
     fn the_helper_holds_nothing() {
         let mut policy = AckPolicy::default();
-        assert!(policy.on_owed(1, true).list);
+        assert!(owed(&mut policy, 1).list);
         assert!(!policy.on_answer());
-        assert!(policy.on_look(true));
+        assert!(policy.on_look(true, true));
     }
 
     /// Goal: what the helper holds leaves with the answers that come, and nothing is held where none come.
     #[test]
     fn the_helper_holds_acknowledgements_of_what_the_program_answers() {
         let mut policy = AckPolicy::default();
-        assert!(policy.on_delivered());
+        let mut numbers = (1..).map(Msn::new);
+        let mut delivered = |policy: &mut AckPolicy| policy.on_delivered(numbers.next().unwrap());
+        assert!(delivered(&mut policy));
         policy.on_hold(NOW);
         assert!(policy.is_held() && !policy.on_answer());
         policy.on_silence(); // The peer has waited for it.
         policy.on_sent();
         for _ in 0..IMPATIENT_ANSWERS {
-            assert!(policy.on_delivered());
+            assert!(delivered(&mut policy));
             policy.on_hold(NOW);
             assert!(policy.on_answer());
             policy.on_sent();
         }
-        assert!(policy.on_delivered());
+        assert!(delivered(&mut policy));
         policy.on_hold(NOW);
         policy.on_silence(); // There was no answer.
         policy.on_sent();
         for _ in 0..UNANSWERED_MESSAGES {
-            assert!(!policy.on_delivered());
+            assert!(!delivered(&mut policy));
             policy.on_sent();
         }
-        (1..PACKET_MESSAGES_MAX).for_each(|_| assert!(policy.on_delivered()));
-        assert!(!policy.on_delivered(), "many messages need one");
-        assert!(!AckPolicy::new(AckCost::Records).on_delivered());
+        (1..PACKET_MESSAGES_MAX).for_each(|_| assert!(delivered(&mut policy)));
+        assert!(!delivered(&mut policy), "many messages need one");
+        assert!(!AckPolicy::new(AckCost::Records).on_delivered(Msn::new(1)));
     }
 
     #[test]
     fn a_peer_that_waits_gets_its_acknowledgements_with_the_answers_for_a_while() {
         let mut policy = AckPolicy::default();
-        assert!(policy.on_owed(1, true).list);
+        assert!(owed(&mut policy, 1).list);
         assert!(!policy.on_answer());
         assert!(!look(&mut policy));
         assert!(policy.is_held_since(NOW));
         policy.on_silence();
         policy.on_sent();
-        for _ in 0..IMPATIENT_ANSWERS {
-            let _ = policy.on_owed(1, true);
+        for number in 0..u32::from(IMPATIENT_ANSWERS) {
+            let _ = owed(&mut policy, 2 + number);
             assert!(policy.on_answer());
             policy.on_sent();
             let _ = look(&mut policy); // Nothing is owed by then.
             policy.on_sent();
         }
-        assert!(policy.on_owed(1, true).list);
+        assert!(owed(&mut policy, 1000).list);
         assert!(!policy.on_answer());
     }
 
@@ -343,16 +410,19 @@ mod tests {
     fn as_a_record_it_waits_for_a_quiet_moment_unless_the_peer_asks_or_many_messages_need_it() {
         let mut policy = AckPolicy::new(AckCost::Records);
         policy.on_message(false);
-        assert_eq!(policy.on_owed(1, true), Listing { list: true, pressing: false });
-        assert_eq!(policy.on_owed(1, true), Listing::default());
-        assert!(policy.on_owed(1, false).pressing, "a refusal is waited for");
+        assert_eq!(
+            policy.on_owed(1, true, Msn::default()),
+            Listing { list: true, pressing: false }
+        );
+        assert_eq!(policy.on_owed(1, true, Msn::default()), Listing::default());
+        assert!(policy.on_owed(1, false, Msn::default()).pressing, "a refusal is waited for");
         policy.on_message(true);
-        assert!(policy.on_owed(1, true).pressing);
+        assert!(policy.on_owed(1, true, Msn::default()).pressing);
         assert!(look(&mut policy), "it is never held");
         policy.on_sent();
         (1..RECORD_MESSAGES_MAX).for_each(|_| policy.on_message(false));
-        assert!(!policy.on_owed(1, true).pressing);
+        assert!(!policy.on_owed(1, true, Msn::default()).pressing);
         policy.on_message(false);
-        assert!(policy.on_owed(1, true).pressing);
+        assert!(policy.on_owed(1, true, Msn::default()).pressing);
     }
 }

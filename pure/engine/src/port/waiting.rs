@@ -135,7 +135,10 @@ impl Waiting {
     /// Holds the acknowledgement of what the helper has delivered, if the program may answer it.
     fn hold<S: Seat>(&mut self, seat: &mut S) -> bool {
         let (qp, pacing) = seat.parts();
-        if !qp.owes_plain_ack() || self.held.len() >= LISTED_MAX || !pacing.acks.on_delivered() {
+        if !qp.owes_plain_ack()
+            || self.held.len() >= LISTED_MAX
+            || !pacing.acks.on_delivered(qp.received())
+        {
             return false;
         }
         if !pacing.acks.is_held() {
@@ -153,7 +156,7 @@ impl Waiting {
         if !qp.owes_ack() && pacing.late.is_none() {
             return;
         }
-        let listing = pacing.acks.on_owed(messages, qp.owes_plain_ack());
+        let listing = pacing.acks.on_owed(messages, qp.owes_plain_ack(), qp.received());
         self.pressing |= listing.pressing;
         if listing.list {
             if pacing.acks.ack_cost() == AckCost::Packets {
@@ -178,7 +181,7 @@ impl Waiting {
             let late = seat.parts().1.late.is_some();
             published |= late && seat.settle() > 0;
             let (qp, pacing) = seat.parts();
-            let leaves = pacing.acks.on_look(look == Look::Everything);
+            let leaves = pacing.acks.on_look(look == Look::Everything, qp.owes_plain_ack());
             let aftermath = match (qp.owes_ack(), leaves) {
                 (true, true) => seat.acknowledge(),
                 (true, false) => {
