@@ -76,8 +76,8 @@ pub use host::{
 };
 pub use link::Capabilities;
 pub use port::{
-    AckCost, AckPolicy, Acks, Aftermath, Company, Driver, Dropped, Given, Hints, Listing, Look,
-    Pacing, Paths, Schedule, Seat, Seats, Surface, Waiting, accept, accept_known, follow_up,
+    AckCost, AckPolicy, Acks, Aftermath, Company, Driver, Dropped, Given, Hints, Identification,
+    Listing, Look, Pacing, Paths, Schedule, Seat, Seats, Surface, Waiting, admit, follow_up,
     serve_ready, set_open_deadline,
 };
 pub use qp::{EagerSends, Origin, Planned, Qp, QpOptions};

@@ -404,8 +404,9 @@ impl Requester {
         entry: &Entry,
         host: &mut impl Host,
     ) -> Result<u32, WcStatus> {
-        let cut = self.path.cut(at, self.psn(self.next), self.cursor, entry);
-        let mut cut = cut.ok_or(WcStatus::General)?;
+        let mut cut = self.path.cut(at, self.psn(self.next), self.cursor, entry);
+        // By reference: a copy, made as soon as the headers are written, keeps the processor waiting.
+        let cut = cut.as_mut().ok_or(WcStatus::General)?;
         // Ask at the end of each message, often enough to keep the window moving, and always when
         // it closes: an acknowledgement is the only thing that opens it.
         let ask = cut.last || allowed == 1 || self.unasked + 1 >= self.window.ack_every();

@@ -114,8 +114,8 @@ impl Streamer {
             entry.start = index;
             entry.cutting = Cutting::of(&request, self.path.mtu, trains, false, 0);
         }
-        let cut = self.path.cut(self.at, self.next, index, entry);
-        let mut cut = cut.ok_or(WcStatus::General)?;
+        let mut cut = self.path.cut(self.at, self.next, index, entry);
+        let cut = cut.as_mut().ok_or(WcStatus::General)?; // By reference, as in requester.rs.
         let mut route = None;
         if let To::Datagram(to) = request.to {
             cut.headers.bth.dest_qp = to.remote;

@@ -9,10 +9,10 @@ use crate::receives::Receives;
 use crate::setup::Setup;
 use crate::trace::Trace;
 use adverb_engine::{
-    AttributeSet, Attributes, Capabilities, Datagram as To, Gid, ModifyError, Partition, Qp,
-    QpOptions, QpState, QpType, RequestError, Route, Time, accept, transition,
+    AttributeSet, Attributes, Capabilities, Datagram as To, Gid, Identification, ModifyError,
+    Partition, Qp, QpOptions, QpState, QpType, RequestError, Route, Time, admit, transition,
 };
-use adverb_wire::{Flow, Grh, Marks, Psn, Qkey, Qpn, ROCE_PORT, Rkey};
+use adverb_wire::{Flow, Grh, Marks, Packet, Psn, Qkey, Qpn, ROCE_PORT, Rkey};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -512,15 +512,16 @@ impl Net {
         let Node { qp, around, .. } = self.node_mut(to);
         let len = u16::try_from(datagram.bytes.len()).unwrap_or(u16::MAX);
         around.grh = Grh::emit(&flow, Marks::USUAL, len);
-        match accept(&datagram.bytes, &flow, guess) {
+        let parsed = Packet::parse(&datagram.bytes);
+        match admit(&parsed, &datagram.bytes, &flow, Identification::Guessed(guess)) {
             // An identification that is not known leaves 16 check bits: one damaged datagram in
             // 65536 looks whole. The transport cannot know better.
             Ok(_) if datagram.damaged => self.undetected += 1,
             Ok(packet) if is_for(packet.headers.bth.dest_qp, qp.number()) => {
                 if datagram.marked {
-                    qp.on_mark(&packet, now);
+                    qp.on_mark(packet, now);
                 }
-                qp.on_packet(&packet, source, now, around);
+                qp.on_packet(packet, source, now, around);
                 self.transmit(to);
             }
             Ok(_) | Err(_) => around.refused_datagrams += 1,

@@ -1,6 +1,6 @@
 //! Local bytes of posted work: pieces of registered memory, or a copy.
 
-use crate::memory::region::{Regions, Serial};
+use crate::memory::region::{Grips, Serial};
 use adverb_engine::{Access, AccessError};
 use std::num::NonZeroU32;
 
@@ -125,17 +125,17 @@ impl Source<'_> {
         }
     }
 
-    /// Shows each piece of the bytes, in order: where it starts, and its length. Registered memory is pinned meanwhile.
+    /// Shows each piece of the bytes, in order: where it starts, and its length. Registered memory is pinned by `grips`.
     #[inline(always)]
     pub(crate) fn each_piece(
         &self,
-        regions: &Regions,
+        grips: &mut Grips<'_>,
         mut show: impl FnMut(*const u8, usize) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         match *self {
             Self::None => Ok(()),
             Self::Remote { rkey, va, len, domain, qp } => {
-                let pin = regions.pin_remote(rkey, domain, qp)?;
+                let pin = grips.remote.pin_remote(rkey, domain, qp)?;
                 let start = pin.range(va, size(len), Access::REMOTE_READ)?;
                 show(start.cast_const(), size(len))
             }
@@ -148,7 +148,7 @@ impl Source<'_> {
             Self::Local { local: Local::Gather(sges), offset, len, domain } => {
                 let mut parts = parts(sges, offset, len);
                 for Sge { addr, len, lkey } in parts.by_ref() {
-                    let pin = regions.pin_local(lkey, domain)?;
+                    let pin = grips.local.pin_local(lkey, domain)?;
                     let start = pin.range(addr, size(len), Access::NONE)?;
                     show(start.cast_const(), size(len))?;
                 }

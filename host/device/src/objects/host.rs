@@ -378,10 +378,13 @@ impl Surroundings<'_, '_, '_> {
         self.regions.pin_remote(rkey.0, self.own.domain, self.own.serial)
     }
 
-    /// Gives up the pins of what has arrived: what follows waits for pins (`region.rs`, rule 6).
+    /// Gives up the pins of what has arrived and of what leaves: what follows waits for pins (`region.rs`, rule 6).
     fn let_go(&mut self) {
         if let Some(grips) = &mut self.grips {
             grips.let_go();
+        }
+        if let Exit::Link(Out::Packets(burst)) = &mut self.out {
+            burst.let_go();
         }
     }
 

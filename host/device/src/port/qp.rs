@@ -184,17 +184,19 @@ impl Qp {
         let port = &self.port;
         let mut next = 0;
         loop {
-            let (result, stranger) = self.briefly(|inner| {
+            // A result that is passed on as soon as it is written keeps the processor waiting: these stay where they are.
+            let mut result = Ok(());
+            let mut stranger = None;
+            let posted = self.briefly(|inner| {
                 let short = inner.post_eagerly(batch.get(next..).unwrap_or_default(), &port.links);
                 if short.requests > 0 {
                     let aftermath = inner.after_eager(short, &port.links);
                     port.follow_up(self.number, inner, aftermath);
                     next += short.requests;
                     if next == batch.len() {
-                        return (Ok(()), None);
+                        return true;
                     }
                 }
-                let (mut result, mut stranger) = (Ok(()), None);
                 for (at, work) in batch.iter().enumerate().skip(next) {
                     stranger = inner.stranger(work, &port.links);
                     if stranger.is_some() {
@@ -208,8 +210,11 @@ impl Qp {
                 }
                 let aftermath = inner.send_off(&port.links);
                 port.follow_up(self.number, inner, aftermath);
-                (result, stranger)
+                false
             });
+            if posted {
+                return Ok(());
+            }
             let Some(stranger) = stranger else {
                 return result;
             };
@@ -241,16 +246,19 @@ impl Qp {
     #[inline]
     pub fn post_receive(&self, batch: &[ReceiveWork<'_>]) -> Result<(), (usize, PostError)> {
         let port = &self.port;
+        let mut mistake = None;
         self.briefly(|inner| {
-            let posted = batch
-                .iter()
-                .enumerate()
-                .try_for_each(|(at, work)| inner.post_receive(work).map_err(|error| (at, error)));
+            for (at, work) in batch.iter().enumerate() {
+                if let Err(error) = inner.post_receive(work) {
+                    mistake = Some((at, error));
+                    break;
+                }
+            }
             if inner.engine.state() == QpState::Err {
                 inner.quietly(&port.links, |engine, host| engine.flush(host));
             }
-            posted
-        })
+        });
+        mistake.map_or(Ok(()), Err)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::objects::qp::Directed;
 use crate::registry::probe;
 use crate::registry::relay::{Message, Passed};
 use adverb_engine::{
-    Acks, Driver, Dropped, Gid, Given, Look, Seats, Time, Waiting, accept, accept_known,
+    Acks, Driver, Dropped, Gid, Given, Identification, Look, Seats, Time, Waiting, admit,
     serve_ready, set_open_deadline,
 };
 use adverb_wire::{Packet, Qpn, Transport};
@@ -284,7 +284,7 @@ impl Port {
         };
         let source = gid_of(passed.source.ip());
         let from = Origin { source, flow, marks: passed.marks };
-        let mut published = 0;
+        let (mut published, mut packets) = (0, 0);
         let mut current: Option<Held<'_>> = None;
         let mut grips = Grips::new(&self.links.regions);
         let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
@@ -297,11 +297,9 @@ impl Port {
                 grips.let_go(); // The file may be a pipe that nothing reads.
                 capture.packet((passed.source, endpoint.addr), id, passed.marks, datagram);
             }
-            let accepted = match arrival.id {
-                Some(id) => accept_known(datagram, flow, id),
-                None => accept(datagram, flow, guess),
-            };
-            let packet = match accepted {
+            let parsed = Packet::parse(datagram);
+            let id = arrival.id.map_or(Identification::Guessed(guess), Identification::Known);
+            let packet = match admit(&parsed, datagram, flow, id) {
                 Ok(packet) => packet,
                 Err(Dropped::Corrupt) => {
                     self.links.counters.icrc_errors.add(1);
@@ -316,7 +314,7 @@ impl Port {
             let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
             let came = Came { from: &from, len };
             if let Some(group) = &arrival.group {
-                published += self.give_to_all(group, &packet, came, arrival, waiting);
+                published += self.give_to_all(group, packet, came, arrival, waiting);
                 continue;
             }
             if current.as_ref().is_none_or(|held| held.number != number) {
@@ -327,7 +325,7 @@ impl Port {
                 let Some(guard) = self.table.lock(number) else {
                     match number {
                         Qpn::GSI => {
-                            self.on_management(&packet, datagram, passed, arrival.relayed);
+                            self.on_management(packet, datagram, passed, arrival.relayed);
                         }
                         _ => self.pass_on(number, datagram, arrival),
                     }
@@ -335,18 +333,18 @@ impl Port {
                 };
                 current = Some(Held { number, guard, published: 0 });
             }
-            self.links.counters.rcvd_pkts.add(1);
+            packets += 1;
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut().filter(|inner| !inner.has_shm_link())
             {
                 if packet.headers.xrceth.is_none() {
                     let grips = Some(&mut grips);
-                    *published += inner.on_packet(&packet, came, *now, &self.links, grips);
+                    *published += inner.on_packet(packet, came, *now, &self.links, grips);
                     continue;
                 }
                 grips.let_go();
                 let one = Passed { segment: None, bytes: datagram, ..*passed };
-                match inner.direct(&packet, came, &one, *now, &self.links) {
+                match inner.direct(packet, came, &one, *now, &self.links) {
                     Directed::Served(count) => *published += count,
                     Directed::Elsewhere => {}
                     Directed::Parked => self.note_parked(number, *now, parked),
@@ -357,6 +355,7 @@ impl Port {
         if let Some(held) = current {
             published += self.release(held, arrival, waiting);
         }
+        self.links.counters.rcvd_pkts.add(packets);
         published
     }
 

@@ -19,7 +19,7 @@ use crate::registry::connections::Recorded;
 use crate::registry::relay::Passed;
 use crate::registry::services::ServicePort;
 use crate::registry::{CONNECTION_PREFIX_BITS, DomainClaim, Member, SlotId};
-use adverb_engine::{Gid, accept};
+use adverb_engine::{Gid, Identification, admit};
 use adverb_wire::cm::{self, CommId, ConnectionRecord, Message};
 use adverb_wire::{
     Bth, Deth, Extension, Flow, Headers, Mad, Marks, Opcode, Operation, Packet, Pad,
@@ -181,10 +181,11 @@ impl Port {
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return,
         };
-        if let Ok(packet) = accept(passed.bytes, &flow, 0)
+        let parsed = Packet::parse(passed.bytes);
+        if let Ok(packet) = admit(&parsed, passed.bytes, &flow, Identification::Guessed(0))
             && packet.headers.bth.dest_qp == Qpn::GSI
         {
-            self.on_management(&packet, passed.bytes, passed, true);
+            self.on_management(packet, passed.bytes, passed, true);
         }
     }
 

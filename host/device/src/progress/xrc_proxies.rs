@@ -17,7 +17,7 @@ use crate::registry::control_message::{
 use crate::registry::relay::Passed;
 use crate::registry::{DomainName, Member, SlotId};
 use crate::sync::Mutex;
-use adverb_engine::{Acks, Driver, Time, accept};
+use adverb_engine::{Acks, Driver, Identification, Time, admit};
 use adverb_wire::{Packet, Qpn};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -131,7 +131,8 @@ impl Port {
         let Some(flow) = flows.get(passed.source, endpoint) else {
             return;
         };
-        let Ok(packet) = accept(passed.bytes, flow, 0) else {
+        let parsed = Packet::parse(passed.bytes);
+        let Ok(packet) = admit(&parsed, passed.bytes, flow, Identification::Guessed(0)) else {
             self.links.counters.malformed.add(1);
             return;
         };

@@ -13,32 +13,36 @@ pub enum Dropped {
     Malformed(ParseError),
 }
 
-/// Checks and parses one datagram, which starts at the BTH and ends with the ICRC.
-///
-/// `flow` is the datagram's way here, `guess` the IP ID that it probably had; returns the packet.
-///
-/// # Errors
-///
-/// [`Dropped`] says what to count.
-pub fn accept<'a>(datagram: &'a [u8], flow: &Flow, guess: u16) -> Result<Packet<'a>, Dropped> {
-    let packet = Packet::parse(datagram).map_err(Dropped::Malformed)?;
-    match flow.verify(datagram, guess) {
-        Some(_) => Ok(packet),
-        None => Err(Dropped::Corrupt),
-    }
+/// The IP identification of a datagram, which its ICRC covers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Identification {
+    /// It had this one.
+    Known(u16),
+    /// It probably had this one: another one is found from the ICRC, of which 16 bits are left to find corruption.
+    Guessed(u16),
 }
 
-/// As [`accept`], of a datagram that had the IP ID `id`: then all 32 bits of the ICRC count.
+/// Checks a datagram that has been `parsed`: one that starts at the BTH, ends with the ICRC and came by `flow`.
+///
+/// The packet stays where it was parsed. It is large, and copies of it, made as soon as its fields are written, keep the
+/// processor waiting for longer than the parsing takes.
 ///
 /// # Errors
 ///
 /// [`Dropped`] says what to count.
-pub fn accept_known<'a>(datagram: &'a [u8], flow: &Flow, id: u16) -> Result<Packet<'a>, Dropped> {
-    let packet = Packet::parse(datagram).map_err(Dropped::Malformed)?;
-    match flow.verify(datagram, id) == Some(id) {
-        true => Ok(packet),
-        false => Err(Dropped::Corrupt),
-    }
+#[inline]
+pub fn admit<'a, 'b>(
+    parsed: &'a Result<Packet<'b>, ParseError>,
+    datagram: &[u8],
+    flow: &Flow,
+    id: Identification,
+) -> Result<&'a Packet<'b>, Dropped> {
+    let packet = parsed.as_ref().map_err(|error| Dropped::Malformed(*error))?;
+    let genuine = match id {
+        Identification::Known(id) => flow.verify(datagram, id) == Some(id),
+        Identification::Guessed(guess) => flow.verify(datagram, guess).is_some(),
+    };
+    if genuine { Ok(packet) } else { Err(Dropped::Corrupt) }
 }
 
 #[cfg(test)]
@@ -46,6 +50,14 @@ mod tests {
     use super::*;
     use crate::testing::send_only;
     use alloc::vec::Vec;
+
+    fn accept<'a>(datagram: &'a [u8], flow: &Flow, guess: u16) -> Result<Packet<'a>, Dropped> {
+        admit(&Packet::parse(datagram), datagram, flow, Identification::Guessed(guess)).copied()
+    }
+
+    fn accept_known<'a>(datagram: &'a [u8], flow: &Flow, id: u16) -> Result<Packet<'a>, Dropped> {
+        admit(&Packet::parse(datagram), datagram, flow, Identification::Known(id)).copied()
+    }
 
     #[test]
     fn only_whole_packets_come_in() {

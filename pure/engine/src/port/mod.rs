@@ -24,7 +24,7 @@ mod seat;
 mod waiting;
 
 pub use acks::{AckCost, AckPolicy, Listing};
-pub use admission::{Dropped, accept, accept_known};
+pub use admission::{Dropped, Identification, admit};
 pub use company::Company;
 pub use pacing::{Acks, Aftermath, Pacing};
 pub use paths::Paths;

@@ -23,7 +23,7 @@ use crate::link::shm::link::{InRing, LONG_BYTES, MessageBytes, PIECE_BYTES, ShmL
 use crate::memory::import::ImportedFile;
 use crate::memory::local::{Local, Sge, Source, parts};
 use crate::memory::peer_page::QpWord;
-use crate::memory::region::{Grip, Pin, Regions, Serial};
+use crate::memory::region::{Grip, Grips, Pin, Regions, Serial};
 use adverb_engine::{Access, AccessError, AtomicOp, FetchError, LocalError, Request, RequestKind};
 use adverb_shm::copying::{copy_short, copy_word, move_long};
 use adverb_sys::vm::{self, Direction, Piece};
@@ -596,7 +596,7 @@ fn word_at(place: Place<'_>, va: u64) -> Option<&AtomicU64> {
 /// program that polls for them finds all before them.
 #[inline(always)]
 fn put(bytes: &Source<'_>, regions: &Regions, mut place: Place<'_>) -> Result<(), AccessError> {
-    bytes.each_piece(regions, |source, len| {
+    bytes.each_piece(&mut Grips::new(regions), |source, len| {
         match place.spot {
             Spot::Here(target) => {
                 let (body, tail) = if len < TAIL { (len, 0) } else { (len - TAIL, TAIL) };

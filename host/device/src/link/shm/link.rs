@@ -27,7 +27,7 @@ use crate::memory::export::{Exports, Neighbour};
 use crate::memory::import::Imports;
 use crate::memory::local::{Sge, Source};
 use crate::memory::peer_page::{PeerPage, QpWord};
-use crate::memory::region::{Grip, Regions};
+use crate::memory::region::{Grip, Grips, Regions};
 use crate::registry::SlotId;
 use adverb_engine::{Access, AccessError, EagerHeader};
 use adverb_shm::copying::{copy_short, read_word};
@@ -826,14 +826,14 @@ impl<'a> TxBatch<'a> {
             false => self.writer.reserve(ring, total),
         };
         let Some(target) = at.and_then(|at| ring.bytes(at, total)) else {
-            return source.check(regions); // Lost on the way; but not every mistake with it.
+            return source.check(&mut Grips::new(regions)); // Lost on the way; but not every mistake with it.
         };
         // SAFETY: room for `total` bytes, which is more (rules 1 and 3).
         unsafe { copy_short(head.as_ptr(), target, head.len()) };
         // SAFETY: `head.len() <= total` (rule 1).
         let target = unsafe { target.add(head.len()) };
         // SAFETY: what is left of `total` bytes is that (rule 1), and this end alone writes to its ring (rule 3).
-        unsafe { source.copy_to(target, regions) }?;
+        unsafe { source.copy_to(target, &mut Grips::new(regions)) }?;
         let by_reference =
             if matches!(source, PayloadSource::ByReference { .. }) { NOTE_BY_REFERENCE } else { 0 };
         let note = u16::try_from(head.len()).unwrap_or(0) | by_reference | kind;
@@ -959,9 +959,9 @@ impl PayloadSource<'_> {
     }
 
     /// Says whether the bytes are there to be copied.
-    fn check(self, regions: &Regions) -> Result<(), AccessError> {
+    fn check(self, grips: &mut Grips<'_>) -> Result<(), AccessError> {
         match self {
-            Self::Bytes(source) => source.each_piece(regions, |_, _| Ok(())),
+            Self::Bytes(source) => source.each_piece(grips, |_, _| Ok(())),
             Self::ByReference { .. } => Ok(()),
         }
     }
@@ -972,7 +972,7 @@ impl PayloadSource<'_> {
     ///
     /// It has room for [`PayloadSource::len`] bytes, which no other thread writes to.
     #[inline]
-    unsafe fn copy_to(self, mut target: *mut u8, regions: &Regions) -> Result<(), AccessError> {
+    unsafe fn copy_to(self, mut target: *mut u8, grips: &mut Grips<'_>) -> Result<(), AccessError> {
         let mut put = |start: *const u8, len: usize| {
             // SAFETY: the piece is on the stack, a borrowed slice, or registered memory that is pinned during the
             // call; the target has room for all pieces, and no piece lies in the ring (rules 1 and 3).
@@ -980,7 +980,7 @@ impl PayloadSource<'_> {
             target = target.wrapping_add(len);
         };
         match self {
-            Self::Bytes(source) => source.each_piece(regions, |start, len| {
+            Self::Bytes(source) => source.each_piece(grips, |start, len| {
                 put(start, len);
                 Ok(())
             }),

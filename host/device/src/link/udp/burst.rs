@@ -13,7 +13,7 @@ use crate::link::address_vector::AddressVector;
 use crate::link::udp::endpoint::Endpoint;
 use crate::link::xdp::{NextHop, Way};
 use crate::memory::local::Source;
-use crate::memory::region::Regions;
+use crate::memory::region::{Grips, Regions};
 use crate::registry::counters::Counters;
 use adverb_engine::AccessError;
 use adverb_shm::copying::copy_short;
@@ -79,6 +79,8 @@ impl<'a> Route<'a> {
 /// A burst being gathered.
 pub(crate) struct Burst<'a> {
     route: Route<'a>,
+    /// Pins of what its packets are made of.
+    grips: Grips<'a>,
     staging: &'a mut [u8],
     staged: usize,
     /// Length of the packets of the burst.
@@ -123,13 +125,14 @@ pub(crate) fn with_burst<R>(
     })
 }
 
-fn lend<R>(
-    staging: &mut [u8],
-    route: Route<'_>,
+fn lend<'a, R>(
+    staging: &'a mut [u8],
+    route: Route<'a>,
     budget: usize,
     fill: impl FnOnce(&mut Burst<'_>) -> R,
 ) -> (R, u64) {
     let mut burst = Burst {
+        grips: Grips::new(route.regions),
         route,
         staging,
         staged: 0,
@@ -182,7 +185,7 @@ impl Burst<'_> {
         let (place, rest) = covered.split_at_mut(head.len());
         place.copy_from_slice(head);
         let (body, padding) = rest.split_at_mut(payload);
-        copy(source, self.route.regions, body)?;
+        copy(source, &mut self.grips, body)?;
         padding.fill(0);
         let mut icrc = self.route.flow.icrc(total16, id);
         icrc.headers(covered);
@@ -216,8 +219,16 @@ impl Burst<'_> {
         self.budget = self.budget.saturating_sub(1);
     }
 
+    /// Ends the pins of what the packets were made of: sending may take long, and what follows may wait for pins
+    /// (`region.rs`, rule 6).
+    #[inline]
+    pub(crate) fn let_go(&mut self) {
+        self.grips.let_go();
+    }
+
     /// Sends the burst and starts the next.
     pub(crate) fn flush(&mut self) {
+        self.let_go();
         if self.packets > 0 {
             self.capture();
             self.send();
@@ -368,9 +379,9 @@ fn renumber(packet: &mut [u8], id: usize, flow: &Flow) {
 
 /// Copies what a packet carries to `target`, which is as long. The bytes behind a long piece are most likely the next
 /// packet's, and are asked for meanwhile.
-fn copy(source: &Source<'_>, regions: &Regions, target: &mut [u8]) -> Result<(), AccessError> {
+fn copy(source: &Source<'_>, grips: &mut Grips<'_>, target: &mut [u8]) -> Result<(), AccessError> {
     let mut left = target;
-    source.each_piece(regions, |start, len| {
+    source.each_piece(grips, |start, len| {
         let (place, rest) =
             std::mem::take(&mut left).split_at_mut_checked(len).ok_or(AccessError::OutOfBounds)?;
         left = rest;
