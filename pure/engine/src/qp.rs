@@ -584,6 +584,11 @@ impl Qp {
         !self.marks.is_owed() && self.debtor().is_some_and(|responder| responder.owes_plain_ack())
     }
 
+    /// The acknowledgement that is owed is one of what went well, and the peer can go on without it for a while.
+    pub fn owes_patient_ack(&self) -> bool {
+        self.owes_plain_ack() && self.debtor().is_some_and(|responder| !responder.is_awaited())
+    }
+
     /// The message sequence number of the requests that were executed, as acknowledgements carry it; zero where nothing is
     /// acknowledged.
     pub fn received(&self) -> Msn {

@@ -83,6 +83,8 @@ pub(crate) struct Responder {
     refused: bool,
     replies: Replies,
     owed: Owed,
+    /// The peer waits for the acknowledgement that is owed: it has asked for it in the midst of a message, or again.
+    awaited: bool,
     /// There was no room for the acknowledgement that is owed: it goes before requests, next time.
     overdue: bool,
     /// Requests that came before their turn.
@@ -101,6 +103,7 @@ impl Responder {
             refused: false,
             replies: Replies::new(path, usize::from(attributes.max_dest_rd_atomic)),
             owed: Owed::Nothing,
+            awaited: false,
             overdue: false,
             early: Early::default(),
         }
@@ -263,6 +266,12 @@ impl Responder {
         matches!(self.owed, Owed::Ack) && !self.early.is_due()
     }
 
+    /// The peer cannot go on without the acknowledgement that is owed.
+    #[inline]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited
+    }
+
     /// The message sequence number of what was executed.
     #[inline]
     pub(crate) fn received(&self) -> Msn {
@@ -279,7 +288,7 @@ impl Responder {
     #[inline]
     pub(crate) fn note_ack(&mut self) {
         debug_assert!(matches!(self.owed, Owed::Nothing | Owed::Ack), "nothing else is owed");
-        (self.owed, self.overdue) = (Owed::Nothing, false);
+        (self.owed, self.overdue, self.awaited) = (Owed::Nothing, false, false);
     }
 
     /// Drops a packet because another is missing before it. The peer is told once.
@@ -307,6 +316,8 @@ impl Responder {
         self.expected = before.plus(packets);
         if operation.is_end() {
             self.msn = self.msn.next();
+        } else {
+            self.awaited |= bth.ack_request;
         }
         let answered = awaits_data(operation); // With data, which acknowledge all before them.
         let answered_empty = matches!(operation, Operation::AtomicWrite | Operation::Flush);
@@ -466,6 +477,7 @@ impl Responder {
         let bth = &packet.headers.bth;
         if bth.ack_request {
             self.early.ask();
+            self.awaited = true;
         }
         match (bth.opcode.operation(), packet.headers.extension) {
             (Operation::ReadRequest, Extension::Reth(reth)) => self.repeat_read(bth, reth, host),
@@ -576,7 +588,7 @@ impl Responder {
             | Owed::Gap { .. }
             | Owed::Refusal(..) => Operation::Acknowledge,
         };
-        self.owed = Owed::Nothing;
+        (self.owed, self.awaited) = (Owed::Nothing, false);
         let aeth = Aeth { syndrome, msn: self.msn };
         if let Some(mut headers) = self.path.headers(operation, psn, 0, Extension::Aeth(aeth)) {
             headers.bth.keeps_early &= matches!(syndrome, Syndrome::Ack { .. });

@@ -22,9 +22,9 @@
 
 use adverb_engine::{
     Access, AccessError, AckTimeout, AtomicOp, Attributes, Capabilities, Datagram as Whither,
-    EmitError, GRH_LEN, Gid, Host, Invalidator, Landing, LocalError, NoReceive, Partition, Payload,
-    Qp, QpEvent, QpOptions, QpState, QpType, Range, Receive, ReceiveDone, Request, RequestKind,
-    RetryCount, RnrRetry, Route, SendDone, Time, To, WcStatus, accept,
+    EmitError, GRH_LEN, Gid, Host, Identification, Invalidator, Landing, LocalError, NoReceive,
+    Partition, Payload, Qp, QpEvent, QpOptions, QpState, QpType, Range, Receive, ReceiveDone,
+    Request, RequestKind, RetryCount, RnrRetry, Route, SendDone, Time, To, WcStatus, admit,
 };
 use adverb_wire::ip::Datagram;
 use adverb_wire::pcap::Reader;
@@ -176,9 +176,10 @@ fn grh_of(shot: &Shot<'_>) -> [u8; Grh::LEN] {
 
 fn feed(qp: &mut Qp, shot: &Shot<'_>, now: Time, host: &mut Surroundings) {
     let Datagram { flow, payload, .. } = shot.datagram;
-    let packet = accept(payload, &flow, 0).expect("a good packet");
+    let parsed = Packet::parse(payload);
+    let packet = admit(&parsed, payload, &flow, Identification::Guessed(0)).expect("a good packet");
     assert_eq!(packet.headers.bth.dest_qp, qp.number());
-    qp.on_packet(&packet, PEER, now, host);
+    qp.on_packet(packet, PEER, now, host);
     while qp.transmit(now, true, host) {}
 }
 

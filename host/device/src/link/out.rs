@@ -79,7 +79,7 @@ impl<'b> Out<'_, 'b> {
         &mut self,
         headers: &Headers,
         source: &Source<'_>,
-        near: Option<Addresses>,
+        near: Option<&Addresses>,
         fan_out: &[Arc<ShmLink>],
         regions: &Regions,
     ) -> Result<(), AccessError> {
@@ -91,13 +91,14 @@ impl<'b> Out<'_, 'b> {
             }
             (Self::Records(tx_batch), None, _) => tx_batch.emit(headers, source, regions),
             (Self::Records(tx_batch), Some(near), _) => {
-                tx_batch.emit_to(near, headers, source, regions)
+                tx_batch.emit_to(*near, headers, source, regions)
             }
             (Self::Packets(burst), near, _) => {
                 // Before the packet: a process that gets a copy of it has had the record then.
                 for shm_link in near.iter().flat_map(|_| fan_out) {
+                    burst.let_go(); // Its lock may have a holder that waits for pins.
                     let mut tx_batch = shm_link.tx_batch(1);
-                    near.map_or(Ok(()), |near| tx_batch.emit_to(near, headers, source, regions))?;
+                    near.map_or(Ok(()), |near| tx_batch.emit_to(*near, headers, source, regions))?;
                     tx_batch.send();
                 }
                 burst.emit(headers, source)

@@ -26,7 +26,8 @@
 //!    count was seen to be 0 since. So a thread that has pinned a slot and found its key there reads one
 //!    registration, or one binding, and not parts of two.
 //! 6. A thread that waits for a region's count to become 0 holds no pin, and one that waits for a window's
-//!    holds none but of the region that it is to be bound to. So no thread waits for ever.
+//!    holds none but of the region that it is to be bound to. A thread that holds a pin waits for no lock whose holder may
+//!    wait for pins. So no thread waits for ever.
 
 use crate::memory::export::{ACCESS_MAX, Exports, LAST_ACCESS_MAX, Published};
 use crate::memory::window;
@@ -216,7 +217,7 @@ impl Slot {
     /// Puts the key away and waits until the slot is not in use: then it may change (rule 5).
     pub(crate) fn close(&self) {
         self.key.store(0, Ordering::SeqCst);
-        // Pins last as long as the packets of one receive call, or a call that does not block.
+        // Pins last as long as the packets of one receive call or of one burst, or a call that does not block.
         while self.users.load(Ordering::SeqCst) != 0 {
             std::thread::yield_now();
         }
@@ -965,8 +966,9 @@ impl<'a, K: PartialEq> Grip<'a, K> {
     }
 }
 
-/// Holds for the packets that a queue pair takes in a row: on the regions that its receives and READs use, and on those
-/// that its peer writes to. They end before anything that may wait for pins (rule 6).
+/// Holds for packets in a row: those that a queue pair takes, or those that it emits in a burst. `local` is for its own
+/// requests and receives, `remote` for what its peer reads and writes. They end before anything that may wait for pins, or for
+/// a lock whose holder may (rule 6).
 #[derive(Debug)]
 pub(crate) struct Grips<'a> {
     pub(crate) local: Grip<'a>,

@@ -164,7 +164,7 @@ impl Exit<'_, '_> {
         &mut self,
         headers: &Headers,
         source: &Source<'_>,
-        near: Option<Addresses>,
+        near: Option<&Addresses>,
         fan_out: &[Arc<ShmLink>],
         regions: &Regions,
     ) -> Result<(), AccessError> {
@@ -183,7 +183,7 @@ impl Exit<'_, '_> {
         headers: &Headers,
         payload: Payload,
         own: &Own,
-        near: Option<Addresses>,
+        near: Option<&Addresses>,
         regions: &Regions,
     ) -> Option<()> {
         let Receives::Xrc(targets) = &own.receives else {
@@ -383,6 +383,12 @@ impl Surroundings<'_, '_, '_> {
         if let Some(grips) = &mut self.grips {
             grips.let_go();
         }
+        self.let_go_of_what_leaves();
+    }
+
+    /// Gives up the pins of what leaves.
+    #[inline]
+    fn let_go_of_what_leaves(&mut self) {
         if let Exit::Link(Out::Packets(burst)) = &mut self.out {
             burst.let_go();
         }
@@ -391,6 +397,7 @@ impl Surroundings<'_, '_, '_> {
     /// A request of its own has ended that asked for a completion, or that has failed.
     #[inline]
     fn report_send(&mut self, done: SendDone) {
+        self.let_go_of_what_leaves(); // With the completion the program may release its memory.
         let (wr_id, buffer) = match &self.out {
             Exit::Direct { work, .. } => (work.wr_id, work.buffer),
             Exit::None | Exit::Link(_) => {
@@ -454,6 +461,9 @@ impl Host for Surroundings<'_, '_, '_> {
             // A burst goes one way.
             Errand::Departure { next_hop, next, sinks } => {
                 let fan_out = next_hop.fan_out.as_deref().unwrap_or_default();
+                if !fan_out.is_empty() {
+                    self.let_go_of_what_leaves(); // The locks of links follow.
+                }
                 if !sinks && fan_out.iter().any(|shm_link| !shm_link.has_room()) {
                     return false;
                 }
@@ -478,7 +488,7 @@ impl Host for Surroundings<'_, '_, '_> {
         if let Errand::Departure { next_hop, next, .. } = &mut self.errand {
             *next += 1; // A datagram is one packet.
             fan_out = next_hop.fan_out.as_deref().unwrap_or_default();
-            near = next_hop.address_vector.local.map(|near| near.addresses);
+            near = next_hop.address_vector.local.as_ref().map(|near| &near.addresses);
         }
         let Self { own, regions, out, .. } = self;
         let emitted = out.emit(headers, &source_of(own, payload), near, fan_out, regions);

@@ -228,7 +228,9 @@ impl QpInner {
         let settled = self.settle(None, links);
         let Self { engine, own, .. } = self;
         let mut host = Surroundings::quiet(own, links.regions());
-        (host.errand, host.message, host.grips) = (errand, message, grips);
+        host.errand = errand;
+        host.message = message;
+        host.grips = grips;
         run(engine, &mut host);
         host.end(engine);
         let published = host.published;

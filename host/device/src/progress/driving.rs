@@ -284,7 +284,9 @@ impl Port {
         };
         let source = gid_of(passed.source.ip());
         let from = Origin { source, flow, marks: passed.marks };
-        let (mut published, mut packets) = (0, 0);
+        let mut published = 0;
+        // Packets that are counted before they are looked at: what they complete is seen at once.
+        let mut counted_ahead = 0;
         let mut current: Option<Held<'_>> = None;
         let mut grips = Grips::new(&self.links.regions);
         let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
@@ -333,7 +335,11 @@ impl Port {
                 };
                 current = Some(Held { number, guard, published: 0 });
             }
-            packets += 1;
+            if counted_ahead == 0 {
+                counted_ahead = passed.bytes.chunks(step).len().saturating_sub(index);
+                self.links.counters.rcvd_pkts.add(count(counted_ahead));
+            }
+            counted_ahead -= 1;
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut().filter(|inner| !inner.has_shm_link())
             {
@@ -355,7 +361,7 @@ impl Port {
         if let Some(held) = current {
             published += self.release(held, arrival, waiting);
         }
-        self.links.counters.rcvd_pkts.add(packets);
+        self.links.counters.rcvd_pkts.take_back(count(counted_ahead)); // They were for none of the queue pairs.
         published
     }
 
@@ -464,6 +470,10 @@ impl Port {
             self.follow_up(number, inner, aftermath);
         }
     }
+}
+
+fn count(packets: usize) -> u64 {
+    u64::try_from(packets).unwrap_or(u64::MAX)
 }
 
 /// Steps that find nothing, between looks at the clock.

@@ -151,7 +151,7 @@ impl Port {
         if let Some(number) = number {
             let from = Origin { source, flow, marks: passed.marks };
             let came = Came { from: &from, len };
-            self.give_to_proxy(number, delegation, Some((&packet, came)), now);
+            self.give_to_proxy(number, delegation, Some((packet, came)), now);
         }
     }
 

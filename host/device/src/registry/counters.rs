@@ -13,6 +13,13 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
+    /// What was counted too early has not come.
+    pub(crate) fn take_back(&self, n: u64) {
+        if n > 0 {
+            self.0.fetch_sub(n, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -7,8 +7,8 @@
 //!
 //! - As a packet it costs both sides a system call. If the program has answered the message, two
 //!   programs are having a conversation; the peer, busy with the answer, rarely waits for the
-//!   acknowledgement, and it is *held* until a few messages need one or [`HOLD_NANOS`] have passed. A
-//!   peer that does wait, as some ping-pongs do, sends nothing until then; after that acknowledgements leave
+//!   acknowledgement, and it is *held* until a few messages need one or [`HOLD_NANOS`] have passed twice. A
+//!   peer that does wait, as some ping-pongs do, sends nothing in one of them; after that acknowledgements leave
 //!   with the answers for a while. A train of answer and acknowledgement costs more than the answer alone, so this is
 //!   not for peers that go on.
 //! - As a record in memory it costs the cache lines that it is in. It waits for a moment in which
@@ -28,8 +28,8 @@ const RECORD_MESSAGES_MAX: u32 = 32;
 /// Polls in a row for acknowledgements alone that show a program that waits for each. Queues that are polled in turn,
 /// under load, bring some in a row by chance.
 const WAITS_ALONE_MIN: u8 = 8;
-/// How long an acknowledgement is held.
-const HOLD_NANOS: u64 = 50_000;
+/// How long an acknowledgement is held, and once more if messages have come meanwhile.
+const HOLD_NANOS: u64 = 25_000;
 /// Answers that take the acknowledgement along after a peer has waited for one.
 const IMPATIENT_ANSWERS: u16 = 128;
 /// Messages whose acknowledgements the helper does not hold after one that was not answered in time.
@@ -53,9 +53,13 @@ pub struct AckPolicy {
     listed: bool,
     /// It is among those held, since then.
     held: Option<Time>,
+    /// It is held for the second time.
+    held_again: bool,
     /// Messages received that it stands for.
     messages: u32,
-    /// The message sequence number up to which those of a link of packets are counted.
+    /// Of them, those that had come when it was held.
+    messages_held: u32,
+    /// How many messages were executed when those of a link of packets were counted, modulo 2²⁴.
     counted: Msn,
     /// The peer waits for it.
     asked: bool,
@@ -111,21 +115,21 @@ impl AckPolicy {
         self.waits_alone >= WAITS_ALONE_MIN && self.asked
     }
 
-    /// Something has arrived that completed `count` requests or receives; an acknowledgement is owed, `plain` if it is one
-    /// of what went well. All messages before the one with the number `msn` have been executed.
+    /// Something has arrived that completed `count` requests or receives; an acknowledgement is owed, and the peer can go
+    /// on without it if there is `leisure`. `msn` messages have been executed, modulo 2²⁴.
     #[inline(always)]
-    pub fn on_owed(&mut self, count: u32, plain: bool, msn: Msn) -> Listing {
+    pub fn on_owed(&mut self, count: u32, leisure: bool, msn: Msn) -> Listing {
         match self.ack_cost {
             AckCost::Packets => {
-                self.count(count, msn);
-                let holds = plain && self.held.is_some() && self.messages < PACKET_MESSAGES_MAX;
+                let _ = self.count(count, msn);
+                let holds = leisure && self.held.is_some() && self.messages < PACKET_MESSAGES_MAX;
                 let list = !self.listed && !holds;
                 self.listed |= list;
                 Listing { list, pressing: list }
             }
             AckCost::Records => {
                 // Those messages were noted as they came.
-                let pressing = self.asked || self.messages >= RECORD_MESSAGES_MAX || !plain;
+                let pressing = self.asked || self.messages >= RECORD_MESSAGES_MAX || !leisure;
                 let list = !self.listed;
                 self.listed = true;
                 Listing { list, pressing }
@@ -133,25 +137,26 @@ impl AckPolicy {
         }
     }
 
-    /// Counts messages that have arrived together, up to `msn`, and have completed `count` requests or receives. A WRITE
-    /// in many packets is many messages to the responder, but one to its program; what completed may be requests, which
-    /// an acknowledgement from the peer completes.
-    fn count(&mut self, count: u32, msn: Msn) {
+    /// Counts messages that have arrived together and have completed `count` requests or receives; `msn` have been executed.
+    /// True if there were any. The number is a guess: a WRITE that was cut into several for the sake of trains counts as one,
+    /// but as more if requests of this side have completed with it.
+    fn count(&mut self, count: u32, msn: Msn) -> bool {
         let new = msn.since(self.counted);
         if new > 0 {
             self.messages = self.messages.saturating_add(count.clamp(1, new));
-            (self.counted, self.answered) = (msn, false);
+            self.counted = msn;
+            self.answered = false;
         }
+        new > 0
     }
 
-    /// The helper has delivered messages up to `msn` that complete nothing, to a program that is at work and may answer
-    /// them. True if the acknowledgement may be held.
+    /// The helper has delivered messages that complete nothing, to a program that is at work and may answer them; `msn` have
+    /// been executed. True if the acknowledgement may be held.
     pub fn on_delivered(&mut self, msn: Msn) -> bool {
         if self.ack_cost != AckCost::Packets || self.listed {
             return false;
         }
-        self.count(1, msn);
-        if self.unanswered > 0 {
+        if self.count(1, msn) && self.unanswered > 0 {
             self.unanswered -= 1;
             return false;
         }
@@ -176,13 +181,13 @@ impl AckPolicy {
     }
 
     /// The port looks at its list, and takes the queue pair off it. True if the acknowledgement leaves
-    /// now, or else it is to be held, if it is `plain`; `everything` leaves now.
+    /// now, or else it is to be held, if there is `leisure`; `everything` leaves now.
     #[inline]
-    pub fn on_look(&mut self, everything: bool, plain: bool) -> bool {
+    pub fn on_look(&mut self, everything: bool, leisure: bool) -> bool {
         self.listed = false;
         let holds = self.ack_cost == AckCost::Packets
             && !everything
-            && plain
+            && leisure
             && self.answered
             && self.impatient == 0
             && self.messages < PACKET_MESSAGES_MAX;
@@ -191,7 +196,15 @@ impl AckPolicy {
 
     /// It is held from now on.
     pub fn on_hold(&mut self, now: Time) {
+        self.held_again = self.held.is_some();
         self.held = Some(now);
+        self.messages_held = self.messages;
+    }
+
+    /// It has been held for as long as it may be, but messages have come meanwhile: the peer does not wait, and it can be held
+    /// once more.
+    pub fn goes_on(&self) -> bool {
+        !self.held_again && self.messages > self.messages_held
     }
 
     /// It is due if it is still the one that is held since `since`.
@@ -199,9 +212,9 @@ impl AckPolicy {
         self.held == Some(since)
     }
 
-    /// An acknowledgement was held for as long as it may be. If no message has come since, the peer may wait for it.
+    /// An acknowledgement was held for as long as it may be. If no message has come meanwhile, the peer may wait for it.
     pub fn on_silence(&mut self) {
-        if self.messages <= 1 {
+        if self.messages == self.messages_held {
             self.impatient = IMPATIENT_ANSWERS;
         }
         if !self.answered {
@@ -235,7 +248,7 @@ mod tests {
         leaves
     }
 
-    /// The message with this number has arrived, and completed a receive.
+    /// The message with this number, the first being 1, has arrived and completed a receive.
     fn owed(policy: &mut AckPolicy, number: u32) -> Listing {
         policy.on_owed(1, true, Msn::new(number))
     }
@@ -297,17 +310,50 @@ mod tests {
         assert!(policy.on_look(false, false));
     }
 
+    /// Has messages with these numbers arrive and be answered, of which the first is held.
+    fn converse(policy: &mut AckPolicy, numbers: core::ops::RangeInclusive<u32>) {
+        for number in numbers {
+            let _ = owed(policy, number);
+            assert!(!policy.on_answer());
+            if policy.listed {
+                assert!(!look(policy));
+            }
+        }
+    }
+
     #[test]
     fn a_peer_that_sends_on_does_not_wait() {
         let mut policy = AckPolicy::default();
-        let _ = owed(&mut policy, 1);
+        converse(&mut policy, 1..=2);
+        assert!(policy.goes_on());
+        policy.on_hold(NOW);
+        converse(&mut policy, 3..=3);
+        assert!(!policy.goes_on(), "no longer than twice");
+        policy.on_silence();
+        policy.on_sent();
+        converse(&mut policy, 4..=4);
+    }
+
+    /// Goal: a peer whose send queue is full, or that sends two messages at once and waits, is found to wait.
+    #[test]
+    fn a_peer_that_has_sent_several_messages_and_then_nothing_waits() {
+        let mut policy = AckPolicy::default();
+        converse(&mut policy, 1..=4);
+        assert!(policy.goes_on());
+        policy.on_hold(NOW);
+        policy.on_silence();
+        policy.on_sent();
+        let _ = owed(&mut policy, 5);
+        assert!(policy.on_answer(), "it takes the acknowledgement along");
+
+        let mut policy = AckPolicy::default();
+        let _ = policy.on_owed(2, true, Msn::new(2));
         assert!(!policy.on_answer() && !look(&mut policy));
-        let _ = owed(&mut policy, 2);
-        assert!(!policy.on_answer());
+        assert!(!policy.goes_on());
         policy.on_silence();
         policy.on_sent();
         let _ = owed(&mut policy, 3);
-        assert!(!policy.on_answer(), "the answer goes alone");
+        assert!(policy.on_answer());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::Driver;
 use super::acks::{AckCost, AckPolicy};
 use super::pacing::{Acks, Aftermath};
 use super::seat::{Seat, Seats, Surface, follow_up};
+use crate::qp::Qp;
 use crate::time::Time;
 use adverb_wire::Qpn;
 use alloc::collections::VecDeque;
@@ -135,10 +136,8 @@ impl Waiting {
     /// Holds the acknowledgement of what the helper has delivered, if the program may answer it.
     fn hold<S: Seat>(&mut self, seat: &mut S) -> bool {
         let (qp, pacing) = seat.parts();
-        if !qp.owes_plain_ack()
-            || self.held.len() >= LISTED_MAX
-            || !pacing.acks.on_delivered(qp.received())
-        {
+        let patient = qp.owes_patient_ack() && self.held.len() < LISTED_MAX;
+        if !patient || !pacing.acks.on_delivered(qp.received()) {
             return false;
         }
         if !pacing.acks.is_held() {
@@ -156,7 +155,7 @@ impl Waiting {
         if !qp.owes_ack() && pacing.late.is_none() {
             return;
         }
-        let listing = pacing.acks.on_owed(messages, qp.owes_plain_ack(), qp.received());
+        let listing = pacing.acks.on_owed(messages, leisure(qp, &pacing.acks), qp.received());
         self.pressing |= listing.pressing;
         if listing.list {
             if pacing.acks.ack_cost() == AckCost::Packets {
@@ -181,7 +180,7 @@ impl Waiting {
             let late = seat.parts().1.late.is_some();
             published |= late && seat.settle() > 0;
             let (qp, pacing) = seat.parts();
-            let leaves = pacing.acks.on_look(look == Look::Everything, qp.owes_plain_ack());
+            let leaves = pacing.acks.on_look(look == Look::Everything, leisure(qp, &pacing.acks));
             let aftermath = match (qp.owes_ack(), leaves) {
                 (true, true) => seat.acknowledge(),
                 (true, false) => {
@@ -218,6 +217,11 @@ impl Waiting {
             let (qp, pacing) = seat.parts();
             let silent = pacing.acks.is_held_since(since);
             if silent && look == Look::Usual {
+                if qp.owes_patient_ack() && pacing.acks.goes_on() {
+                    pacing.acks.on_hold(now);
+                    self.held.push_back((number, now));
+                    continue;
+                }
                 pacing.acks.on_silence();
             }
             if !qp.owes_ack() {
@@ -235,5 +239,15 @@ impl Waiting {
             let aftermath = seat.transmit(Acks::Now);
             follow_up(seat, aftermath);
         }
+    }
+}
+
+/// The acknowledgement can wait, as far as this queue pair knows: as a packet if the peer can go on without it, as a record if
+/// it is one of what went well.
+#[inline(always)]
+fn leisure(qp: &Qp, acks: &AckPolicy) -> bool {
+    match acks.ack_cost() {
+        AckCost::Packets => qp.owes_patient_ack(),
+        AckCost::Records => qp.owes_plain_ack(),
     }
 }
