@@ -22,18 +22,18 @@ use crate::time::Time;
 use adverb_wire::Msn;
 
 /// Messages that one held acknowledgement stands for, as a packet.
-const PACKET_MESSAGES_MAX: u32 = 8;
+const PACKET_MESSAGES_MAX: u16 = 8;
 /// Messages that an acknowledgement stands for that the peer does not ask for, as a record.
-const RECORD_MESSAGES_MAX: u32 = 32;
+const RECORD_MESSAGES_MAX: u16 = 32;
 /// Polls in a row for acknowledgements alone that show a program that waits for each. Queues that are polled in turn,
 /// under load, bring some in a row by chance.
 const WAITS_ALONE_MIN: u8 = 8;
 /// How long an acknowledgement is held, and once more if messages have come meanwhile.
 const HOLD_NANOS: u64 = 25_000;
 /// Answers that take the acknowledgement along after a peer has waited for one.
-const IMPATIENT_ANSWERS: u16 = 128;
+const IMPATIENT_ANSWERS: u8 = 128;
 /// Messages whose acknowledgements the helper does not hold after one that was not answered in time.
-const UNANSWERED_MESSAGES: u16 = 64;
+const UNANSWERED_MESSAGES: u8 = 64;
 
 /// What an acknowledgement costs on a link, and so how it waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -56,9 +56,9 @@ pub struct AckPolicy {
     /// It is held for the second time.
     held_again: bool,
     /// Messages received that it stands for.
-    messages: u32,
+    messages: u16,
     /// Of them, those that had come when it was held.
-    messages_held: u32,
+    messages_held: u16,
     /// How many messages were executed when those of a link of packets were counted, modulo 2²⁴.
     counted: Msn,
     /// The peer waits for it.
@@ -68,9 +68,9 @@ pub struct AckPolicy {
     /// The program has posted something since the last message.
     answered: bool,
     /// Answers left that take acknowledgements along.
-    impatient: u16,
+    impatient: u8,
     /// Messages left whose acknowledgements the helper does not hold.
-    unanswered: u16,
+    unanswered: u8,
 }
 
 /// What becomes of a queue pair that owes an acknowledgement.
@@ -143,7 +143,8 @@ impl AckPolicy {
     fn count(&mut self, count: u32, msn: Msn) -> bool {
         let new = msn.since(self.counted);
         if new > 0 {
-            self.messages = self.messages.saturating_add(count.clamp(1, new));
+            let together = u16::try_from(count.clamp(1, new)).unwrap_or(u16::MAX);
+            self.messages = self.messages.saturating_add(together);
             self.counted = msn;
             self.answered = false;
         }
@@ -267,16 +268,16 @@ mod tests {
         assert!(owed(&mut policy, 1).list);
         assert!(!policy.on_answer());
         assert!(!look(&mut policy));
-        for number in 2..PACKET_MESSAGES_MAX {
+        for number in 2..u32::from(PACKET_MESSAGES_MAX) {
             assert!(!owed(&mut policy, number).list);
             assert!(!policy.on_answer());
         }
-        assert!(owed(&mut policy, PACKET_MESSAGES_MAX).list);
+        assert!(owed(&mut policy, PACKET_MESSAGES_MAX.into()).list);
         assert!(!policy.on_answer());
         assert!(look(&mut policy));
         policy.on_sent();
         assert!(!policy.is_held_since(NOW));
-        assert!(owed(&mut policy, PACKET_MESSAGES_MAX + 1).list);
+        assert!(owed(&mut policy, u32::from(PACKET_MESSAGES_MAX) + 1).list);
     }
 
     /// Goal: what arrives besides messages does not hasten the acknowledgement.
