@@ -584,7 +584,7 @@ impl Qp {
         !self.marks.is_owed() && self.debtor().is_some_and(|responder| responder.owes_plain_ack())
     }
 
-    /// The acknowledgement that is owed is one of what went well, and the peer can go on without it for a while.
+    /// The acknowledgement that is owed is one of what went well, and the peer has not asked for it as one that waits.
     pub fn owes_patient_ack(&self) -> bool {
         self.owes_plain_ack() && self.debtor().is_some_and(|responder| !responder.is_awaited())
     }

@@ -266,7 +266,7 @@ impl Responder {
         matches!(self.owed, Owed::Ack) && !self.early.is_due()
     }
 
-    /// The peer cannot go on without the acknowledgement that is owed.
+    /// The peer may have to wait for the acknowledgement that is owed before it goes on.
     #[inline]
     pub(crate) fn is_awaited(&self) -> bool {
         self.awaited
@@ -316,8 +316,6 @@ impl Responder {
         self.expected = before.plus(packets);
         if operation.is_end() {
             self.msn = self.msn.next();
-        } else {
-            self.awaited |= bth.ack_request;
         }
         let answered = awaits_data(operation); // With data, which acknowledge all before them.
         let answered_empty = matches!(operation, Operation::AtomicWrite | Operation::Flush);
@@ -335,6 +333,8 @@ impl Responder {
             Owed::Nothing | Owed::NotReady if bth.ack_request => Owed::Ack,
             Owed::Nothing | Owed::NotReady => Owed::Nothing,
         };
+        let asked = self.awaited || bth.ack_request && !operation.is_end();
+        self.awaited = asked && matches!(self.owed, Owed::Ack);
         self.refused = matches!(self.owed, Owed::Gap { .. });
     }
 
@@ -477,7 +477,6 @@ impl Responder {
         let bth = &packet.headers.bth;
         if bth.ack_request {
             self.early.ask();
-            self.awaited = true;
         }
         match (bth.opcode.operation(), packet.headers.extension) {
             (Operation::ReadRequest, Extension::Reth(reth)) => self.repeat_read(bth, reth, host),
@@ -493,6 +492,7 @@ impl Responder {
                 if bth.ack_request && matches!(self.owed, Owed::Nothing) {
                     self.owed = self.acknowledgement_of(bth.psn);
                 }
+                self.awaited |= bth.ack_request && matches!(self.owed, Owed::Ack);
             }
         }
     }
@@ -524,7 +524,7 @@ impl Responder {
     /// Owes nothing any more.
     pub(crate) fn forget_debts(&mut self) {
         self.replies.clear();
-        self.owed = Owed::Nothing;
+        (self.owed, self.awaited) = (Owed::Nothing, false);
         self.early.clear();
     }
 
@@ -613,7 +613,9 @@ impl Responder {
             }
         }
         match self.owed {
-            Owed::Ack | Owed::AckUpTo(_) if told => self.owed = Owed::Nothing,
+            Owed::Ack | Owed::AckUpTo(_) if told => {
+                (self.owed, self.awaited) = (Owed::Nothing, false);
+            }
             Owed::Nothing
             | Owed::Ack
             | Owed::AckUpTo(_)

@@ -125,17 +125,18 @@ impl Port {
         let due = receiver.steps >= rarely || receiver.waiting.has_packets();
         let mut clock = Clock::new();
         let (mut busy, mut published) = (false, false);
+        let mut held = None;
         if due || driver == Driver::Helper {
             receiver.steps = 0;
             if let Some(link) = self.xdp_link.get() {
                 link.take_renewed(&mut receiver.frames);
             }
-            let now = clock.now();
+            clock.now();
             let look = if driver == Driver::Helper { Look::Everything } else { Look::Usual };
             let mut table = Table { port: self, clock: &mut clock, poll_buffer: None };
             published |= receiver.waiting.acknowledge(&mut table, look);
             let look = if receiver.waiting.is_patient() { Look::Usual } else { look };
-            receiver.waiting.acknowledge_held(&mut table, now, look);
+            held = Some(look);
         } else if receiver.waiting.is_pressing() {
             let mut table = Table { port: self, clock: &mut clock, poll_buffer: None };
             published |= receiver.waiting.acknowledge(&mut table, Look::Usual);
@@ -166,8 +167,13 @@ impl Port {
             busy |= self.look_after_parked(receiver, &mut clock, driver);
         }
         // After receiving: a thread that was kept from its processor for long finds the answers that it
-        // thinks late in its socket.
+        // thinks late in its socket, and the messages of a peer that seems to wait.
         if let Some(now) = clock.read {
+            // What has completed is looked at first: an acknowledgement costs a system call.
+            if let Some(look) = held.filter(|look| !published || *look == Look::Everything) {
+                let mut table = Table { port: self, clock: &mut clock, poll_buffer: None };
+                receiver.waiting.acknowledge_held(&mut table, now, look);
+            }
             set_open_deadline(&mut Table { port: self, clock: &mut clock, poll_buffer: None });
             while let Some(number) = self.schedule.due(now) {
                 self.on_timer(number, now);
@@ -285,8 +291,6 @@ impl Port {
         let source = gid_of(passed.source.ip());
         let from = Origin { source, flow, marks: passed.marks };
         let mut published = 0;
-        // Packets that are counted before they are looked at: what they complete is seen at once.
-        let mut counted_ahead = 0;
         let mut current: Option<Held<'_>> = None;
         let mut grips = Grips::new(&self.links.regions);
         let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
@@ -335,11 +339,7 @@ impl Port {
                 };
                 current = Some(Held { number, guard, published: 0 });
             }
-            if counted_ahead == 0 {
-                counted_ahead = passed.bytes.chunks(step).len().saturating_sub(index);
-                self.links.counters.rcvd_pkts.add(count(counted_ahead));
-            }
-            counted_ahead -= 1;
+            self.links.counters.rcvd_pkts.add_alone(1);
             if let Some(Held { guard, published, .. }) = current.as_mut()
                 && let Some(inner) = guard.as_mut().filter(|inner| !inner.has_shm_link())
             {
@@ -361,7 +361,6 @@ impl Port {
         if let Some(held) = current {
             published += self.release(held, arrival, waiting);
         }
-        self.links.counters.rcvd_pkts.take_back(count(counted_ahead)); // They were for none of the queue pairs.
         published
     }
 
@@ -385,7 +384,7 @@ impl Port {
         {
             return 0;
         }
-        self.links.counters.rcvd_pkts.add(1);
+        self.links.counters.rcvd_pkts.add_alone(1);
         let mut completions = 0;
         for number in listeners.group.members.iter().copied() {
             let Some(mut guard) = self.table.lock(number) else {
@@ -470,10 +469,6 @@ impl Port {
             self.follow_up(number, inner, aftermath);
         }
     }
-}
-
-fn count(packets: usize) -> u64 {
-    u64::try_from(packets).unwrap_or(u64::MAX)
 }
 
 /// Steps that find nothing, between looks at the clock.

@@ -13,11 +13,9 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// What was counted too early has not come.
-    pub(crate) fn take_back(&self, n: u64) {
-        if n > 0 {
-            self.0.fetch_sub(n, Ordering::Relaxed);
-        }
+    /// As [`Counter::add`], where a lock sees to it that no other thread adds to it.
+    pub(crate) fn add_alone(&self, n: u64) {
+        self.0.store(self.get().wrapping_add(n), Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self) -> u64 {

@@ -7,10 +7,10 @@
 //!
 //! - As a packet it costs both sides a system call. If the program has answered the message, two
 //!   programs are having a conversation; the peer, busy with the answer, rarely waits for the
-//!   acknowledgement, and it is *held* until a few messages need one or [`HOLD_NANOS`] have passed twice. A
-//!   peer that does wait, as some ping-pongs do, sends nothing in one of them; after that acknowledgements leave
-//!   with the answers for a while. A train of answer and acknowledgement costs more than the answer alone, so this is
-//!   not for peers that go on.
+//!   acknowledgement, and it is *held* until a few messages need one or [`HOLD_NANOS`] have passed, and for as
+//!   long again if messages have come in that time. A peer from which none has come may wait, as some ping-pongs
+//!   do; after that acknowledgements leave with the answers for a while. A train of answer and acknowledgement costs
+//!   more than the answer alone, so this is not for peers that go on.
 //! - As a record in memory it costs the cache lines that it is in. It waits for a moment in which
 //!   nothing arrives, or for the program's own next record, unless the peer asks for it or many
 //!   messages need one. Where the program itself waits for acknowledgements before it looks for messages, what the
@@ -71,6 +71,16 @@ pub struct AckPolicy {
     impatient: u8,
     /// Messages left whose acknowledgements the helper does not hold.
     unanswered: u8,
+}
+
+/// What becomes of an acknowledgement that has been held for as long as it may be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Due {
+    /// It leaves.
+    Now,
+    /// It is held as if since this time.
+    Again(Time),
 }
 
 /// What becomes of a queue pair that owes an acknowledgement.
@@ -197,30 +207,33 @@ impl AckPolicy {
 
     /// It is held from now on.
     pub fn on_hold(&mut self, now: Time) {
-        self.held_again = self.held.is_some();
-        self.held = Some(now);
-        self.messages_held = self.messages;
+        (self.held, self.held_again, self.messages_held) = (Some(now), false, self.messages);
     }
 
-    /// It has been held for as long as it may be, but messages have come meanwhile: the peer does not wait, and it can be held
-    /// once more.
-    pub fn goes_on(&self) -> bool {
-        !self.held_again && self.messages > self.messages_held
+    /// It is held since `since`, which is long enough, and looked at now. The caller holds it again if that is the answer, or
+    /// else sends it; there is `leisure` as in [`AckPolicy::on_owed`].
+    pub fn on_due(&mut self, since: Time, now: Time, leisure: bool) -> Due {
+        let silent = self.messages == self.messages_held;
+        let again = Self::due(since);
+        // A look that comes late says nothing of the peer: the program has been at other work.
+        let late = now >= Self::due(again);
+        if !late && !silent && !self.held_again && leisure {
+            (self.held, self.held_again, self.messages_held) = (Some(again), true, self.messages);
+            return Due::Again(again);
+        }
+        self.held = None;
+        if silent && !late {
+            self.impatient = IMPATIENT_ANSWERS;
+            if !self.answered {
+                self.unanswered = UNANSWERED_MESSAGES;
+            }
+        }
+        Due::Now
     }
 
     /// It is due if it is still the one that is held since `since`.
     pub fn is_held_since(&self, since: Time) -> bool {
         self.held == Some(since)
-    }
-
-    /// An acknowledgement was held for as long as it may be. If no message has come meanwhile, the peer may wait for it.
-    pub fn on_silence(&mut self) {
-        if self.messages == self.messages_held {
-            self.impatient = IMPATIENT_ANSWERS;
-        }
-        if !self.answered {
-            self.unanswered = UNANSWERED_MESSAGES;
-        }
     }
 
     /// Nothing is owed any more.
@@ -240,6 +253,12 @@ mod tests {
     use super::*;
 
     const NOW: Time = Time::from_nanos(1000);
+    const LATER: Time = AckPolicy::due(NOW);
+
+    /// The hold that began at [`NOW`] ends.
+    fn silence(policy: &mut AckPolicy) -> Due {
+        policy.on_due(NOW, LATER, true)
+    }
 
     fn look(policy: &mut AckPolicy) -> bool {
         let leaves = policy.on_look(false, true);
@@ -326,13 +345,19 @@ mod tests {
     fn a_peer_that_sends_on_does_not_wait() {
         let mut policy = AckPolicy::default();
         converse(&mut policy, 1..=2);
-        assert!(policy.goes_on());
-        policy.on_hold(NOW);
+        assert_eq!(silence(&mut policy), Due::Again(LATER));
+        assert!(!policy.is_held_since(NOW) && policy.is_held_since(LATER));
         converse(&mut policy, 3..=3);
-        assert!(!policy.goes_on(), "no longer than twice");
-        policy.on_silence();
+        let _ = owed(&mut policy, 4); // The program has not answered yet.
+        assert_eq!(
+            policy.on_due(LATER, AckPolicy::due(LATER), true),
+            Due::Now,
+            "no longer than twice"
+        );
+        assert!(!policy.is_held());
         policy.on_sent();
-        converse(&mut policy, 4..=4);
+        converse(&mut policy, 5..=5);
+        assert!(policy.on_delivered(Msn::new(6)), "the helper holds");
     }
 
     /// Goal: a peer whose send queue is full, or that sends two messages at once and waits, is found to wait.
@@ -340,9 +365,8 @@ mod tests {
     fn a_peer_that_has_sent_several_messages_and_then_nothing_waits() {
         let mut policy = AckPolicy::default();
         converse(&mut policy, 1..=4);
-        assert!(policy.goes_on());
-        policy.on_hold(NOW);
-        policy.on_silence();
+        assert_eq!(silence(&mut policy), Due::Again(LATER));
+        assert_eq!(policy.on_due(LATER, AckPolicy::due(LATER), true), Due::Now);
         policy.on_sent();
         let _ = owed(&mut policy, 5);
         assert!(policy.on_answer(), "it takes the acknowledgement along");
@@ -350,11 +374,29 @@ mod tests {
         let mut policy = AckPolicy::default();
         let _ = policy.on_owed(2, true, Msn::new(2));
         assert!(!policy.on_answer() && !look(&mut policy));
-        assert!(!policy.goes_on());
-        policy.on_silence();
+        assert_eq!(silence(&mut policy), Due::Now);
         policy.on_sent();
         let _ = owed(&mut policy, 3);
         assert!(policy.on_answer());
+    }
+
+    #[test]
+    fn a_look_that_comes_late_ends_the_hold_and_says_nothing_of_the_peer() {
+        for messages in [1, 3] {
+            let mut policy = AckPolicy::default();
+            converse(&mut policy, 1..=messages);
+            assert_eq!(policy.on_due(NOW, AckPolicy::due(LATER), true), Due::Now);
+            policy.on_sent();
+            let _ = owed(&mut policy, 4);
+            assert!(!policy.on_answer(), "the answer goes alone");
+        }
+    }
+
+    #[test]
+    fn what_the_peer_waits_for_is_not_held_again() {
+        let mut policy = AckPolicy::default();
+        converse(&mut policy, 1..=2);
+        assert_eq!(policy.on_due(NOW, LATER, false), Due::Now);
     }
 
     #[test]
@@ -374,7 +416,7 @@ mod tests {
         assert!(delivered(&mut policy));
         policy.on_hold(NOW);
         assert!(policy.is_held() && !policy.on_answer());
-        policy.on_silence(); // The peer has waited for it.
+        assert_eq!(silence(&mut policy), Due::Now); // The peer has waited for it.
         policy.on_sent();
         for _ in 0..IMPATIENT_ANSWERS {
             assert!(delivered(&mut policy));
@@ -384,7 +426,7 @@ mod tests {
         }
         assert!(delivered(&mut policy));
         policy.on_hold(NOW);
-        policy.on_silence(); // There was no answer.
+        assert_eq!(silence(&mut policy), Due::Now); // There was no answer.
         policy.on_sent();
         for _ in 0..UNANSWERED_MESSAGES {
             assert!(!delivered(&mut policy));
@@ -402,7 +444,7 @@ mod tests {
         assert!(!policy.on_answer());
         assert!(!look(&mut policy));
         assert!(policy.is_held_since(NOW));
-        policy.on_silence();
+        assert_eq!(silence(&mut policy), Due::Now);
         policy.on_sent();
         for number in 0..u32::from(IMPATIENT_ANSWERS) {
             let _ = owed(&mut policy, 2 + number);

@@ -1,7 +1,7 @@
 //! Queue pairs whose acknowledgements wait, for what `acks.rs` says.
 
 use super::Driver;
-use super::acks::{AckCost, AckPolicy};
+use super::acks::{AckCost, AckPolicy, Due};
 use super::pacing::{Acks, Aftermath};
 use super::seat::{Seat, Seats, Surface, follow_up};
 use crate::qp::Qp;
@@ -215,18 +215,19 @@ impl Waiting {
                 continue;
             };
             let (qp, pacing) = seat.parts();
-            let silent = pacing.acks.is_held_since(since);
-            if silent && look == Look::Usual {
-                if qp.owes_patient_ack() && pacing.acks.goes_on() {
-                    pacing.acks.on_hold(now);
-                    self.held.push_back((number, now));
-                    continue;
-                }
-                pacing.acks.on_silence();
+            let held = pacing.acks.is_held_since(since);
+            if held
+                && look == Look::Usual
+                && let Due::Again(since) = pacing.acks.on_due(since, now, qp.owes_patient_ack())
+            {
+                // Others may have been held since.
+                let place = self.held.partition_point(|(_, other)| *other <= since);
+                self.held.insert(place, (number, since));
+                continue;
             }
             if !qp.owes_ack() {
                 pacing.acks.on_sent();
-            } else if silent {
+            } else if held {
                 let aftermath = seat.transmit(Acks::Now);
                 follow_up(&mut seat, aftermath);
             }

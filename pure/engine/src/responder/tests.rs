@@ -54,6 +54,33 @@ fn one_acknowledgement_covers_all_that_came_and_counts_messages() {
     assert_eq!(pay(&mut responder, &mut desk), []);
 }
 
+/// Goal: a peer that may have to wait is known: it has asked in the midst of a message, or again.
+#[test]
+fn an_acknowledgement_is_awaited_in_the_midst_of_a_message_and_by_a_peer_that_repeats_itself() {
+    let mut desk = Desk::with_receives(1, 100);
+    let mtu = usize::try_from(MTU.bytes()).unwrap();
+    let mut responder = responder();
+    let total = 2 * MTU.bytes();
+    serve_all(&mut responder, &[asking(send_only(0))], &mut desk);
+    assert!(responder.owes_plain_ack() && !responder.is_awaited());
+    let first = asking(write(Operation::WriteFirst, 1, total, mtu));
+    serve_all(&mut responder, &[first], &mut desk);
+    assert!(responder.is_awaited());
+    pay(&mut responder, &mut desk);
+    assert!(!responder.is_awaited());
+
+    let last = asking(write(Operation::WriteLast, 2, total, mtu));
+    serve_all(&mut responder, &[last], &mut desk);
+    assert!(responder.owes_plain_ack() && !responder.is_awaited());
+    serve_all(&mut responder, &[last], &mut desk);
+    assert!(responder.is_awaited());
+    pay(&mut responder, &mut desk);
+
+    // What is answered with data is no acknowledgement.
+    serve_all(&mut responder, &[asking(read_request(3, 8)), asking(read_request(3, 8))], &mut desk);
+    assert!(!responder.is_awaited());
+}
+
 #[test]
 fn what_was_not_asked_for_is_not_answered() {
     let mut desk = Desk::with_receives(1, 100);
