@@ -169,8 +169,9 @@ impl Port {
         // After receiving: a thread that was kept from its processor for long finds the answers that it
         // thinks late in its socket, and the messages of a peer that seems to wait.
         if let Some(now) = clock.read {
-            // What has completed is looked at first: an acknowledgement costs a system call.
-            if let Some(look) = held.filter(|look| !published || *look == Look::Everything) {
+            // What has completed is looked at first, but not always: an acknowledgement costs a system call.
+            let can_wait = published && !receiver.waiting.is_overdue(now);
+            if let Some(look) = held.filter(|look| !can_wait || *look == Look::Everything) {
                 let mut table = Table { port: self, clock: &mut clock, poll_buffer: None };
                 receiver.waiting.acknowledge_held(&mut table, now, look);
             }

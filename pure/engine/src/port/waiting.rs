@@ -109,6 +109,11 @@ impl Waiting {
         self.held.front().map(|(_, since)| AckPolicy::due(*since))
     }
 
+    /// The acknowledgement that is held the longest should have left a while ago.
+    pub fn is_overdue(&self, now: Time) -> bool {
+        self.due().is_some_and(|due| AckPolicy::due(due) <= now)
+    }
+
     /// Lets a queue pair answer what it was given; says how many completions that published.
     ///
     /// The program shall have its completion before its peer has an answer: often it has one of its own,
