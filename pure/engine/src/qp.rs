@@ -212,7 +212,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes one packet that has passed [`crate::accept`] and is for this queue pair: addressed to
+    /// Takes one packet that has passed [`crate::admit`] and is for this queue pair: addressed to
     /// it, or to a multicast group that it has joined.
     ///
     /// `source` is the address it came from. Answers are owed, not emitted: call

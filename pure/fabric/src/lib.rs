@@ -3,7 +3,7 @@
 //! A [`Net`] holds pairs of connected queue pairs, each with memory and receives of its own, and
 //! the links between them. Packets are emitted byte for byte, with their ICRC, carried by a
 //! [`Link`] that delays, loses, copies, reorders or damages them, and have to pass
-//! [`adverb_engine::accept`] on the other side. Time jumps from one event to the next. The same
+//! [`adverb_engine::admit`] on the other side. Time jumps from one event to the next. The same
 //! seed gives the same run, to the last bit; nothing here knows a clock, a socket or a thread.
 //!
 //! This is no part of a working device: it is where the transport is tested, here and by others.
