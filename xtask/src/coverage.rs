@@ -41,8 +41,8 @@ pub(crate) fn fuzz(root: &Path, seconds: u64) -> Result<(), Failure> {
         seed.env("ADVERB_FUZZ_CORPUS", &corpus);
         watch(seed)?;
         let mut fuzzer = start();
-        // An input that takes so long hangs: none does, even with what others leave of a processor.
-        fuzzer.args(["-verbosity=0", "-timeout=30", "-rss_limit_mb=2048", "-max_len=9000"]);
+        // An input that takes so long hangs: none does, even with the little that all tests leave of a processor.
+        fuzzer.args(["-verbosity=0", "-timeout=120", "-rss_limit_mb=2048", "-max_len=9000"]);
         fuzzer.arg(format!("-max_total_time={}", share.max(1)));
         fuzzer.arg(format!("-artifact_prefix={}/{name}-", place.display()));
         fuzzer.arg(&corpus);
