@@ -894,25 +894,32 @@ impl<'a> TxBatch<'a> {
         let Form { by_reference, more } = form;
         let note = if by_reference { NOTE_EAGER | NOTE_BY_REFERENCE } else { NOTE_EAGER };
         let Reservation { start, bytes, len, .. } = reservation;
-        for (at, word) in eager.into_iter().enumerate() {
-            let place = start.cast::<AtomicU64>().wrapping_add(at);
-            // SAFETY: the reservation begins with room for the eager header (rules 1 and 3), right behind a mark, with
-            // which a line begins.
-            unsafe { &*place }.store(word, Ordering::Relaxed);
-        }
         // SAFETY: `EagerHeader::LEN` bytes lie within the reservation's (rule 1).
         let body = unsafe { start.add(EagerHeader::LEN) };
+        let write_header = || {
+            for (at, word) in eager.into_iter().enumerate() {
+                let place = start.cast::<AtomicU64>().wrapping_add(at);
+                // SAFETY: the reservation begins with room for the eager header (rules 1 and 3), right behind a mark, with
+                // which a line begins.
+                unsafe { &*place }.store(word, Ordering::Relaxed);
+            }
+        };
         match len.checked_sub(FIRST_BYTES) {
-            // SAFETY: `len` bytes are borrowed or pinned, and the reservation has room for them; what is
-            // registered never lies in a ring (rules 1 and 3).
-            None => unsafe { copy_short(bytes, body, len) },
-            // The bytes of the first line by themselves: those of the next may have to wait for theirs.
+            None => {
+                write_header();
+                // SAFETY: `len` bytes are borrowed or pinned, and the reservation has room for them; what is
+                // registered never lies in a ring (rules 1 and 3).
+                unsafe { copy_short(bytes, body, len) };
+            }
+            // The first line last, and all of it in a row with the mark: the reader, which waits for that, takes the
+            // line away as soon as it can, and the lines behind may have to wait for theirs.
             Some(rest) => {
-                // SAFETY: as above, of the first of them.
-                unsafe { copy_short(bytes, body, FIRST_BYTES) };
                 let (from, to) = (bytes.wrapping_add(FIRST_BYTES), body.wrapping_add(FIRST_BYTES));
-                // SAFETY: as above, of those behind them.
+                // SAFETY: as above, of those behind the first.
                 unsafe { copy_short(from, to, rest) };
+                write_header();
+                // SAFETY: as above, of the first.
+                unsafe { copy_short(bytes, body, FIRST_BYTES) };
             }
         }
         self.budget -= 1;
