@@ -30,6 +30,7 @@ mod registry;
 
 /// What `doorbell.rs`, `guard.rs`, `notify.rs` and `ring.rs` are built from; their models put in other ones.
 mod sync {
+    pub(crate) use crate::futex_mutex::FutexMutex;
     pub(crate) use crate::locks::Mutex;
     pub(crate) use adverb_sys::eventfd::EventFd;
     pub(crate) use std::sync::atomic::{

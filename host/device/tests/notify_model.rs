@@ -23,6 +23,9 @@ mod sync {
             self.0.lock().unwrap()
         }
     }
+
+    /// What differs, that a release may miss a thread that begins to wait, is its own model's.
+    pub(crate) use Mutex as FutexMutex;
 }
 
 #[path = "../src/objects/notify.rs"]

@@ -189,6 +189,7 @@ impl Qp {
     /// # Errors
     ///
     /// [`RequestError`].
+    #[inline]
     pub fn check(&self, request: &Request) -> Result<(), RequestError> {
         let (kind, operation) = (self.kind(), request.kind.operation());
         if !allowed(kind, operation) {

@@ -397,10 +397,10 @@ impl Surroundings<'_, '_, '_> {
     /// A request of its own has ended that asked for a completion, or that has failed.
     #[inline]
     fn report_send(&mut self, done: SendDone) {
-        self.let_go_of_what_leaves(); // With the completion the program may release its memory.
         let (wr_id, buffer) = match &self.out {
             Exit::Direct { work, .. } => (work.wr_id, work.buffer),
             Exit::None | Exit::Link(_) => {
+                self.let_go_of_what_leaves(); // With the completion the program may release its memory.
                 let posted = self.own.sends.get(done.index);
                 (posted.wr_id, posted.buffer)
             }

@@ -10,7 +10,7 @@
 //! The primitives come from the module's surroundings (`super::sync`), so that a test can put in
 //! those of a model checker and try every interleaving: `tests/notify_model.rs`.
 
-use super::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
+use super::sync::{AtomicBool, AtomicUsize, FutexMutex, Mutex, Ordering};
 use std::collections::VecDeque;
 
 /// For which items the owner of a queue wants to be woken. Ordered: a later one includes an
@@ -40,7 +40,8 @@ pub(crate) struct Published {
 /// A bounded queue whose owner can ask to be woken.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    state: Mutex<State<T>>,
+    /// Publishing follows the bytes of a message, which its release does not wait for.
+    state: FutexMutex<State<T>>,
     /// Length of the queue, so that an empty one is seen without its lock.
     len: AtomicUsize,
     overrun: AtomicBool,
@@ -57,7 +58,7 @@ impl<T: Copy> Queue<T> {
     pub(crate) fn new(capacity: usize) -> Self {
         let items = VecDeque::with_capacity(capacity);
         Self {
-            state: Mutex::new(State { items, capacity, arm: Arm::Off }),
+            state: FutexMutex::new(State { items, capacity, arm: Arm::Off }),
             len: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
         }

@@ -2,6 +2,7 @@
 
 use crate::data_path::DataPath;
 use crate::link::errors::ConnectError;
+use crate::link::shm::link::PeerId;
 use crate::link::udp::multicast::GroupError;
 use crate::objects::events::Listener;
 use crate::objects::notice::DeferredWakeups;
@@ -20,6 +21,17 @@ pub struct Qp {
     pub(super) port: Arc<Port>,
     number: Qpn,
     place: Place,
+}
+
+/// Where the general path has stopped in a batch of requests.
+#[derive(Debug)]
+enum Stop {
+    /// At its end.
+    End,
+    /// At a datagram for a neighbour that has to be met first.
+    Stranger { at: usize, stranger: PeerId },
+    /// At a request that was refused.
+    Mistake { at: usize, error: PostError },
 }
 
 impl Qp {
@@ -182,45 +194,57 @@ impl Qp {
     #[inline]
     pub fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)> {
         let port = &self.port;
-        let mut next = 0;
-        loop {
-            // A result that is passed on as soon as it is written keeps the processor waiting: these stay where they are.
-            let mut result = Ok(());
-            let mut stranger = None;
-            let posted = self.briefly(|inner| {
-                let short = inner.post_eagerly(batch.get(next..).unwrap_or_default(), &port.links);
-                if short.requests > 0 {
-                    let aftermath = inner.after_eager(short, &port.links);
-                    port.follow_up(self.number, inner, aftermath);
-                    next += short.requests;
-                    if next == batch.len() {
-                        return true;
-                    }
-                }
-                for (at, work) in batch.iter().enumerate().skip(next) {
-                    stranger = inner.stranger(work, &port.links);
-                    if stranger.is_some() {
-                        next = at;
-                        break;
-                    }
-                    if let Err(error) = inner.post_send(work, &port.links) {
-                        result = Err((at, error));
-                        break;
-                    }
-                }
-                let aftermath = inner.send_off(&port.links);
+        let mut stop = None;
+        self.briefly(|inner| {
+            let posted = inner.post_eagerly(batch, &port.links);
+            if posted.requests > 0 {
+                let aftermath = inner.after_eager(posted, &port.links);
                 port.follow_up(self.number, inner, aftermath);
-                false
-            });
-            if posted {
-                return Ok(());
             }
-            let Some(stranger) = stranger else {
-                return result;
-            };
-            // Under no queue pair's lock: the device that is met may have to do with others of ours.
-            let shm_link = port.meet(stranger);
-            self.inner(|inner| inner.peer_cache.learn(stranger, shm_link));
+            if posted.requests < batch.len() {
+                stop = Some(self.post_generally(inner, batch, posted.requests));
+            }
+        });
+        stop.map_or(Ok(()), |stop| self.post_rest(batch, stop))
+    }
+
+    /// Posts requests from number `next` on, each as the general path does it. Not inlined: the eager path keeps what it
+    /// works with in registers.
+    #[inline(never)]
+    fn post_generally(&self, inner: &mut QpInner, batch: &[SendWork<'_>], next: usize) -> Stop {
+        let links = &self.port.links;
+        let mut stop = Stop::End;
+        for (at, work) in batch.iter().enumerate().skip(next) {
+            if let Some(stranger) = inner.stranger(work, links) {
+                stop = Stop::Stranger { at, stranger };
+                break;
+            }
+            if let Err(error) = inner.post_send(work, links) {
+                stop = Stop::Mistake { at, error };
+                break;
+            }
+        }
+        let aftermath = inner.send_off(links);
+        self.port.follow_up(self.number, inner, aftermath);
+        stop
+    }
+
+    /// Posts what the general path has left, if it may go on.
+    #[inline(never)]
+    fn post_rest(&self, batch: &[SendWork<'_>], mut stop: Stop) -> Result<(), (usize, PostError)> {
+        loop {
+            match stop {
+                Stop::End => return Ok(()),
+                Stop::Mistake { at, error } => return Err((at, error)),
+                Stop::Stranger { at, stranger } => {
+                    // Under no queue pair's lock: the device that is met may have to do with others of ours.
+                    let shm_link = self.port.meet(stranger);
+                    stop = self.briefly(|inner| {
+                        inner.peer_cache.learn(stranger, shm_link);
+                        self.post_generally(inner, batch, at)
+                    });
+                }
+            }
         }
     }
 
