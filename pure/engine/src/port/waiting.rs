@@ -257,3 +257,6 @@ fn leisure(qp: &Qp, acks: &AckPolicy) -> bool {
         AckCost::Records => qp.owes_plain_ack(),
     }
 }
+
+#[cfg(test)]
+mod tests;
