@@ -78,7 +78,7 @@ pub(crate) fn icrc(datagram: &[u8]) {
     }
 }
 
-/// The sum as the specification describes it: join everything, mask, sum.
+/// What the specification sums: everything joined, and masked.
 struct Book {
     bytes: Vec<u8>,
     is_v6: bool,
@@ -106,6 +106,7 @@ impl Book {
         Self { bytes, is_v6 }
     }
 
+    /// The sum, with this identification.
     fn sum(&mut self, id: u16) -> [u8; ICRC_LEN] {
         if !self.is_v6 {
             let place = self.bytes.iter_mut().skip(Self::ID);

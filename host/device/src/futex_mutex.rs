@@ -1,5 +1,5 @@
-//! The lock of what every message passes: a queue pair, the writing end of a shared-memory link, the receiving end of
-//! a port. It is the system's ([`adverb_sys::futex_mutex`]), counted where debug assertions are on.
+//! The lock of what every message passes: a queue pair, a completion queue, the writing end of a shared-memory link, the
+//! receiving end of a port. It is the system's ([`adverb_sys::futex_mutex`]), counted where debug assertions are on.
 
 use crate::locks::tally;
 pub(crate) use adverb_sys::futex_mutex::FutexGuard;

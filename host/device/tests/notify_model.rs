@@ -24,7 +24,7 @@ mod sync {
         }
     }
 
-    /// What differs, that a release may miss a thread that begins to wait, is its own model's.
+    /// It excludes as the other does. That a release may miss a thread which begins to wait only takes time.
     pub(crate) use Mutex as FutexMutex;
 }
 

@@ -400,7 +400,8 @@ impl Surroundings<'_, '_, '_> {
         let (wr_id, buffer) = match &self.out {
             Exit::Direct { work, .. } => (work.wr_id, work.buffer),
             Exit::None | Exit::Link(_) => {
-                self.let_go_of_what_leaves(); // With the completion the program may release its memory.
+                // Only a burst keeps pins. With the completion the program may release its memory.
+                self.let_go_of_what_leaves();
                 let posted = self.own.sends.get(done.index);
                 (posted.wr_id, posted.buffer)
             }

@@ -40,7 +40,7 @@ pub(crate) struct Published {
 /// A bounded queue whose owner can ask to be woken.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    /// Publishing follows the bytes of a message, which its release does not wait for.
+    /// Taken for each completion: its release is a plain store, and asks nothing about panics.
     state: FutexMutex<State<T>>,
     /// Length of the queue, so that an empty one is seen without its lock.
     len: AtomicUsize,

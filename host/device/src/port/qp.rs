@@ -26,7 +26,7 @@ pub struct Qp {
 /// Where the general path has stopped in a batch of requests.
 #[derive(Debug)]
 enum Stop {
-    /// At its end.
+    /// At the end of the batch.
     End,
     /// At a datagram for a neighbour that has to be met first.
     Stranger { at: usize, stranger: PeerId },
@@ -193,6 +193,9 @@ impl Qp {
     /// are not.
     #[inline]
     pub fn post_send(&self, batch: &[SendWork<'_>]) -> Result<(), (usize, PostError)> {
+        if batch.is_empty() {
+            return Ok(());
+        }
         let port = &self.port;
         let mut stop = None;
         self.briefly(|inner| {
@@ -208,8 +211,8 @@ impl Qp {
         stop.map_or(Ok(()), |stop| self.post_rest(batch, stop))
     }
 
-    /// Posts requests from number `next` on, each as the general path does it. Not inlined: the eager path keeps what it
-    /// works with in registers.
+    /// The general path: posts requests from number `next` on until one of them stops it, and sends what was posted. Not
+    /// inlined: the eager path keeps what it works with in registers.
     #[inline(never)]
     fn post_generally(&self, inner: &mut QpInner, batch: &[SendWork<'_>], next: usize) -> Stop {
         let links = &self.port.links;

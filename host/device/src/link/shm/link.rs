@@ -911,8 +911,8 @@ impl<'a> TxBatch<'a> {
                 // registered never lies in a ring (rules 1 and 3).
                 unsafe { copy_short(bytes, body, len) };
             }
-            // The first line last, and all of it in a row with the mark: the reader, which waits for that, takes the
-            // line away as soon as it can, and the lines behind may have to wait for theirs.
+            // The first line comes last. The reader waits for its mark, and takes the line away as soon as it can; bytes
+            // of later lines may have to wait until those lines are here.
             Some(rest) => {
                 let (from, to) = (bytes.wrapping_add(FIRST_BYTES), body.wrapping_add(FIRST_BYTES));
                 // SAFETY: as above, of those behind the first.

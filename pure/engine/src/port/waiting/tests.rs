@@ -62,7 +62,7 @@ impl Table {
         let row = self.row(number);
         row.qp.on_packet(&asking(send_only(row.messages)), PEER, now, &mut row.desk);
         row.messages += 1;
-        let given = Given { published, only_served: true };
+        let given = Given { published, only_served: published > 0 };
         assert_eq!(waiting.release(&mut self.seat(number).unwrap(), given, driver), 0);
     }
 
@@ -78,6 +78,7 @@ impl Table {
         self.row(number).desk.acks().into_iter().map(|(_, _, msn)| msn).collect()
     }
 
+    /// Looks at those held, so many nanoseconds after the start.
     fn held(&mut self, waiting: &mut Waiting, at: u64, look: Look) {
         self.now = START.plus_nanos(at);
         let now = self.now;
@@ -198,17 +199,23 @@ fn an_answered_message_is_acknowledged_when_its_time_has_come_and_not_before() {
     assert!(table.row(FIRST).pacing.acks.on_answer());
 }
 
-/// Goal: eight messages have one acknowledgement, and it stays on the list of those held until its time, for nothing.
+/// Goal: an entry of those held whose acknowledgement has left does nothing when its time comes.
 #[test]
-fn the_acknowledgement_of_eight_messages_leaves_at_once_and_not_again() {
+fn the_acknowledgement_of_eight_messages_leaves_at_once_and_the_next_one_in_its_own_time() {
     let (mut table, mut waiting) = (Table::of(&[FIRST]), Waiting::default());
     for _ in 0..8 {
         table.converse(&mut waiting, FIRST);
     }
     assert_eq!(table.acks(FIRST), [8]);
+    assert!(waiting.has(FIRST), "among those held, until its time comes");
+    table.now = START.plus_nanos(5_000);
+    table.converse(&mut waiting, FIRST);
     table.held(&mut waiting, HOLD, Look::Usual);
     assert_eq!(table.acks(FIRST), []);
-    assert!(!waiting.has(FIRST));
+    assert_eq!(waiting.due(), Some(START.plus_nanos(HOLD + 5_000)));
+    table.held(&mut waiting, HOLD + 5_000, Look::Usual);
+    assert_eq!(table.acks(FIRST), [9]);
+    assert_eq!(waiting.due(), None);
 }
 
 #[test]
@@ -233,6 +240,22 @@ fn one_that_is_held_again_goes_behind_those_that_are_due_before_it() {
     table.held(&mut waiting, 2 * HOLD + 5_000, Look::Usual);
     assert_eq!(table.acks(SECOND), [2]);
     assert_eq!(waiting.due(), None);
+}
+
+/// Goal: one that is held again by a look that comes late goes before those that have been held since.
+#[test]
+fn one_that_is_held_again_late_stays_before_those_that_are_due_after_it() {
+    let (mut table, mut waiting) = (Table::of(&[FIRST, SECOND]), Waiting::default());
+    table.converse(&mut waiting, FIRST);
+    table.converse(&mut waiting, FIRST);
+    table.now = START.plus_nanos(HOLD + 5_000);
+    table.converse(&mut waiting, SECOND);
+    table.held(&mut waiting, HOLD + 10_000, Look::Usual);
+    assert_eq!(waiting.due(), Some(START.plus_nanos(2 * HOLD)));
+    assert_eq!(table.acks(FIRST), []);
+    table.held(&mut waiting, 2 * HOLD, Look::Usual);
+    assert_eq!((table.acks(FIRST), table.acks(SECOND)), (Vec::from([2]), Vec::new()));
+    assert_eq!(waiting.due(), Some(START.plus_nanos(2 * HOLD + 5_000)));
 }
 
 #[test]
@@ -263,16 +286,43 @@ fn the_helper_holds_acknowledgements_only_if_it_is_patient() {
     }
 }
 
+/// Goal: a queue pair that has gone keeps those behind it from nothing.
 #[test]
 fn queue_pairs_that_have_gone_are_skipped() {
-    let (mut table, mut waiting) = (Table::of(&[FIRST, SECOND]), Waiting::default());
-    table.converse(&mut waiting, FIRST);
-    table.arrive(&mut waiting, SECOND, Driver::Program, 1);
-    let gone = core::mem::take(&mut table.rows);
-    assert!(!waiting.acknowledge(&mut table, Look::Usual));
-    table.held(&mut waiting, HOLD, Look::Usual);
-    assert!(waiting.is_empty() && !waiting.owes_packets());
-    assert!(gone.iter().all(|row| row.desk.emitted.is_empty()));
+    for is_held in [false, true] {
+        let (mut table, mut waiting) = (Table::of(&[FIRST, SECOND]), Waiting::default());
+        // The list is taken from its end, those held from their beginning.
+        let (goes, stays) = if is_held { (FIRST, SECOND) } else { (SECOND, FIRST) };
+        for number in [FIRST, SECOND] {
+            if is_held {
+                table.converse(&mut waiting, number);
+            } else {
+                table.arrive(&mut waiting, number, Driver::Program, 1);
+            }
+        }
+        table.rows.retain(|row| row.number != goes);
+        assert!(!waiting.acknowledge(&mut table, Look::Usual));
+        table.held(&mut waiting, HOLD, Look::Usual);
+        assert_eq!(table.acks(stays), [1]);
+        assert!(waiting.is_empty() && !waiting.owes_packets());
+    }
+}
+
+/// Goal: as a record in memory it costs little, so it leaves in a quiet moment, and is never held.
+#[test]
+fn a_record_waits_for_a_quiet_moment_and_presses_if_the_peer_asks_for_it() {
+    for asked in [false, true] {
+        let (mut table, mut waiting) = (Table::of(&[FIRST]), Waiting::default());
+        table.row(FIRST).pacing.set_ack_cost(AckCost::Records);
+        table.row(FIRST).pacing.acks.on_message(asked);
+        table.arrive(&mut waiting, FIRST, Driver::Program, 1);
+        assert_eq!(waiting.is_pressing(), asked);
+        assert!(waiting.has(FIRST) && !waiting.has_packets());
+        table.row(FIRST).pacing.acks.on_answer();
+        waiting.acknowledge(&mut table, Look::Usual);
+        assert_eq!(table.acks(FIRST), [1]);
+        assert_eq!(waiting.due(), None);
+    }
 }
 
 /// Goal: the list has an end, and what finds no place on it is not lost.
