@@ -14,9 +14,10 @@ use crate::{Server, command, finish, stderr, stdout};
 /// of an interface for one user's address.
 const USERS: [(u32, &str, &str); 2] = [(0, "near", "10.96.0.2"), (MEMBER, "second", "10.97.0.2")];
 
-/// A client of a server at the far end.
+/// A client of a server at the far end. A message takes four packets, so that a thousand rounds are not over when the first
+/// few hundred packets have been seen.
 fn client(user: u32, server: &str, port: &str, rounds: u32) -> Child {
-    let words = ["pingpong", server, "-p", port, "-s", "2000", "-n", &rounds.to_string()];
+    let words = ["pingpong", server, "-p", port, "-s", "4000", "-n", &rounds.to_string()];
     let mut client = command(&words);
     client.uid(user).gid(user).env("ADVERB_LOG", "info");
     client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a client")
