@@ -35,7 +35,8 @@ pub(crate) struct Counters {
     pub(crate) rx_dropped_bytes: AtomicU64,
     pub(crate) rx_dropped_packets: AtomicU64,
     pub(crate) rx_limit_bytes: AtomicU64,
-    /// Connections that were reset because the peer had written nonsense to shared memory.
+    /// Connections that were reset because the peer had written nonsense to shared memory, or because they could not go
+    /// back from there to the kernel without loss.
     pub(crate) rings_broken: AtomicU64,
     /// Sockets that are the kernel's because their process had as many by frames as it may.
     pub(crate) frames_refused: AtomicU64,

@@ -76,10 +76,11 @@ pub(crate) enum Reason {
     Reset = 20,
     Bulk = 21,
     BothSend = 22,
+    NotWhole = 23,
 }
 
 impl Reason {
-    pub(crate) const ALL: [(Self, &'static str); 23] = [
+    pub(crate) const ALL: [(Self, &'static str); 24] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
@@ -108,6 +109,10 @@ impl Reason {
         ),
         (Self::Bulk, "a stream, which the kernel carries better than frames"),
         (Self::BothSend, "both ends send more than rings hold before they read"),
+        (
+            Self::NotWhole,
+            "it could not go back from shared memory to the kernel without loss, and is reset",
+        ),
         (
             Self::Reset,
             "the peer has reset the connection, does not answer, or the daemon has ended",

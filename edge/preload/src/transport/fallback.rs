@@ -7,8 +7,8 @@
 //! itself, which takes the place of the old one. If both leave, and the second has bytes in its ring
 //! that it has not read, they cannot be sent again: the connection is reset, rather than have a hole.
 //!
-//! An end that finds nonsense in the rings resets the connection as well ([`poison`]): it is the kernel's
-//! from then on, which says what has happened.
+//! An end that finds nonsense in the rings resets the connection as well ([`poison`]), and so does one that cannot leave
+//! or follow in time: it is the kernel's from then on, which says what has happened.
 //!
 //! # Safety
 //!
@@ -68,7 +68,7 @@ impl<'a> Together<'a> {
             Departure::Gone => {}
             Departure::OtherFirst => self.left.push((socket, fd)),
             Departure::Stays => streams::reset(socket, fd),
-            Departure::Busy => poison(socket, fd),
+            Departure::Busy => abort(socket, fd, Reason::NotWhole),
         }
     }
 
@@ -224,7 +224,7 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason, waits: &mut Waits) -> De
         // It can wait.
         Err(Holder::Anothers) if reason == Reason::BothSend => return Departure::Busy,
         Err(Holder::Anothers) => {
-            poison(socket, fd);
+            abort(socket, fd, Reason::NotWhole);
             return Departure::Gone;
         }
     };
@@ -245,7 +245,9 @@ fn leave_as(socket: &Socket, fd: c_int, reason: Reason, waits: &mut Waits) -> De
         return Departure::OtherFirst;
     };
     leave_first(socket, segment, fd, (leave, behind));
-    socket.set_reason(if socket.reason() == Reason::Broken { Reason::Broken } else { reason });
+    if !matches!(socket.reason(), Reason::Broken | Reason::NotWhole) {
+        socket.set_reason(reason);
+    }
     Departure::Gone
 }
 
@@ -372,7 +374,7 @@ fn leave_first(
                 bell::wake(sleeper);
                 leave.on_last_bell(raw::send(fd, &[0]).is_ok());
             }
-            Leaving::Reset => return poison(socket, fd),
+            Leaving::Reset => return abort(socket, fd, Reason::NotWhole),
             Leaving::Finish(sleeper) => {
                 finish(socket, fd);
                 bell::wake(sleeper);
@@ -494,7 +496,7 @@ fn follow_within(socket: &Socket, fd: c_int, waits: &mut Waits) -> bool {
         Ok(held) => held,
         Err(Holder::Ours) => return false,
         Err(Holder::Anothers) if streams::is_carried(socket) => return false,
-        Err(Holder::Anothers) => return reset(socket, fd),
+        Err(Holder::Anothers) => return reset(socket, fd, Reason::NotWhole),
     };
     socket.segment().is_none_or(|segment| follow_held(socket, segment, fd))
 }
@@ -537,7 +539,7 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
                 begin_to_follow(socket);
                 match resend(socket, fd, from, of) {
                     Ok((sent, is_all)) => follow.on_resent(sent, is_all),
-                    Err(Broken) => return reset(socket, fd),
+                    Err(Broken) => return reset(socket, fd, Reason::Broken),
                 }
             }
             Following::Forward => {
@@ -549,7 +551,7 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
                         }
                         follow.on_forwarded(is_all);
                     }
-                    Err(Broken) => return reset(socket, fd),
+                    Err(Broken) => return reset(socket, fd, Reason::Broken),
                 }
             }
             Following::Drain => follow.on_drained(is_drained(socket, segment, fd)),
@@ -559,7 +561,7 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
                 offer::withdraw(socket);
                 return true;
             }
-            Following::Reset => return reset(socket, fd),
+            Following::Reset => return reset(socket, fd, Reason::Broken),
         }
     }
 }
@@ -571,7 +573,7 @@ fn is_overdue(socket: &Socket, fd: c_int) -> bool {
         Ok(_) => now,
         Err(since) => since,
     };
-    now.saturating_sub(since) > TIMEOUT_NS && reset(socket, fd)
+    now.saturating_sub(since) > TIMEOUT_NS && reset(socket, fd, Reason::NotWhole)
 }
 
 fn begin_to_follow(socket: &Socket) {
@@ -581,20 +583,25 @@ fn begin_to_follow(socket: &Socket) {
 }
 
 /// There is nothing left to follow.
-fn reset(socket: &Socket, fd: c_int) -> bool {
-    poison(socket, fd);
+fn reset(socket: &Socket, fd: c_int, reason: Reason) -> bool {
+    abort(socket, fd, reason);
     true
 }
 
-/// The other end has written nonsense, or has not left for ever so long: both ends see a connection that
-/// is reset, and this one is the kernel's.
+/// The other end has written nonsense: the connection is given up.
 #[cold]
 pub(crate) fn poison(socket: &Socket, fd: c_int) {
+    abort(socket, fd, Reason::Broken);
+}
+
+/// Both ends see a connection that is reset, for this reason, and this end is the kernel's.
+#[cold]
+fn abort(socket: &Socket, fd: c_int, reason: Reason) {
     if socket.route() == Route::Kernel {
         return;
     }
     raw::disconnect(fd);
-    socket.set_reason(Reason::Broken);
+    socket.set_reason(reason);
     socket.set_route(Route::Kernel);
     add(&socket.counters.rings_broken, 1);
     if let Some(segment) = socket.mapped() {
@@ -602,7 +609,7 @@ pub(crate) fn poison(socket: &Socket, fd: c_int) {
     }
     offer::withdraw(socket);
     log::print(adverb_sockconf::Level::Warning, || {
-        format!("fd {}: {}", table::shown(fd, socket), Reason::Broken.text())
+        format!("fd {}: {}", table::shown(fd, socket), reason.text())
     });
 }
 
@@ -629,7 +636,7 @@ fn is_behind(socket: &Socket, fd: c_int, is_over: bool, waits: &mut Waits) -> Op
         Ok(held) => held,
         Err(Holder::Ours) if !is_over => return Some(0),
         Err(Holder::Ours | Holder::Anothers) => {
-            poison(socket, fd);
+            abort(socket, fd, Reason::NotWhole);
             return None;
         }
     };
