@@ -185,6 +185,26 @@ fn two_processes_have_frames_of_one_interface() {
     assert!(refused.contains("10.9.8.1: another process has them"), "{refused}");
 }
 
+/// Goal: a device that finds all queues another user's has frames once they are free, and sends by the kernel meanwhile.
+#[test]
+fn a_device_has_frames_once_a_queue_is_free() {
+    let Some(hosts) = hosts("free") else {
+        return;
+    };
+    let _owners = [own(&hosts, 0), own(&hosts, 1)];
+    let agent = |end, user, gid_index| hosts.agent(end, user, "auto", gid_index);
+    let [mut first, mut far] = [agent(0, "0", 0), agent(1, UNPRIVILEGED, 0)];
+    assert!(datagrams(&hosts, &mut first, &mut far, 0) < FEW);
+    let [mut second, mut other] = [agent(0, UNPRIVILEGED, 1), agent(1, UNPRIVILEGED, 1)];
+    let (x, y) = Agent::introduce(&mut second, &mut other, &setup(1));
+    one_way(&mut second, &mut other, x, y);
+    assert!(is_member(&first) && !is_member(&second));
+    drop(first);
+    eventually("it is a member", || is_member(&second));
+    one_way(&mut other, &mut second, y, x);
+    assert!(datagrams(&hosts, &mut second, &mut other, 1) < FEW);
+}
+
 /// Goal: frames that are lost are sent again: all of every operation arrives, once.
 #[test]
 fn reliable_connections_bring_everything_though_frames_are_lost() {

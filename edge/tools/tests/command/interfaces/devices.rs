@@ -126,6 +126,8 @@ fn outlive(servers: &[Server; 2], shm: &str) {
         command.args(["--members", &MEMBER.to_string()]).stderr(Stdio::null());
         let running = Running::begin(&mut command);
         soon("the daemon", || described(&places).is_some());
+        // The kernel may keep a queue of a daemon that was killed for a moment.
+        soon("frames by the daemon", || exchange(servers) < FEW);
         (places, running)
     };
     let (_places, mut running) = start();
@@ -151,8 +153,6 @@ fn outlive(servers: &[Server; 2], shm: &str) {
     let found = datagrams() - before;
     assert!(found > 1000, "/dev/shm {shm}: {found} by the kernel");
     let (places, _running) = start();
-    let found = exchange(servers);
-    assert!(found < FEW, "/dev/shm {shm}: {found} are not frames of the next daemon");
     let what = described(&places).expect("it is owned");
     assert_eq!(what["mode"], "native", "{what}");
     soon("they are forgotten", || {

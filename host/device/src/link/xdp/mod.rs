@@ -26,6 +26,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
+use tracing::info;
 
 pub(crate) mod frame;
 pub(crate) mod seeker;
@@ -104,13 +105,22 @@ impl XdpLink {
         Self::over(source, sockets, Demand::Always, device)
     }
 
-    /// The same by the interface's owner alone, if there is one.
+    /// The same by the interface's owner alone, if there is one. Where that has no queue free now, as the one of an owner
+    /// that was killed a moment ago or another user's, the link begins without an owner, and asks again.
     pub(crate) fn offered(device: &Device) -> io::Result<Option<(Arc<Self>, Vec<Incoming>)>> {
-        let asked = ask_in_time(device).map_err(|error| refusal(device, &error))?;
-        let open = |(membership, sockets)| {
-            Self::over(member(membership), sockets, Demand::Offered, device)
-        };
-        asked.map(open).transpose()
+        match ask_in_time(device) {
+            Ok(None) => Ok(None),
+            Ok(Some((membership, sockets))) => {
+                Self::over(member(membership), sockets, Demand::Offered, device).map(Some)
+            }
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                info!(device = %device.name, "no frames yet: {}", refusal(device, &error));
+                let source = Source::Owner(Mutex::new(None));
+                let link = Self::new(source, Demand::Offered, device, Epoll::new()?, None)?;
+                Ok(Some((Arc::new(link), Vec::new())))
+            }
+            Err(error) => Err(refusal(device, &error)),
+        }
     }
 
     fn over(
@@ -121,23 +131,33 @@ impl XdpLink {
     ) -> io::Result<(Arc<Self>, Vec<Incoming>)> {
         let arrivals = Epoll::new()?;
         let (incoming, outgoing) = watch(&arrivals, source.membership().as_deref(), sockets)?;
-        let link = Self {
+        let link = Self::new(source, demand, device, arrivals, Some(outgoing))?;
+        Ok((Arc::new(link), incoming))
+    }
+
+    fn new(
+        source: Source,
+        demand: Demand,
+        device: &Device,
+        arrivals: Epoll,
+        outgoing: Option<Outgoing>,
+    ) -> io::Result<Self> {
+        Ok(Self {
             source,
             demand,
             index: device.index,
             mac: mac(device)?,
-            frame_bytes_max: AtomicUsize::new(frame_bytes_max(&outgoing)),
-            outgoing: Mutex::new(Some(outgoing)),
+            frame_bytes_max: AtomicUsize::new(outgoing.as_ref().map_or(0, frame_bytes_max)),
+            is_over: AtomicBool::new(outgoing.is_none()),
+            outgoing: Mutex::new(outgoing),
             is_behind: AtomicBool::new(false),
-            is_over: AtomicBool::new(false),
             renewed: Mutex::new(Vec::new()),
             is_renewed: AtomicBool::new(false),
             look_at: AtomicU64::new(0),
             bell: EventFd::new()?,
             arrivals,
             routes: Mutex::new(Routes::open()?),
-        };
-        Ok((Arc::new(link), incoming))
+        })
     }
 
     /// Packets to the RoCE port of this address come here from now on, or from the next owner on, where the last one has ended;

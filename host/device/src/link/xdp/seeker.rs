@@ -1,5 +1,5 @@
-//! The seeker: a thread that looks for the next owner of an interface when the last one has ended, and lets go of one that no
-//! address has need of.
+//! The seeker: a thread that looks for the next owner of an interface when the last one has ended or had no queue free, and lets
+//! go of one that no address has need of.
 //!
 //! An owner may take long to answer, and the threads that send and receive are not to wait. It begins with the first address that
 //! has frames, sleeps while there is nothing to look for, and ends with the port.
@@ -82,8 +82,12 @@ impl Shared {
                 Ok(true) => _ = self.link.bell.drain(),
                 Ok(false) if is_over => {
                     let sought = self.seek();
-                    let is_silent = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
-                    wait = if sought.as_ref().is_err_and(is_silent) { SILENCE } else { PAUSE };
+                    wait = match sought.as_ref().map_err(io::Error::kind) {
+                        Err(io::ErrorKind::TimedOut) => SILENCE,
+                        // Another user has the queues, maybe for long.
+                        Err(io::ErrorKind::ResourceBusy) => (wait * 2).min(SILENCE),
+                        Ok(()) | Err(_) => PAUSE,
+                    };
                     if let Err(error) = sought {
                         debug!(device = %self.device.name, "no frames yet: {error}");
                     }
@@ -142,5 +146,5 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// From one question to the next, and before the first one.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The same after one that was not answered in time.
+/// The same after one that was not answered in time, and after several that found no queue free.
 const SILENCE: Duration = Duration::from_secs(10);
