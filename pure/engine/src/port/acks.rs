@@ -13,8 +13,8 @@
 //!   more than the answer alone, so this is not for peers that go on.
 //! - As a record in memory it costs the cache lines that it is in. It waits for a moment in which
 //!   nothing arrives, or for the program's own next record, unless the peer asks for it or many
-//!   messages need one. Where the program itself waits for acknowledgements before it looks for messages, what the
-//!   peer asks for leaves at once, if it is for a short message that a poll takes.
+//!   messages need one. What the peer asks for leaves at once, if it is for a short message that a poll takes, where the
+//!   program posts nothing that could take it along, or itself waits for acknowledgements before it looks for messages.
 //!
 //! The specification lets a responder coalesce acknowledgements as it likes: IBTA Vol. 1 §9.7.5.1.2.
 
@@ -28,6 +28,8 @@ const RECORD_MESSAGES_MAX: u16 = 32;
 /// Polls in a row for acknowledgements alone that show a program that waits for each. Queues that are polled in turn,
 /// under load, bring some in a row by chance.
 const WAITS_ALONE_MIN: u8 = 8;
+/// Acknowledgements in a row that left alone and show a program that answers nothing.
+const LEFT_ALONE_MIN: u8 = 8;
 /// How long an acknowledgement is held, and once more if messages have come meanwhile.
 const HOLD_NANOS: u64 = 25_000;
 /// Answers that take the acknowledgement along after a peer has waited for one.
@@ -65,6 +67,8 @@ pub struct AckPolicy {
     asked: bool,
     /// Polls in a row that have brought an acknowledgement and looked for no messages.
     waits_alone: u8,
+    /// Acknowledgements that have left alone since the program has posted anything.
+    left_alone: u8,
     /// The program has posted something since the last message.
     answered: bool,
     /// Answers left that take acknowledgements along.
@@ -117,12 +121,14 @@ impl AckPolicy {
         self.waits_alone = if alone { self.waits_alone.saturating_add(1) } else { 0 };
     }
 
-    /// The acknowledgement should leave before the program has the message: two programs that wait for each request
+    /// The acknowledgement should leave before the program has the message. Two programs that wait for each request
     /// before they look for the answer would otherwise have all that an acknowledgement costs between the answer and
-    /// the next request. The program is one of them, and so, probably, is the peer's.
+    /// the next request: the program is one of them, and so, probably, is the peer's. And of a program that only receives,
+    /// no answer is to be waited for.
     #[inline]
     pub fn is_urgent(&self) -> bool {
-        self.waits_alone >= WAITS_ALONE_MIN && self.asked
+        let is_due = self.waits_alone >= WAITS_ALONE_MIN || self.left_alone >= LEFT_ALONE_MIN;
+        is_due && self.asked
     }
 
     /// Something has arrived that completed `count` requests or receives; an acknowledgement is owed, and the peer can go
@@ -182,6 +188,7 @@ impl AckPolicy {
     /// The program posts something. True if what is owed should leave with it, whatever the cost.
     #[inline]
     pub fn on_answer(&mut self) -> bool {
+        self.on_post();
         self.answered = true;
         let waiting = self.listed || self.held.is_some();
         if waiting && self.impatient > 0 {
@@ -189,6 +196,12 @@ impl AckPolicy {
             return true;
         }
         !waiting
+    }
+
+    /// The program has posted something by the eager path.
+    #[inline(always)]
+    pub fn on_post(&mut self) {
+        self.left_alone = 0;
     }
 
     /// The port looks at its list, and takes the queue pair off it. True if the acknowledgement leaves
@@ -240,6 +253,13 @@ impl AckPolicy {
     #[inline(always)]
     pub fn on_sent(&mut self) {
         (self.held, self.messages, self.asked) = (None, 0, false);
+    }
+
+    /// Nothing is owed any more: the acknowledgement has left in a record of its own.
+    #[inline(always)]
+    pub fn on_sent_alone(&mut self) {
+        self.left_alone = self.left_alone.saturating_add(1);
+        self.on_sent();
     }
 
     /// When an acknowledgement held since `since` is due.
@@ -480,6 +500,26 @@ mod tests {
         (0..=u8::MAX).for_each(|_| policy.on_wait(true));
         assert!(policy.is_urgent(), "it waits for long");
         policy.on_wait(false);
+        assert!(!policy.is_urgent());
+    }
+
+    #[test]
+    fn it_is_urgent_if_the_peer_asks_and_the_program_answers_nothing() {
+        let mut policy = AckPolicy::new(AckCost::Records);
+        for _ in 0..LEFT_ALONE_MIN {
+            policy.on_message(true);
+            assert!(!policy.is_urgent());
+            policy.on_sent_alone();
+        }
+        assert!(!policy.is_urgent(), "nothing is owed");
+        policy.on_message(false);
+        assert!(!policy.is_urgent(), "the peer does not ask");
+        policy.on_message(true);
+        assert!(policy.is_urgent());
+        (0..=u8::MAX).for_each(|_| policy.on_sent_alone());
+        policy.on_message(true);
+        assert!(policy.is_urgent(), "it is silent for long");
+        policy.on_post();
         assert!(!policy.is_urgent());
     }
 

@@ -70,9 +70,12 @@ impl QpInner {
             }
         }
         // The program's next call takes along what is owed, whatever it posts.
-        if posted.requests > 0 && self.engine.owes_plain_ack() {
-            let tx_batch = tx_batch.get_or_insert_with(start);
-            acknowledge(&mut self.engine, tx_batch, &mut self.pacing.acks);
+        if posted.requests > 0 {
+            if self.engine.owes_plain_ack() {
+                let tx_batch = tx_batch.get_or_insert_with(start);
+                acknowledge(&mut self.engine, tx_batch, &mut self.pacing.acks);
+            }
+            self.pacing.acks.on_post();
         }
         if let Some(tx_batch) = tx_batch {
             self.engine.count_sent(tx_batch.send());
@@ -397,6 +400,6 @@ fn acknowledge(
         return false;
     };
     tx_batch.commit(reservation, eager.emit(), Form { by_reference: false, more: false });
-    acks.on_sent();
+    acks.on_sent_alone();
     true
 }
