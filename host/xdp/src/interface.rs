@@ -155,6 +155,9 @@ impl Interface {
     /// `ResourceBusy` if there is no free queue, here or because another process has it; no memory left, or more than
     /// may be locked.
     pub fn group(&mut self, queues: u32, shared: bool, patience: Duration) -> io::Result<Group> {
+        if self.free_queues.is_empty() {
+            return Err(io::ErrorKind::ResourceBusy.into()); // Before frames are made: a device that waits asks again and again.
+        }
         let (umem, files) = match shared {
             true => Umem::shared(self.shape).map(|(umem, files)| (umem, Some(files)))?,
             false => (Umem::private(self.shape)?, None),

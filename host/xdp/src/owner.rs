@@ -215,12 +215,12 @@ impl Owner {
         if self.groups.get(&user).map_or(0, Group::len) >= MEMBERS_EACH {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        self.inspectors.open(user)?;
         let mut group = match self.groups.remove(&user) {
             Some(group) => group,
             None => self.group()?,
         };
-        let joined = self.interface.join(&mut group);
+        let inspected = self.inspectors.open(user);
+        let joined = inspected.and_then(|()| self.interface.join(&mut group));
         let greeted = joined.and_then(|member| {
             let place = member.place();
             let greeted = greet(stream, &group, member, self.interface.mode());

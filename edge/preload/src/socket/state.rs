@@ -107,19 +107,29 @@ impl Reason {
             Self::NoFrames,
             "no frames: no daemon owns the interface for this user, or the port is shared",
         ),
+        (
+            Self::Reset,
+            "the peer has reset the connection, does not answer, or the daemon has ended",
+        ),
         (Self::Bulk, "a stream, which the kernel carries better than frames"),
         (Self::BothSend, "both ends send more than rings hold before they read"),
         (
             Self::NotWhole,
             "it could not go back from shared memory to the kernel without loss, and is reset",
         ),
-        (
-            Self::Reset,
-            "the peer has reset the connection, does not answer, or the daemon has ended",
-        ),
     ];
 
+    /// Programs that read the statistics find a reason's text by its number.
+    const IS_IN_ORDER: () = {
+        let (mut rest, mut number) = (Self::ALL.as_slice(), 0);
+        while let [(reason, _), others @ ..] = rest {
+            assert!(*reason as usize == number);
+            (rest, number) = (others, number + 1);
+        }
+    };
+
     pub(crate) fn text(self) -> &'static str {
+        let () = Self::IS_IN_ORDER;
         Self::ALL.iter().find(|(reason, _)| *reason == self).map_or("", |(_, text)| text)
     }
 }

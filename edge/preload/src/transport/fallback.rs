@@ -476,7 +476,8 @@ fn end_stream(socket: &Socket, fd: c_int) {
 }
 
 fn note_left(socket: &Socket) {
-    if socket.reason() != Reason::Bulk && !socket.is_reset() {
+    let has_other = matches!(socket.reason(), Reason::Bulk | Reason::Broken | Reason::NotWhole);
+    if !has_other && !socket.is_reset() {
         socket.set_reason(Reason::Left);
     }
     socket.set_route(Route::Kernel);
@@ -539,7 +540,7 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
                 begin_to_follow(socket);
                 match resend(socket, fd, from, of) {
                     Ok((sent, is_all)) => follow.on_resent(sent, is_all),
-                    Err(Broken) => return reset(socket, fd, Reason::Broken),
+                    Err(Broken) => return reset(socket, fd, Reason::NotWhole),
                 }
             }
             Following::Forward => {
@@ -551,7 +552,7 @@ fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
                         }
                         follow.on_forwarded(is_all);
                     }
-                    Err(Broken) => return reset(socket, fd, Reason::Broken),
+                    Err(Broken) => return reset(socket, fd, Reason::NotWhole),
                 }
             }
             Following::Drain => follow.on_drained(is_drained(socket, segment, fd)),
@@ -646,8 +647,7 @@ fn is_behind(socket: &Socket, fd: c_int, is_over: bool, waits: &mut Waits) -> Op
     }
     let connection = segment.connection(socket);
     if connection.bells_behind().is_none() || is_over {
-        raw::disconnect(fd);
-        finish(socket, fd);
+        abort(socket, fd, Reason::NotWhole);
         return None;
     }
     Some(if connection.left_to_send() == 0 { libc::POLLIN } else { libc::POLLOUT })

@@ -1,7 +1,7 @@
 //! When to acknowledge: an acknowledgement costs as much as a message, so it should go with one,
 //! or stand for several.
 //!
-//! While the program drives, the acknowledgement of what has completed work is *listed* until the
+//! While the program drives, the acknowledgement of what has completed work is mostly *listed* until the
 //! program's next call, so that the program has its completion before its peer has an answer. What
 //! happens then depends on what an acknowledgement costs on the link ([`AckCost`]):
 //!
@@ -13,8 +13,9 @@
 //!   more than the answer alone, so this is not for peers that go on.
 //! - As a record in memory it costs the cache lines that it is in. It waits for a moment in which
 //!   nothing arrives, or for the program's own next record, unless the peer asks for it or many
-//!   messages need one. What the peer asks for leaves at once, if it is for a short message that a poll takes, where the
-//!   program posts nothing that could take it along, or itself waits for acknowledgements before it looks for messages.
+//!   messages need one. What the peer asks for leaves before the program has its completion in two cases, if it is for a short
+//!   message that a poll takes: the last eight left alone, and this side has written nothing else into the link meanwhile; or
+//!   the program itself waits for acknowledgements before it looks for messages.
 //!
 //! The specification lets a responder coalesce acknowledgements as it likes: IBTA Vol. 1 §9.7.5.1.2.
 
@@ -67,8 +68,10 @@ pub struct AckPolicy {
     asked: bool,
     /// Polls in a row that have brought an acknowledgement and looked for no messages.
     waits_alone: u8,
-    /// Acknowledgements that have left alone since the program has posted anything.
+    /// Acknowledgements in a row that have left alone, with nothing else written into the link between them.
     left_alone: u8,
+    /// What the link had been given when the last of them left.
+    calls: u64,
     /// The program has posted something since the last message.
     answered: bool,
     /// Answers left that take acknowledgements along.
@@ -188,7 +191,6 @@ impl AckPolicy {
     /// The program posts something. True if what is owed should leave with it, whatever the cost.
     #[inline]
     pub fn on_answer(&mut self) -> bool {
-        self.on_post();
         self.answered = true;
         let waiting = self.listed || self.held.is_some();
         if waiting && self.impatient > 0 {
@@ -196,12 +198,6 @@ impl AckPolicy {
             return true;
         }
         !waiting
-    }
-
-    /// The program has posted something by the eager path.
-    #[inline(always)]
-    pub fn on_post(&mut self) {
-        self.left_alone = 0;
     }
 
     /// The port looks at its list, and takes the queue pair off it. True if the acknowledgement leaves
@@ -255,10 +251,13 @@ impl AckPolicy {
         (self.held, self.messages, self.asked) = (None, 0, false);
     }
 
-    /// Nothing is owed any more: the acknowledgement has left in a record of its own.
+    /// Nothing is owed any more: the acknowledgement has left alone. `calls` is a number of the link's that each batch of
+    /// records and each request of this side raises, this batch included.
     #[inline(always)]
-    pub fn on_sent_alone(&mut self) {
-        self.left_alone = self.left_alone.saturating_add(1);
+    pub fn on_sent_alone(&mut self, calls: u64) {
+        let is_next = calls == self.calls.wrapping_add(1);
+        self.left_alone = if is_next { self.left_alone.saturating_add(1) } else { 0 };
+        self.calls = calls;
         self.on_sent();
     }
 
@@ -504,23 +503,35 @@ mod tests {
     }
 
     #[test]
-    fn it_is_urgent_if_the_peer_asks_and_the_program_answers_nothing() {
+    fn it_is_urgent_if_the_peer_asks_and_this_side_writes_nothing_else() {
         let mut policy = AckPolicy::new(AckCost::Records);
-        for _ in 0..LEFT_ALONE_MIN {
+        for calls in 100..=100 + u64::from(LEFT_ALONE_MIN) {
             policy.on_message(true);
-            assert!(!policy.is_urgent());
-            policy.on_sent_alone();
+            assert!(!policy.is_urgent(), "{calls}");
+            policy.on_sent_alone(calls);
         }
         assert!(!policy.is_urgent(), "nothing is owed");
         policy.on_message(false);
         assert!(!policy.is_urgent(), "the peer does not ask");
         policy.on_message(true);
         assert!(policy.is_urgent());
-        (0..=u8::MAX).for_each(|_| policy.on_sent_alone());
+        (109..400).for_each(|calls| policy.on_sent_alone(calls));
         policy.on_message(true);
         assert!(policy.is_urgent(), "it is silent for long");
-        policy.on_post();
+        policy.on_sent_alone(401); // Something has left between.
+        policy.on_message(true);
         assert!(!policy.is_urgent());
+    }
+
+    /// Goal: a program that answers by another queue pair, or by a request of its own, has its message first.
+    #[test]
+    fn nothing_is_urgent_where_something_else_leaves_between() {
+        let mut policy = AckPolicy::new(AckCost::Records);
+        for turn in 0..1000 {
+            policy.on_message(true);
+            assert!(!policy.is_urgent(), "{turn}");
+            policy.on_sent_alone(2 * turn);
+        }
     }
 
     /// Goal: a stream both ways whose acknowledgements come with messages has none of its own. Method: one queue and

@@ -105,8 +105,8 @@ impl XdpLink {
         Self::over(source, sockets, Demand::Always, device)
     }
 
-    /// The same by the interface's owner alone, if there is one. Where that has no queue free now, as the one of an owner
-    /// that was killed a moment ago or another user's, the link begins without an owner, and asks again.
+    /// The same by the interface's owner alone, if there is one. It may have no queue free: another user has them, or the kernel
+    /// has not let go of those of an owner that was killed. Then the link begins without a membership, for which the seeker asks.
     pub(crate) fn offered(device: &Device) -> io::Result<Option<(Arc<Self>, Vec<Incoming>)>> {
         match ask_in_time(device) {
             Ok(None) => Ok(None),

@@ -10,6 +10,7 @@ use crate::link::xdp::{XdpLink, ask};
 use crate::sync::Mutex;
 use adverb_sys::fork::Generation;
 use adverb_sys::poll;
+use adverb_xdp::interface::QUEUE_PATIENCE;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,14 +80,17 @@ impl Shared {
             // What is on its way still as frames is given the time, too.
             let pause = (is_over == is_needed).then_some(wait);
             match poll::readable(&self.link.bell, std::iter::empty(), pause) {
-                Ok(true) => _ = self.link.bell.drain(),
+                Ok(true) => {
+                    let _ = self.link.bell.drain();
+                    wait = PAUSE;
+                }
                 Ok(false) if is_over => {
                     let sought = self.seek();
                     wait = match sought.as_ref().map_err(io::Error::kind) {
+                        Ok(()) => PAUSE,
                         Err(io::ErrorKind::TimedOut) => SILENCE,
-                        // Another user has the queues, maybe for long.
-                        Err(io::ErrorKind::ResourceBusy) => (wait * 2).min(SILENCE),
-                        Ok(()) | Err(_) => PAUSE,
+                        // A refusal may last.
+                        Err(_) => (wait * 2).min(SILENCE),
                     };
                     if let Err(error) = sought {
                         debug!(device = %self.device.name, "no frames yet: {error}");
@@ -105,9 +109,17 @@ impl Shared {
         all.filter(|endpoint| endpoint.has_claim()).collect()
     }
 
-    /// Asks the owner of the interface, if there is one.
+    /// Asks the owner of the interface, if there is one. Where that has no queue free it is asked once more: it keeps those of a
+    /// user without programs until another one asks, and the kernel needs a moment to let go of them.
     fn seek(&self) -> io::Result<()> {
-        let Some((membership, sockets)) = ask(&self.device, Duration::ZERO)? else { return Ok(()) };
+        let is_busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+        let mut asked = ask(&self.device, Duration::ZERO);
+        if asked.as_ref().is_err_and(is_busy)
+            && !poll::readable(&self.link.bell, std::iter::empty(), Some(QUEUE_PATIENCE))?
+        {
+            asked = ask(&self.device, Duration::ZERO);
+        }
+        let Some((membership, sockets)) = asked? else { return Ok(()) };
         self.link.renew(membership, sockets)?;
         for endpoint in self.claimants() {
             if self.stop.load(Ordering::Acquire) {
@@ -116,7 +128,7 @@ impl Shared {
             let claimed = self.link.claim(endpoint.addr, endpoint.socket.as_fd(), false);
             let (device, address) = (&self.device.name, endpoint.addr.ip());
             match claimed {
-                Ok(_) => info!(%device, %address, "frames by the next owner"),
+                Ok(_) => info!(%device, %address, "frames by the owner"),
                 Err(error) if is_gone(&error) => {
                     self.link.leave(); // The next one is asked.
                     return Err(error);
@@ -146,5 +158,5 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// From one question to the next, and before the first one.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The same after one that was not answered in time, and after several that found no queue free.
+/// The same after one that was not answered in time, and at most after several that were refused.
 const SILENCE: Duration = Duration::from_secs(10);

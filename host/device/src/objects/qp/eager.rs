@@ -70,12 +70,11 @@ impl QpInner {
             }
         }
         // The program's next call takes along what is owed, whatever it posts.
-        if posted.requests > 0 {
-            if self.engine.owes_plain_ack() {
-                let tx_batch = tx_batch.get_or_insert_with(start);
-                acknowledge(&mut self.engine, tx_batch, &mut self.pacing.acks);
+        if posted.requests > 0 && self.engine.owes_plain_ack() {
+            let tx_batch = tx_batch.get_or_insert_with(start);
+            if acknowledge(&mut self.engine, tx_batch) {
+                self.pacing.acks.on_sent();
             }
-            self.pacing.acks.on_post();
         }
         if let Some(tx_batch) = tx_batch {
             self.engine.count_sent(tx_batch.send());
@@ -137,8 +136,9 @@ impl QpInner {
             return false;
         };
         let mut tx_batch = shm_link.tx_batch(1);
-        let sent = acknowledge(&mut self.engine, &mut tx_batch, &mut self.pacing.acks);
+        let sent = acknowledge(&mut self.engine, &mut tx_batch);
         if sent {
+            self.pacing.acks.on_sent_alone(shm_link.calls());
             self.engine.count_sent(tx_batch.send());
         }
         sent
@@ -388,11 +388,7 @@ fn act_directly(
 
 /// Writes the acknowledgement that is owed, if it can go this way.
 #[inline]
-fn acknowledge(
-    engine: &mut adverb_engine::Qp,
-    tx_batch: &mut TxBatch<'_>,
-    acks: &mut AckPolicy,
-) -> bool {
+fn acknowledge(engine: &mut adverb_engine::Qp, tx_batch: &mut TxBatch<'_>) -> bool {
     let Some(reservation) = tx_batch.reserve(&[]) else {
         return false;
     };
@@ -400,6 +396,5 @@ fn acknowledge(
         return false;
     };
     tx_batch.commit(reservation, eager.emit(), Form { by_reference: false, more: false });
-    acks.on_sent_alone();
     true
 }
