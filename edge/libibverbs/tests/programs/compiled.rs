@@ -428,11 +428,21 @@ const LACKING: [&str; 10] = [
     "Converting timestamp",
 ];
 
-/// Goal: the acknowledgement that a program waits for is not behind the other's answer, if both wait so. Method: sets
-/// of tries until one holds: a helper may have taken the message of a program that had no processor, and acknowledges
-/// it later.
+/// Goal: the acknowledgement that a program waits for is not behind the other's answer, if both wait so.
 #[test]
 fn two_programs_that_wait_for_their_requests_first_have_acknowledgements_before_answers() {
+    leaves_at_once(&[]);
+}
+
+/// Goal: the acknowledgement that a program waits for is not behind the next call of one that answers nothing.
+#[test]
+fn a_program_that_answers_nothing_acknowledges_before_it_has_the_message() {
+    leaves_at_once(&["silent"]);
+}
+
+/// Method: sets of tries until one holds: a helper may have taken the message of a program that had no processor, and acknowledges
+/// it later.
+fn leaves_at_once(arguments: &[&str]) {
     let Some(program) = Compiled::new("urgent", &["-O1", "-libverbs"]) else {
         return;
     };
@@ -444,7 +454,7 @@ fn two_programs_that_wait_for_their_requests_first_have_acknowledgements_before_
     let mut sets = Vec::new();
     while !sets.last().is_some_and(holds) {
         assert!(sets.len() < SETS_MAX, "{sets:?}");
-        sets.push(support::alone(program.path(), &[], &set));
+        sets.push(support::alone(program.path(), arguments, &set));
     }
 }
 
