@@ -341,7 +341,8 @@ impl Port {
             }
         }
         grip.let_go();
-        if inner.pacing.acks.is_urgent() && inner.engine.owes_plain_ack() {
+        let silent = || shm_receiver.shm_link.is_silent();
+        if inner.pacing.acks.is_urgent(silent) && inner.engine.owes_plain_ack() {
             inner.acknowledge_eagerly(); // If it cannot leave now, it is put off as others are.
         }
         let mut clock = Clock::new();

@@ -29,8 +29,6 @@ const RECORD_MESSAGES_MAX: u16 = 32;
 /// Polls in a row for acknowledgements alone that show a program that waits for each. Queues that are polled in turn,
 /// under load, bring some in a row by chance.
 const WAITS_ALONE_MIN: u8 = 8;
-/// Acknowledgements in a row that left alone and show a program that answers nothing.
-const LEFT_ALONE_MIN: u8 = 8;
 /// How long an acknowledgement is held, and once more if messages have come meanwhile.
 const HOLD_NANOS: u64 = 25_000;
 /// Answers that take the acknowledgement along after a peer has waited for one.
@@ -68,10 +66,6 @@ pub struct AckPolicy {
     asked: bool,
     /// Polls in a row that have brought an acknowledgement and looked for no messages.
     waits_alone: u8,
-    /// Acknowledgements in a row that have left alone, with nothing else written into the link between them.
-    left_alone: u8,
-    /// What the link had been given when the last of them left.
-    calls: u64,
     /// The program has posted something since the last message.
     answered: bool,
     /// Answers left that take acknowledgements along.
@@ -126,12 +120,11 @@ impl AckPolicy {
 
     /// The acknowledgement should leave before the program has the message. Two programs that wait for each request
     /// before they look for the answer would otherwise have all that an acknowledgement costs between the answer and
-    /// the next request: the program is one of them, and so, probably, is the peer's. And of a program that only receives,
-    /// no answer is to be waited for.
+    /// the next request: the program is one of them, and so, probably, is the peer's. And where this side is `silent`, having
+    /// written nothing but acknowledgements for a while, no answer is to be waited for.
     #[inline]
-    pub fn is_urgent(&self) -> bool {
-        let is_due = self.waits_alone >= WAITS_ALONE_MIN || self.left_alone >= LEFT_ALONE_MIN;
-        is_due && self.asked
+    pub fn is_urgent(&self, silent: impl FnOnce() -> bool) -> bool {
+        self.asked && (self.waits_alone >= WAITS_ALONE_MIN || silent())
     }
 
     /// Something has arrived that completed `count` requests or receives; an acknowledgement is owed, and the peer can go
@@ -249,16 +242,6 @@ impl AckPolicy {
     #[inline(always)]
     pub fn on_sent(&mut self) {
         (self.held, self.messages, self.asked) = (None, 0, false);
-    }
-
-    /// Nothing is owed any more: the acknowledgement has left alone. `calls` is a number of the link's that each batch of
-    /// records and each request of this side raises, this batch included.
-    #[inline(always)]
-    pub fn on_sent_alone(&mut self, calls: u64) {
-        let is_next = calls == self.calls.wrapping_add(1);
-        self.left_alone = if is_next { self.left_alone.saturating_add(1) } else { 0 };
-        self.calls = calls;
-        self.on_sent();
     }
 
     /// When an acknowledgement held since `since` is due.
@@ -486,52 +469,30 @@ mod tests {
         let mut policy = AckPolicy::new(AckCost::Records);
         policy.on_message(true);
         for _ in 0..WAITS_ALONE_MIN {
-            assert!(!policy.is_urgent());
+            assert!(!policy.is_urgent(|| false));
             policy.on_wait(true);
         }
-        assert!(policy.is_urgent());
+        assert!(policy.is_urgent(|| false));
         policy.on_sent();
-        assert!(!policy.is_urgent(), "nothing is owed");
+        assert!(!policy.is_urgent(|| false), "nothing is owed");
         policy.on_message(false);
-        assert!(!policy.is_urgent(), "the peer does not ask");
+        assert!(!policy.is_urgent(|| false), "the peer does not ask");
         policy.on_message(true);
-        assert!(policy.is_urgent());
+        assert!(policy.is_urgent(|| false));
         (0..=u8::MAX).for_each(|_| policy.on_wait(true));
-        assert!(policy.is_urgent(), "it waits for long");
+        assert!(policy.is_urgent(|| false), "it waits for long");
         policy.on_wait(false);
-        assert!(!policy.is_urgent());
+        assert!(!policy.is_urgent(|| false));
     }
 
     #[test]
-    fn it_is_urgent_if_the_peer_asks_and_this_side_writes_nothing_else() {
+    fn it_is_urgent_if_the_peer_asks_and_this_side_is_silent() {
         let mut policy = AckPolicy::new(AckCost::Records);
-        for calls in 100..=100 + u64::from(LEFT_ALONE_MIN) {
-            policy.on_message(true);
-            assert!(!policy.is_urgent(), "{calls}");
-            policy.on_sent_alone(calls);
-        }
-        assert!(!policy.is_urgent(), "nothing is owed");
+        assert!(!policy.is_urgent(|| true), "nothing is owed");
         policy.on_message(false);
-        assert!(!policy.is_urgent(), "the peer does not ask");
+        assert!(!policy.is_urgent(|| true), "the peer does not ask");
         policy.on_message(true);
-        assert!(policy.is_urgent());
-        (109..400).for_each(|calls| policy.on_sent_alone(calls));
-        policy.on_message(true);
-        assert!(policy.is_urgent(), "it is silent for long");
-        policy.on_sent_alone(401); // Something has left between.
-        policy.on_message(true);
-        assert!(!policy.is_urgent());
-    }
-
-    /// Goal: a program that answers by another queue pair, or by a request of its own, has its message first.
-    #[test]
-    fn nothing_is_urgent_where_something_else_leaves_between() {
-        let mut policy = AckPolicy::new(AckCost::Records);
-        for turn in 0..1000 {
-            policy.on_message(true);
-            assert!(!policy.is_urgent(), "{turn}");
-            policy.on_sent_alone(2 * turn);
-        }
+        assert!(policy.is_urgent(|| true) && !policy.is_urgent(|| false));
     }
 
     /// Goal: a stream both ways whose acknowledgements come with messages has none of its own. Method: one queue and
@@ -542,7 +503,7 @@ mod tests {
         for alone in (0..1000).flat_map(|turn| [true, turn % 3 != 0, turn % 5 != 0, false]) {
             policy.on_message(true);
             policy.on_wait(alone);
-            assert!(!policy.is_urgent());
+            assert!(!policy.is_urgent(|| false));
         }
     }
 

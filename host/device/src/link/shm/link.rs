@@ -288,6 +288,10 @@ pub(crate) struct ShmLink {
     batches: AtomicU64,
     /// Requests carried out on the other end's memory, about: some that begin at the same time may be lost.
     acts: AtomicU64,
+    /// Acknowledgements in a row that this process has written with nothing else between them, about, and [`ShmLink::calls`] with
+    /// the last one.
+    lone_acks: AtomicU32,
+    lone_acks_at: AtomicU64,
     /// Long copies to or from the other end's memory that are under way. The counters of accesses lie in memory that the
     /// other end writes to as well.
     copies: AtomicU32,
@@ -321,6 +325,8 @@ impl ShmLink {
             writer: FutexMutex::default(),
             batches: AtomicU64::new(0),
             acts: AtomicU64::new(0),
+            lone_acks: AtomicU32::new(0),
+            lone_acks_at: AtomicU64::new(0),
             copies: AtomicU32::new(0),
             peer_doorbell,
             cut: AtomicBool::new(false),
@@ -483,6 +489,23 @@ impl ShmLink {
         self.batches.load(Ordering::Relaxed).wrapping_add(self.acts.load(Ordering::Relaxed))
     }
 
+    /// This process has written an acknowledgement, in a batch of its own.
+    #[inline]
+    pub(crate) fn note_lone_ack(&self) {
+        let (calls, before) = (self.calls(), self.lone_acks_at.load(Ordering::Relaxed));
+        let is_next = calls == before.wrapping_add(1);
+        let lone_acks =
+            if is_next { self.lone_acks.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
+        self.lone_acks.store(lone_acks, Ordering::Relaxed);
+        self.lone_acks_at.store(calls, Ordering::Relaxed);
+    }
+
+    /// This process has written nothing but acknowledgements for a while: its programs answer nothing.
+    #[inline]
+    pub(crate) fn is_silent(&self) -> bool {
+        self.lone_acks.load(Ordering::Relaxed) >= LONE_ACKS_MIN
+    }
+
     /// A request is about to be carried out on the other end's memory.
     #[inline]
     pub(crate) fn note_act(&self) {
@@ -552,6 +575,8 @@ impl ShmLink {
     }
 }
 
+/// Acknowledgements in a row that show a process that answers nothing.
+const LONE_ACKS_MIN: u32 = 8;
 /// A copy of fewer bytes takes less than a look of the helper (`helper.rs`).
 pub(super) const LONG_BYTES: u32 = 1 << 15;
 

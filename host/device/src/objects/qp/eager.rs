@@ -138,7 +138,8 @@ impl QpInner {
         let mut tx_batch = shm_link.tx_batch(1);
         let sent = acknowledge(&mut self.engine, &mut tx_batch);
         if sent {
-            self.pacing.acks.on_sent_alone(shm_link.calls());
+            self.pacing.acks.on_sent();
+            shm_link.note_lone_ack();
             self.engine.count_sent(tx_batch.send());
         }
         sent
