@@ -31,7 +31,7 @@ fn owner() {
     let index = index_of("eth0");
     let interface = Interface::open(index, &Config::default()).expect("the interface");
     let mut owner = Owner::new(interface, &name_of(index), u32::MAX).expect("an owner");
-    // `auto` asks once, and queues of an owner before this one are busy for a moment.
+    // Queues of an owner before this one are busy for a moment, in which `auto` begins with the sockets.
     std::thread::sleep(QUEUE_PATIENCE);
     reply("owns");
     let only = std::env::var("ADVERB_TEST_ADMITS").ok().map(|user| user.parse().expect("a user"));
