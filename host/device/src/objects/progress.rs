@@ -25,6 +25,6 @@ pub(crate) trait Progress: fmt::Debug + Send + Sync {
     /// The number of a shared receive queue is free again.
     fn give_number_back(&self, number: Qpn);
 
-    /// Ends what would keep this XRC domain open.
-    fn end_proxies_in(&self, domain: DomainName);
+    /// Has proxies let go of the queues that have left this XRC domain.
+    fn forget_queues_in(&self, domain: DomainName);
 }

@@ -13,7 +13,7 @@ use crate::objects::events::{Affiliation, Element, EventKind, EventQueue};
 use crate::objects::progress::Progress;
 use crate::objects::qp::errors::PostError;
 use crate::objects::work::{ReceiveRing, ReceiveWork};
-use crate::objects::xrc::XrcdShared;
+use crate::objects::xrc::Xrcd;
 use crate::sync::Mutex;
 use adverb_engine::Receive;
 use adverb_wire::Qpn;
@@ -134,7 +134,7 @@ pub(crate) struct SrqShared {
 /// Domain and completion queue of an XRC queue.
 #[derive(Debug)]
 pub(crate) struct Tie {
-    pub(crate) domain: Arc<XrcdShared>,
+    pub(crate) domain: Xrcd,
     pub(crate) cq: Arc<CqShared>,
     /// Whose number it has.
     pub(crate) port: Weak<dyn Progress>,
@@ -231,7 +231,7 @@ impl Srq {
     /// Takes an XRC queue out of its domain: targets find it no more.
     pub fn close(&self) {
         if let Some(tie) = &self.shared.tie {
-            tie.domain.leave(self.shared.number);
+            tie.domain.shared.leave(self.shared.number);
         }
     }
 

@@ -50,15 +50,18 @@ pub enum OpenXrcd {
 #[derive(Clone, Debug)]
 pub struct Xrcd {
     pub(crate) shared: Arc<XrcdShared>,
+    /// Keeps a file's domain open; a proxy has none.
+    _claim: Option<Arc<Claim>>,
 }
 
-/// Shared state of a domain.
+/// A port's part of a domain.
 #[derive(Debug)]
 pub(crate) struct XrcdShared {
-    /// Whose targets and queues: each port has its own part of a domain.
     port: Weak<dyn Progress>,
-    /// What processes share of a file's domain.
-    claim: Option<Claim>,
+    /// The name of a file's domain.
+    name: Option<DomainName>,
+    /// There is one as long as this process has the domain open.
+    claim: Mutex<Weak<Claim>>,
     /// Grows whenever a queue comes or goes.
     version: AtomicU64,
     srqs: Mutex<Vec<Weak<SrqShared>>>,
@@ -67,7 +70,6 @@ pub(crate) struct XrcdShared {
 /// A claim on a file's domain, which tells other processes of it.
 #[derive(Debug)]
 struct Claim {
-    name: DomainName,
     place: DomainClaim,
     port: Weak<dyn Progress>,
 }
@@ -81,13 +83,13 @@ impl Drop for Claim {
     }
 }
 
-/// Domains of files that this process has open.
-static OPEN: PerProcess<Mutex<Vec<Weak<XrcdShared>>>> = PerProcess::new();
+/// Domains of files that this process has open, or that its proxies know.
+static KNOWN: PerProcess<Mutex<Vec<Weak<XrcdShared>>>> = PerProcess::new();
 
 impl Xrcd {
     /// A domain that no other process can open.
     pub(crate) fn new(port: &Arc<dyn Progress>) -> Self {
-        Self::of(port, None)
+        Self { shared: Arc::new(XrcdShared::new(port, None)), _claim: None }
     }
 
     /// The domain of a file, for this process and others of this user. The file is not read, and can be
@@ -114,35 +116,30 @@ impl Xrcd {
             ));
         }
         let name = DomainName::new(port.links().device.index, &metadata);
-        let mut open = OPEN.get().lock();
-        open.retain(|domain| domain.strong_count() > 0);
-        if let Some(shared) = find(&open, name, port) {
-            return how.allow(true).map(|()| Self { shared });
-        }
-        let place = port.links().registry.claim_domain(name, |exists| how.allow(exists))?;
-        let domain = Self::of(port, Some(Claim { name, place, port: Arc::downgrade(port) }));
-        open.push(Arc::downgrade(&domain.shared));
-        Ok(domain)
-    }
-
-    /// This port's part of a domain that another process knows by this name.
-    pub(crate) fn known(name: DomainName, port: &Arc<dyn Progress>) -> Option<Self> {
-        find(&OPEN.get().lock(), name, port).map(|shared| Self { shared })
-    }
-
-    fn of(port: &Arc<dyn Progress>, claim: Option<Claim>) -> Self {
-        let shared = XrcdShared {
-            port: Arc::downgrade(port),
-            claim,
-            version: AtomicU64::new(0),
-            srqs: Mutex::new(Vec::new()),
+        let mut known = KNOWN.get().lock();
+        let shared = find_or_add(&mut known, name, port);
+        let mut claim = shared.claim.lock();
+        let held = match claim.upgrade() {
+            Some(held) => how.allow(true).map(|()| held)?,
+            None => {
+                let registry = &port.links().registry;
+                let place = registry.claim_domain(name, |exists| how.allow(exists))?;
+                Arc::new(Claim { place, port: Arc::downgrade(port) })
+            }
         };
-        Self { shared: Arc::new(shared) }
+        *claim = Arc::downgrade(&held);
+        drop(claim);
+        Ok(Self { shared, _claim: Some(held) })
+    }
+
+    /// This port's part of a domain that another process knows by this name. It does not keep the domain open.
+    pub(crate) fn known(name: DomainName, port: &Arc<dyn Progress>) -> Self {
+        Self { shared: find_or_add(&mut KNOWN.get().lock(), name, port), _claim: None }
     }
 
     /// Several processes can have it open.
     pub(crate) fn is_of_file(&self) -> bool {
-        self.shared.claim.is_some()
+        self.shared.name.is_some()
     }
 
     /// It is of this port.
@@ -172,18 +169,31 @@ impl OpenXrcd {
     }
 }
 
-fn find(
-    open: &[Weak<XrcdShared>],
+fn find_or_add(
+    known: &mut Vec<Weak<XrcdShared>>,
     name: DomainName,
     port: &Arc<dyn Progress>,
-) -> Option<Arc<XrcdShared>> {
-    let is_it = |domain: &Arc<XrcdShared>| {
-        domain.is_of(port) && domain.claim.as_ref().is_some_and(|claim| claim.name == name)
-    };
-    open.iter().filter_map(Weak::upgrade).find(is_it)
+) -> Arc<XrcdShared> {
+    known.retain(|domain| domain.strong_count() > 0);
+    let is_it = |domain: &Arc<XrcdShared>| domain.is_of(port) && domain.name == Some(name);
+    known.iter().filter_map(Weak::upgrade).find(is_it).unwrap_or_else(|| {
+        let shared = Arc::new(XrcdShared::new(port, Some(name)));
+        known.push(Arc::downgrade(&shared));
+        shared
+    })
 }
 
 impl XrcdShared {
+    fn new(port: &Arc<dyn Progress>, name: Option<DomainName>) -> Self {
+        Self {
+            port: Arc::downgrade(port),
+            name,
+            claim: Mutex::new(Weak::new()),
+            version: AtomicU64::new(0),
+            srqs: Mutex::new(Vec::new()),
+        }
+    }
+
     fn is_of(&self, port: &Arc<dyn Progress>) -> bool {
         std::ptr::addr_eq(self.port.as_ptr(), Arc::as_ptr(port))
     }
@@ -205,19 +215,15 @@ impl XrcdShared {
         let mut srqs = self.srqs.lock();
         srqs.retain(|srq| srq.upgrade().is_some_and(|srq| srq.number() != number));
         self.version.fetch_add(1, Ordering::Release);
-        let last = srqs.is_empty();
         drop(srqs);
-        if let Some((claim, port)) =
-            self.claim.as_ref().and_then(|claim| Some((claim, claim.port.upgrade()?)))
-            && last
-        {
-            port.end_proxies_in(claim.name); // They would keep the domain open.
+        if let Some((name, port)) = self.name.and_then(|name| Some((name, self.port.upgrade()?))) {
+            port.forget_queues_in(name); // A queue keeps its domain open.
         }
     }
 
     /// What processes know it by, if several can have it open.
     pub(crate) fn name(&self) -> Option<DomainName> {
-        self.claim.as_ref().map(|claim| claim.name)
+        self.name
     }
 
     fn find(&self, number: u32) -> Option<Srq> {
@@ -235,7 +241,7 @@ impl XrcdShared {
 /// A target's hold on the queues of its domain.
 #[derive(Debug)]
 pub(crate) struct Targets {
-    domain: Arc<XrcdShared>,
+    domain: Xrcd,
     /// The domain's version when it was last asked.
     seen: u64,
     /// Queues that were met.
@@ -258,12 +264,11 @@ pub(crate) enum Role {
 
 impl Targets {
     pub(crate) fn new(domain: &Xrcd) -> Self {
-        let domain = Arc::clone(&domain.shared);
-        let role = match &domain.claim {
-            Some(claim) => Role::XrcHome(Box::new(XrcHome::new(claim.name))),
+        let role = match domain.shared.name {
+            Some(name) => Role::XrcHome(Box::new(XrcHome::new(name))),
             None => Role::Alone,
         };
-        Self { seen: 0, domain, met: Vec::new(), current: 0, role }
+        Self { seen: 0, domain: domain.clone(), met: Vec::new(), current: 0, role }
     }
 
     pub(crate) fn home_mut(&mut self) -> Option<&mut XrcHome> {
@@ -283,20 +288,24 @@ impl Targets {
     /// Makes sure that a queue is at hand; the protection domain of its memory.
     pub(crate) fn meet(&mut self, number: Qpn) -> Option<u32> {
         let number = number.get();
-        let version = self.domain.version.load(Ordering::Acquire);
-        if version != self.seen {
-            let Self { domain, met, .. } = self;
-            // One whose message is arriving stays until that has ended.
-            met.retain(|drawn| drawn.is_held() || domain.has(drawn.number()));
-            self.current = self.met.iter().position(Drawn::is_held).unwrap_or(0);
-            self.seen = version;
+        if self.domain.shared.version.load(Ordering::Acquire) != self.seen {
+            self.forget_gone();
         }
         if let Some(drawn) = self.met.iter().find(|drawn| drawn.number() == number) {
             return Some(drawn.domain());
         }
-        let srq = self.domain.find(number)?;
+        let srq = self.domain.shared.find(number)?;
         self.met.push(Drawn::new(&srq));
         Some(srq.shared.domain())
+    }
+
+    /// Lets go of queues that have left the domain. True if one of them has to stay, as its message is arriving.
+    pub(crate) fn forget_gone(&mut self) -> bool {
+        let domain = &self.domain.shared;
+        self.seen = domain.version.load(Ordering::Acquire);
+        self.met.retain(|drawn| drawn.is_held() || domain.has(drawn.number()));
+        self.current = self.met.iter().position(Drawn::is_held).unwrap_or(0);
+        self.met.iter().any(|drawn| !domain.has(drawn.number()))
     }
 
     /// Draws the oldest receive of a queue.

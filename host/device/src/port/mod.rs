@@ -349,7 +349,7 @@ impl Port {
     ) -> io::Result<Srq> {
         let number = self.take_number()?;
         let tie = Tie {
-            domain: Arc::clone(&xrcd.shared),
+            domain: xrcd.clone(),
             cq: Arc::clone(&cq.shared),
             port: Arc::downgrade(&self.progress()),
         };

@@ -286,9 +286,12 @@ mod tests {
     use super::*;
     use crate::link::path::{PathChoice, PortConfig};
     use crate::link::shm::handshake::name;
+    use crate::memory::local::Sge;
     use crate::objects::cq::CqConfig;
     use crate::objects::qp::{QpCap, QpConfig};
-    use crate::objects::xrc::OpenXrcd;
+    use crate::objects::srq::SrqConfig;
+    use crate::objects::work::ReceiveWork;
+    use crate::objects::xrc::{OpenXrcd, Targets};
     use crate::sync::{AtomicBool, Ordering};
     use adverb_engine::QpType;
     use adverb_sys::{memory, unix};
@@ -419,6 +422,44 @@ mod tests {
             });
             assert_eq!(found.unwrap_err().kind(), io::ErrorKind::NotFound, "{accepts} {hears}");
         }
+    }
+
+    /// Goal: a proxy does not keep its domain open, whatever comes late from the target's process, and finds the queues of
+    /// the domain when it is opened again. It has to go if a queue ends whose receive it fills.
+    #[test]
+    fn a_proxy_keeps_no_domain_open() {
+        let port = port();
+        let cq = port.create_cq(&CqConfig { capacity: 1, ..Default::default() });
+        let file = memory::memfd("domain", 1).unwrap();
+        let config = SrqConfig { domain: 1, context: 0, max_wr: 1, max_sge: 1, events: None };
+        let queue = |xrcd: &Xrcd| {
+            let srq = port.create_xrc_srq(&config, xrcd, &cq).unwrap();
+            let sges = [Sge { addr: 0, len: 8, lkey: 1 }];
+            srq.post_receive(&[ReceiveWork { wr_id: 1, sges: &sges, buffer: None }]).unwrap();
+            let number = Qpn::new(srq.number());
+            (srq, number)
+        };
+
+        let xrcd = port.open_xrcd(&file, OpenXrcd::CreateNew).unwrap();
+        let name = xrcd.shared.name().unwrap();
+        let mut idle = Targets::new(&Xrcd::known(name, &port.progress()));
+        let mut filling = Targets::new(&Xrcd::known(name, &port.progress()));
+        let (srq, number) = queue(&xrcd);
+        assert!(idle.meet(number).is_some() && filling.take(number).is_ok());
+        srq.close();
+        assert!(!idle.forget_gone() && filling.forget_gone());
+        assert!(filling.forget_gone(), "it says so as long as it fills the receive");
+        drop((srq, filling));
+        assert_eq!(idle.meet(number), None);
+        let mut late = Targets::new(&Xrcd::known(name, &port.progress()));
+        drop(xrcd);
+        assert_eq!(port.links.registry.holders(name).count(), 0);
+        let refused = port.open_xrcd(&file, OpenXrcd::Existing).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::NotFound);
+
+        let xrcd = port.open_xrcd(&file, OpenXrcd::CreateNew).unwrap();
+        let (_srq, number) = queue(&xrcd);
+        assert!(idle.take(number).is_ok() && late.meet(number).is_some());
     }
 
     /// Goal: a process that does not have the domain opens none of its targets, though it knows their names. Method: this

@@ -468,8 +468,8 @@ impl Progress for Port {
         self.numbers.lock().give_back(number);
     }
 
-    fn end_proxies_in(&self, domain: DomainName) {
-        self.end_proxies_in(domain);
+    fn forget_queues_in(&self, domain: DomainName) {
+        self.forget_queues_in(domain);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::objects::host::{Came, Origin};
 use crate::objects::notice::DeferredWakeups;
 use crate::objects::progress::Progress;
 use crate::objects::qp::{QpInner, Waiters};
-use crate::objects::xrc::{Xrcd, XrcdShared};
+use crate::objects::xrc::Xrcd;
 use crate::objects::xrc_home::XrcHome;
 use crate::registry::control_message::{
     Condition, ControlMessage, Delegation, Dismissal, Report, Subject,
@@ -42,7 +42,7 @@ pub(super) struct XrcProxies {
 struct Place {
     from: Member,
     life: u64,
-    domain: Weak<XrcdShared>,
+    domain: Option<DomainName>,
     /// Its place in the table.
     number: Qpn,
     /// Greater for what was delegated later.
@@ -197,14 +197,16 @@ impl Port {
                 .registry
                 .claimants(delegation.domain)
                 .any(|member| member == subject.from);
-            let domain = Xrcd::known(delegation.domain, &port).filter(|_| open);
-            let domain = domain.unwrap_or_else(|| Xrcd::new(&port));
+            let domain = match open {
+                true => Xrcd::known(delegation.domain, &port),
+                false => Xrcd::new(&port),
+            };
             let inner = make(&domain)?;
             let number = self.take_number().ok()?;
             let mut guard = self.table.slot(number)?.lock();
             *guard = Some(Box::new(inner));
             drop(guard);
-            let domain = Arc::downgrade(&domain.shared);
+            let domain = domain.shared.name();
             let (from, life) = (subject.from, subject.life);
             let delegated = self.proxies.delegations.fetch_add(1, Ordering::Relaxed);
             places.insert(key, Place { from, life, domain, number, delegated });
@@ -239,18 +241,19 @@ impl Port {
         victims
     }
 
-    /// The last queue of a domain has gone from this process, and so do its proxies.
-    pub(crate) fn end_proxies_in(&self, domain: DomainName) {
-        let mut ended = Vec::new();
-        self.proxies.places.lock().retain(|_, place| {
-            let known = place.domain.upgrade().and_then(|known| known.name());
-            let stays = known != Some(domain);
-            if !stays {
-                ended.push(place.number);
+    /// A queue has left a domain of this process: proxies let go of it. One that fills a receive of the queue ends;
+    /// the others stay, since they know which packets have come before.
+    pub(crate) fn forget_queues_in(&self, domain: DomainName) {
+        let places = self.proxies.places.lock();
+        let of_domain = places.values().filter(|place| place.domain == Some(domain));
+        let numbers: Vec<_> = of_domain.map(|place| place.number).collect();
+        drop(places);
+        for number in numbers {
+            if self.table.with(number, |inner| inner.forget_gone_queues()).unwrap_or(false) {
+                self.proxies.places.lock().retain(|_, place| place.number != number);
+                self.end_proxy(number);
             }
-            stays
-        });
-        ended.into_iter().for_each(|number| self.end_proxy(number));
+        }
     }
 
     /// Ends a proxy that has no place any more. Its memory is only reached through the engine.

@@ -334,6 +334,14 @@ impl QpInner {
         !self.engine.is_mid_message() && !self.engine.owes_data()
     }
 
+    /// Lets go of queues that have left the domain. True if one of them has to stay, as its message is arriving.
+    pub(crate) fn forget_gone_queues(&mut self) -> bool {
+        match &mut self.own.receives {
+            Receives::Xrc(targets) => targets.forget_gone(),
+            Receives::Own(_) | Receives::Shared(_) => false,
+        }
+    }
+
     /// A delegation has come, with a packet or without; says how many completions that published.
     pub(crate) fn on_delegation(
         &mut self,
