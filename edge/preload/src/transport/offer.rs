@@ -174,6 +174,8 @@ fn remember(socket: &Socket, fd: c_int, name: [u64; 2], segment: &Segment) {
         .rendezvous
         .ring_bytes
         .store(segment.first_bytes().try_into().unwrap_or(0), Ordering::Relaxed);
+    // The peer was there a moment ago: its first message need not ask whether it still is.
+    socket.waiting.looked_ns.store(raw::coarse_now_ns(), Ordering::Relaxed);
 }
 
 fn remembered(socket: &Socket) -> [u64; 2] {
@@ -249,7 +251,18 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
     if port != 0 && !ports::has_offers(port) {
         return false;
     }
-    let (Some((ours, theirs)), Some(space)) = (ends(fd), rendezvous::space(fd)) else {
+    let Some((ours, theirs)) = ends(fd) else {
+        socket.leave_to_kernel(Reason::PeerElsewhere);
+        return false;
+    };
+    if theirs.ip().is_loopback() {
+        // It comes from this very namespace, where all offers to a port are counted.
+        socket.rendezvous.port.store(ours.port().into(), Ordering::Relaxed);
+        if !ports::has_offers(ours.port().into()) {
+            return false;
+        }
+    }
+    let Some(space) = rendezvous::space(fd) else {
         socket.leave_to_kernel(Reason::PeerElsewhere);
         return false;
     };
