@@ -45,6 +45,7 @@ fn find_out(process: u32) -> u32 {
 }
 
 /// The calling thread, by this number.
+#[inline]
 pub fn thread(thread: u32) -> u32 {
     thread | me() & !number(u32::MAX)
 }

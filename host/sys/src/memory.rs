@@ -285,6 +285,7 @@ static KEPT: [Kept; 2048] = [const { Kept::none() }; 2048];
 static KEPT_USED: AtomicUsize = AtomicUsize::new(0);
 
 /// The entries that may say something.
+#[inline]
 fn kept() -> impl Iterator<Item = &'static Kept> {
     KEPT.iter().take(KEPT_USED.load(Ordering::Acquire))
 }

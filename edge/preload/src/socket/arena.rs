@@ -22,7 +22,7 @@ use crate::base::{log, raw, thread};
 use crate::socket::counters::Counters;
 use crate::socket::memberships::{self, Membership};
 use crate::socket::own;
-use crate::socket::ownership::{self, Bits, Ownership, Place, Places, Vacancies};
+use crate::socket::ownership::{self, Allocation, Bits, Ownership, Place, Places, Vacancies};
 use crate::socket::state::{self, Local, Socket};
 use crate::socket::waits::{self, Counts, Waits};
 
@@ -315,8 +315,11 @@ fn ownership_of(arena: &Arena) -> Ownership<'_> {
     // SAFETY: behind the memberships, inside of the mapping, and made of atomics (rule 1).
     let bits = unsafe { std::slice::from_raw_parts(at, BITS_COUNT) };
     let vacancies = Vacancies { bits: &arena.free, low: &arena.low };
-    let slot = |index| slot(index).map(|slot| &slot.allocation);
-    Ownership { places: &arena.places, slot, bits, slots_max: SLOTS_MAX, vacancies }
+    Ownership { places: &arena.places, slot: allocation, bits, slots_max: SLOTS_MAX, vacancies }
+}
+
+fn allocation(index: u32) -> Option<&'static Allocation> {
+    slot(index).map(|slot| &slot.allocation)
 }
 
 /// Slots from here on have never been used.

@@ -213,7 +213,7 @@ fn is_entry(fd: c_int, word: usize) -> bool {
 
 /// A descriptor of which this is so, if there is one: looks at all that stand for something.
 pub(crate) fn find(is_it: impl Fn(c_int) -> bool) -> Option<c_int> {
-    entries(0, usize::MAX).find(|fd| is_it(*fd))
+    find_within(0, usize::MAX, is_it)
 }
 
 /// What a descriptor stands for that is no socket, kept from where it lies.
@@ -279,21 +279,31 @@ fn let_go(old: usize) {
 }
 
 /// Calls `f` with every descriptor between two, both included, that stands for something.
-pub(crate) fn each(first: usize, last: usize, f: impl FnMut(c_int)) {
-    entries(first, last).for_each(f);
+#[inline]
+pub(crate) fn each(first: usize, last: usize, mut f: impl FnMut(c_int)) {
+    find_within(first, last, |fd| {
+        f(fd);
+        false
+    });
 }
 
-/// Those descriptors.
-fn entries(first: usize, last: usize) -> impl Iterator<Item = c_int> {
+/// The first of those descriptors of which this is so.
+#[inline]
+fn find_within(first: usize, last: usize, mut is_it: impl FnMut(c_int) -> bool) -> Option<c_int> {
     let end = last.saturating_add(1).min(HIGH.load(Ordering::Acquire));
-    let pages =
-        TABLE.iter().enumerate().take(end.div_ceil(PAGE_ENTRIES)).skip(first / PAGE_ENTRIES);
-    let pages = pages.filter(|(_, page)| !page.load(Ordering::Acquire).is_null());
-    pages
-        .map(|(number, _)| number * PAGE_ENTRIES)
-        .flat_map(move |start| start.max(first)..(start + PAGE_ENTRIES).min(end))
-        .filter_map(|fd| c_int::try_from(fd).ok())
-        .filter(|fd| entry(*fd).is_some_and(|entry| entry.load(Ordering::Acquire) != 0))
+    let mut next = first;
+    while next < end {
+        if TABLE.get(next / PAGE_ENTRIES)?.load(Ordering::Acquire).is_null() {
+            next = (next / PAGE_ENTRIES + 1) * PAGE_ENTRIES;
+            continue;
+        }
+        let fd = c_int::try_from(next).ok()?;
+        if entry(fd).is_some_and(|entry| entry.load(Ordering::Acquire) != 0) && is_it(fd) {
+            return Some(fd);
+        }
+        next += 1;
+    }
+    None
 }
 
 /// The descriptors that are open in this process.

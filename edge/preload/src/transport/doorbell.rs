@@ -261,8 +261,16 @@ impl Doorbell {
         let _ = (0..most).try_for_each(|_| raw::recv(fd, &mut [], 0).map(|_| ()));
     }
 
-    /// Gives it back.
+    /// Gives it back. Where there is none, nothing is written: memory that a forked child writes to is copied.
+    #[inline]
     pub(crate) fn give_back(&self) {
+        if self.is_any() {
+            self.end();
+        }
+    }
+
+    #[inline(never)]
+    fn end(&self) {
         if let Some(entry) = entry(self.number.swap(0, Ordering::Relaxed)) {
             entry.bell.store(0, Ordering::Relaxed);
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -271,10 +279,13 @@ impl Doorbell {
         self.socket.close();
     }
 
-    /// It is the parent's, in a child just forked. Memory that is written to is copied: so where there was none, nothing
-    /// is.
+    fn is_any(&self) -> bool {
+        self.number() != 0 || self.fd().is_some()
+    }
+
+    /// It is the parent's, in a child just forked. Where there was none, nothing is written.
     pub(crate) fn after_fork(&self) {
-        if self.number() != 0 || self.fd().is_some() {
+        if self.is_any() {
             self.number.store(0, Ordering::Relaxed);
             self.socket.close();
         }

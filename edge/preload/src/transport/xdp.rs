@@ -123,6 +123,11 @@ pub(crate) fn of(socket: &Socket) -> Option<&Frames> {
 /// The same; they are got now if rules want that, and nothing waits for the socket yet.
 #[inline]
 pub(crate) fn get(socket: &Socket, fd: c_int) -> Option<&Frames> {
+    if has_none(socket) { None } else { get_wanted(socket, fd) }
+}
+
+#[inline(never)]
+fn get_wanted(socket: &Socket, fd: c_int) -> Option<&Frames> {
     hand_over_if_due();
     let is_due = socket.datagrams.frames.load(Ordering::Acquire) == UNDECIDED
         && policy::wants_frames(socket)
@@ -279,14 +284,18 @@ pub(crate) fn after_fork(is_child: bool) {
 }
 
 /// How long a thread may sleep that waits for a socket with frames: one may have been on its way when the gate was shut.
+#[inline]
 pub(crate) fn slice_ns() -> Option<u64> {
-    uplink::is_any().then(|| {
-        let now = raw::now_ns();
-        match now.saturating_sub(process().came_ns(now)) {
-            ..ACTIVE_NS => ACTIVE_SLICE_NS,
-            ACTIVE_NS.. => crate::socket::spin::SLICE_NS,
-        }
-    })
+    uplink::is_any().then(slice_with_frames_ns)
+}
+
+#[inline(never)]
+fn slice_with_frames_ns() -> u64 {
+    let now = raw::now_ns();
+    match now.saturating_sub(process().came_ns(now)) {
+        ..ACTIVE_NS => ACTIVE_SLICE_NS,
+        ACTIVE_NS.. => crate::socket::spin::SLICE_NS,
+    }
 }
 
 /// Whether descriptors in a range are of this library's own, which the program does not know and must not close.

@@ -247,8 +247,16 @@ pub(crate) fn leaves(fd: c_int) {
 }
 
 /// Descriptors are about to be closed: sockets of rings among them have no seat any more, until they get another ring.
+#[inline]
 pub(crate) fn closes(fds: &RangeInclusive<c_int>) {
-    if rings::are_any() && !vfork::is_child() && rings::closes(fds) {
+    if rings::are_any() {
+        close_rings(fds);
+    }
+}
+
+#[inline(never)]
+fn close_rings(fds: &RangeInclusive<c_int>) {
+    if !vfork::is_child() && rings::closes(fds) {
         HALL.with(|Hall { desks, pool }| {
             for desk in desks.extract_if(.., |desk| fds.contains(&desk.ring)) {
                 desk.paper.blank.into_iter().for_each(|blank| pool.put_back(blank));

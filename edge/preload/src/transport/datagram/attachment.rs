@@ -221,7 +221,9 @@ fn join(socket: &Socket, fd: c_int) -> Option<&Inbox> {
 /// In a child just forked: nothing of a socket is in the hands of the parent's threads.
 #[inline]
 pub(crate) fn forget_threads(socket: &Socket) {
-    socket.udp_attachment().into_iter().for_each(UdpAttachment::after_fork);
+    if let Some(attachment) = socket.udp_attachment() {
+        attachment.after_fork();
+    }
 }
 
 /// A socket that came from another program: if it has a mailbox, so it stays.

@@ -212,9 +212,14 @@ fn with<A>(framed: &Framed, f: impl FnOnce(&mut Carrier) -> A) -> Option<A> {
 
 /// Carries a connection from now on, if its rules want that and there is an owner that helps. No other thread sends or
 /// receives on it.
+#[inline]
 pub(crate) fn adopt(socket: &Socket, fd: c_int) -> bool {
-    let is_out = !policy::wants_frames(socket)
-        || super::FORKS.load(Ordering::SeqCst) > 0
+    policy::wants_frames(socket) && adopt_wanted(socket, fd)
+}
+
+#[inline(never)]
+fn adopt_wanted(socket: &Socket, fd: c_int) -> bool {
+    let is_out = super::FORKS.load(Ordering::SeqCst) > 0
         || confined::is_confined()
         || socket.attached::<Framed>().is_some();
     let Some(socket) = arena::slot(socket.index()).filter(|_| !is_out) else { return false };
@@ -236,8 +241,13 @@ pub(crate) fn adopt(socket: &Socket, fd: c_int) -> bool {
 #[inline]
 pub(crate) fn look() {
     if IS_ANY.load(Ordering::Relaxed) {
-        look_by(None, |_| false);
+        look_at_all();
     }
+}
+
+#[inline(never)]
+fn look_at_all() {
+    look_by(None, |_| false);
 }
 
 /// The same by one that receives: `take` gets the next bytes of its connection if none before them wait for room, and says
@@ -365,9 +375,13 @@ pub(crate) fn is_bulk(socket: &Socket) -> bool {
 /// The program has read from its ring: there may be room for what has come.
 #[inline]
 pub(crate) fn taken(socket: &Socket) {
-    if !IS_ANY.load(Ordering::Relaxed) {
-        return;
+    if IS_ANY.load(Ordering::Relaxed) {
+        serve_taken(socket);
     }
+}
+
+#[inline(never)]
+fn serve_taken(socket: &Socket) {
     let is_full = |framed: &&Framed| framed.shared.is_full.load(Ordering::Relaxed);
     let Some(framed) = socket.attached::<Framed>().filter(is_full) else { return };
     if of(socket).is_none() {
