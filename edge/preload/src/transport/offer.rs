@@ -174,8 +174,6 @@ fn remember(socket: &Socket, fd: c_int, name: [u64; 2], segment: &Segment) {
         .rendezvous
         .ring_bytes
         .store(segment.first_bytes().try_into().unwrap_or(0), Ordering::Relaxed);
-    // The peer was there a moment ago: its first message need not ask whether it still is.
-    socket.waiting.looked_ns.store(raw::coarse_now_ns(), Ordering::Relaxed);
 }
 
 fn remembered(socket: &Socket) -> [u64; 2] {
@@ -255,8 +253,8 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
         socket.leave_to_kernel(Reason::PeerElsewhere);
         return false;
     };
-    if theirs.ip().is_loopback() {
-        // It comes from this very namespace, where all offers to a port are counted.
+    let is_counted = is_near(theirs, ours); // As the peer has it.
+    if is_counted {
         socket.rendezvous.port.store(ours.port().into(), Ordering::Relaxed);
         if !ports::has_offers(ours.port().into()) {
             return false;
@@ -297,7 +295,7 @@ pub(crate) fn take(socket: &Socket, fd: c_int) -> bool {
     if !segment.page().take(taken.load(Ordering::Relaxed), given.load(Ordering::Relaxed)) {
         return false;
     }
-    if is_near(ours, theirs) {
+    if is_counted {
         ports::discount(ours.port());
     }
     remember(socket, fd, segment.name(), &segment);

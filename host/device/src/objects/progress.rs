@@ -25,6 +25,6 @@ pub(crate) trait Progress: fmt::Debug + Send + Sync {
     /// The number of a shared receive queue is free again.
     fn give_number_back(&self, number: Qpn);
 
-    /// Has proxies let go of the queues that have left this XRC domain.
+    /// The last queue of this XRC domain has gone from this process: proxies let go of those that they know.
     fn forget_queues_in(&self, domain: DomainName);
 }

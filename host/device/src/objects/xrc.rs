@@ -116,8 +116,7 @@ impl Xrcd {
             ));
         }
         let name = DomainName::new(port.links().device.index, &metadata);
-        let mut known = KNOWN.get().lock();
-        let shared = find_or_add(&mut known, name, port);
+        let shared = find_or_add(&mut KNOWN.get().lock(), name, port);
         let mut claim = shared.claim.lock();
         let held = match claim.upgrade() {
             Some(held) => how.allow(true).map(|()| held)?,
@@ -215,8 +214,11 @@ impl XrcdShared {
         let mut srqs = self.srqs.lock();
         srqs.retain(|srq| srq.upgrade().is_some_and(|srq| srq.number() != number));
         self.version.fetch_add(1, Ordering::Release);
+        let is_last = srqs.is_empty();
         drop(srqs);
-        if let Some((name, port)) = self.name.and_then(|name| Some((name, self.port.upgrade()?))) {
+        if let Some((name, port)) = self.name.and_then(|name| Some((name, self.port.upgrade()?)))
+            && is_last
+        {
             port.forget_queues_in(name); // A queue keeps its domain open.
         }
     }

@@ -241,8 +241,8 @@ impl Port {
         victims
     }
 
-    /// A queue has left a domain of this process: proxies let go of it. One that fills a receive of the queue ends;
-    /// the others stay, since they know which packets have come before.
+    /// The last queue of a domain has gone from this process: proxies let go of those that they know, and stay, since
+    /// they know which packets have come before. One that fills a receive of such a queue ends.
     pub(crate) fn forget_queues_in(&self, domain: DomainName) {
         let places = self.proxies.places.lock();
         let of_domain = places.values().filter(|place| place.domain == Some(domain));
@@ -250,9 +250,17 @@ impl Port {
         drop(places);
         for number in numbers {
             if self.table.with(number, |inner| inner.forget_gone_queues()).unwrap_or(false) {
-                self.proxies.places.lock().retain(|_, place| place.number != number);
-                self.end_proxy(number);
+                self.end_placed(number);
             }
+        }
+    }
+
+    /// Ends a proxy, unless another thread has taken it out of its place meanwhile: that one ends it.
+    fn end_placed(&self, number: Qpn) {
+        let taken =
+            self.proxies.places.lock().extract_if(|_, place| place.number == number).count();
+        if taken > 0 {
+            self.end_proxy(number);
         }
     }
 
@@ -319,8 +327,7 @@ impl Port {
             return;
         }
         drop(guard);
-        self.proxies.places.lock().retain(|_, place| place.number != number);
-        self.end_proxy(number);
+        self.end_placed(number);
     }
 
     /// Packets of this target wait.
