@@ -149,6 +149,8 @@ parts! {
         is_v4: AtomicBool,
         /// What it sends to groups does not come back to this host.
         is_loop_off: AtomicBool,
+        /// The kernel tells us of its datagrams how many it had dropped before; the program knows nothing of that.
+        shows_drops: AtomicBool,
         /// By which interface it sends to groups, if the program has said so: an address, and an index
         /// above it.
         multicast_by: AtomicU64,

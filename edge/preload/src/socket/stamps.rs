@@ -161,7 +161,8 @@ impl Control {
         while !at.is_null() {
             // SAFETY: not null, and within the control data.
             let header = unsafe { at.read() };
-            if header.cmsg_level == libc::SOL_SOCKET {
+            // How many datagrams were dropped is said to us alone.
+            if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type != libc::SO_RXQ_OVFL {
                 // SAFETY: as above.
                 let data = unsafe { libc::CMSG_DATA(at) };
                 let len = header.cmsg_len.saturating_sub(HEADER_BYTES).min(MESSAGE_MAX);

@@ -77,6 +77,9 @@ pub(crate) fn mapped(socket: &Socket) -> Option<&Mailbox> {
 /// The program wants what only the kernel has: whatever comes from now on comes from there.
 pub(crate) fn keep_to_kernel(socket: &Socket, fd: c_int) {
     hide_groups(socket, fd);
+    if socket.datagrams.shows_drops.swap(false, Ordering::AcqRel) {
+        let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 0);
+    }
     if socket.kind() == Kind::Datagram
         && !socket.datagrams.is_kernel_only.swap(true, Ordering::AcqRel)
     {
@@ -182,10 +185,26 @@ pub(crate) fn hide_groups(socket: &Socket, fd: c_int) {
     }
 }
 
+/// The kernel says of what it brings how many it had dropped before, unless the program could see that.
+fn show_drops(socket: &Socket, fd: c_int) {
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
+    if raw::option::<c_int>(fd, level, name) == Ok(0) {
+        socket.datagrams.shows_drops.store(true, Ordering::Release);
+        let _ = raw::set_option(fd, level, name, 1);
+    }
+}
+
 /// Whether the program asks for an option that is on because of us.
 pub(crate) fn is_hidden(socket: &Socket, fd: c_int, level: c_int, name: c_int) -> bool {
-    socket.datagrams.shows_groups.load(Ordering::Acquire)
-        && (level, name) == inbox::shows_option(fd)
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+            socket.datagrams.shows_drops.load(Ordering::Acquire)
+        }
+        option => {
+            socket.datagrams.shows_groups.load(Ordering::Acquire)
+                && option == inbox::shows_option(fd)
+        }
+    }
 }
 
 /// The socket has joined a group, or left it, or its filters have changed.
@@ -217,7 +236,11 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
     }
     if !is_harmless {
         if is_hidden(socket, fd, level, name) {
-            socket.datagrams.shows_groups.store(false, Ordering::Release);
+            let is_ours = match level {
+                libc::SOL_SOCKET => &socket.datagrams.shows_drops,
+                _ => &socket.datagrams.shows_groups,
+            };
+            is_ours.store(false, Ordering::Release);
         }
         return keep_to_kernel(socket, fd);
     }

@@ -444,6 +444,21 @@ const CASES: &[(&str, Case)] = &[
         arrives(m.b);
         log.see("got", recv(m.b, 100, 0));
     }),
+    ("what the kernel drops is told when it is asked about", |log, m| {
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
+        set_option(m.b, level, libc::SO_RCVBUF, 20_000_i32).unwrap();
+        // By the kernel, whatever else there is.
+        let by_kernel = |text: &[u8]| send(m.a, text, libc::MSG_DONTROUTE).unwrap();
+        for round in 0..2 {
+            (0..100).for_each(|_| _ = by_kernel(&[b'x'; 1000]));
+            log.see("some come", !all(m.b).is_empty());
+            by_kernel(b"behind them");
+            let message = recvmsg(m.b, 100, 0).unwrap();
+            log.see("told", (message.text, message.passed.is_some_and(|count| count > 0)));
+            log.see("asked", option(m.b, level, name));
+            set_option(m.b, level, name, 1 - round).unwrap();
+        }
+    }),
     ("the peer has gone", |log, m| {
         close(m.b).unwrap();
         log.see("sent", send(m.a, b"x", 0));

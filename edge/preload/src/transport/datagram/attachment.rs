@@ -260,6 +260,7 @@ pub(super) fn set_up(socket: &Socket, fd: c_int) {
     };
     socket.rendezvous.port.store(own.port().into(), Ordering::Relaxed);
     ours.publish(mailbox, path);
+    super::show_drops(socket, fd);
     socket.datagrams.has_inbox.store(true, Ordering::SeqCst);
     socket.set_reason(Reason::Rings);
     policy::explain(socket, fd, "mailbox");

@@ -17,7 +17,7 @@ use adverb_sockconf::Level;
 
 use super::asleep::{self, Sleeper};
 use super::attachment::Inbox;
-use super::mailbox::{Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
+use super::mailbox::{Empty, Front, LOOPBACK, Mailbox, Peeked, Sent, Shows};
 use super::order::{self, KernelQueue, Next};
 use super::store::Store;
 use super::{across, attachment, framed, outbox};
@@ -65,6 +65,8 @@ pub(crate) struct Arrival {
     pub(crate) control_len: usize,
     pub(super) is_from_ring: bool,
     pub(super) sent: Sent,
+    /// How many the kernel had dropped before it queued this one, if it says so.
+    pub(super) drops: u32,
 }
 
 pub(super) type Outcome = Result<Arrival, Errno>;
@@ -355,12 +357,12 @@ impl KernelQueue for Queue<'_> {
         from_kernel(self.socket, self.fd, self.request, now, false)
     }
 
-    fn is_empty(&mut self) -> bool {
-        empty_ns(self.socket, self.fd).is_some()
+    fn empty(&mut self) -> Option<Empty> {
+        empty(self.socket, self.fd)
     }
 
-    fn begins_with_stranger(&mut self, mailbox: &Mailbox) -> bool {
-        has_stranger(self.socket, self.fd, mailbox)
+    fn first(&mut self) -> Option<(SocketAddr, u32)> {
+        first(self.socket, self.fd)
     }
 
     fn drops(&mut self) -> Result<u32, Errno> {
@@ -421,18 +423,17 @@ fn has_none(fd: c_int) -> bool {
     raw::poll_now(fd, libc::POLLIN) == Ok(0)
 }
 
-/// Whether the kernel's queue begins with a datagram of a sender that does not use the mailbox.
-fn has_stranger(socket: &Socket, fd: c_int, mailbox: &Mailbox) -> bool {
+/// Who has sent the first datagram of the kernel's queue, and how many had been dropped before.
+fn first(socket: &Socket, fd: c_int) -> Option<(SocketAddr, u32)> {
     if raw::poll_now(fd, libc::POLLIN) != Ok(libc::POLLIN) {
-        return false;
+        return None;
     }
     let request =
         Request { parts: &[], control: std::ptr::null_mut(), control_len: 0, flags: 0, loan: None };
-    match from_kernel(socket, fd, request, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) {
-        Ok(arrival) => address::read_name(&arrival.from).is_some_and(|from| !mailbox.knows(from)),
-        // An error that is pending is the program's to see, and this call has taken it.
-        Err(_) => false,
-    }
+    // An error that is pending is the program's to see, and this call has taken it.
+    let arrival =
+        from_kernel(socket, fd, request, libc::MSG_PEEK | libc::MSG_DONTWAIT, false).ok()?;
+    Some((address::read_name(&arrival.from)?, arrival.drops))
 }
 
 /// Takes the first record. The readers' lock is held, and it is there and may go.
@@ -483,6 +484,7 @@ fn from_ring(
         control_len: control.len,
         is_from_ring: true,
         sent: Sent::Somewhere,
+        drops: 0,
     })
 }
 
@@ -507,6 +509,7 @@ impl Arrival {
             control_len: 0,
             is_from_ring: true,
             sent: Sent::Somewhere,
+            drops: 0,
         }
     }
 }
@@ -548,7 +551,7 @@ pub(super) fn from_kernel(
     arrival.from_len = message.msg_namelen;
     arrival.flags = message.msg_flags;
     if is_ours {
-        arrival.sent = sent_to(&message);
+        (arrival.sent, arrival.drops) = said(&message);
         let mut control = Control::new(request.control, request.control_len);
         if socket.options.stamps.load(Ordering::Relaxed) != 0 {
             // SAFETY: the kernel has just filled it in, and the buffer is on this stack.
@@ -567,8 +570,9 @@ struct Room([u8; CONTROL_BYTES]);
 
 const CONTROL_BYTES: usize = 256;
 
-/// Where a datagram was sent to, if the kernel has said so.
-fn sent_to(message: &libc::msghdr) -> Sent {
+/// Where a datagram was sent to, if the kernel has said so, and how many it had dropped before.
+fn said(message: &libc::msghdr) -> (Sent, u32) {
+    let (mut sent, mut drops) = (Sent::Somewhere, 0);
     // SAFETY: the header is the kernel's answer about a buffer of ours, which is still there.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !control.is_null() {
@@ -576,14 +580,18 @@ fn sent_to(message: &libc::msghdr) -> Sent {
         let header = unsafe { control.read() };
         // SAFETY: as above.
         let data = unsafe { libc::CMSG_DATA(control) };
+        if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) {
+            // SAFETY: that is what a message of this type carries.
+            drops = unsafe { data.cast::<u32>().read_unaligned() };
+        }
         match destination(&header, data) {
             Sent::Somewhere => {}
-            sent @ (Sent::Here | Sent::Group(..)) => return sent,
+            to @ (Sent::Here | Sent::Group(..)) => sent = to,
         }
         // SAFETY: the header and one of its control messages.
         control = unsafe { libc::CMSG_NXTHDR(message, control) };
     }
-    Sent::Somewhere
+    (sent, drops)
 }
 
 /// Where a datagram was sent to, if that is what a control message says: its header, and where its data lies.
@@ -711,19 +719,20 @@ fn settle(socket: &Socket, fd: c_int) {
         && inbox.mailbox.is_unsettled()
         && let Some(_held) = inbox.mailbox.hold_readers()
     {
-        order::settle(&inbox.mailbox, || empty_ns(socket, fd));
+        order::settle(&inbox.mailbox, || empty(socket, fd));
     }
 }
 
-/// The time, if the kernel's queue is empty: that of the socket, as the descriptor may have been closed meanwhile.
-fn empty_ns(socket: &Socket, fd: c_int) -> Option<u64> {
-    (has_none(fd) && table::still(fd, socket).is_ok()).then(raw::now_ns)
+/// The kernel's queue, if it is empty: that of the socket, as the descriptor may have been closed meanwhile.
+fn empty(socket: &Socket, fd: c_int) -> Option<Empty> {
+    let drops = has_none(fd).then(|| drops_of(socket, fd).ok()).flatten()?;
+    Some(Empty { now_ns: raw::now_ns(), drops })
 }
 
 /// Counts a datagram of the kernel's for its sender. The readers' lock is held.
 fn count(socket: &Socket, fd: c_int, mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
     let from = address::read_name(&arrival.from);
-    if !order::note(mailbox, request.peeks(), from, arrival.sent, || empty_ns(socket, fd))
+    if !order::note(mailbox, request.peeks(), from, arrival.sent, || empty(socket, fd))
         && let Some(from) = from
     {
         across::received(socket, fd, mailbox, from, prove);

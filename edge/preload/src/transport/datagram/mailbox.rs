@@ -17,6 +17,7 @@
 //!    checked first.
 //! 3. Records are written under the senders' lock, and read and released under the readers' lock.
 
+mod drops;
 mod newest;
 mod proofs;
 mod records;
@@ -36,6 +37,7 @@ use crate::base::shelter::Mapping;
 use crate::base::thread::Here;
 use crate::transport::rendezvous;
 
+pub(crate) use drops::Empty;
 use newest::Newest;
 pub(crate) use newest::RUN_BYTES;
 use proofs::Proofs;
@@ -44,7 +46,7 @@ pub(super) use senders::{Expects, Origin, Place, Sender, Sent};
 pub(super) use word::Sleep;
 use word::{GONE, SLEEPERS_SHIFT};
 
-const MAGIC: u64 = 0x000a_7872_626d_6b74;
+const MAGIC: u64 = 0x000b_7872_626d_6b74;
 /// Senders that one mailbox knows at a time; others use the kernel.
 const SENDERS_MAX: usize = 64;
 /// Processes of one family that own a mailbox; if there are more, it is not asked whether they live.
@@ -158,8 +160,10 @@ struct Consumer {
     turns: AtomicU32,
     /// The first record waits since then for what its sender gave to the kernel.
     blocked_ns: AtomicU64,
-    /// Datagrams that the kernel had dropped when that was last looked at.
+    /// Of so many datagrams that the kernel has dropped it is known what comes of that; and whether its queue has had some that
+    /// no sender here counts since it was last seen to be empty. See `drops.rs`.
     drops: AtomicU32,
+    is_mixed: AtomicU32,
     /// The maker's own hold; see [`Mailbox::let_senders`].
     hold: AtomicU32,
     /// The thread that reads, as long as there has been but one.

@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 
-use super::mailbox::{Front, Mailbox, Peeked, Sent};
+use super::mailbox::{Empty, Front, Mailbox, Peeked, Sent};
 use crate::base::raw::Errno;
 
 /// The kernel's queue of a socket. No call waits.
@@ -18,11 +18,11 @@ pub(super) trait KernelQueue {
     /// Receives, as the program's call says.
     fn receive(&mut self) -> Result<Self::Arrival, Errno>;
 
-    /// Whether there is nothing in it.
-    fn is_empty(&mut self) -> bool;
+    /// It, if there is nothing in it.
+    fn empty(&mut self) -> Option<Empty>;
 
-    /// Whether it begins with a datagram of a sender that does not use the mailbox.
-    fn begins_with_stranger(&mut self, mailbox: &Mailbox) -> bool;
+    /// Who has sent its first datagram, and how many had been dropped when that came. `None` if there is nothing in it.
+    fn first(&mut self) -> Option<(SocketAddr, u32)>;
 
     /// How many datagrams it has dropped for want of room. An error if it is not the socket's any more.
     fn drops(&mut self) -> Result<u32, Errno>;
@@ -52,16 +52,22 @@ pub(super) fn next<K: KernelQueue>(
     let kernel_first = peeked == Peeked::Kernel;
     if let Some(front) = front
         && !kernel_first
-        && !mailbox.is_blocked(&front)
+        && (!mailbox.is_blocked(&front) || passes(mailbox, &front, kernel)?)
     {
         let is_promised = peeks || peeked == Peeked::Ring;
-        if is_promised || !mailbox.is_others_turn() || !kernel.begins_with_stranger(mailbox) {
+        let mut is_strangers = || kernel.first().is_some_and(|(from, _)| !mailbox.knows(from));
+        if is_promised || !mailbox.is_others_turn() || !is_strangers() {
             return Ok(Next::Record(front));
         }
     }
     match kernel.receive() {
         Ok(arrival) => return Ok(Next::Kernel(arrival)),
-        Err(Errno::AGAIN) => settle(mailbox, || kernel.is_empty().then(|| kernel.now_ns())),
+        Err(Errno::AGAIN) => {
+            if mailbox.is_mixed() {
+                mailbox.unmix(kernel.drops()?);
+            }
+            settle(mailbox, || kernel.empty());
+        }
         Err(error) => return Err(error),
     }
     if kernel_first {
@@ -75,12 +81,22 @@ pub(super) fn next<K: KernelQueue>(
     Err(Errno::AGAIN)
 }
 
-/// Sees to it that senders may use the mailbox that have begun by sending through the kernel. `empty_ns`: the time, if its
-/// queue is empty by now. The readers' lock is held.
+/// Whether a record that is blocked was sent before the first datagram of the kernel's queue, since all was dropped that it
+/// waits for.
+#[cold]
+fn passes<K: KernelQueue>(mailbox: &Mailbox, front: &Front, kernel: &mut K) -> Result<bool, Errno> {
+    if !mailbox.has_fresh(kernel.drops()?) {
+        return Ok(false);
+    }
+    Ok(kernel.first().is_some_and(|(from, drops)| mailbox.passes(front, from, drops)))
+}
+
+/// Sees to it that senders may use the mailbox that have begun by sending through the kernel. `empty`: its queue, if that
+/// is empty by now. The readers' lock is held.
 #[inline]
-pub(super) fn settle(mailbox: &Mailbox, empty_ns: impl FnOnce() -> Option<u64>) {
+pub(super) fn settle(mailbox: &Mailbox, empty: impl FnOnce() -> Option<Empty>) {
     if mailbox.wants_to_settle() {
-        mailbox.settle(empty_ns);
+        mailbox.settle(empty);
     }
 }
 
@@ -94,14 +110,14 @@ pub(super) fn taken(mailbox: &Mailbox, peeks: bool, front: &Front) {
     mailbox.set_peeked(Peeked::Nothing);
 }
 
-/// The kernel has brought a datagram; returns whether its sender is known in the mailbox. `empty_ns`: the time, if its
-/// queue is empty by now. The readers' lock is held.
+/// The kernel has brought a datagram; returns whether its sender is known in the mailbox. `empty`: its queue, if that is
+/// empty by now. The readers' lock is held.
 pub(super) fn note(
     mailbox: &Mailbox,
     peeks: bool,
     from: Option<SocketAddr>,
     sent: Sent,
-    empty_ns: impl FnOnce() -> Option<u64>,
+    empty: impl FnOnce() -> Option<Empty>,
 ) -> bool {
     if peeks {
         mailbox.set_peeked(Peeked::Kernel);
@@ -109,6 +125,6 @@ pub(super) fn note(
     }
     mailbox.set_peeked(Peeked::Nothing);
     let is_known = from.is_none_or(|from| mailbox.note(from, sent));
-    settle(mailbox, empty_ns);
+    settle(mailbox, empty);
     is_known
 }

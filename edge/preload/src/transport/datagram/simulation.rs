@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use adverb_shm::file::{Expect, SharedFile};
 
-use super::mailbox::{About, Mailbox, Sent, Sleep};
+use super::mailbox::{About, Empty, Mailbox, Sent, Sleep};
 use super::order::{self, KernelQueue, Next};
 use super::ways::{Counted, Verdict, Way, Ways};
 use crate::base::iovec::IoCursor;
@@ -32,6 +32,8 @@ struct May {
     scribble: bool,
     /// Two threads read: the other one also does while the one sleeps, or has not noted yet what has woken it.
     share: bool,
+    /// But one sender sends, and the receiver's queue is short.
+    alone: bool,
 }
 
 /// xorshift64*, Marsaglia 2003, Vigna 2016.
@@ -70,6 +72,8 @@ struct Id {
 struct Packet {
     id: Id,
     from: SocketAddr,
+    /// How many had been dropped when it was queued.
+    drops: u32,
 }
 
 /// What has brought a datagram.
@@ -151,6 +155,8 @@ struct Meanwhile<'a> {
     /// One bit each.
     sends: u64,
     sent: &'a mut BTreeSet<Id>,
+    /// What the receiver has dropped so far.
+    drops: u32,
 }
 
 impl Meanwhile<'_> {
@@ -170,7 +176,7 @@ impl Meanwhile<'_> {
         let id = Id { cookie: *cookie, number: *sent };
         match ways.plan(&[], true) {
             Verdict::Kernel { counted, wakes, is_awaited } => {
-                queue.push_back(Packet { id, from: *from });
+                queue.push_back(Packet { id, from: *from, drops: self.drops });
                 self.sent.insert(id);
                 if is_awaited || wakes.is_some() {
                     ways.gave(counted, true, wakes);
@@ -192,12 +198,12 @@ impl KernelQueue for (&mut Receiver, bool, u64) {
         first.ok_or(Errno::AGAIN)
     }
 
-    fn is_empty(&mut self) -> bool {
-        self.0.queue.is_empty()
+    fn empty(&mut self) -> Option<Empty> {
+        empty(&self.0.queue, self.2, self.0.drops)
     }
 
-    fn begins_with_stranger(&mut self, mailbox: &Mailbox) -> bool {
-        self.0.queue.front().is_some_and(|first| !mailbox.knows(first.from))
+    fn first(&mut self) -> Option<(SocketAddr, u32)> {
+        self.0.queue.front().map(|first| (first.from, first.drops))
     }
 
     fn drops(&mut self) -> Result<u32, Errno> {
@@ -207,6 +213,11 @@ impl KernelQueue for (&mut Receiver, bool, u64) {
     fn now_ns(&mut self) -> u64 {
         self.2
     }
+}
+
+/// What is seen of a queue that is empty.
+fn empty(queue: &VecDeque<Packet>, now_ns: u64, drops: u32) -> Option<Empty> {
+    queue.is_empty().then_some(Empty { now_ns, drops })
 }
 
 impl World {
@@ -227,8 +238,8 @@ impl World {
             now: 1,
             cookies: 0,
             ours,
-            is_slow: seed % 3 == 1,
-            is_short: seed % 3 == 2,
+            is_slow: seed % 3 == 1 && !may.alone,
+            is_short: seed % 3 == 2 || may.alone,
             says,
             by_mailbox: 0,
             knocked: 0,
@@ -388,7 +399,7 @@ impl World {
             self.done.insert(id);
             return self.say(|| format!("{id:?} is lost"));
         }
-        let packet = Packet { id, from: self.senders[index].from };
+        let packet = Packet { id, from: self.senders[index].from, drops: 0 };
         self.flight.push_back((packet, self.senders[index].to));
         if !self.is_slow || self.random.one_in(2) {
             self.arrive();
@@ -400,7 +411,7 @@ impl World {
         let Some((packet, to)) = self.flight.pop_front() else { return };
         let receiver = &mut self.receivers[to];
         if receiver.queue.len() < QUEUE || !self.is_short {
-            receiver.queue.push_back(packet);
+            receiver.queue.push_back(Packet { drops: receiver.drops, ..packet });
         } else {
             receiver.drops += 1;
             self.done.insert(packet.id);
@@ -426,7 +437,8 @@ impl World {
     /// A call that receives: without waiting, if that is what the program wants; else it sleeps where there is nothing.
     fn receive(&mut self, index: usize, peeks: bool, waits: bool) {
         let (now, says) = (self.now, self.says);
-        let (other, sends) = (self.random.index(SENDERS), self.random.below(4));
+        let other = if self.may.alone { 0 } else { self.random.index(SENDERS) };
+        let sends = self.random.below(4);
         let is_other = self.may.share && self.random.one_in(2);
         let receiver = &mut self.receivers[index];
         if let Some(is_known) = receiver.asleep.filter(|_| !is_other) {
@@ -439,13 +451,14 @@ impl World {
             // As `inbox::Receiving::sleep` has it.
             receiver.asleep = None;
             let (from, sent) = (Some(packet.from), Sent::Somewhere);
-            let is_empty = receiver.queue.is_empty();
-            order::note(&receiver.mailbox, false, from, sent, || is_empty.then_some(now));
+            let empty = empty(&receiver.queue, now, receiver.drops);
+            order::note(&receiver.mailbox, false, from, sent, || empty);
             receiver.mailbox.awake_to_read(is_known);
-            return order::settle(&receiver.mailbox, || is_empty.then_some(now));
+            return order::settle(&receiver.mailbox, || empty);
         }
         let sender = &mut self.senders[other];
-        let mut meanwhile = Meanwhile { sender, at: index, sends, sent: &mut self.sent };
+        let (sent, drops) = (&mut self.sent, receiver.drops);
+        let mut meanwhile = Meanwhile { sender, at: index, sends, sent, drops };
         if !receiver.mailbox.let_sleeper_wake(Here::find(), true) {
             return;
         }
@@ -458,7 +471,7 @@ impl World {
                     let (from, sent) = (Some(packet.from), Sent::Somewhere);
                     let queue = &mut kernel.0.queue;
                     order::note(&mailbox, peeks, from, sent, || {
-                        meanwhile.run(queue).then_some(now)
+                        meanwhile.run(queue).then_some(Empty { now_ns: now, drops })
                     });
                     Some((packet.id, By::Kernel))
                 }
@@ -503,13 +516,16 @@ impl World {
         assert!(self.done.insert(id), "{id:?} comes twice");
         // A record does not wait for long for what has been lost, and what comes after that passes it. Nor is it seen what is
         // on its way when a sender is entered.
-        let may_pass = self.is_slow || self.is_short || self.may.lose || self.may.turn;
+        let is_lossy = self.is_short && !self.may.alone;
+        let may_pass = self.is_slow || is_lossy || self.may.lose || self.may.turn;
         let may_come_late = may_pass || self.again.contains(&id);
         let last = receiver.last.entry(id.cookie).or_default();
         // What the kernel brings passes the records that lie behind one of another sender that waits.
         let passed = match by {
-            By::Mailbox if self.ours > 1 => &mut last[0],
-            By::Mailbox | By::Kernel => &mut last[usize::from(by == By::Kernel && self.ours > 1)],
+            By::Mailbox if self.ours > 1 && !self.may.alone => &mut last[0],
+            By::Mailbox | By::Kernel => {
+                &mut last[usize::from(by == By::Kernel && self.ours > 1 && !self.may.alone)]
+            }
         };
         assert!(*passed < id.number || may_come_late, "{id:?} comes late");
         *passed = (*passed).max(id.number);
@@ -536,7 +552,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        let index = self.random.index(SENDERS);
+        let index = if self.may.alone { 0 } else { self.random.index(SENDERS) };
         let at = self.random.index(self.receivers.len());
         self.now += self.random.below(2_000);
         match self.random.below(1_000) {
@@ -678,6 +694,12 @@ fn run(may: May, least: u64) {
 #[test]
 fn datagrams_come_once_and_in_order() {
     run(May::default(), 3_000);
+}
+
+/// Goal: all of a sender's come in order where the kernel drops some, as long as no other sends.
+#[test]
+fn what_the_kernel_drops_keeps_none_waiting_or_back() {
+    run(May { alone: true, ..May::default() }, 3_000);
 }
 
 /// Goal: the same where senders end or are killed, and others have their addresses.

@@ -436,7 +436,7 @@ impl Way {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use super::super::mailbox::Sent;
+    use super::super::mailbox::{Empty, Sent};
     use super::*;
 
     fn way(of: &str, cookie: u64) -> Way {
@@ -465,7 +465,7 @@ mod tests {
     /// The mailbox of the first way has one more of those that were given to the kernel.
     fn comes(ways: &Ways) {
         let way = &ways.0[0];
-        way.mailbox.settle(|| Some(1));
+        way.mailbox.settle(|| Some(Empty { now_ns: 1, drops: 0 }));
         assert!(way.mailbox.note(source(), Sent::Here));
     }
 
@@ -473,7 +473,7 @@ mod tests {
     #[test]
     fn a_refused_datagram_is_taken_off_where_it_was_counted() {
         let mut ways = Ways(vec![way("refused", 7), way("refused", 8)]);
-        ways.0.iter().for_each(|way| way.mailbox.settle(|| Some(1)));
+        ways.0.iter().for_each(|way| way.mailbox.settle(|| Some(Empty { now_ns: 1, drops: 0 })));
         // It is not known for which: it counts for both, until the first is seen to get them.
         let first = counted(&mut ways);
         ways.gave(first, true, None);
@@ -498,7 +498,9 @@ mod tests {
         for _ in 0..2 {
             let guessed = counted(&mut ways);
             ways.gave(guessed, true, None);
-            ways.0.iter().for_each(|way| way.mailbox.settle(|| Some(1)));
+            ways.0
+                .iter()
+                .for_each(|way| way.mailbox.settle(|| Some(Empty { now_ns: 1, drops: 0 })));
         }
         comes(&ways);
         assert!(ways.settle());

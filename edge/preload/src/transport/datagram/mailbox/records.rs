@@ -46,8 +46,8 @@ pub(crate) enum Pushed {
 /// The first record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Front {
-    sender: usize,
-    before: u32,
+    pub(super) sender: usize,
+    pub(super) before: u32,
     pub(crate) len: usize,
     at: u64,
     next: u64,
@@ -71,11 +71,6 @@ fn charge_of(len: usize) -> u32 {
 
 fn distance(to: u64, from: u64) -> u64 {
     to.wrapping_sub(from) & CURSOR_MASK
-}
-
-/// The earlier of two counts that wrap.
-fn earlier(a: u32, b: u32) -> u32 {
-    if a.wrapping_sub(b).cast_signed() < 0 { a } else { b }
 }
 
 fn units(len: usize) -> u64 {
@@ -520,35 +515,11 @@ impl Mailbox {
     /// Whether a record has to wait for what its sender gave to the kernel before.
     #[inline]
     pub(crate) fn is_blocked(&self, front: &Front) -> bool {
-        let Some(sender) = self.sender(front.sender) else { return false };
-        let due = earlier(front.before, sender.given());
-        let missing = due.wrapping_sub(sender.taken.load(Ordering::Acquire)).cast_signed();
+        let missing = self.sender(front.sender).map_or(0, |sender| sender.missing(front.before));
         if missing <= 0 && self.header().consumer.blocked_ns.load(Ordering::Relaxed) != 0 {
             self.header().consumer.blocked_ns.store(0, Ordering::Relaxed);
         }
         missing > 0
-    }
-
-    /// A record is blocked, and the kernel has nothing: it goes on if what is missing was dropped,
-    /// or has not come for a long time. `drops` is the kernel's count for this socket.
-    pub(crate) fn unblock(&self, front: &Front, drops: u32, now_ns: u64) -> bool {
-        let consumer = &self.header().consumer;
-        let since = consumer.blocked_ns.load(Ordering::Relaxed);
-        if since == 0 {
-            consumer.blocked_ns.store(now_ns.max(1), Ordering::Relaxed);
-        }
-        // A time that is still to come was never written by a reader.
-        let is_old = since != 0 && (since > now_ns || now_ns - since > BLOCKED_MAX_NS);
-        let is_dropped = consumer.drops.swap(drops, Ordering::Relaxed) != drops;
-        if !is_old && !is_dropped {
-            return false;
-        }
-        if let Some(sender) = self.sender(front.sender) {
-            sender.taken.store(earlier(front.before, sender.given()), Ordering::Release);
-            sender.level();
-        }
-        consumer.blocked_ns.store(0, Ordering::Relaxed);
-        true
     }
 
     /// The sender of a record.
@@ -745,9 +716,6 @@ const SHORT_BYTES: usize = 2 * line::LINE_BYTES;
 
 /// Where an empty ring begins again rather than go on, in units from its start.
 const RESTART_UNITS: u64 = 512;
-
-/// How long a record waits for what the kernel does not bring.
-const BLOCKED_MAX_NS: u64 = 20_000_000;
 
 /// After so many datagrams from the ring those in the kernel's queue have their turn.
 const OTHERS_TURN: u32 = 128;

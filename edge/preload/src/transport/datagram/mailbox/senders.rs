@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 use adverb_shm::alive;
 
-use super::{Consumer, LOOPBACK, Mailbox, SENDERS_MAX};
+use super::{Consumer, Empty, LOOPBACK, Mailbox, SENDERS_MAX};
 use crate::base::thread::Here;
 
 /// One sender, as this socket sees it; and further entries for the groups to which it sends, which say
@@ -66,12 +66,17 @@ pub(crate) struct Place {
 }
 
 impl Sender {
-    fn matches(&self, from: SocketAddr) -> bool {
+    pub(super) fn matches(&self, from: SocketAddr) -> bool {
         let (port, [a, b]) = split(from);
         self.port.load(Ordering::Relaxed) == port
             && self.addr[0].load(Ordering::Relaxed) == a
             && self.addr[1].load(Ordering::Relaxed) == b
             && self.cookie.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the entry is one.
+    pub(super) fn is_used(&self) -> bool {
+        self.cookie.load(Ordering::Acquire) != 0
     }
 
     fn is_about(&self, group: Option<IpAddr>) -> bool {
@@ -187,6 +192,24 @@ impl Sender {
 
     pub(crate) fn given(&self) -> u32 {
         self.given.load(Ordering::Acquire)
+    }
+
+    /// What it has given before a record of its that says `before`.
+    fn due(&self, before: u32) -> u32 {
+        let given = self.given();
+        if is_behind(before, given) { before } else { given }
+    }
+
+    /// How many of those have not come, if more than 0.
+    #[inline]
+    pub(super) fn missing(&self, before: u32) -> i32 {
+        self.due(before).wrapping_sub(self.taken.load(Ordering::Acquire)).cast_signed()
+    }
+
+    /// They will not come.
+    pub(super) fn skip(&self, before: u32) {
+        self.taken.store(self.due(before), Ordering::Release);
+        self.level();
     }
 
     /// The sender no longer trusts that the kernel brings its datagrams here.
@@ -371,10 +394,10 @@ impl Mailbox {
     /// If the kernel's queue is empty, all has come that senders have given to it, as it brings datagrams of this host before the
     /// call returns that sends them: from now on it is known what comes of which. What a sender is giving meanwhile may have
     /// come or not, so such a sender has to wait. A thread that the kernel has woken has a datagram that is neither in the queue
-    /// nor noted: it counts as a sleeper until it has noted it, under the lock. `empty_ns`: the time, if the queue is empty.
+    /// nor noted: it counts as a sleeper until it has noted it, under the lock. `empty`: the queue, if it is empty.
     /// The readers' lock is held.
     #[cold]
-    pub(crate) fn settle(&self, empty_ns: impl FnOnce() -> Option<u64>) {
+    pub(crate) fn settle(&self, empty: impl FnOnce() -> Option<Empty>) {
         let header = self.header();
         let is_unsettled = &header.consumer.is_unsettled;
         is_unsettled.store(0, Ordering::Release);
@@ -383,21 +406,23 @@ impl Mailbox {
         let before: [Option<Seen>; SENDERS_MAX] = std::array::from_fn(|at| {
             header.senders.get(at).filter(|_| at < used).and_then(Sender::seen)
         });
-        let empty_ns = empty_ns();
+        let empty = empty();
         // After the look at the queue: what is there no more has been taken by a thread that slept before.
         fence(Ordering::SeqCst);
-        let empty_ns = empty_ns.filter(|_| !self.has_sleeper());
+        let empty = empty.filter(|_| !self.has_sleeper());
         for (sender, before) in header.senders.iter().take(used).zip(before) {
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
             let still =
-                before.zip(empty_ns).filter(|(seen, now_ns)| sender.is_still(*seen, *now_ns));
-            if let Some((Seen { given, pending, .. }, _)) = still {
+                before.zip(empty).filter(|(seen, empty)| sender.is_still(*seen, empty.now_ns));
+            if let Some((Seen { given, pending, .. }, empty)) = still {
                 // A reader may have noted one of another sender's late that was entered there before.
                 sender.doubt();
                 // Before it is settled: what the sender takes back from then on, it takes off here as well.
                 // What a process was giving when it was stopped comes when it goes on, and is counted then. If it had come already,
                 // the next record waits for it in vain.
                 sender.taken.store(given.wrapping_sub(pending), Ordering::Release);
+                // What was dropped of that is not missing. What others have lost they miss for a while.
+                header.consumer.drops.store(empty.drops, Ordering::Relaxed);
                 fence(Ordering::SeqCst);
             }
             let is_settled = still.is_some_and(|(seen, _)| {
@@ -445,7 +470,10 @@ impl Mailbox {
         let used = usize::try_from(header.used.load(Ordering::Acquire)).unwrap_or(0);
         let known = header.senders.iter().take(used).filter(|sender| sender.matches(from));
         let about = |group| known.clone().find(|sender| sender.is_about(group));
-        let Some(sender) = about(None) else { return known.clone().next().is_some() };
+        let Some(sender) = about(None) else {
+            self.mix();
+            return known.clone().next().is_some();
+        };
         let (proven, interface) = match sent {
             Sent::Here => (Some(sender), 0),
             // If it sends to groups too, it is not known what this proves.
@@ -458,12 +486,14 @@ impl Mailbox {
         }
         if interface > LOOPBACK {
             // Senders do not count what goes by way of the network.
+            self.mix();
             return true;
         }
         let excess = sender.excess.load(Ordering::Relaxed);
         let up = |taken: u32| is_behind(taken, sender.given()).then(|| taken.wrapping_add(1));
         if sender.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, up).is_err() {
             // More than it has sent: another socket sends under the same address, or it was sent before it was entered.
+            self.mix();
             let (o, up) = (Ordering::Relaxed, excess.saturating_add(1));
             if excess >= 0
                 && sender.excess.compare_exchange(excess, up, o, o).is_ok()
@@ -545,6 +575,10 @@ mod tests {
         Mailbox::of_test(of, 7)
     }
 
+    fn empty(now_ns: u64) -> Empty {
+        Empty { now_ns, drops: 0 }
+    }
+
     fn enter(mailbox: &Mailbox, cookie: u64) -> Place {
         let port = u16::try_from(cookie).expect("a number");
         let from = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
@@ -593,11 +627,11 @@ mod tests {
         let sender = mailbox.entered(place).expect("an entry");
         sender.process.store(0, Ordering::Relaxed);
         assert!(sender.gives() && mailbox.wants_to_settle());
-        mailbox.settle(|| Some(1));
+        mailbox.settle(|| Some(empty(1)));
         assert!(sender.is_unsettled());
         sender.gave(1);
         assert!(mailbox.wants_to_settle());
-        mailbox.settle(|| Some(1));
+        mailbox.settle(|| Some(empty(1)));
         assert!(!sender.is_unsettled() && !mailbox.wants_to_settle());
     }
 
@@ -614,7 +648,7 @@ mod tests {
         let now = mailbox.header().epoch.load(Ordering::Relaxed) + 1;
         sender.confirmed.store(now, Ordering::Release);
         assert!(!mailbox.is_confirmed(second));
-        mailbox.settle(|| Some(1));
+        mailbox.settle(|| Some(empty(1)));
         assert!(!sender.is_unsettled() && !mailbox.is_confirmed(second));
         sender.gives();
         mailbox.note(sender.address(), Sent::Here);
@@ -630,20 +664,20 @@ mod tests {
         let sender = mailbox.entered(enter(&mailbox, 1)).expect("an entry");
         let mut now = 1;
         sender.gives();
-        mailbox.settle(|| Some(now));
+        mailbox.settle(|| Some(empty(now)));
         // Another one gives one meanwhile.
         sender.gives();
         sender.gave(1);
         now += STUCK_NS + 1;
-        mailbox.settle(|| Some(now));
+        mailbox.settle(|| Some(empty(now)));
         assert!(sender.is_unsettled());
         now += STUCK_NS;
-        mailbox.settle(|| Some(now));
+        mailbox.settle(|| Some(empty(now)));
         assert!(sender.is_unsettled());
         now += 1;
         mailbox.settle(|| None);
         assert!(sender.is_unsettled());
-        mailbox.settle(|| Some(now));
+        mailbox.settle(|| Some(empty(now)));
         assert!(!sender.is_unsettled());
     }
 
@@ -657,7 +691,7 @@ mod tests {
         let sender = mailbox.entered(place).expect("an entry");
         assert!(sender.gives());
         for now in [1, 2 + STUCK_NS] {
-            mailbox.settle(|| Some(now));
+            mailbox.settle(|| Some(empty(now)));
         }
         assert!(!sender.is_unsettled());
         sender.gives();
@@ -678,15 +712,15 @@ mod tests {
         sender.gave(1);
         let is_known = mailbox.doze_to_read().expect("nothing is here");
         assert!(!mailbox.wants_to_settle());
-        mailbox.settle(|| Some(1));
+        mailbox.settle(|| Some(empty(1)));
         assert!(sender.is_unsettled() && mailbox.is_unsettled());
         mailbox.awake_to_read(is_known);
         assert!(mailbox.wants_to_settle());
         // One that falls asleep while the queue is looked at may have what was there.
-        mailbox.settle(|| mailbox.doze_to_read().map(|_| 1));
+        mailbox.settle(|| mailbox.doze_to_read().map(|_| empty(1)));
         assert!(sender.is_unsettled());
         mailbox.awake_to_read(is_known);
-        mailbox.settle(|| Some(1));
+        mailbox.settle(|| Some(empty(1)));
         assert!(!sender.is_unsettled());
     }
 }
