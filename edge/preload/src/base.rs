@@ -31,3 +31,4 @@ pub(crate) mod shelter;
 pub(crate) mod signal;
 pub(crate) mod thread;
 pub(crate) mod vfork;
+pub(crate) mod yields;

@@ -21,17 +21,17 @@ use adverb_shm::alive;
 
 use crate::base::raw;
 use crate::base::thread::Here;
+use crate::base::yields::Yields;
 
 /// A lock: the thread that holds it, or 0.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Lock(AtomicU32);
 
-/// Looks at a lock between two sleeps; the first of them without a system call.
-const ROUNDS: u32 = 512;
+/// Looks at a lock between two sleeps, before a thread yields.
 const SPINS: u32 = 64;
-/// Looks between two at whether its holder's number is another's by now.
-const THOROUGH_ROUNDS: u32 = 16 * ROUNDS;
+/// Sleeps between two looks at whether its holder's number is another's by now.
+const THOROUGH_NAPS: u32 = 16;
 /// How long a thread that waits for a lock sleeps at a time.
 const NAP_NS: i64 = 50_000;
 
@@ -102,34 +102,39 @@ impl Lock {
     #[cold]
     fn wait_until(&self, me: u32, until: u64) -> bool {
         let (o, r) = (Ordering::Acquire, Ordering::Relaxed);
-        let mut rounds = 0_u32;
+        let (mut naps, mut spins, mut yields) = (0_u32, 0, Yields::default());
         loop {
             let holder = self.0.load(r);
             if holder == 0 && self.0.compare_exchange_weak(0, me, o, r).is_ok() {
                 return true;
             }
-            rounds = rounds.wrapping_add(1);
-            match rounds % ROUNDS {
-                0 if holder == 0 && until == u64::MAX => {}
-                0 => {
-                    let is_dead = if rounds.is_multiple_of(THOROUGH_ROUNDS) {
-                        alive::has_thread_ended(holder)
-                    } else {
-                        alive::is_thread_missing(holder)
-                    };
-                    if is_dead && self.0.compare_exchange(holder, me, o, r).is_ok() {
-                        return true;
-                    }
-                    if until != u64::MAX && raw::now_ns() >= until {
-                        return false;
-                    }
-                    // Its holder may have to wait for this processor, which to yield does not give it
-                    // if its priority is lower. It does not wake waiters: that would cost each release.
-                    raw::sleep_on(&self.0, holder, NAP_NS);
-                }
-                1..SPINS => std::hint::spin_loop(),
-                _ => raw::give_way(),
+            if spins < SPINS {
+                spins += 1;
+                std::hint::spin_loop();
+                continue;
             }
+            if yields.give_way() {
+                continue;
+            }
+            (spins, yields) = (0, Yields::default());
+            if holder == 0 && until == u64::MAX {
+                continue;
+            }
+            naps = naps.wrapping_add(1);
+            let is_dead = if naps.is_multiple_of(THOROUGH_NAPS) {
+                alive::has_thread_ended(holder)
+            } else {
+                alive::is_thread_missing(holder)
+            };
+            if is_dead && self.0.compare_exchange(holder, me, o, r).is_ok() {
+                return true;
+            }
+            if until != u64::MAX && raw::now_ns() >= until {
+                return false;
+            }
+            // Its holder may have to wait for this processor, which to yield does not give it
+            // if its priority is lower. It does not wake waiters: that would cost each release.
+            raw::sleep_on(&self.0, holder, NAP_NS);
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use adverb_switchover::Route;
 
 use crate::base::raw;
+use crate::base::yields::Yields;
 use crate::share::{processes, stats};
 use crate::socket::counters::Counters;
 use crate::socket::state::{Reason, Socket};
@@ -86,10 +87,10 @@ fn part(socket: &Socket, segment: &Segment, fd: c_int) {
         fallback::send_the_rest(socket, fd);
         return offer::withdraw(socket);
     }
-    let (until, mut round) = (raw::now_ns() + NOTIFYING_NS, 0);
+    let (until, mut yields) = (raw::now_ns() + NOTIFYING_NS, Yields::default());
     while connection.is_being_notified() && raw::now_ns() < until {
         // What sends it may wait for this very processor, which to give way alone may not give it.
-        fallback::pause(&mut round);
+        fallback::pause(&mut yields);
     }
     if closing.is_unread {
         let now = libc::linger { l_onoff: 1, l_linger: 0 };

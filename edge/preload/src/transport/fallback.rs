@@ -25,6 +25,7 @@ use adverb_switchover::{Broken, Following, Leave, Leaving, Received, Route};
 
 use crate::base::lock::{Held, Lock};
 use crate::base::raw::{self, Errno};
+use crate::base::yields::Yields;
 use crate::base::{address, log};
 use crate::socket::counters::add;
 use crate::socket::state::{Kind, Reason, Socket};
@@ -354,11 +355,11 @@ fn leave_first(
     (mut leave, behind): (Leave<'_>, Vec<u8>),
 ) {
     let mut given = Vec::new();
-    let (mut round, mut patience) = (0, Patience::start());
+    let (mut yields, mut patience) = (Yields::default(), Patience::start());
     let is_alone = || segment.is_abandoned(socket.end()) || streams::has_ended(socket);
     loop {
         match leave.next(is_alone, patience.spent_ns()) {
-            Leaving::Pause => pause(&mut round),
+            Leaving::Pause => pause(&mut yields),
             Leaving::Receive { most, are_bells } => leave.on_received(receive(fd, most, |bytes| {
                 if !are_bells {
                     given.extend_from_slice(bytes);
@@ -406,9 +407,10 @@ impl Patience {
 }
 
 /// Waits for what the other end is about to have done: naps are long where processors are busy.
-pub(crate) fn pause(round: &mut u32) {
-    *round += 1;
-    if *round < 64 { raw::give_way() } else { raw::nap(NAP_NS) }
+pub(crate) fn pause(yields: &mut Yields) {
+    if !yields.give_way() {
+        raw::nap(NAP_NS);
+    }
 }
 
 /// There is no memory for what this end has to send: the connection goes back to the kernel, with all that is
@@ -525,12 +527,12 @@ fn push_held(socket: &Socket, segment: &Segment, fd: c_int) {
 fn follow_held(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     let is_abandoned = || segment.is_abandoned(socket.end());
     let mut follow = segment.connection(socket).follow();
-    let mut round = 0;
+    let mut yields = Yields::default();
     let until = raw::now_ns() + LEAVING_NS;
     loop {
         let next = if segment.is_spoilt() { Following::Reset } else { follow.next(is_abandoned) };
         match next {
-            Following::Wait if raw::now_ns() < until => pause(&mut round),
+            Following::Wait if raw::now_ns() < until => pause(&mut yields),
             Following::Wait => return is_overdue(socket, fd),
             Following::Gone => {
                 note_left(socket);

@@ -518,7 +518,7 @@ fn a_neighbour_that_stops_in_the_midst_does_not_keep_an_end_from_leaving() {
 fn an_end_that_closes_sleeps_until_the_last_bell_is_there() {
     let (place, port) = (Place::new("nonsense-close"), free_port());
     let mut server = role(&place, &format!("threads {port}"));
-    let _server = Running::serve(server.stdout(Stdio::null()), port);
+    let server = Running::serve(server.stdout(Stdio::null()), port);
     let mut client = role(&place, &format!("close {port}"));
     client.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut client = client.spawn().expect("a client");
@@ -526,24 +526,12 @@ fn an_end_that_closes_sleeps_until_the_last_bell_is_there() {
     assert!(said.any(|line| line.is_ok_and(|line| line.contains("ready"))));
     let mapped = rings(&place);
     assert!(!mapped.is_empty(), "there are no rings");
-    let ring = || mapped.iter().for_each(|rings| rings.store_all(RINGING, 1 << 32));
-    ring();
+    // It says no more of its own that it does not ring.
+    server.signal("STOP");
+    mapped.iter().for_each(|rings| rings.store_all(RINGING, 1 << 32));
     client.stdin.take().expect("a pipe").write_all(b"go\n").expect("the client");
-    let (told, is_told) = std::sync::mpsc::channel();
-    let said = std::thread::spawn(move || {
-        let took =
-            said.by_ref().find_map(|line| Some(line.ok()?.strip_prefix("took ")?.to_owned()));
-        let _ = told.send(took);
-        said.for_each(drop);
-    });
-    // The server may have been in the midst of ringing, and say that it is not any more.
-    let took = loop {
-        match is_told.recv_timeout(Duration::from_millis(1)) {
-            Ok(took) => break took,
-            Err(_) => ring(),
-        }
-    };
-    said.join().expect("a thread");
+    let took = said.by_ref().find_map(|line| Some(line.ok()?.strip_prefix("took ")?.to_owned()));
+    said.for_each(drop);
     let sleeps = took.expect("a number").parse::<i64>().expect("a number");
     assert!(client.wait().expect("the client").success());
     assert!(sleeps >= 5, "{sleeps} sleeps");

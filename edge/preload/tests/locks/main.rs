@@ -14,10 +14,12 @@ mod raw;
 #[path = "../../src/base/thread.rs"]
 #[expect(dead_code, reason = "what is used depends on the crate that includes it")]
 mod thread;
+#[path = "../../src/base/yields.rs"]
+mod yields;
 
 /// The room that they know.
 mod base {
-    pub(crate) use crate::{pace, raw, thread};
+    pub(crate) use crate::{pace, raw, thread, yields};
 
     pub(crate) mod vfork {
         /// No process here has another one's memory.

@@ -12,6 +12,7 @@ use super::word::{COMING, GONE, KNOCKABLE, SLEEP, SLEEPERS, SLEEPERS_SHIFT, Slee
 use super::{COMING_NS, Consumer, Header, Mailbox, NAP_NS, Published};
 use crate::base::raw;
 use crate::base::thread::{self, Here};
+use crate::base::yields::Yields;
 
 /// How long another reader waits for a sleeper that has been woken, whether or not the program's call may wait, and for how
 /// long a handler reads nothing that has interrupted it, nor a thread that holds what others need.
@@ -65,17 +66,14 @@ impl Mailbox {
         let up = |now: u64| (now & (SLEEPERS | COMING) < SLEEPERS).then(|| now + 1);
         let word = &self.header().published.word;
         let until = raw::now_ns() + COMING_NS;
-        let mut rounds = 0_u32;
+        let mut yields = Yields::default();
         while let Err(now) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, up) {
             if now & COMING == 0 {
                 return;
             }
-            rounds = rounds.wrapping_add(1);
             if raw::now_ns() > until {
                 word.fetch_and(!COMING, Ordering::AcqRel);
-            } else if rounds < 64 {
-                raw::give_way();
-            } else {
+            } else if !yields.give_way() {
                 self.forget_the_dead();
                 raw::nap(NAP_NS);
             }
