@@ -32,6 +32,8 @@ pub(crate) struct Lock(AtomicU32);
 const SPINS: u32 = 64;
 /// Sleeps between two looks at whether its holder's number is another's by now.
 const THOROUGH_NAPS: u32 = 16;
+/// A thread sleeps so often at least before it gives up.
+const NAPS_MIN: u32 = 4;
 /// How long a thread that waits for a lock sleeps at a time.
 const NAP_NS: i64 = 50_000;
 
@@ -68,7 +70,7 @@ impl Lock {
     pub(crate) fn hold_within_by(&self, here: Here, most_ns: u64) -> Option<Held<'_>> {
         let me = here.enter();
         if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err()
-            && !self.wait_until(me, raw::now_ns().saturating_add(most_ns))
+            && !self.wait_for(me, most_ns)
         {
             here.leave();
             return None;
@@ -95,14 +97,15 @@ impl Lock {
 
     #[cold]
     fn wait(&self, me: u32) {
-        self.wait_until(me, u64::MAX);
+        self.wait_for(me, u64::MAX);
     }
 
-    /// Returns whether the lock was there in time.
+    /// Returns whether the lock was there in time. Its holder has had occasion to run by then.
     #[cold]
-    fn wait_until(&self, me: u32, until: u64) -> bool {
+    fn wait_for(&self, me: u32, most_ns: u64) -> bool {
         let (o, r) = (Ordering::Acquire, Ordering::Relaxed);
         let (mut naps, mut spins, mut yields) = (0_u32, 0, Yields::default());
+        let until = raw::now_ns().saturating_add(most_ns);
         loop {
             let holder = self.0.load(r);
             if holder == 0 && self.0.compare_exchange_weak(0, me, o, r).is_ok() {
@@ -129,7 +132,7 @@ impl Lock {
             if is_dead && self.0.compare_exchange(holder, me, o, r).is_ok() {
                 return true;
             }
-            if until != u64::MAX && raw::now_ns() >= until {
+            if naps > NAPS_MIN && until != u64::MAX && raw::now_ns() >= until {
                 return false;
             }
             // Its holder may have to wait for this processor, which to yield does not give it

@@ -13,7 +13,7 @@ impl Yields {
     /// Lets another thread run. Returns false, and does nothing, if that has been tried for long enough: then the thread is to
     /// sleep for a moment.
     pub(crate) fn give_way(&mut self) -> bool {
-        if self.count.is_multiple_of(PER_LOOK) {
+        if self.count < PER_LOOK || self.count.is_multiple_of(PER_LOOK) {
             let now = raw::now_ns();
             if self.count == 0 {
                 self.until_ns = now.saturating_add(YIELDS_NS);
@@ -27,6 +27,7 @@ impl Yields {
     }
 }
 
-/// For how long threads yield, and how often between two looks at the clock. A lock is held for some microseconds.
+/// For how long threads yield, and how often between two looks at the clock, after as many with one each. A lock is held for
+/// some microseconds.
 const YIELDS_NS: u64 = 200_000;
 const PER_LOOK: u32 = 8;

@@ -207,6 +207,7 @@ unsafe fn leave_to(
             continue;
         }
         datagram::hide_groups(socket, *fd);
+        datagram::hide_drops(socket, *fd);
         if is_another {
             xdp::give_up(socket, Reason::HandedOver);
             pass_on(socket, *fd);

@@ -40,7 +40,7 @@ use crate::socket::{policy, stamps};
 use crate::transport::xdp;
 
 pub(crate) use asleep::{Sleeper, after_fork as forget_sleeps, end_left as end_left_sleeps};
-pub(crate) use attachment::forget_threads;
+pub(crate) use attachment::{forget_threads, hide_drops};
 pub(crate) use directory::{tidy_up, withdraw_of_dead};
 use group::BY_UNKNOWN;
 pub(crate) use inbox::{
@@ -77,9 +77,7 @@ pub(crate) fn mapped(socket: &Socket) -> Option<&Mailbox> {
 /// The program wants what only the kernel has: whatever comes from now on comes from there.
 pub(crate) fn keep_to_kernel(socket: &Socket, fd: c_int) {
     hide_groups(socket, fd);
-    if socket.datagrams.shows_drops.swap(false, Ordering::AcqRel) {
-        let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 0);
-    }
+    hide_drops(socket, fd);
     if socket.kind() == Kind::Datagram
         && !socket.datagrams.is_kernel_only.swap(true, Ordering::AcqRel)
     {
@@ -182,15 +180,6 @@ pub(crate) fn hide_groups(socket: &Socket, fd: c_int) {
         if let Some(mailbox) = mapped(socket) {
             mailbox.show_never();
         }
-    }
-}
-
-/// The kernel says of what it brings how many it had dropped before, unless the program could see that.
-fn show_drops(socket: &Socket, fd: c_int) {
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
-    if raw::option::<c_int>(fd, level, name) == Ok(0) {
-        socket.datagrams.shows_drops.store(true, Ordering::Release);
-        let _ = raw::set_option(fd, level, name, 1);
     }
 }
 

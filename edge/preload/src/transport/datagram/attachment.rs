@@ -231,6 +231,27 @@ pub(crate) fn inherit(socket: &Socket, fd: c_int) {
     socket.datagrams.has_inbox.store(true, Ordering::Release);
     if join(socket, fd).is_none() {
         socket.datagrams.has_inbox.store(false, Ordering::Release);
+    } else {
+        show_drops(socket, fd);
+    }
+}
+
+/// The kernel says of what it brings how many it had dropped before, unless the program could see that.
+fn show_drops(socket: &Socket, fd: c_int) {
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
+    if raw::option::<c_int>(fd, level, name) == Ok(0) {
+        socket.datagrams.shows_drops.store(true, Ordering::Release);
+        let _ = raw::set_option(fd, level, name, 1);
+    }
+    if socket.datagrams.is_kernel_only.load(Ordering::Acquire) {
+        hide_drops(socket, fd);
+    }
+}
+
+/// What the kernel brings comes as the program wants it: without saying how many it had dropped before.
+pub(crate) fn hide_drops(socket: &Socket, fd: c_int) {
+    if socket.datagrams.shows_drops.swap(false, Ordering::AcqRel) {
+        let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 0);
     }
 }
 
@@ -260,8 +281,8 @@ pub(super) fn set_up(socket: &Socket, fd: c_int) {
     };
     socket.rendezvous.port.store(own.port().into(), Ordering::Relaxed);
     ours.publish(mailbox, path);
-    super::show_drops(socket, fd);
     socket.datagrams.has_inbox.store(true, Ordering::SeqCst);
+    show_drops(socket, fd);
     socket.set_reason(Reason::Rings);
     policy::explain(socket, fd, "mailbox");
     changes::note(socket.index());

@@ -614,7 +614,7 @@ mod tests {
         group.uncount(refused);
         assert_eq!((refused, counts(&group)), (0, (1, 0)));
         // By the network: not counted either.
-        group.members[0].way.mailbox.note(source(), Sent::Group(GROUP, LOOPBACK + 1));
+        group.members[0].way.mailbox.note(source(), Sent::Group(GROUP, LOOPBACK + 1), 0);
         let refused = group.count(turn);
         group.uncount(refused);
         assert_eq!(counts(&group), (1, 0));

@@ -48,6 +48,10 @@ pub(crate) struct Request<'a> {
     pub(crate) loan: Option<&'a Loan<'a>>,
 }
 
+/// No bytes.
+const NOTHING: Request<'_> =
+    Request { parts: &[], control: std::ptr::null_mut(), control_len: 0, flags: 0, loan: None };
+
 impl Request<'_> {
     pub(super) fn peeks(&self) -> bool {
         self.flags & libc::MSG_PEEK != 0
@@ -428,11 +432,9 @@ fn first(socket: &Socket, fd: c_int) -> Option<(SocketAddr, u32)> {
     if raw::poll_now(fd, libc::POLLIN) != Ok(libc::POLLIN) {
         return None;
     }
-    let request =
-        Request { parts: &[], control: std::ptr::null_mut(), control_len: 0, flags: 0, loan: None };
-    // An error that is pending is the program's to see, and this call has taken it.
+    // An error that came just now is lost.
     let arrival =
-        from_kernel(socket, fd, request, libc::MSG_PEEK | libc::MSG_DONTWAIT, false).ok()?;
+        from_kernel(socket, fd, NOTHING, libc::MSG_PEEK | libc::MSG_DONTWAIT, false).ok()?;
     Some((address::read_name(&arrival.from)?, arrival.drops))
 }
 
@@ -725,14 +727,15 @@ fn settle(socket: &Socket, fd: c_int) {
 
 /// The kernel's queue, if it is empty: that of the socket, as the descriptor may have been closed meanwhile.
 fn empty(socket: &Socket, fd: c_int) -> Option<Empty> {
-    let drops = has_none(fd).then(|| drops_of(socket, fd).ok()).flatten()?;
-    Some(Empty { now_ns: raw::now_ns(), drops })
+    // First, as what is dropped after that is not written off.
+    let drops = drops_of(socket, fd).ok()?;
+    has_none(fd).then(|| Empty { now_ns: raw::now_ns(), drops })
 }
 
 /// Counts a datagram of the kernel's for its sender. The readers' lock is held.
 fn count(socket: &Socket, fd: c_int, mailbox: &Mailbox, request: Request<'_>, arrival: &Arrival) {
-    let from = address::read_name(&arrival.from);
-    if !order::note(mailbox, request.peeks(), from, arrival.sent, || empty(socket, fd))
+    let (from, sent) = (address::read_name(&arrival.from), (arrival.sent, arrival.drops));
+    if !order::note(mailbox, request.peeks(), from, sent, || empty(socket, fd))
         && let Some(from) = from
     {
         across::received(socket, fd, mailbox, from, prove);
@@ -783,7 +786,10 @@ pub(crate) fn next_len(socket: &SocketRef, fd: c_int) -> Option<usize> {
     if mailbox.peeked() == Peeked::Kernel {
         return None;
     }
-    let front = mailbox.front().filter(|front| !mailbox.is_blocked(front))?;
+    let mut kernel = Queue { socket, fd, request: NOTHING };
+    let front = mailbox.front().filter(|front| {
+        !mailbox.is_blocked(front) || order::passes(mailbox, front, &mut kernel).unwrap_or(false)
+    })?;
     mailbox.set_peeked(Peeked::Ring);
     Some(front.len)
 }

@@ -37,12 +37,11 @@ use crate::base::shelter::Mapping;
 use crate::base::thread::Here;
 use crate::transport::rendezvous;
 
-pub(crate) use drops::Empty;
 use newest::Newest;
 pub(crate) use newest::RUN_BYTES;
 use proofs::Proofs;
 pub(super) use records::{Front, Peeked, Pushed, Reserved};
-pub(super) use senders::{Expects, Origin, Place, Sender, Sent};
+pub(super) use senders::{Empty, Expects, Origin, Place, Sender, Sent};
 pub(super) use word::Sleep;
 use word::{GONE, SLEEPERS_SHIFT};
 
@@ -160,8 +159,8 @@ struct Consumer {
     turns: AtomicU32,
     /// The first record waits since then for what its sender gave to the kernel.
     blocked_ns: AtomicU64,
-    /// Of so many datagrams that the kernel has dropped it is known what comes of that; and whether its queue has had some that
-    /// no sender here counts since it was last seen to be empty. See `drops.rs`.
+    /// So many datagrams that the kernel has dropped are assigned to a sender or written off; and whether it has brought some
+    /// that no sender here counts, since its queue was last seen to be empty. See `drops.rs`.
     drops: AtomicU32,
     is_mixed: AtomicU32,
     /// The maker's own hold; see [`Mailbox::let_senders`].

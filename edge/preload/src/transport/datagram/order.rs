@@ -21,7 +21,7 @@ pub(super) trait KernelQueue {
     /// It, if there is nothing in it.
     fn empty(&mut self) -> Option<Empty>;
 
-    /// Who has sent its first datagram, and how many had been dropped when that came. `None` if there is nothing in it.
+    /// Who has sent its first datagram, and how many had been dropped when that was queued. `None` if there is nothing in it.
     fn first(&mut self) -> Option<(SocketAddr, u32)>;
 
     /// How many datagrams it has dropped for want of room. An error if it is not the socket's any more.
@@ -63,8 +63,11 @@ pub(super) fn next<K: KernelQueue>(
     match kernel.receive() {
         Ok(arrival) => return Ok(Next::Kernel(arrival)),
         Err(Errno::AGAIN) => {
-            if mailbox.is_mixed() {
-                mailbox.unmix(kernel.drops()?);
+            if front.is_none()
+                && mailbox.is_mixed()
+                && let Some(empty) = kernel.empty()
+            {
+                mailbox.unmix(empty);
             }
             settle(mailbox, || kernel.empty());
         }
@@ -84,7 +87,11 @@ pub(super) fn next<K: KernelQueue>(
 /// Whether a record that is blocked was sent before the first datagram of the kernel's queue, since all was dropped that it
 /// waits for.
 #[cold]
-fn passes<K: KernelQueue>(mailbox: &Mailbox, front: &Front, kernel: &mut K) -> Result<bool, Errno> {
+pub(super) fn passes<K: KernelQueue>(
+    mailbox: &Mailbox,
+    front: &Front,
+    kernel: &mut K,
+) -> Result<bool, Errno> {
     if !mailbox.has_fresh(kernel.drops()?) {
         return Ok(false);
     }
@@ -110,13 +117,13 @@ pub(super) fn taken(mailbox: &Mailbox, peeks: bool, front: &Front) {
     mailbox.set_peeked(Peeked::Nothing);
 }
 
-/// The kernel has brought a datagram; returns whether its sender is known in the mailbox. `empty`: its queue, if that is
-/// empty by now. The readers' lock is held.
+/// The kernel has brought a datagram; returns whether its sender is known in the mailbox. `sent`: where to. `drops` had been
+/// dropped before. `empty`: its queue, if that is empty by now. The readers' lock is held.
 pub(super) fn note(
     mailbox: &Mailbox,
     peeks: bool,
     from: Option<SocketAddr>,
-    sent: Sent,
+    (sent, drops): (Sent, u32),
     empty: impl FnOnce() -> Option<Empty>,
 ) -> bool {
     if peeks {
@@ -124,7 +131,7 @@ pub(super) fn note(
         return true;
     }
     mailbox.set_peeked(Peeked::Nothing);
-    let is_known = from.is_none_or(|from| mailbox.note(from, sent));
+    let is_known = from.is_none_or(|from| mailbox.note(from, sent, drops));
     settle(mailbox, empty);
     is_known
 }

@@ -450,7 +450,7 @@ impl World {
             };
             // As `inbox::Receiving::sleep` has it.
             receiver.asleep = None;
-            let (from, sent) = (Some(packet.from), Sent::Somewhere);
+            let (from, sent) = (Some(packet.from), (Sent::Somewhere, packet.drops));
             let empty = empty(&receiver.queue, now, receiver.drops);
             order::note(&receiver.mailbox, false, from, sent, || empty);
             receiver.mailbox.awake_to_read(is_known);
@@ -468,7 +468,7 @@ impl World {
             let mut kernel = (receiver, peeks, now);
             match order::next(&mailbox, peeks, &mut kernel) {
                 Ok(Next::Kernel(packet)) => {
-                    let (from, sent) = (Some(packet.from), Sent::Somewhere);
+                    let (from, sent) = (Some(packet.from), (Sent::Somewhere, packet.drops));
                     let queue = &mut kernel.0.queue;
                     order::note(&mailbox, peeks, from, sent, || {
                         meanwhile.run(queue).then_some(Empty { now_ns: now, drops })
@@ -603,7 +603,13 @@ impl World {
                 self.say(|| format!("{} goes to {to}", self.senders[index].cookie));
             }
             // Directories have changed: what is known of the destination is out of date.
-            990..993 => self.forget(index, false),
+            990..993 => {
+                self.forget(index, false);
+                // With none known, what it sends is not counted: a socket looks for some with its next datagram.
+                if self.may.alone {
+                    self.search(index);
+                }
+            }
             980..990 if self.may.scribble => {
                 let word = self.random.next();
                 let value = match self.random.below(3) {

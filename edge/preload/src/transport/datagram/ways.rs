@@ -466,7 +466,7 @@ mod tests {
     fn comes(ways: &Ways) {
         let way = &ways.0[0];
         way.mailbox.settle(|| Some(Empty { now_ns: 1, drops: 0 }));
-        assert!(way.mailbox.note(source(), Sent::Here));
+        assert!(way.mailbox.note(source(), Sent::Here, 0));
     }
 
     /// Goal: a datagram that the kernel refuses is taken off where it was counted, whatever has become known meanwhile.

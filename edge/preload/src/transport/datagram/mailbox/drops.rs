@@ -2,30 +2,23 @@
 //! not pass it.
 //!
 //! The kernel says of each datagram how many it had dropped before it queued that (`SO_RXQ_OVFL`, socket(7)), but not whose
-//! they were. They were one sender's where nothing else in the queue is of another that may have lost some.
+//! they were. They are taken for one sender's if no other sender has lost any, as far as the counts say, nothing has come
+//! that no sender here counts, and the counts agree with that. A few of a stranger's that were dropped before any of its came
+//! can be taken for a sender's, while that sender has more in the queue: then a record passes one of those.
 
 use std::sync::atomic::Ordering;
 
-use super::{Consumer, Front, Mailbox, Sender};
-
-/// The kernel's queue when it was seen to be empty.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Empty {
-    /// The time, in nanoseconds.
-    pub(crate) now_ns: u64,
-    /// Datagrams that it has dropped so far.
-    pub(crate) drops: u32,
-}
+use super::{Empty, Front, Mailbox, Sender};
 
 impl Mailbox {
-    /// How many datagrams have been dropped, of `drops` in all, of which it is not known yet what comes of that.
+    /// How many datagrams have been dropped, of `drops` in all, that are neither assigned to a sender nor written off.
     fn fresh(&self, drops: u32) -> u32 {
         let known = self.header().consumer.drops.load(Ordering::Relaxed);
         u32::try_from(drops.wrapping_sub(known).cast_signed()).unwrap_or(0)
     }
 
-    /// How many datagrams senders have given to the kernel that have not come. `None` if that is not known of each, but for one
-    /// that is left out.
+    /// How many datagrams senders have given to the kernel that have not come. `left_out` is not counted. `None` if any other
+    /// sender is unsettled.
     fn outstanding(&self, left_out: Option<&Sender>) -> Option<u32> {
         let header = self.header();
         let used = usize::try_from(header.used.load(Ordering::Acquire)).unwrap_or(0);
@@ -49,6 +42,17 @@ impl Mailbox {
         consumer.blocked_ns.store(0, Ordering::Relaxed);
     }
 
+    /// Of `drops` dropped in all, no more were senders' than have not come: the others are written off.
+    pub(super) fn write_off(&self, drops: u32) {
+        let fresh = self.fresh(drops);
+        if fresh == 0 {
+            return;
+        }
+        let Some(outstanding) = self.outstanding(None) else { return };
+        let known = drops.wrapping_sub(fresh.min(outstanding));
+        self.header().consumer.drops.store(known, Ordering::Relaxed);
+    }
+
     /// Whether some have been dropped, of `drops` in all, for which a record may wait.
     pub(crate) fn has_fresh(&self, drops: u32) -> bool {
         self.fresh(drops) > 0
@@ -61,13 +65,14 @@ impl Mailbox {
         let Some(sender) = self.sender(front.sender).filter(|sender| sender.matches(from)) else {
             return false;
         };
-        let missing = u32::try_from(sender.missing(front.before)).unwrap_or(0);
-        let of_others = match self.header().consumer.is_mixed.load(Ordering::Relaxed) {
-            0 => self.outstanding(Some(sender)),
-            _ => None,
-        };
-        let is_dropped = of_others.is_some_and(|count| {
-            self.fresh(drops).checked_sub(count).is_some_and(|dropped| dropped >= missing)
+        let missing = |before| u32::try_from(sender.missing(before)).unwrap_or(0);
+        let (outstanding, missing) = (missing(sender.given()), missing(front.before));
+        let fresh = self.fresh(drops);
+        let of_others = self.outstanding(Some(sender)).filter(|_| !self.is_mixed());
+        let is_dropped = of_others.is_some_and(|of_others| {
+            // The first datagram has not come either.
+            fresh < of_others.saturating_add(outstanding)
+                && fresh.checked_sub(of_others).is_some_and(|own| own >= missing)
         });
         if is_dropped {
             self.skip(front, missing);
@@ -95,15 +100,14 @@ impl Mailbox {
         true
     }
 
-    /// The kernel's queue is empty, and had something in it that no sender here counts: what was dropped may have been that.
-    /// The readers' lock is held.
-    pub(crate) fn unmix(&self, drops: u32) {
-        let Consumer { drops: known, is_mixed, .. } = &self.header().consumer;
-        is_mixed.store(0, Ordering::Relaxed);
-        known.store(drops, Ordering::Relaxed);
+    /// The kernel's queue is empty: what senders have given to it that has not come was dropped, and no more. The readers' lock is
+    /// held.
+    pub(crate) fn unmix(&self, empty: Empty) {
+        self.header().consumer.is_mixed.store(0, Ordering::Relaxed);
+        self.write_off(empty.drops);
     }
 
-    /// Whether [`Self::unmix`] has something to do.
+    /// Whether the kernel has brought something that no sender here counts, since its queue was last seen to be empty.
     #[inline]
     pub(crate) fn is_mixed(&self) -> bool {
         self.header().consumer.is_mixed.load(Ordering::Relaxed) != 0
@@ -130,12 +134,16 @@ mod tests {
         SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
     }
 
+    fn empty(drops: u32) -> Empty {
+        Empty { now_ns: 1, drops }
+    }
+
     /// A mailbox with a settled sender, which has given `given` datagrams to the kernel before a record, and `later` after it.
     fn blocked(of: &str, given: u32, later: u32) -> (Mailbox, Front) {
         let mailbox = Mailbox::of_test(of, 7);
         mailbox.let_senders(0, 0);
         let place = mailbox.enter(1, from(1), None).expect("a place");
-        mailbox.settle(|| Some(Empty { now_ns: 1, drops: 0 }));
+        mailbox.settle(|| Some(empty(0)));
         let sender = mailbox.entered(place).expect("an entry");
         (0..given).for_each(|_| _ = sender.gives());
         let pushed = mailbox.push(place, sender.given(), &mut IoCursor::new(&[]), 0, true, None);
@@ -150,8 +158,8 @@ mod tests {
     #[test]
     fn a_record_waits_for_what_is_in_the_queue_and_not_for_what_was_dropped() {
         let (mailbox, front) = blocked("dropped", 3, 2);
-        assert!(!mailbox.passes(&front, from(1), 2), "the first in the queue is the third");
-        mailbox.note(from(1), Sent::Here);
+        assert!(!mailbox.passes(&front, from(1), 2), "the first in the queue is before it");
+        mailbox.note(from(1), Sent::Here, 0);
         assert!(mailbox.is_blocked(&front) && mailbox.passes(&front, from(1), 2));
         assert!(!mailbox.is_blocked(&front) && !mailbox.has_fresh(2));
     }
@@ -159,18 +167,29 @@ mod tests {
     /// Goal: what may be another's loss is not taken for the sender's.
     #[test]
     fn what_another_may_have_lost_counts_for_none() {
-        let (mailbox, front) = blocked("others", 1, 0);
+        let (mailbox, front) = blocked("others", 1, 1);
         assert!(!mailbox.passes(&front, from(2), 1), "that is not the sender's");
         let other = mailbox.enter(2, from(2), None).expect("a place");
         assert!(!mailbox.passes(&front, from(1), 1), "the other one is not settled");
-        mailbox.settle(|| Some(Empty { now_ns: 1, drops: 0 }));
+        mailbox.settle(|| Some(empty(0)));
         mailbox.entered(other).expect("an entry").gives();
         assert!(!mailbox.passes(&front, from(1), 1), "it may be the other's");
-        mailbox.note(from(3), Sent::Here);
+        mailbox.note(from(3), Sent::Here, 0);
         assert!(mailbox.is_mixed() && !mailbox.passes(&front, from(1), 2), "or a stranger's");
-        mailbox.unmix(2);
-        assert!(!mailbox.is_mixed() && !mailbox.passes(&front, from(1), 3));
-        assert!(mailbox.passes(&front, from(1), 4));
+        // With an empty queue what both have given was dropped: the one before the record, the one behind it, and the other's.
+        mailbox.unmix(empty(9));
+        assert!(!mailbox.is_mixed() && mailbox.has_fresh(7) && !mailbox.has_fresh(6));
+        assert!(mailbox.unblock(&front, 9, 1));
+    }
+
+    /// Goal: what no sender can have lost that is there is written off. Method: one that has lost some leaves, or a stranger
+    /// has lost some, of which none has come.
+    #[test]
+    fn what_was_lost_by_one_that_has_left_counts_for_none() {
+        let (mailbox, front) = blocked("left", 1, 0);
+        assert!(!mailbox.passes(&front, from(1), 5), "the first in the queue is the one");
+        mailbox.note(from(1), Sent::Here, 5);
+        assert!(!mailbox.is_blocked(&front) && !mailbox.has_fresh(5));
     }
 
     /// Goal: with an empty queue a record waits for as many as were not dropped, and not for long.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 use adverb_shm::alive;
 
-use super::{Consumer, Empty, LOOPBACK, Mailbox, SENDERS_MAX};
+use super::{Consumer, LOOPBACK, Mailbox, SENDERS_MAX};
 use crate::base::thread::Here;
 
 /// One sender, as this socket sees it; and further entries for the groups to which it sends, which say
@@ -45,6 +45,15 @@ pub(crate) struct Sender {
     stuck_ns: AtomicU64,
     stuck_given: AtomicU32,
     stuck_pending: AtomicU32,
+}
+
+/// The kernel's queue when it was seen to be empty.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Empty {
+    /// The time, in nanoseconds.
+    pub(crate) now_ns: u64,
+    /// Datagrams that it had dropped before it was seen to be empty.
+    pub(crate) drops: u32,
 }
 
 /// What is seen of a sender that is not settled.
@@ -414,15 +423,13 @@ impl Mailbox {
             let (o, r) = (Ordering::AcqRel, Ordering::Relaxed);
             let still =
                 before.zip(empty).filter(|(seen, empty)| sender.is_still(*seen, empty.now_ns));
-            if let Some((Seen { given, pending, .. }, empty)) = still {
+            if let Some((Seen { given, pending, .. }, _)) = still {
                 // A reader may have noted one of another sender's late that was entered there before.
                 sender.doubt();
                 // Before it is settled: what the sender takes back from then on, it takes off here as well.
                 // What a process was giving when it was stopped comes when it goes on, and is counted then. If it had come already,
                 // the next record waits for it in vain.
                 sender.taken.store(given.wrapping_sub(pending), Ordering::Release);
-                // What was dropped of that is not missing. What others have lost they miss for a while.
-                header.consumer.drops.store(empty.drops, Ordering::Relaxed);
                 fence(Ordering::SeqCst);
             }
             let is_settled = still.is_some_and(|(seen, _)| {
@@ -432,6 +439,9 @@ impl Mailbox {
             if !is_settled && sender.is_unsettled() {
                 is_unsettled.store(1, Ordering::Release);
             }
+        }
+        if let Some(empty) = empty {
+            self.unmix(empty);
         }
     }
 
@@ -464,8 +474,15 @@ impl Mailbox {
         sender.confirmed.load(Ordering::Acquire) == now && !sender.is_unsettled()
     }
 
-    /// The kernel has brought a datagram. Returns whether it came from a sender that is known here.
-    pub(crate) fn note(&self, from: SocketAddr, sent: Sent) -> bool {
+    /// The kernel has brought a datagram, before which it had dropped `drops` in all. Returns whether it came from a sender that
+    /// is known here.
+    pub(crate) fn note(&self, from: SocketAddr, sent: Sent, drops: u32) -> bool {
+        let is_known = self.count(from, sent);
+        self.write_off(drops);
+        is_known
+    }
+
+    fn count(&self, from: SocketAddr, sent: Sent) -> bool {
         let header = self.header();
         let used = usize::try_from(header.used.load(Ordering::Acquire)).unwrap_or(0);
         let known = header.senders.iter().take(used).filter(|sender| sender.matches(from));
@@ -493,7 +510,9 @@ impl Mailbox {
         let up = |taken: u32| is_behind(taken, sender.given()).then(|| taken.wrapping_add(1));
         if sender.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, up).is_err() {
             // More than it has sent: another socket sends under the same address, or it was sent before it was entered.
-            self.mix();
+            if excess >= 0 {
+                self.mix();
+            }
             let (o, up) = (Ordering::Relaxed, excess.saturating_add(1));
             if excess >= 0
                 && sender.excess.compare_exchange(excess, up, o, o).is_ok()
@@ -651,7 +670,7 @@ mod tests {
         mailbox.settle(|| Some(empty(1)));
         assert!(!sender.is_unsettled() && !mailbox.is_confirmed(second));
         sender.gives();
-        mailbox.note(sender.address(), Sent::Here);
+        mailbox.note(sender.address(), Sent::Here, 0);
         assert!(mailbox.is_confirmed(second));
     }
 
@@ -696,7 +715,7 @@ mod tests {
         assert!(!sender.is_unsettled());
         sender.gives();
         for has_come in [1, 2] {
-            mailbox.note(sender.address(), Sent::Here);
+            mailbox.note(sender.address(), Sent::Here, 0);
             let taken = sender.taken.load(Ordering::Relaxed);
             assert_eq!(sender.given().wrapping_sub(taken), 2 - has_come);
         }
