@@ -79,13 +79,16 @@ sends(ud, ud, header=40, ah=AH(pd, attr=way()))
 srq = SRQ(pd, SrqInitAttr(SrqAttr(max_wr=8)))
 sends(pair(e.IBV_QPT_RC, srq), srq)
 
-for qp in rc, uc:
-    mr.write("one-side", 8)
+for qp, text in (uc, "one-way!"), (rc, "one-side"):
+    mr.write(text, 8)
     wr = request(e.IBV_WR_RDMA_WRITE)
     wr.set_wr_rdma(mr.rkey, mr.buf + 2048)
     qp.post_send(wr)
     take()
-    assert mr.read(8, 2048) == b"one-side"
+    # A completion of UC says that it was sent, not that it is there.
+    while qp == uc and mr.read(8, 2048) != text.encode():
+        cq.poll()
+    assert mr.read(8, 2048) == text.encode()
 wr = request(e.IBV_WR_RDMA_READ, at=3072)
 wr.set_wr_rdma(mr.rkey, mr.buf + 2048)
 rc.post_send(wr)
