@@ -427,7 +427,7 @@ fn has_none(fd: c_int) -> bool {
     raw::poll_now(fd, libc::POLLIN) == Ok(0)
 }
 
-/// Who has sent the first datagram of the kernel's queue, and how many had been dropped before.
+/// The sender of the first datagram of the kernel's queue, and how many had been dropped before that.
 fn first(socket: &Socket, fd: c_int) -> Option<(SocketAddr, u32)> {
     if raw::poll_now(fd, libc::POLLIN) != Ok(libc::POLLIN) {
         return None;

@@ -21,7 +21,7 @@ pub(super) trait KernelQueue {
     /// It, if there is nothing in it.
     fn empty(&mut self) -> Option<Empty>;
 
-    /// Who has sent its first datagram, and how many had been dropped when that was queued. `None` if there is nothing in it.
+    /// The sender of its first datagram, and how many had been dropped when that was queued. `None` if there is nothing in it.
     fn first(&mut self) -> Option<(SocketAddr, u32)>;
 
     /// How many datagrams it has dropped for want of room. An error if it is not the socket's any more.

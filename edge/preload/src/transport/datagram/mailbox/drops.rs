@@ -1,8 +1,8 @@
 //! Datagrams that the kernel has dropped for want of room: a record does not wait for them, and what was sent after it does
 //! not pass it.
 //!
-//! The kernel says of each datagram how many it had dropped before it queued that (`SO_RXQ_OVFL`, socket(7)), but not whose
-//! they were. They are taken for one sender's if no other sender has lost any, as far as the counts say, nothing has come
+//! The kernel says of each datagram how many it had dropped before it queued that (`SO_RXQ_OVFL`, socket(7)), but not of
+//! which sender they were. They are taken for one sender's if no other sender has lost any, as far as the counts say, nothing has come
 //! that no sender here counts, and the counts agree with that. A few of a stranger's that were dropped before any of its came
 //! can be taken for a sender's, while that sender has more in the queue: then a record passes one of those.
 

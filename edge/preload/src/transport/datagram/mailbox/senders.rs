@@ -83,7 +83,7 @@ impl Sender {
             && self.cookie.load(Ordering::Acquire) != 0
     }
 
-    /// Whether the entry is one.
+    /// Whether the entry is in use.
     pub(super) fn is_used(&self) -> bool {
         self.cookie.load(Ordering::Acquire) != 0
     }
