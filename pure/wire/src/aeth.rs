@@ -128,7 +128,7 @@ impl Aeth {
     ///
     /// [`ParseError::Truncated`] if `packet` is shorter than [`Aeth::LEN`];
     /// [`ParseError::Syndrome`] if the syndrome is reserved.
-    #[inline]
+    #[inline(always)]
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (head, rest) = take::<{ Self::LEN }>(packet)?;
         let [code, m0, m1, m2] = *head;

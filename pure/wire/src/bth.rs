@@ -68,7 +68,10 @@ impl Bth {
     #[inline(always)]
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (head, rest) = take::<{ Self::LEN }>(packet)?;
-        let [opcode, flags, k0, k1, ecn, q0, q1, q2, ack, p0, p1, p2] = *head;
+        let [[opcode, flags, k0, k1], marked_qp, asked_psn] = *head.as_chunks::<4>().0 else {
+            return Err(ParseError::Truncated { len: packet.len() });
+        };
+        let ([ecn, ..], [ack, ..]) = (marked_qp, asked_psn);
         if flags & TVER != 0 {
             return Err(ParseError::Version(flags & TVER));
         }
@@ -80,10 +83,10 @@ impl Bth {
             pkey: Pkey(u16::from_be_bytes([k0, k1])),
             fecn: ecn & FECN != 0,
             becn: ecn & BECN != 0,
-            dest_qp: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
+            dest_qp: Qpn::new(u32::from_be_bytes(marked_qp)),
             ack_request: ack & ACK_REQUEST != 0,
             keeps_early: ack & KEEPS_EARLY != 0,
-            psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])),
+            psn: Psn::new(u32::from_be_bytes(asked_psn)),
         };
         Ok((bth, rest))
     }
@@ -97,9 +100,11 @@ impl Bth {
         let ecn = bit(self.fecn, FECN) | bit(self.becn, BECN);
         let ack = bit(self.ack_request, ACK_REQUEST) | bit(self.keeps_early, KEEPS_EARLY);
         let [k0, k1] = self.pkey.0.to_be_bytes();
-        let [_, q0, q1, q2] = self.dest_qp.get().to_be_bytes();
-        let [_, p0, p1, p2] = self.psn.get().to_be_bytes();
-        [self.opcode.code(), flags, k0, k1, ecn, q0, q1, q2, ack, p0, p1, p2]
+        let marked_qp = u32::from_be_bytes([ecn, 0, 0, 0]) | self.dest_qp.get();
+        let asked_psn = u32::from_be_bytes([ack, 0, 0, 0]) | self.psn.get();
+        let [q0, q1, q2, q3] = marked_qp.to_be_bytes();
+        let [p0, p1, p2, p3] = asked_psn.to_be_bytes();
+        [self.opcode.code(), flags, k0, k1, q0, q1, q2, q3, p0, p1, p2, p3]
     }
 }
 

@@ -56,7 +56,7 @@ impl Headers {
     #[inline]
     pub fn emit(&self, out: &mut HeaderBytes) {
         debug_assert!(self.is_legal(), "headers that do not belong to their opcode: {self:?}");
-        *out = HeaderBytes::new();
+        out.0.clear();
         out.push(self.bth.emit());
         if let Some(deth) = &self.deth {
             out.push(deth.emit());

@@ -28,13 +28,8 @@ impl Pad {
     /// Length in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a count of bytes, not a collection")]
-    pub const fn len(self) -> usize {
-        match self.0 {
-            1 => 1,
-            2 => 2,
-            3 => 3,
-            _ => 0,
-        }
+    pub fn len(self) -> usize {
+        usize::from(self.0)
     }
 
     /// The count as the two bits of the base transport header.

@@ -22,6 +22,12 @@ impl<const MAX: usize> Room<MAX> {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
+    /// None of it is used any more.
+    #[inline]
+    pub const fn clear(&mut self) {
+        self.len = 0;
+    }
+
     /// Appends one header, for which there must be room.
     #[inline]
     pub fn push<const N: usize>(&mut self, header: [u8; N]) {
