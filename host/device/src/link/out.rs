@@ -94,15 +94,32 @@ impl<'b> Out<'_, 'b> {
                 tx_batch.emit_to(*near, headers, source, regions)
             }
             (Self::Packets(burst), near, _) => {
-                // Before the packet: a process that gets a copy of it has had the record then.
-                for shm_link in near.iter().flat_map(|_| fan_out) {
-                    burst.let_go(); // Its lock may have a holder that waits for pins.
-                    let mut tx_batch = shm_link.tx_batch(1);
-                    near.map_or(Ok(()), |near| tx_batch.emit_to(*near, headers, source, regions))?;
-                    tx_batch.send();
+                if let Some(near) = near
+                    && !fan_out.is_empty()
+                {
+                    // Before the packet: a process that gets a copy of it has had the record then.
+                    burst.let_go(); // The lock of a link may have a holder that waits for pins.
+                    fan_out_to(fan_out, *near, headers, source, regions)?;
                 }
                 burst.emit(headers, source)
             }
         }
     }
+}
+
+/// Writes the record of a datagram into each of these links.
+#[inline(never)]
+fn fan_out_to(
+    shm_links: &[Arc<ShmLink>],
+    near: Addresses,
+    headers: &Headers,
+    source: &Source<'_>,
+    regions: &Regions,
+) -> Result<(), AccessError> {
+    for shm_link in shm_links {
+        let mut tx_batch = shm_link.tx_batch(1);
+        tx_batch.emit_to(near, headers, source, regions)?;
+        tx_batch.send();
+    }
+    Ok(())
 }

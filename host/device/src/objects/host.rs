@@ -386,6 +386,20 @@ impl Surroundings<'_, '_, '_> {
         self.let_go_of_what_leaves();
     }
 
+    /// The next request goes by this next hop, as the burst does, and its fan-out has room.
+    #[inline(never)]
+    fn goes_along(&mut self, next_hop: &NextHop, next: u64, sinks: bool) -> bool {
+        let fan_out = next_hop.fan_out.as_deref().unwrap_or_default();
+        if !fan_out.is_empty() {
+            self.let_go_of_what_leaves(); // The locks of links follow.
+        }
+        if !sinks && fan_out.iter().any(|shm_link| !shm_link.has_room()) {
+            return false;
+        }
+        let sends = &self.own.sends;
+        sends.next_hop(sends.route(next)).is_some_and(|other| next_hop.is_same(other))
+    }
+
     /// Gives up the pins of what leaves.
     #[inline]
     fn let_go_of_what_leaves(&mut self) {
@@ -459,18 +473,7 @@ impl Host for Surroundings<'_, '_, '_> {
     fn room(&mut self) -> bool {
         let same_way = match self.errand {
             Errand::None | Errand::Arrival(_) => true,
-            // A burst goes one way.
-            Errand::Departure { next_hop, next, sinks } => {
-                let fan_out = next_hop.fan_out.as_deref().unwrap_or_default();
-                if !fan_out.is_empty() {
-                    self.let_go_of_what_leaves(); // The locks of links follow.
-                }
-                if !sinks && fan_out.iter().any(|shm_link| !shm_link.has_room()) {
-                    return false;
-                }
-                let sends = &self.own.sends;
-                sends.next_hop(sends.route(next)).is_some_and(|other| next_hop.is_same(other))
-            }
+            Errand::Departure { next_hop, next, sinks } => self.goes_along(next_hop, next, sinks),
         };
         match &mut self.out {
             Exit::Link(out) => same_way && out.room(),

@@ -208,7 +208,10 @@ impl Qp {
                 stop = Some(self.post_generally(inner, batch, posted.requests));
             }
         });
-        stop.map_or(Ok(()), |stop| self.post_rest(batch, stop))
+        match stop {
+            None | Some(Stop::End) => Ok(()),
+            Some(stop) => self.post_rest(batch, stop),
+        }
     }
 
     /// The general path: posts requests from number `next` on until one of them stops it, and sends what was posted. Not

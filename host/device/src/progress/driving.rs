@@ -7,7 +7,8 @@
 use super::rx_sockets::MISLED_MAX;
 use super::seats::{Seated, Table};
 use super::{Arrival, Clock, Held, Listeners, Port, Receiver, RxSocket};
-use crate::link::udp::endpoint::{FlowCache, gid_of};
+use crate::link::udp::capture::Capture;
+use crate::link::udp::endpoint::{FlowCache, Source, gid_of};
 use crate::link::udp::steering::scope;
 use crate::memory::region::Grips;
 use crate::objects::completion::PollBuffer;
@@ -20,7 +21,7 @@ use adverb_engine::{
     Acks, Driver, Dropped, Gid, Given, Identification, Look, Seats, Time, Waiting, admit,
     serve_ready, set_open_deadline,
 };
-use adverb_wire::{Packet, Qpn, Transport};
+use adverb_wire::{Flow, Packet, Qpn, Transport};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -193,16 +194,17 @@ impl Port {
     }
 
     /// Takes what the sockets have; says whether there was something, and whether it completed work.
+    #[inline(never)]
     fn receive(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> (bool, bool) {
         let Receiver { rx_sockets, buffer, waiting, parked, shm_receivers, departed, .. } =
             receiver;
         let (mut busy, mut published) = (false, false);
         for rx_socket in rx_sockets {
             for _ in 0..BURSTS_MAX {
-                let Some((received, marks)) = rx_socket.recv(buffer) else {
+                let Some(received) = rx_socket.recv(buffer) else {
                     break;
                 };
-                let RxSocket { endpoint, flows, group, .. } = &mut *rx_socket;
+                let RxSocket { endpoint, flows, marks, group, .. } = &mut *rx_socket;
                 busy = true;
                 if received.len == 0 {
                     self.links.counters.malformed.add(1); // It has no pieces to go through below.
@@ -215,7 +217,7 @@ impl Port {
                 let passed = Passed {
                     source: received.source,
                     target: endpoint.addr.ip(),
-                    marks,
+                    marks: *marks,
                     segment: received.segment,
                     bytes: buffer.get(..received.len).unwrap_or_default(),
                 };
@@ -237,6 +239,8 @@ impl Port {
     }
 
     /// Takes what the relay socket has.
+    #[cold]
+    #[inline(never)]
     fn receive_relayed(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> bool {
         let relayed = self.links.registry.relayed();
         if self
@@ -286,34 +290,26 @@ impl Port {
     ) -> u32 {
         let _deferred = DeferredWakeups::begin();
         let Arrival { passed, endpoint, now, .. } = arrival;
-        let Some(flow) = flows.get(passed.source, endpoint) else {
+        let Some(Source { gid, flow, .. }) = flows.get(&passed.source, endpoint) else {
             return 0;
         };
-        let source = gid_of(passed.source.ip());
-        let from = Origin { source, flow, marks: passed.marks };
+        let from = Origin { source: *gid, flow, marks: passed.marks };
         let mut published = 0;
         let mut current: Option<Held<'_>> = None;
         let mut grips = Grips::new(&self.links.regions);
         let step = passed.segment.unwrap_or(passed.bytes.len()).max(1);
         for (index, datagram) in passed.bytes.chunks(step).enumerate() {
             let guess = arrival.id.or(u16::try_from(index).ok()).unwrap_or(0);
-            if let Some(capture) = endpoint.capture.as_deref()
-                && !probe::is_own(datagram)
-            {
-                let id = flow.verify(datagram, guess).unwrap_or(guess);
+            if let Some(capture) = endpoint.capture.as_deref() {
                 grips.let_go(); // The file may be a pipe that nothing reads.
-                capture.packet((passed.source, endpoint.addr), id, passed.marks, datagram);
+                record(capture, arrival, flow, guess, datagram);
             }
             let parsed = Packet::parse(datagram);
             let id = arrival.id.map_or(Identification::Guessed(guess), Identification::Known);
             let packet = match admit(&parsed, datagram, flow, id) {
                 Ok(packet) => packet,
-                Err(Dropped::Corrupt) => {
-                    self.links.counters.icrc_errors.add(1);
-                    continue;
-                }
-                Err(Dropped::Malformed(_)) => {
-                    self.on_malformed(datagram, arrival);
+                Err(dropped) => {
+                    self.on_dropped(dropped, datagram, arrival);
                     continue;
                 }
             };
@@ -325,36 +321,26 @@ impl Port {
                 continue;
             }
             if current.as_ref().is_none_or(|held| held.number != number) {
-                grips.let_go();
                 if let Some(held) = current.take() {
+                    grips.let_go();
                     published += self.release(held, arrival, waiting);
                 }
                 let Some(guard) = self.table.lock(number) else {
-                    match number {
-                        Qpn::GSI => {
-                            self.on_management(packet, datagram, passed, arrival.relayed);
-                        }
-                        _ => self.pass_on(number, datagram, arrival),
-                    }
+                    self.on_absent(packet, datagram, arrival);
                     continue;
                 };
                 current = Some(Held { number, guard, published: 0 });
             }
             self.links.counters.rcvd_pkts.add_alone(1);
-            if let Some(Held { guard, published, .. }) = current.as_mut()
-                && let Some(inner) = guard.as_mut().filter(|inner| !inner.has_shm_link())
+            if let Some(held) = current.as_mut()
+                && let Some(inner) = held.guard.as_mut().filter(|inner| !inner.has_shm_link())
             {
                 if packet.headers.xrceth.is_none() {
                     let grips = Some(&mut grips);
-                    *published += inner.on_packet(packet, came, *now, &self.links, grips);
-                    continue;
-                }
-                grips.let_go();
-                let one = Passed { segment: None, bytes: datagram, ..*passed };
-                match inner.direct(packet, came, &one, *now, &self.links) {
-                    Directed::Served(count) => *published += count,
-                    Directed::Elsewhere => {}
-                    Directed::Parked => self.note_parked(number, *now, parked),
+                    held.published += inner.on_packet(packet, came, *now, &self.links, grips);
+                } else {
+                    grips.let_go();
+                    self.give_to_shared_queue(held, packet, came, (datagram, arrival), parked);
                 }
             }
         }
@@ -365,7 +351,52 @@ impl Port {
         published
     }
 
+    /// Gives a packet for a shared receive queue of an XRC domain to its target, or to where that lives.
+    #[cold]
+    #[inline(never)]
+    fn give_to_shared_queue(
+        &self,
+        held: &mut Held<'_>,
+        packet: &Packet<'_>,
+        came: Came<'_>,
+        (datagram, arrival): (&[u8], &Arrival<'_>),
+        parked: &mut Vec<Qpn>,
+    ) {
+        let Some(inner) = held.guard.as_mut() else {
+            return;
+        };
+        let one = Passed { segment: None, bytes: datagram, ..arrival.passed };
+        match inner.direct(packet, came, &one, arrival.now, &self.links) {
+            Directed::Served(count) => held.published += count,
+            Directed::Elsewhere => {}
+            Directed::Parked => self.note_parked(held.number, arrival.now, parked),
+        }
+    }
+
+    /// A datagram was not let in.
+    #[cold]
+    #[inline(never)]
+    fn on_dropped(&self, dropped: Dropped, datagram: &[u8], arrival: &Arrival<'_>) {
+        match dropped {
+            Dropped::Corrupt => self.links.counters.icrc_errors.add(1),
+            Dropped::Malformed(_) => self.on_malformed(datagram, arrival),
+        }
+    }
+
+    /// A packet is for no queue pair of this port.
+    #[cold]
+    #[inline(never)]
+    fn on_absent(&self, packet: &Packet<'_>, datagram: &[u8], arrival: &Arrival<'_>) {
+        match packet.headers.bth.dest_qp {
+            Qpn::GSI => {
+                self.on_management(packet, datagram, &arrival.passed, arrival.relayed);
+            }
+            number => self.pass_on(number, datagram, arrival),
+        }
+    }
+
     /// Gives a copy to each queue pair of a group; says how many completions that published.
+    #[inline(never)]
     fn give_to_all(
         &self,
         listeners: &Listeners<'_>,
@@ -452,6 +483,7 @@ impl Port {
         self.links.registry.note_relayed(owner);
     }
 
+    #[inline(never)]
     fn on_timer(&self, number: Qpn, now: Time) {
         let _deferred = DeferredWakeups::begin();
         let Some(mut guard) = self.table.lock(number) else {
@@ -469,6 +501,17 @@ impl Port {
             let aftermath = inner.transmit(now, Acks::Now, &self.links);
             self.follow_up(number, inner, aftermath);
         }
+    }
+}
+
+/// Writes a datagram to the capture file.
+#[cold]
+#[inline(never)]
+fn record(capture: &Capture, arrival: &Arrival<'_>, flow: &Flow, guess: u16, datagram: &[u8]) {
+    if !probe::is_own(datagram) {
+        let Passed { source, marks, .. } = arrival.passed;
+        let id = flow.verify(datagram, guess).unwrap_or(guess);
+        capture.packet((source, arrival.endpoint.addr), id, marks, datagram);
     }
 }
 

@@ -72,6 +72,8 @@ struct RxSocket {
     endpoint: Arc<Endpoint>,
     flows: FlowCache,
     reception: Reception,
+    /// How that was marked which was taken last, as far as it was shown.
+    marks: Marks,
     /// It is that of a multicast group.
     group: Option<Group>,
 }
@@ -85,7 +87,8 @@ impl RxSocket {
     fn new(endpoint: Arc<Endpoint>) -> Self {
         let reception = Reception::new(endpoint.socket.gro());
         let captures = endpoint.capture.is_some();
-        let mut rx_socket = Self { endpoint, flows: FlowCache::new(), reception, group: None };
+        let (flows, marks) = (FlowCache::new(), Marks::USUAL);
+        let mut rx_socket = Self { endpoint, flows, reception, marks, group: None };
         match captures {
             true => rx_socket.show_marks(),
             // Without it a receiver is blind to congestion, and nothing else changes.
@@ -108,18 +111,19 @@ impl RxSocket {
 
     /// Takes what has arrived: a datagram, or a burst.
     #[inline]
-    fn recv(&mut self, buffer: &mut [u8]) -> Option<(Received, Marks)> {
+    fn recv(&mut self, buffer: &mut [u8]) -> Option<Received> {
         let socket = &self.endpoint.socket;
-        let mut marks = Marks::USUAL;
         let received = match self.reception.mode() {
-            Mode::Singles => socket.recv_single(buffer),
+            Mode::Singles => {
+                self.marks = Marks::USUAL;
+                socket.recv_single(buffer)
+            }
             Mode::Bursts | Mode::LastBursts => {
                 socket.recv_marked(buffer).map(|(received, shown)| {
                     let udp::Marks { traffic_class, hop_limit, flow_label } = shown;
-                    marks = match self.reception.shows_marks() {
-                        true => Marks { traffic_class, hop_limit, flow_label },
-                        false => Marks { traffic_class, ..marks },
-                    };
+                    // No packet arrives with none left: it was not shown.
+                    let hop_limit = if hop_limit == 0 { Marks::USUAL.hop_limit } else { hop_limit };
+                    self.marks = Marks { traffic_class, hop_limit, flow_label };
                     received
                 })
             }
@@ -135,7 +139,7 @@ impl RxSocket {
             Switch::GroOn => socket.set_gro(true),
             Switch::GroOff => socket.set_gro(false),
         };
-        Some((received, marks))
+        Some(received)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::{Arrival, Clock, Port, Receiver, RxSocket};
 use crate::futex_mutex::FutexGuard;
+use crate::link::udp::endpoint::Source;
 use crate::objects::host::{Came, Origin};
 use crate::objects::notice::DeferredWakeups;
 use crate::objects::progress::Progress;
@@ -128,11 +129,11 @@ impl Port {
         let Some(RxSocket { endpoint, flows, .. }) = RxSocket::at(rx_sockets, passed.target) else {
             return;
         };
-        let Some(flow) = flows.get(passed.source, endpoint) else {
+        let Some(&Source { gid: source, flow, .. }) = flows.get(&passed.source, endpoint) else {
             return;
         };
         let parsed = Packet::parse(passed.bytes);
-        let Ok(packet) = admit(&parsed, passed.bytes, flow, Identification::Guessed(0)) else {
+        let Ok(packet) = admit(&parsed, passed.bytes, &flow, Identification::Guessed(0)) else {
             self.links.counters.malformed.add(1);
             return;
         };
@@ -140,7 +141,6 @@ impl Port {
             return;
         }
         self.links.counters.relayed.add(1);
-        let source = crate::link::udp::endpoint::gid_of(passed.source.ip());
         let len = u16::try_from(passed.bytes.len()).unwrap_or(u16::MAX);
         let number = self.proxy(subject).or_else(|| {
             let make = |domain: &Xrcd| {
@@ -149,7 +149,7 @@ impl Port {
             self.add_proxy(delegation, make)
         });
         if let Some(number) = number {
-            let from = Origin { source, flow, marks: passed.marks };
+            let from = Origin { source, flow: &flow, marks: passed.marks };
             let came = Came { from: &from, len };
             self.give_to_proxy(number, delegation, Some((packet, came)), now);
         }

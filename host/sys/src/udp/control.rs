@@ -63,18 +63,18 @@ impl Message {
         (is_size && size > 0).then_some(size)
     }
 
-    /// Adds to `marks` what the kernel has reported of them, if that is what it says.
-    fn read(&self, marks: &mut Marks) {
+    /// Adds what the kernel has reported: the size of segments, or something of the marks.
+    #[inline]
+    fn read(&self, segment: &mut Option<usize>, marks: &mut Marks) {
         let Self { header, value, padding: _ } = self;
         if header.cmsg_len <= HEADER_BYTES {
             return;
         }
-        let [first, ..] = *value;
-        let number = u8::try_from(c_int::from_ne_bytes(*value)).unwrap_or(0);
         match (header.cmsg_level, header.cmsg_type) {
-            (libc::IPPROTO_IP, libc::IP_TOS) => marks.traffic_class = first, // A single byte.
+            (libc::IPPROTO_IP, libc::IP_TOS) => [marks.traffic_class, ..] = *value, // A single byte.
+            (libc::SOL_UDP, libc::UDP_GRO) => *segment = segment.or_else(|| self.segment()),
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
-                marks.hop_limit = number;
+                marks.hop_limit = u8::try_from(c_int::from_ne_bytes(*value)).unwrap_or(0);
             }
             (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => {
                 let info = u32::from_be_bytes(*value);
@@ -132,9 +132,11 @@ pub(super) const NO_TIDINGS: Tidings = [Message::EMPTY; TIDINGS_MAX];
 /// What the kernel has told: the size of segments, and how they are marked.
 #[inline]
 pub(super) fn read(tidings: &[Message]) -> (Option<usize>, Marks) {
-    let mut marks = Marks::default();
-    tidings.iter().for_each(|message| message.read(&mut marks));
-    (tidings.iter().find_map(Message::segment), marks)
+    let (mut segment, mut marks) = (None, Marks::default());
+    for message in tidings {
+        message.read(&mut segment, &mut marks);
+    }
+    (segment, marks)
 }
 
 /// Segment size, traffic class, hop limit, flow label.

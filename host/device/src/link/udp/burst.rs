@@ -23,7 +23,7 @@ use adverb_sys::udp::{
     BURST_BYTES_MAX, Destination, SEGMENTS_MAX, lacks_buffers, refuses_bursts, tells_of_others,
 };
 use adverb_wire::{Flow, HeaderBytes, Headers, ICRC_LEN, Transport};
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
@@ -44,12 +44,30 @@ const NO_BUFFERS_WAIT: Duration = Duration::from_micros(100);
 const NEWS_MAX: u32 = 16;
 
 thread_local! {
-    /// Room for one burst.
-    static STAGING: RefCell<Box<[u8]>> = RefCell::new(staging());
+    /// Room for one burst, unless it is lent.
+    static STAGING: Cell<Option<Box<[u8]>>> = Cell::new(Some(make_staging()));
 }
 
-fn staging() -> Box<[u8]> {
+fn make_staging() -> Box<[u8]> {
     vec![0; BURST_BYTES_MAX].into()
+}
+
+/// Room for one burst, borrowed of the thread.
+struct Staging(Box<[u8]>);
+
+impl Staging {
+    /// `None` if it is lent. A thread that ends has given its memory back, and may still have an acknowledgement to send.
+    #[inline]
+    fn borrow() -> Option<Self> {
+        STAGING.try_with(Cell::take).unwrap_or_else(|_| Some(make_staging())).map(Self)
+    }
+}
+
+impl Drop for Staging {
+    #[inline]
+    fn drop(&mut self) {
+        let _ = STAGING.try_with(|place| place.set(Some(std::mem::take(&mut self.0))));
+    }
 }
 
 /// Route of bursts.
@@ -113,16 +131,8 @@ pub(crate) fn with_burst<R>(
     budget: usize,
     fill: impl FnOnce(&mut Burst<'_>) -> R,
 ) -> Option<(R, u64)> {
-    let mut parts = Some((route, fill));
-    let lent = STAGING.try_with(|staging| {
-        let (route, fill) = parts.take()?;
-        Some(lend(&mut staging.try_borrow_mut().ok()?, route, budget, fill))
-    });
-    // A thread that ends has given its memory back, and may still have an acknowledgement to send.
-    lent.unwrap_or_else(|_| {
-        let (route, fill) = parts.take()?;
-        Some(lend(&mut staging(), route, budget, fill))
-    })
+    let mut staging = Staging::borrow()?;
+    Some(lend(&mut staging.0, route, budget, fill))
 }
 
 fn lend<'a, R>(

@@ -238,10 +238,19 @@ fn flow(from: SocketAddr, to: SocketAddr) -> Option<Flow> {
     }
 }
 
-/// Flows of recent sources, so that a packet's costs one comparison and not a CRC of addresses.
+/// Where packets come from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    addr: SocketAddr,
+    pub(crate) gid: Gid,
+    /// From there to the endpoint.
+    pub(crate) flow: Flow,
+}
+
+/// Recent sources, so that a packet's flow costs one comparison and not a CRC of addresses.
 #[derive(Debug)]
 pub(crate) struct FlowCache {
-    entries: Box<[Option<(SocketAddr, Flow)>]>,
+    entries: Box<[Option<Source>]>,
 }
 
 impl FlowCache {
@@ -251,21 +260,26 @@ impl FlowCache {
         Self { entries: std::iter::repeat_with(|| None).take(Self::LEN).collect() }
     }
 
-    /// The flow from `source` to `endpoint`.
+    /// The source of packets from `addr` to `endpoint`.
     #[inline]
-    pub(crate) fn get(&mut self, source: SocketAddr, endpoint: &Endpoint) -> Option<&Flow> {
-        let last = match source.ip() {
+    pub(crate) fn get(&mut self, addr: &SocketAddr, endpoint: &Endpoint) -> Option<&Source> {
+        let last = match addr.ip() {
             IpAddr::V4(ip) => ip.octets()[3],
             IpAddr::V6(ip) => ip.octets()[15],
         };
-        let at = usize::from(last ^ source.port().to_le_bytes()[0]) % Self::LEN;
+        let at = usize::from(last ^ addr.port().to_le_bytes()[0]) % Self::LEN;
         let entry = self.entries.get_mut(at)?;
-        let hit = entry.as_ref().is_some_and(|(known, _)| *known == source);
-        if !hit {
-            *entry = Some((source, endpoint.flow_from(source)?));
+        if entry.as_ref().is_none_or(|known| known.addr != *addr) {
+            *entry = source(*addr, endpoint);
         }
-        entry.as_ref().map(|(_, flow)| flow)
+        entry.as_ref()
     }
+}
+
+/// `None` if packets between the two have no flow.
+#[cold]
+fn source(addr: SocketAddr, endpoint: &Endpoint) -> Option<Source> {
+    endpoint.flow_from(addr).map(|flow| Source { addr, gid: gid_of(addr.ip()), flow })
 }
 
 #[cfg(test)]

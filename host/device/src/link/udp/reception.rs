@@ -71,11 +71,6 @@ impl Reception {
         }
     }
 
-    #[inline]
-    pub(crate) fn shows_marks(&self) -> bool {
-        self.marks
-    }
-
     /// There was nothing.
     #[inline]
     pub(crate) fn on_nothing(&mut self) {
