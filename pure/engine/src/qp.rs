@@ -503,8 +503,14 @@ impl Qp {
         }
     }
 
-    /// Emits requests; true if there is more to emit than there was room for.
+    /// Emits requests, if there are any; true if there is more to emit than there was room for.
+    #[inline]
     fn transmit_requests(&mut self, now: Time, host: &mut impl Host) -> bool {
+        self.queue.len() > 0 && self.transmit_outstanding(now, host)
+    }
+
+    #[inline(never)]
+    fn transmit_outstanding(&mut self, now: Time, host: &mut impl Host) -> bool {
         let sends = self.sends();
         let emitted = match self.sender.as_mut().filter(|_| sends) {
             None => return false,

@@ -376,9 +376,8 @@ impl QpInner {
         self.peer_cache.gather(group, changes, &links.members(group), has_shm_link)
     }
 
-    /// The time that the port's timers held has come. True if an acknowledgement is late.
+    /// Its deadline has passed ([`Pacing::on_due`]). True if an acknowledgement is late.
     pub(crate) fn on_timer(&mut self, now: Time, links: &Links) -> bool {
-        self.pacing.on_due();
         let before = self.engine.counters().ack_timeout;
         self.quietly(links, |engine, host| engine.on_timer(now, host));
         self.engine.counters().ack_timeout > before

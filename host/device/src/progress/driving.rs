@@ -493,6 +493,9 @@ impl Port {
             return self.on_proxy_timer(number, guard, now);
         }
         if let Some(inner) = guard.as_mut() {
+            if let Some(aftermath) = inner.pacing.on_due(&inner.engine, now) {
+                return self.follow_up(number, inner, aftermath);
+            }
             let late = inner.on_timer(now, &self.links);
             if late && inner.can_be_misled() {
                 // Its packets, or our answers, may go to a process that does not run.

@@ -14,8 +14,8 @@ use core::cmp::Reverse;
 #[derive(Debug)]
 pub(super) struct Agenda {
     heap: BinaryHeap<Reverse<(Time, Qpn)>>,
-    /// The deadline that counts, for each queue pair that has one.
-    valid: BTreeMap<Qpn, Time>,
+    /// The deadline that counts, for each queue pair that has one or has had one: most are woken again and again.
+    valid: BTreeMap<Qpn, Option<Time>>,
 }
 
 /// Stale entries that the heap may have beyond one for each queue pair.
@@ -39,12 +39,12 @@ impl Agenda {
 
     /// Deadlines that count.
     pub(super) fn len(&self) -> usize {
-        self.valid.len()
+        self.valid.values().flatten().count()
     }
 
     /// Wakes `qp` at `at`, and not at the time it was to be woken before.
     pub(super) fn arm(&mut self, qp: Qpn, at: Time) {
-        self.valid.insert(qp, at);
+        self.valid.insert(qp, Some(at));
         self.heap.push(Reverse((at, qp)));
         self.sweep();
         self.drop_stale();
@@ -57,7 +57,9 @@ impl Agenda {
             return None;
         }
         self.heap.pop();
-        self.valid.remove(&qp);
+        if let Some(valid) = self.valid.get_mut(&qp) {
+            *valid = None;
+        }
         self.drop_stale();
         Some(qp)
     }
@@ -68,10 +70,15 @@ impl Agenda {
         self.drop_stale();
     }
 
+    /// This entry is the one that counts.
+    fn counts(&self, qp: Qpn, at: Time) -> bool {
+        self.valid.get(&qp) == Some(&Some(at))
+    }
+
     /// Drops entries from the front that no longer count.
     fn drop_stale(&mut self) {
         while let Some(Reverse((at, qp))) = self.heap.peek() {
-            if self.valid.get(qp) == Some(at) {
+            if self.counts(*qp, *at) {
                 return;
             }
             self.heap.pop();
@@ -82,7 +89,7 @@ impl Agenda {
     fn sweep(&mut self) {
         if self.heap.len() > 2 * self.valid.len() + STALE_MAX {
             let valid = &self.valid;
-            self.heap.retain(|Reverse((at, qp))| valid.get(qp) == Some(at));
+            self.heap.retain(|Reverse((at, qp))| valid.get(qp) == Some(&Some(*at)));
         }
     }
 }

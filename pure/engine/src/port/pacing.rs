@@ -110,8 +110,59 @@ impl Pacing {
         self.ready
     }
 
-    /// The deadline that the schedule held has passed.
-    pub fn on_due(&mut self) {
+    /// The deadline that the schedule held has passed. If acknowledgements have moved the queue pair's own meanwhile, there is
+    /// nothing to do yet, and this is what it wants next; otherwise [`Qp::on_timer`] is to be called.
+    pub fn on_due(&mut self, qp: &Qp, now: Time) -> Option<Aftermath> {
         self.armed = None;
+        match qp.next_deadline().is_some_and(|deadline| deadline <= now) {
+            true => None,
+            false => Some(self.put_off(qp)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qp::QpOptions;
+    use crate::testing::{Desk, INIT, PEER, RTR, SEND, ack, request, rts};
+    use adverb_wire::{Qpn, Syndrome};
+
+    const START: Time = Time::from_nanos(1_000_000);
+
+    /// Goal: a deadline that an acknowledgement has moved is set anew when the old one has passed, and nothing else is
+    /// done; one that counts is acted on.
+    #[test]
+    fn a_deadline_that_has_moved_is_no_reason_to_act() {
+        let mut qp = connected();
+        let (mut pacing, mut desk) = (Pacing::default(), Desk::with_receives(0, 0));
+        let mut post = |qp: &mut Qp, at| {
+            qp.post(request(SEND, 8)).unwrap();
+            qp.transmit(at, true, &mut desk);
+        };
+        let acknowledge = |qp: &mut Qp, number, at| {
+            qp.on_packet(&ack(number, Syndrome::ACK), PEER, at, &mut Desk::with_receives(0, 0));
+        };
+        post(&mut qp, START);
+        acknowledge(&mut qp, 0, START.plus_nanos(1_000)); // The wait before a probe is shorter from now on.
+        post(&mut qp, START.plus_nanos(2_000));
+        let first = pacing.deadline(&qp).unwrap();
+        post(&mut qp, START.plus_nanos(3_000));
+        acknowledge(&mut qp, 1, START.plus_nanos(4_000));
+        assert_eq!(pacing.deadline(&qp), None, "the schedule holds one that is early enough");
+
+        let second = qp.next_deadline().unwrap();
+        assert!(second > first, "{second:?} {first:?}");
+        let aftermath = pacing.on_due(&qp, first).unwrap();
+        assert_eq!((aftermath.deadline, aftermath.more), (Some(second), false));
+        assert_eq!(pacing.on_due(&qp, second), None);
+    }
+
+    fn connected() -> Qp {
+        let mut qp = Qp::new(QpOptions::rc(Qpn::new(0x11), 8));
+        qp.to_init(INIT).unwrap();
+        qp.to_rtr(RTR).unwrap();
+        qp.to_rts(rts()).unwrap();
+        qp
     }
 }

@@ -123,11 +123,11 @@ impl Waiting {
         let can_wait = self.takes(driver);
         let aftermath = match (can_wait, given.published) {
             (true, 1..) if given.only_served => Aftermath::default(),
-            (true, 1..) => {
+            (true, 0) if !owes_lone_packet(seat) => seat.transmit(Acks::WithCompany),
+            (true, _) => {
                 let (qp, pacing) = seat.parts();
                 pacing.put_off(qp)
             }
-            (true, 0) => seat.transmit(Acks::WithCompany),
             (false, 0) if self.patient && self.hold(seat) => seat.transmit(Acks::WithCompany),
             (false, _) => seat.transmit(Acks::Now),
         };
@@ -256,6 +256,13 @@ fn leisure(qp: &Qp, acks: &AckPolicy) -> bool {
         AckCost::Packets => qp.owes_patient_ack(),
         AckCost::Records => qp.owes_plain_ack(),
     }
+}
+
+/// Nothing but an acknowledgement can be emitted, which as a packet of its own would not leave with company.
+#[inline(always)]
+fn owes_lone_packet<S: Seat>(seat: &mut S) -> bool {
+    let (qp, pacing) = seat.parts();
+    pacing.acks.ack_cost() == AckCost::Packets && qp.owes_plain_ack() && !qp.has_more()
 }
 
 #[cfg(test)]

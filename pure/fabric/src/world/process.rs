@@ -665,10 +665,12 @@ fn serve_timers(table: &mut Table<'_>) {
     set_open_deadline(table);
     while let Some(number) = board.schedule(|schedule| schedule.due(now)) {
         if let Some(mut seat) = table.seat(number) {
-            seat.station.pacing.on_due();
-            let around = seat.around;
-            seat.station.lend(around, 0, None, |qp, desk| qp.on_timer(now, desk));
-            let aftermath = seat.transmit(Acks::Now);
+            let (qp, pacing) = seat.parts();
+            let aftermath = pacing.on_due(qp, now).unwrap_or_else(|| {
+                let around = seat.around;
+                seat.station.lend(around, 0, None, |qp, desk| qp.on_timer(now, desk));
+                seat.transmit(Acks::Now)
+            });
             follow_up(&mut seat, aftermath);
         }
     }

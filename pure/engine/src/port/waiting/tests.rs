@@ -4,7 +4,8 @@ use super::*;
 use crate::port::pacing::Pacing;
 use crate::port::schedule::Schedule;
 use crate::qp::QpOptions;
-use crate::testing::{Desk, INIT, PEER, RTR, asking, rts, send_only};
+use crate::testing::{Desk, INIT, PEER, RTR, SEND, asking, read_request, request, rts, send_only};
+use adverb_wire::Packet;
 use core::cell::{Cell, RefCell};
 
 const START: Time = Time::from_nanos(1_000_000);
@@ -36,6 +37,8 @@ struct Row {
     desk: Desk,
     /// Messages that the peer has sent.
     messages: i32,
+    /// Turns to emit that it was given.
+    turns: u32,
 }
 
 impl Table {
@@ -46,7 +49,7 @@ impl Table {
             qp.to_rtr(RTR).unwrap();
             qp.to_rts(rts()).unwrap();
             let desk = Desk::with_receives(100, 100);
-            Row { number: *number, qp, pacing: Pacing::default(), desk, messages: 0 }
+            Row { number: *number, qp, pacing: Pacing::default(), desk, messages: 0, turns: 0 }
         };
         let rows = numbers.iter().map(row).collect();
         Self { surface: Notices::default(), rows, now: START }
@@ -58,9 +61,21 @@ impl Table {
 
     /// The peer's next message arrives, and `driver` delivers it.
     fn arrive(&mut self, waiting: &mut Waiting, number: Qpn, driver: Driver, published: u32) {
+        let message = asking(send_only(self.row(number).messages));
+        self.deliver(waiting, number, &message, driver, published);
+    }
+
+    fn deliver(
+        &mut self,
+        waiting: &mut Waiting,
+        number: Qpn,
+        message: &Packet<'_>,
+        driver: Driver,
+        published: u32,
+    ) {
         let now = self.now;
         let row = self.row(number);
-        row.qp.on_packet(&asking(send_only(row.messages)), PEER, now, &mut row.desk);
+        row.qp.on_packet(message, PEER, now, &mut row.desk);
         row.messages += 1;
         let given = Given { published, only_served: published > 0 };
         assert_eq!(waiting.release(&mut self.seat(number).unwrap(), given, driver), 0);
@@ -139,7 +154,8 @@ impl Seat for Chair<'_> {
     }
 
     fn transmit(&mut self, acks: Acks) -> Aftermath {
-        let Row { qp, pacing, desk, .. } = &mut *self.row;
+        let Row { qp, pacing, desk, turns, .. } = &mut *self.row;
+        *turns += 1;
         let before = qp.counters().sent_pkts;
         pacing.on_transmit();
         let more = qp.transmit(self.now, acks == Acks::Now, desk);
@@ -180,6 +196,32 @@ fn the_program_has_its_completion_before_its_peer_has_an_acknowledgement() {
     assert_eq!(table.acks(FIRST), [1]);
     assert!(waiting.is_empty() && !waiting.is_pressing() && !waiting.owes_packets());
     assert_eq!(waiting.due(), None);
+}
+
+/// Goal: a queue pair that could only emit an acknowledgement, which waits, has no turn; one that has more has one.
+#[test]
+fn only_what_can_leave_with_company_has_a_turn_when_a_message_has_come() {
+    let (packets, records) = (AckCost::Packets, AckCost::Records);
+    let send = asking(send_only(0));
+    for (cost, message, posts, turns) in [
+        (packets, send, false, 0),
+        (packets, send, true, 1),
+        (packets, read_request(0, 10), false, 1),
+        (records, send, false, 1),
+    ] {
+        let (mut table, mut waiting) = (Table::of(&[FIRST]), Waiting::default());
+        let row = table.row(FIRST);
+        row.pacing.set_ack_cost(cost);
+        if posts {
+            row.qp.post(request(SEND, 8)).unwrap();
+        }
+        table.deliver(&mut waiting, FIRST, &message, Driver::Program, 0);
+        let row = table.row(FIRST);
+        assert_eq!(row.turns, turns, "{cost:?} {message:?} {posts}");
+        let reads = message != send;
+        assert_eq!(row.desk.emitted.len(), usize::from(reads || posts));
+        assert_eq!(waiting.has(FIRST), !reads);
+    }
 }
 
 #[test]
