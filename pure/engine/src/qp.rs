@@ -578,7 +578,7 @@ impl Qp {
     pub fn has_more(&self) -> bool {
         let owes_data = self.debtor().is_some_and(|responder| responder.owes_data());
         let has_work = |sender: &Sender| sender.has_work(&self.queue);
-        owes_data || self.sender.as_ref().is_some_and(has_work)
+        owes_data || self.sends() && self.sender.as_ref().is_some_and(has_work)
     }
 
     /// An acknowledgement waits to be emitted.

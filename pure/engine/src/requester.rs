@@ -553,6 +553,9 @@ impl Requester {
         while self.fills.front().is_some_and(|&(_, end, _)| end <= unacked) {
             self.fills.pop_front();
         }
+        if !self.again.is_empty() {
+            self.again.retain(|&(_, to)| to > unacked);
+        }
         // A request without a packet may have ended before the cursor has come past it again.
         self.cursor = self.cursor.max(queue.head());
         // After a rewind, acknowledgements of the first attempt may overtake the second.

@@ -68,10 +68,7 @@ impl Bth {
     #[inline(always)]
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let (head, rest) = take::<{ Self::LEN }>(packet)?;
-        let [[opcode, flags, k0, k1], marked_qp, asked_psn] = *head.as_chunks::<4>().0 else {
-            return Err(ParseError::Truncated { len: packet.len() });
-        };
-        let ([ecn, ..], [ack, ..]) = (marked_qp, asked_psn);
+        let [opcode, flags, k0, k1, ecn, q0, q1, q2, ack, p0, p1, p2] = *head;
         if flags & TVER != 0 {
             return Err(ParseError::Version(flags & TVER));
         }
@@ -83,10 +80,10 @@ impl Bth {
             pkey: Pkey(u16::from_be_bytes([k0, k1])),
             fecn: ecn & FECN != 0,
             becn: ecn & BECN != 0,
-            dest_qp: Qpn::new(u32::from_be_bytes(marked_qp)),
+            dest_qp: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
             ack_request: ack & ACK_REQUEST != 0,
             keeps_early: ack & KEEPS_EARLY != 0,
-            psn: Psn::new(u32::from_be_bytes(asked_psn)),
+            psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])),
         };
         Ok((bth, rest))
     }

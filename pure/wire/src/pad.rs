@@ -28,8 +28,9 @@ impl Pad {
     /// Length in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a count of bytes, not a collection")]
-    pub fn len(self) -> usize {
-        usize::from(self.0)
+    #[expect(clippy::as_conversions, reason = "no other conversion is const")]
+    pub const fn len(self) -> usize {
+        self.0 as usize
     }
 
     /// The count as the two bits of the base transport header.

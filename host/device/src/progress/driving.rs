@@ -8,7 +8,7 @@ use super::rx_sockets::MISLED_MAX;
 use super::seats::{Seated, Table};
 use super::{Arrival, Clock, Held, Listeners, Port, Receiver, RxSocket};
 use crate::link::udp::capture::Capture;
-use crate::link::udp::endpoint::{FlowCache, Source, gid_of};
+use crate::link::udp::endpoint::{FlowCache, KnownSender, gid_of};
 use crate::link::udp::steering::scope;
 use crate::memory::region::Grips;
 use crate::objects::completion::PollBuffer;
@@ -239,7 +239,6 @@ impl Port {
     }
 
     /// Takes what the relay socket has.
-    #[cold]
     #[inline(never)]
     fn receive_relayed(&self, receiver: &mut Receiver, clock: &mut Clock, driver: Driver) -> bool {
         let relayed = self.links.registry.relayed();
@@ -290,7 +289,7 @@ impl Port {
     ) -> u32 {
         let _deferred = DeferredWakeups::begin();
         let Arrival { passed, endpoint, now, .. } = arrival;
-        let Some(Source { gid, flow, .. }) = flows.get(&passed.source, endpoint) else {
+        let Some(KnownSender { gid, flow, .. }) = flows.get(&passed.source, endpoint) else {
             return 0;
         };
         let from = Origin { source: *gid, flow, marks: passed.marks };
@@ -487,7 +486,7 @@ impl Port {
     fn on_timer(&self, number: Qpn, now: Time) {
         let _deferred = DeferredWakeups::begin();
         let Some(mut guard) = self.table.lock(number) else {
-            return;
+            return self.schedule.with(|schedule| schedule.forget(number)); // Armed as it went.
         };
         if guard.as_mut().is_some_and(|inner| inner.proxy_of().is_some()) {
             return self.on_proxy_timer(number, guard, now);

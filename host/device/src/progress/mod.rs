@@ -72,7 +72,7 @@ struct RxSocket {
     endpoint: Arc<Endpoint>,
     flows: FlowCache,
     reception: Reception,
-    /// How that was marked which was taken last, as far as it was shown.
+    /// Marks of the last arrival, as far as they were shown.
     marks: Marks,
     /// It is that of a multicast group.
     group: Option<Group>,
@@ -121,7 +121,7 @@ impl RxSocket {
             Mode::Bursts | Mode::LastBursts => {
                 socket.recv_marked(buffer).map(|(received, shown)| {
                     let udp::Marks { traffic_class, hop_limit, flow_label } = shown;
-                    // No packet arrives with none left: it was not shown.
+                    // 0 stands for what was not shown.
                     let hop_limit = if hop_limit == 0 { Marks::USUAL.hop_limit } else { hop_limit };
                     self.marks = Marks { traffic_class, hop_limit, flow_label };
                     received

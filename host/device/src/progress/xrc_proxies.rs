@@ -5,7 +5,7 @@
 
 use super::{Arrival, Clock, Port, Receiver, RxSocket};
 use crate::futex_mutex::FutexGuard;
-use crate::link::udp::endpoint::Source;
+use crate::link::udp::endpoint::KnownSender;
 use crate::objects::host::{Came, Origin};
 use crate::objects::notice::DeferredWakeups;
 use crate::objects::progress::Progress;
@@ -129,7 +129,8 @@ impl Port {
         let Some(RxSocket { endpoint, flows, .. }) = RxSocket::at(rx_sockets, passed.target) else {
             return;
         };
-        let Some(&Source { gid: source, flow, .. }) = flows.get(&passed.source, endpoint) else {
+        let Some(&KnownSender { gid: source, flow, .. }) = flows.get(&passed.source, endpoint)
+        else {
             return;
         };
         let parsed = Packet::parse(passed.bytes);

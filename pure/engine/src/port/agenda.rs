@@ -37,9 +37,9 @@ impl Agenda {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Deadlines that count.
+    /// Queue pairs that have a deadline or have had one.
     pub(super) fn len(&self) -> usize {
-        self.valid.values().flatten().count()
+        self.valid.len()
     }
 
     /// Wakes `qp` at `at`, and not at the time it was to be woken before.
@@ -138,5 +138,18 @@ mod tests {
             assert_eq!(agenda.due(at(round)), Some(Qpn::new(1)));
         }
         assert!(agenda.heap.len() <= STALE_MAX + 2);
+    }
+
+    #[test]
+    fn queue_pairs_that_are_gone_leave_nothing() {
+        let mut agenda = Agenda::default();
+        for number in 0..1000 {
+            agenda.arm(Qpn::new(number), at(10));
+            if number % 2 == 0 {
+                assert!(agenda.due(at(10)).is_some());
+            }
+            agenda.forget(Qpn::new(number));
+        }
+        assert_eq!((agenda.len(), agenda.next()), (0, None));
     }
 }

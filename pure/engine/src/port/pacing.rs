@@ -110,14 +110,12 @@ impl Pacing {
         self.ready
     }
 
-    /// The deadline that the schedule held has passed. If acknowledgements have moved the queue pair's own meanwhile, there is
-    /// nothing to do yet, and this is what it wants next; otherwise [`Qp::on_timer`] is to be called.
+    /// The deadline that the schedule held has passed. If the queue pair's own is later by now, or there is none, and there
+    /// is nothing to emit, this is what it wants next; otherwise [`Qp::on_timer`] is to be called, and then it emits.
     pub fn on_due(&mut self, qp: &Qp, now: Time) -> Option<Aftermath> {
         self.armed = None;
-        match qp.next_deadline().is_some_and(|deadline| deadline <= now) {
-            true => None,
-            false => Some(self.put_off(qp)),
-        }
+        let is_due = qp.next_deadline().is_some_and(|deadline| deadline <= now);
+        (!is_due && !qp.has_more()).then(|| self.put_off(qp))
     }
 }
 
@@ -155,6 +153,12 @@ mod tests {
         assert!(second > first, "{second:?} {first:?}");
         let aftermath = pacing.on_due(&qp, first).unwrap();
         assert_eq!((aftermath.deadline, aftermath.more), (Some(second), false));
+        assert_eq!(pacing.on_due(&qp, second), None);
+
+        // Without a deadline there is nothing to do either, unless there is something to emit.
+        acknowledge(&mut qp, 2, second);
+        assert_eq!(pacing.on_due(&qp, second), Some(Aftermath::default()));
+        qp.post(request(SEND, 8)).unwrap();
         assert_eq!(pacing.on_due(&qp, second), None);
     }
 

@@ -28,7 +28,7 @@ impl Schedule {
         Hints { deadline: self.agenda.next(), ready: !self.ready.is_empty() }
     }
 
-    /// Deadlines and turns that it holds: what counts of either is no more than there are queue pairs.
+    /// Queue pairs with a deadline, now or once, and turns that it holds: of either no more than there are queue pairs.
     pub fn lens(&self) -> (usize, usize) {
         (self.agenda.len(), self.ready.len())
     }

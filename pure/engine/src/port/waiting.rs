@@ -123,7 +123,7 @@ impl Waiting {
         let can_wait = self.takes(driver);
         let aftermath = match (can_wait, given.published) {
             (true, 1..) if given.only_served => Aftermath::default(),
-            (true, 0) if !owes_lone_packet(seat) => seat.transmit(Acks::WithCompany),
+            (true, 0) if !has_lone_ack(seat) => seat.transmit(Acks::WithCompany),
             (true, _) => {
                 let (qp, pacing) = seat.parts();
                 pacing.put_off(qp)
@@ -258,9 +258,9 @@ fn leisure(qp: &Qp, acks: &AckPolicy) -> bool {
     }
 }
 
-/// Nothing but an acknowledgement can be emitted, which as a packet of its own would not leave with company.
+/// All that could be emitted is an acknowledgement as a packet of its own: with [`Acks::WithCompany`] nothing would leave.
 #[inline(always)]
-fn owes_lone_packet<S: Seat>(seat: &mut S) -> bool {
+fn has_lone_ack<S: Seat>(seat: &mut S) -> bool {
     let (qp, pacing) = seat.parts();
     pacing.acks.ack_cost() == AckCost::Packets && qp.owes_plain_ack() && !qp.has_more()
 }

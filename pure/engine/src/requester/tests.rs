@@ -85,6 +85,24 @@ fn what_the_peer_keeps_is_not_under_way() {
     assert_eq!(emit(&mut requester, &mut queue, 0).len(), 2048);
 }
 
+/// Goal: what was to be emitted again and has come after all is no work left, though nothing is emitted in between.
+#[test]
+fn what_has_come_after_all_is_not_emitted_again() {
+    let (mut requester, mut queue) = with_work(&[(SEND, 600)]);
+    assert_eq!(emit(&mut requester, &mut queue, 0).len(), 3);
+    let missing = |from, to| Missing { from, to, executed: false, late_ns: 0 };
+    assert!(requester.fill(missing(0, 1), NOW, &queue));
+    assert!(requester.fill(missing(1, 2), NOW, &queue));
+    requester.on_progress(1, 1, &queue);
+    let mut desk = Desk::new();
+    let _ = requester.transmit(1, NOW, &mut queue, &mut desk);
+    assert_eq!(desk.operations(), [(Operation::SendMiddle, 1)]);
+    assert!(requester.fill(missing(1, 3), NOW, &queue));
+    assert!(requester.has_work(&queue));
+    requester.on_progress(3, 2, &queue);
+    assert!(!requester.has_work(&queue));
+}
+
 /// Goal: while packets are missing, room for a few others waits for more, over a link of trains.
 #[test]
 fn what_is_emitted_behind_a_hole_is_emitted_as_a_train() {

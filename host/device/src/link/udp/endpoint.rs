@@ -238,19 +238,19 @@ fn flow(from: SocketAddr, to: SocketAddr) -> Option<Flow> {
     }
 }
 
-/// Where packets come from.
+/// A sender of packets.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct KnownSender {
     addr: SocketAddr,
     pub(crate) gid: Gid,
     /// From there to the endpoint.
     pub(crate) flow: Flow,
 }
 
-/// Recent sources, so that a packet's flow costs one comparison and not a CRC of addresses.
+/// Recent senders, so that a packet's GID and flow cost one comparison and not a CRC of addresses.
 #[derive(Debug)]
 pub(crate) struct FlowCache {
-    entries: Box<[Option<Source>]>,
+    entries: Box<[Option<KnownSender>]>,
 }
 
 impl FlowCache {
@@ -260,9 +260,9 @@ impl FlowCache {
         Self { entries: std::iter::repeat_with(|| None).take(Self::LEN).collect() }
     }
 
-    /// The source of packets from `addr` to `endpoint`.
+    /// The sender of packets from `addr` to `endpoint`; `None` if such packets have no flow.
     #[inline]
-    pub(crate) fn get(&mut self, addr: &SocketAddr, endpoint: &Endpoint) -> Option<&Source> {
+    pub(crate) fn get(&mut self, addr: &SocketAddr, endpoint: &Endpoint) -> Option<&KnownSender> {
         let last = match addr.ip() {
             IpAddr::V4(ip) => ip.octets()[3],
             IpAddr::V6(ip) => ip.octets()[15],
@@ -270,16 +270,15 @@ impl FlowCache {
         let at = usize::from(last ^ addr.port().to_le_bytes()[0]) % Self::LEN;
         let entry = self.entries.get_mut(at)?;
         if entry.as_ref().is_none_or(|known| known.addr != *addr) {
-            *entry = source(*addr, endpoint);
+            *entry = sender(*addr, endpoint);
         }
         entry.as_ref()
     }
 }
 
-/// `None` if packets between the two have no flow.
-#[cold]
-fn source(addr: SocketAddr, endpoint: &Endpoint) -> Option<Source> {
-    endpoint.flow_from(addr).map(|flow| Source { addr, gid: gid_of(addr.ip()), flow })
+#[inline(never)]
+fn sender(addr: SocketAddr, endpoint: &Endpoint) -> Option<KnownSender> {
+    endpoint.flow_from(addr).map(|flow| KnownSender { addr, gid: gid_of(addr.ip()), flow })
 }
 
 #[cfg(test)]
@@ -309,6 +308,20 @@ mod tests {
                 assert_eq!(endpoint.as_sent(&destination).hop_limit, limit);
             }
             assert_eq!(endpoint.socket.usual_hop_limit().unwrap(), expected);
+        }
+    }
+
+    /// Goal: what is remembered of one sender is not told of another that has its place, nor once it is back.
+    #[test]
+    fn senders_that_share_a_place_are_told_apart() {
+        let endpoint = Endpoint::bind((Ipv4Addr::LOCALHOST, 0).into(), 1, None).unwrap();
+        let [first, second] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 9, 9, 1)]
+            .map(|ip| SocketAddr::new(ip.into(), ROCE_PORT));
+        let mut flows = FlowCache::new();
+        for addr in [first, second, second, first] {
+            let known = flows.get(&addr, &endpoint).unwrap();
+            assert_eq!(known.gid, gid_of(addr.ip()));
+            assert_eq!(Some(known.flow), endpoint.flow_from(addr));
         }
     }
 
