@@ -359,23 +359,24 @@ fn block(buffer: &Buffer, index: usize) -> Result<Block, Failure> {
 /// Bytes that differ from round to round and from place to place.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut byte = || {
+    let mut bytes = Vec::with_capacity(len + size_of::<u64>());
+    while bytes.len() < len {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        let [byte, ..] = state.to_le_bytes();
-        byte
-    };
-    (0..len).map(|_| byte()).collect()
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
 }
 
 fn compare(what: &str, block: &Block, seed: u64) -> Result<(), Failure> {
     let (found, due) = (block.to_vec(), pattern(seed, block.len()));
-    let wrong = found.iter().zip(&due).position(|(found, due)| found != due);
-    match wrong {
-        None => Ok(()),
-        Some(at) => Err(Failure::failed(format!("{what}: byte {at} of {} is wrong", due.len()))),
+    if found == due {
+        return Ok(());
     }
+    let at = found.iter().zip(&due).take_while(|(found, due)| found == due).count();
+    Err(Failure::failed(format!("{what}: byte {at} of {} is wrong", due.len())))
 }
 
 fn imm(round: u64) -> u32 {

@@ -1,5 +1,6 @@
 //! Programs with the library in front of them: one alone, and pairs of server and client.
 
+use std::net::{Ipv6Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
@@ -314,13 +315,13 @@ pub(crate) fn port() -> u16 {
     let base = 20_000 + u16::try_from(spread).expect("it is small");
     loop {
         let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % 2_000;
-        if !listens(port, "self") {
+        if TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).is_ok() {
             return port;
         }
     }
 }
 
-/// This port has a listener, in the namespace of this process.
+/// This port has a listener, in the namespace of this process. The kernel goes through all there can be: milliseconds.
 fn listens(port: u16, process: &str) -> bool {
     let list = |file| std::fs::read_to_string(file).unwrap_or_default();
     let address = format!(":{port:04X} ");
@@ -340,6 +341,6 @@ pub(crate) fn until_it_listens(port: u16, server: &mut Child, place: Place<'_>) 
         if server.try_wait().expect("a child of ours").is_some() {
             return;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -13,7 +13,7 @@ use super::daemon::{Daemon, Places, counts, ended, of};
 use super::stat::Talker;
 use super::{adverb, stderr, stdout, until};
 
-fn signal(name: &str, process: u32) {
+pub(crate) fn signal(name: &str, process: u32) {
     let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
     assert!(status.expect("kill(1)").success());
 }

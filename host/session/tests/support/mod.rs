@@ -43,12 +43,13 @@ pub(crate) fn departure(endpoint: &Endpoint) -> Departure {
 /// A pattern that differs from byte to byte and from seed to seed.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut byte = || {
+    let mut bytes = Vec::with_capacity(len + size_of::<u64>());
+    while bytes.len() < len {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        let [byte, ..] = state.to_le_bytes();
-        byte
-    };
-    (0..len).map(|_| byte()).collect()
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
 }

@@ -366,7 +366,7 @@ fn messages_outlive_the_owners() {
         let stopped = messages(&hosts, MESSAGES, &mut stop);
         assert!(stopped < FEW, "{stopped}");
         owners.iter().for_each(|one| one.signal("-CONT"));
-        let (before, sent, many) = (hosts.datagrams(), hosts.frames(), 20 * MESSAGES);
+        let (before, sent, many) = (hosts.datagrams(), hosts.frames(), 4 * MESSAGES);
         let killed = messages(&hosts, many, &mut || {
             eventually("messages are under way", || hosts.frames() > sent + 2 * FEW);
             // It does not come to an end while it is looked at.

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::running::by_kernel;
 use super::{FAR, MEMBER, Running, STRANGER, daemon, described, run, soon, with_cable};
+use crate::borders::signal;
 use crate::{Server, command, finish, stderr, stdout};
 
 /// The daemon's user and another, each with the interface that it uses, and what it talks to there: a device has the frames
@@ -48,7 +49,7 @@ fn datagrams() -> u64 {
 fn exchange(servers: &[Server; 2]) -> u64 {
     let before = datagrams();
     for ((user, _, address), server) in USERS.into_iter().zip(servers) {
-        finished(client(user, address, &server.port, 300));
+        finished(client(user, address, &server.port, 100));
     }
     datagrams() - before
 }
@@ -131,21 +132,22 @@ fn outlive(servers: &[Server; 2], shm: &str) {
         (places, running)
     };
     let (_places, mut running) = start();
-    let (before, began) = (datagrams(), USERS.map(|(_, interface, _)| sent(interface)));
-    let mut clients: Vec<_> = USERS
-        .into_iter()
-        .zip(servers)
-        .map(|((user, _, address), server)| client(user, address, &server.port, 1000))
-        .collect();
-    soon("traffic", || {
-        let sent = USERS.map(|(_, interface, _)| sent(interface));
-        sent.into_iter().zip(began).all(|(sent, began)| sent > began + 500)
+    let before = datagrams();
+    // Each is stopped in the midst of its messages: none ends before the daemon, however long the others take.
+    let clients = USERS.into_iter().zip(servers).map(|((user, interface, address), server)| {
+        let began = sent(interface);
+        let client = client(user, address, &server.port, 1000);
+        soon("traffic", || sent(interface) > began + 500);
+        signal("STOP", client.id());
+        client
     });
+    let mut clients: Vec<_> = clients.collect();
     let found = datagrams() - before;
     assert!(found < FEW, "/dev/shm {shm}: {found} are not frames");
     running.child.kill().expect("a process");
     for client in &mut clients {
         assert!(client.try_wait().expect("a process").is_none(), "it has ended before");
+        signal("CONT", client.id());
     }
     let has_program = |(_, interface, _)| run(&format!("ip link show {interface}")).contains("xdp");
     soon("the programs leave", || !USERS.into_iter().any(has_program));
