@@ -153,3 +153,33 @@ const _: () = {
     assert!(size_of::<libc::cmsghdr>().is_multiple_of(align_of::<libc::cmsghdr>()));
     assert!(size_of::<Message>() == HEADER_BYTES + size_of::<usize>());
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_train_that_shows_its_marks_tells_both_in_either_order() {
+        let number = |level, name, value: c_int| Message::new(level, name, value.to_ne_bytes());
+        let segment = number(libc::SOL_UDP, libc::UDP_GRO, 1000);
+        let limit = number(libc::IPPROTO_IP, libc::IP_TTL, 7);
+        let mut class = Message::new(libc::IPPROTO_IP, libc::IP_TOS, [0x2e, 0, 0, 0]);
+        class.header.cmsg_len = HEADER_BYTES + 1;
+        let marks = Marks { traffic_class: 0x2e, hop_limit: 7, flow_label: 0 };
+        assert_eq!(read(&[segment, class, limit]), (Some(1000), marks));
+        assert_eq!(read(&[class, limit, segment]), (Some(1000), marks));
+        let info = Message::new(libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, [0x02, 0xe1, 0x23, 0x45]);
+        let limit = number(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, 7);
+        let marks = Marks { flow_label: 0x1_2345, ..marks };
+        assert_eq!(read(&[segment, limit, info]), (Some(1000), marks));
+    }
+
+    #[test]
+    fn what_has_no_value_or_no_size_tells_nothing() {
+        let mut short = Message::new(libc::IPPROTO_IP, libc::IP_TTL, [7, 0, 0, 0]);
+        short.header.cmsg_len = HEADER_BYTES;
+        let none = Message::new(libc::SOL_UDP, libc::UDP_GRO, [0; VALUE_BYTES]);
+        let strange = Message::new(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, [9, 0, 0, 0]);
+        assert_eq!(read(&[short, none, strange, Message::EMPTY]), (None, Marks::default()));
+    }
+}

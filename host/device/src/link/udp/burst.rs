@@ -404,3 +404,24 @@ fn copy(source: &Source<'_>, grips: &mut Grips<'_>, target: &mut [u8]) -> Result
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic;
+
+    use super::*;
+
+    #[test]
+    fn the_room_of_a_thread_is_lent_once_at_a_time_and_a_panic_gives_it_back() {
+        let lent = Staging::borrow().unwrap();
+        assert!(Staging::borrow().is_none());
+        drop(lent);
+        let ended = panic::catch_unwind(|| {
+            let _lent = Staging::borrow().unwrap();
+            panic::resume_unwind(Box::new(()));
+        });
+        assert!(ended.is_err());
+        let lent = Staging::borrow().unwrap();
+        assert_eq!(lent.0.len(), make_staging().len());
+    }
+}
