@@ -1,6 +1,5 @@
 //! Programs with the library in front of them: one alone, and pairs of server and client.
 
-use std::net::{Ipv6Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
@@ -315,13 +314,13 @@ pub(crate) fn port() -> u16 {
     let base = 20_000 + u16::try_from(spread).expect("it is small");
     loop {
         let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % 2_000;
-        if TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).is_ok() {
+        if !listens(port, "self") {
             return port;
         }
     }
 }
 
-/// This port has a listener, in the namespace of this process. The kernel goes through all there can be: milliseconds.
+/// This port has a listener, in the namespace of this process. Reading the table takes the kernel milliseconds.
 fn listens(port: u16, process: &str) -> bool {
     let list = |file| std::fs::read_to_string(file).unwrap_or_default();
     let address = format!(":{port:04X} ");
