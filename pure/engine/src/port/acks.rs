@@ -8,9 +8,9 @@
 //! - As a packet it costs both sides a system call. If the program has answered the message, two
 //!   programs are having a conversation; the peer, busy with the answer, rarely waits for the
 //!   acknowledgement, and it is *held* until a few messages need one or [`HOLD_NANOS`] have passed, and for as
-//!   long again if messages have come in that time. A peer from which none has come may wait, as some ping-pongs
-//!   do; after that acknowledgements leave with the answers for a while. A train of answer and acknowledgement costs
-//!   more than the answer alone, so this is not for peers that go on.
+//!   long again if messages have come in that time. A peer from which none has come, several times in a row, waits for
+//!   it, as some ping-pongs do; after that acknowledgements leave with the answers for a while. A train of answer and
+//!   acknowledgement costs more than the answer alone, so this is not for peers that go on.
 //! - As a record in memory it costs the cache lines that it is in. It waits for a moment in which
 //!   nothing arrives, or for the program's own next record, unless the peer asks for it or many
 //!   messages need one. What the peer asks for leaves before the program has its completion in two cases, if it is for a short
@@ -31,6 +31,9 @@ const RECORD_MESSAGES_MAX: u16 = 32;
 const WAITS_ALONE_MIN: u8 = 8;
 /// How long an acknowledgement is held, and once more if messages have come meanwhile.
 const HOLD_NANOS: u64 = 25_000;
+/// Holds in a row that have ended in silence, which show that the peer waits. Fewer may be a peer that has had no processor for
+/// a moment.
+const SILENCES_MIN: u8 = 3;
 /// Answers that take the acknowledgement along after a peer has waited for one.
 const IMPATIENT_ANSWERS: u8 = 128;
 /// Messages whose acknowledgements the helper does not hold after one that was not answered in time.
@@ -68,6 +71,8 @@ pub struct AckPolicy {
     waits_alone: u8,
     /// The program has posted something since the last message.
     answered: bool,
+    /// Holds in a row in whose last [`HOLD_NANOS`] no message has come.
+    silences: u8,
     /// Answers left that take acknowledgements along.
     impatient: u8,
     /// Messages left whose acknowledgements the helper does not hold.
@@ -224,11 +229,15 @@ impl AckPolicy {
             return Due::Again(again);
         }
         self.held = None;
-        if silent && !late {
+        if late {
+            return Due::Now;
+        }
+        self.silences = if silent { self.silences.saturating_add(1) } else { 0 };
+        if self.silences >= SILENCES_MIN {
             self.impatient = IMPATIENT_ANSWERS;
-            if !self.answered {
-                self.unanswered = UNANSWERED_MESSAGES;
-            }
+        }
+        if silent && !self.answered {
+            self.unanswered = UNANSWERED_MESSAGES;
         }
         Due::Now
     }
@@ -366,20 +375,46 @@ mod tests {
     #[test]
     fn a_peer_that_has_sent_several_messages_and_then_nothing_waits() {
         let mut policy = AckPolicy::default();
-        converse(&mut policy, 1..=4);
-        assert_eq!(silence(&mut policy), Due::Again(LATER));
-        assert_eq!(policy.on_due(LATER, AckPolicy::due(LATER), true), Due::Now);
-        policy.on_sent();
-        let _ = owed(&mut policy, 5);
+        for turn in 0..u32::from(SILENCES_MIN) {
+            converse(&mut policy, 4 * turn + 1..=4 * turn + 4);
+            assert_eq!(silence(&mut policy), Due::Again(LATER));
+            assert_eq!(policy.on_due(LATER, AckPolicy::due(LATER), true), Due::Now);
+            policy.on_sent();
+        }
+        let _ = owed(&mut policy, 1000);
         assert!(policy.on_answer(), "it takes the acknowledgement along");
 
         let mut policy = AckPolicy::default();
-        let _ = policy.on_owed(2, true, Msn::new(2));
-        assert!(!policy.on_answer() && !look(&mut policy));
-        assert_eq!(silence(&mut policy), Due::Now);
-        policy.on_sent();
-        let _ = owed(&mut policy, 3);
+        for turn in 1..=u32::from(SILENCES_MIN) {
+            let _ = policy.on_owed(2, true, Msn::new(2 * turn));
+            assert!(!policy.on_answer() && !look(&mut policy));
+            assert_eq!(silence(&mut policy), Due::Now);
+            policy.on_sent();
+        }
+        let _ = owed(&mut policy, 1000);
         assert!(policy.on_answer());
+    }
+
+    /// Goal: a peer that is silent now and then, as it has no processor, does not count as one that waits.
+    #[test]
+    fn a_peer_that_is_silent_at_times_does_not_wait() {
+        let mut policy = AckPolicy::default();
+        let mut number = 0;
+        for _ in 0..100 {
+            for _ in 0..2 {
+                number += 1;
+                converse(&mut policy, number..=number);
+                assert_eq!(silence(&mut policy), Due::Now);
+                policy.on_sent();
+            }
+            converse(&mut policy, number + 1..=number + 2);
+            number += 2;
+            assert_eq!(silence(&mut policy), Due::Again(LATER));
+            converse(&mut policy, number + 1..=number + 1);
+            number += 1;
+            assert_eq!(policy.on_due(LATER, AckPolicy::due(LATER), true), Due::Now);
+            policy.on_sent();
+        }
     }
 
     #[test]
@@ -415,11 +450,13 @@ mod tests {
         let mut policy = AckPolicy::default();
         let mut numbers = (1..).map(Msn::new);
         let mut delivered = |policy: &mut AckPolicy| policy.on_delivered(numbers.next().unwrap());
-        assert!(delivered(&mut policy));
-        policy.on_hold(NOW);
-        assert!(policy.is_held() && !policy.on_answer());
-        assert_eq!(silence(&mut policy), Due::Now); // The peer has waited for it.
-        policy.on_sent();
+        for _ in 0..SILENCES_MIN {
+            assert!(delivered(&mut policy));
+            policy.on_hold(NOW);
+            assert!(policy.is_held() && !policy.on_answer());
+            assert_eq!(silence(&mut policy), Due::Now); // The peer has waited for it.
+            policy.on_sent();
+        }
         for _ in 0..IMPATIENT_ANSWERS {
             assert!(delivered(&mut policy));
             policy.on_hold(NOW);
@@ -442,18 +479,27 @@ mod tests {
     #[test]
     fn a_peer_that_waits_gets_its_acknowledgements_with_the_answers_for_a_while() {
         let mut policy = AckPolicy::default();
-        assert!(owed(&mut policy, 1).list);
-        assert!(!policy.on_answer());
-        assert!(!look(&mut policy));
-        assert!(policy.is_held_since(NOW));
-        assert_eq!(silence(&mut policy), Due::Now);
-        policy.on_sent();
-        for number in 0..u32::from(IMPATIENT_ANSWERS) {
-            let _ = owed(&mut policy, 2 + number);
-            assert!(policy.on_answer());
-            policy.on_sent();
-            let _ = look(&mut policy); // Nothing is owed by then.
-            policy.on_sent();
+        let mut number = 0;
+        let mut next = || {
+            number += 1;
+            number
+        };
+        for holds in [SILENCES_MIN, 1, 1] {
+            for _ in 0..holds {
+                assert!(owed(&mut policy, next()).list);
+                assert!(!policy.on_answer());
+                assert!(!look(&mut policy));
+                assert!(policy.is_held_since(NOW));
+                assert_eq!(silence(&mut policy), Due::Now);
+                policy.on_sent();
+            }
+            for _ in 0..IMPATIENT_ANSWERS {
+                let _ = owed(&mut policy, next());
+                assert!(policy.on_answer());
+                policy.on_sent();
+                let _ = look(&mut policy); // Nothing is owed by then.
+                policy.on_sent();
+            }
         }
         assert!(owed(&mut policy, 1000).list);
         assert!(!policy.on_answer());

@@ -236,7 +236,13 @@ fn an_answered_message_is_acknowledged_when_its_time_has_come_and_not_before() {
     assert_eq!(table.acks(FIRST), [1]);
     assert_eq!(waiting.due(), None);
 
-    // A peer that has sent nothing in all that time waits: its next acknowledgements leave with answers.
+    // A peer that has sent nothing in all that time, and again, waits: its next acknowledgements leave with answers.
+    for turn in 2..=3 {
+        table.now = START.plus_nanos(turn * HOLD);
+        table.converse(&mut waiting, FIRST);
+        table.held(&mut waiting, (turn + 1) * HOLD, Look::Usual);
+    }
+    assert_eq!(table.acks(FIRST), [2, 3]);
     table.arrive(&mut waiting, FIRST, Driver::Program, 1);
     assert!(table.row(FIRST).pacing.acks.on_answer());
 }
