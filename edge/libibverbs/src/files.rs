@@ -1,4 +1,5 @@
-//! The C library's functions that take a path, in front of them: paths of software devices lead into the tree.
+//! The C library's functions that take a path, in front of them: paths of software devices lead into the tree. Those whose
+//! names begin with `__` are what programs call that were compiled with `_FORTIFY_SOURCE`, or against an old C library.
 //!
 //! # Safety
 //!
@@ -95,10 +96,11 @@ macro_rules! second {
 }
 
 first! {
-    open open64 fopen fopen64 stat stat64 lstat lstat64 access readlink realpath opendir
-    scandir scandir64
+    open open64 fopen fopen64 freopen freopen64 stat stat64 lstat lstat64 access eaccess euidaccess readlink realpath
+    canonicalize_file_name opendir scandir scandir64 __open_2 __open64_2 __readlink_chk __realpath_chk
 }
 
 second! {
-    openat openat64 fstatat fstatat64 faccessat readlinkat statx __xstat __xstat64 __lxstat __lxstat64
+    openat openat64 fstatat fstatat64 faccessat readlinkat statx __xstat __xstat64 __lxstat __lxstat64 __openat_2
+    __openat64_2 __readlinkat_chk
 }

@@ -59,32 +59,58 @@ impl Drop for Compiled {
 }
 
 #[test]
-fn a_program_that_loads_the_library_by_name_and_version_finds_the_devices() {
+fn a_program_that_loads_the_library_by_name_and_version_writes_by_a_device() {
     let Some(program) = Compiled::new("loaded", &["-ldl"]) else {
         return;
     };
-    loads(&program, Place::Here("shm"));
+    for path in PATHS {
+        loads(&program, Place::Here(path));
+    }
+    if let Some(hosts) = Hosts::new() {
+        loads(&program, Place::Apart(&hosts));
+    }
 }
 
 /// What a program prints that loads the library by name and version.
 pub(crate) fn loads(program: &Compiled, place: Place<'_>) -> String {
-    let output = place.command(0, program.path()).output().unwrap();
+    let line = format!("{} {}", program.path(), place.device());
+    let output = place.command(0, &line).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let lists = said.lines().any(|line| line == place.device());
-    assert!(output.status.success() && lists, "{output:?}");
+    let has = |wanted| said.lines().any(|line| line == wanted);
+    assert!(output.status.success() && has(place.device()) && has("written"), "{output:?}");
     said
 }
 
-/// Goal: both interfaces mean the same device. Method: a program of C on libibverbs and this one on the
-/// safe API exchange a message each way.
+/// Goal: each function of the C library that takes a path finds the files of the devices, and none is forgotten here.
+#[test]
+fn every_function_that_takes_a_path_finds_the_files_of_the_devices() {
+    let (program, library) = (include_str!("paths.c"), include_str!("../../src/files.rs"));
+    let lists =
+        library.split("\nfirst! {").nth(1).unwrap().replace("second! {", "").replace('}', "");
+    let names: Vec<&str> = lists.split_whitespace().collect();
+    assert!(names.len() > 30, "{names:?}");
+    for name in names {
+        assert!(program.contains(&format!("CHECK({name}, ")), "{name}");
+    }
+    let Some(program) = Compiled::new("paths", &["-O2"]) else {
+        return;
+    };
+    let output = Place::Here("shm").command(0, program.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Goal: both interfaces mean the same device. Method: a program of C on libibverbs, with the library in front of that and in
+/// its place, and this one on the safe API exchange a message each way.
 #[test]
 fn a_program_of_c_and_one_of_rust_talk_to_each_other() {
     let Some(program) = Compiled::new("peer", &["-libverbs"]) else {
         return;
     };
-    for path in PATHS {
+    let directory = super::drop_in::Directory::new();
+    let in_its_place = directory.set();
+    for (path, set) in PATHS.into_iter().flat_map(|path| [(path, &[][..]), (path, &in_its_place)]) {
         let mut command = support::command(program.0.to_str().unwrap());
-        command.env("ADVERB_PATH", path).env("ADVERB_DEVICES", "soft_lo");
+        command.env("ADVERB_PATH", path).env("ADVERB_DEVICES", "soft_lo").envs(set.iter().copied());
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = lines.next().unwrap().unwrap();
