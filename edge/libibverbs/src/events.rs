@@ -13,6 +13,7 @@ use crate::cq::{AGAIN, cq_of};
 use crate::errno::INVALID;
 use crate::export::export;
 use crate::qp::qp_of;
+use crate::real::Function;
 use crate::srq::srq_of;
 use crate::waiting::Attempt;
 use adverb_device::{AsyncEvent, Element, EventKind};
@@ -131,6 +132,15 @@ unsafe extern "C" fn ibv_ack_async_event(event: Option<&layout::AsyncEvent>) {
                 (&raw mut (*srq).mutex, &raw mut (*srq).cond, &raw mut (*srq).events_completed)
             };
             acknowledge(mutex, cond, completed, 1);
+        }
+        // Of an object that no device of ours has, such as a work queue.
+        later if later > value::EVENT_GID_CHANGE => {
+            type Real = unsafe extern "C" fn(Option<&layout::AsyncEvent>);
+            static REAL: Function<Real> = Function::new("ibv_ack_async_event", "IBVERBS_1.1");
+            if let Some(real) = REAL.get() {
+                // SAFETY: the function of this name, with the program's argument.
+                unsafe { real(Some(event)) };
+            }
         }
         _ => {}
     }

@@ -24,7 +24,7 @@ mod table;
 
 use clock::Clock;
 use support::{Hosts, PATHS, Place, is_installed, pair};
-use table::{ALL_SIZES, PERFTEST, PERFTEST_APART, PERFTEST_MORE, UCX, UCX_TRANSPORTS};
+use table::{ALL_SIZES, PERFTEST, PERFTEST_MORE, UCX, UCX_TRANSPORTS};
 
 /// The rdma-core test programs that a pair of processes runs.
 const PINGPONGS: [&str; 21] = [
@@ -176,11 +176,16 @@ fn run_perftest(command: &str, place: Place<'_>, clock: &Clock) -> Result<String
     }
 }
 
+/// What runs in one of three places: the usual tests of perftest, and every third of the others.
+fn in_turn(place: usize) -> impl Iterator<Item = &'static str> {
+    PERFTEST.into_iter().chain(PERFTEST_MORE.into_iter().skip(place).step_by(3))
+}
+
 #[test]
 fn the_tests_of_perftest_run_through_shared_memory() {
     if is_installed("ib_send_bw") {
         let clock = Clock::fast();
-        for command in PERFTEST {
+        for command in in_turn(0) {
             must(run_perftest(command, Place::Here("shm"), &clock));
         }
     }
@@ -190,7 +195,7 @@ fn the_tests_of_perftest_run_through_shared_memory() {
 fn the_tests_of_perftest_run_over_udp() {
     if is_installed("ib_send_bw") {
         let clock = Clock::fast();
-        for command in PERFTEST {
+        for command in in_turn(1) {
             must(run_perftest(command, Place::Here("udp"), &clock));
         }
     }
@@ -231,12 +236,14 @@ fn programs_in_two_network_namespaces_talk_over_udp() {
         must(pair(&pingpong(command, place), place, &[]));
     }
     let clock = Clock::fast();
-    for command in PERFTEST_APART {
+    for command in in_turn(2) {
         must(run_perftest(command, place, &clock));
     }
     if is_installed("ucx_perftest") {
-        for (test, transports) in UCX.iter().zip(UCX_TRANSPORTS.iter().cycle()) {
-            must(ucx(test, transports, place));
+        for transports in UCX_TRANSPORTS {
+            for test in UCX {
+                must(ucx(test, transports, place));
+            }
         }
     }
 }
@@ -335,7 +342,10 @@ fn by_themselves(place: Place<'_>, hosts: Option<&Hosts>) -> Vec<(String, Result
     row("ibv_devices", &|| listed(place));
     row("ibv_devinfo -v", &|| described(place));
     row("ucx_info -d", &|| seen_by_ucx(place));
-    row("ib_write_bw --run_infinitely", &|| others::run_infinitely(place));
+    for program in others::BANDWIDTH {
+        let run = || others::run_infinitely(program, place);
+        row(&format!("{program} --run_infinitely"), &run);
+    }
     if let Some(program) = compiled::Compiled::new("loaded", &["-ldl"]) {
         row("loaded.c, by dlopen and dlvsym", &|| compiled::loads(&program, place));
     }

@@ -5,6 +5,7 @@ use super::compiled::Compiled;
 use super::support::{self, Hosts, PATHS, Place, is_installed};
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 /// Goal: Open MPI runs over UCX's transport on reliable connections: messages, collectives, one-sided operations.
@@ -148,21 +149,31 @@ fn perftest_runs_until_it_is_interrupted() {
     }
     let hosts = Hosts::new();
     let apart = hosts.as_ref().map(Place::Apart);
-    PATHS.map(Place::Here).into_iter().chain(apart).for_each(|place| drop(run_infinitely(place)));
+    for place in PATHS.map(Place::Here).into_iter().chain(apart) {
+        thread::scope(|all| {
+            for program in BANDWIDTH {
+                all.spawn(move || run_infinitely(program, place));
+            }
+        });
+    }
 }
 
+/// The tests of bandwidth.
+pub(crate) const BANDWIDTH: [&str; 4] = ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"];
+
 /// The last line of a test of bandwidth that ends when it is interrupted.
-pub(crate) fn run_infinitely(place: Place<'_>) -> String {
+pub(crate) fn run_infinitely(program: &str, place: Place<'_>) -> String {
     let (port, device) = (support::port(), place.device());
     let line =
-        format!("timeout 30 stdbuf -oL ib_write_bw --run_infinitely -D 1 -F -d {device} -p {port}");
+        format!("timeout 60 stdbuf -oL {program} --run_infinitely -D 1 -F -d {device} -p {port}");
     let mut server = Running::new(place.command(0, &line));
     support::until_it_listens(port, &mut server.child, place);
     let line = format!("{line} {}", place.address(0));
     let mut client = Running::new(place.command(1, &line));
-    let [_, last] = [(); 2].map(|()| client.line_with(" 65536 "));
-    let name = place.name();
-    assert!(client.child.try_wait().unwrap().is_none(), "{name}: it has ended by itself");
+    let bytes = if program == "ib_atomic_bw" { " 8 " } else { " 65536 " };
+    let [_, last] = [(); 2].map(|()| client.line_with(bytes));
+    let ended = client.child.try_wait().unwrap();
+    assert!(ended.is_none(), "{program}, {}: it has ended by itself", place.name());
     let number = client.child.id().to_string();
     let sent = Command::new("kill").args(["-INT", &number]).status().unwrap();
     assert!(sent.success());
@@ -244,10 +255,20 @@ fn devices_of_hardware_go_by_their_own_library() {
     let place = std::env::temp_dir().join(format!("adverb-hardware-{}.d", std::process::id()));
     std::fs::create_dir(&place).unwrap();
     std::fs::copy(library.path(), place.join("libibverbs.so.1")).unwrap();
-    let set = [("LD_LIBRARY_PATH", place.to_str().unwrap()), ("ADVERB_DEVICES", "")];
-    let said = std::panic::catch_unwind(|| support::alone(program.path(), &[], &set));
+    let lists = ["", "hw,soft_lo", "soft_lo,hw"];
+    let said = std::panic::catch_unwind(|| {
+        lists.map(|devices| {
+            let set = [("LD_LIBRARY_PATH", place.to_str().unwrap()), ("ADVERB_DEVICES", devices)];
+            support::alone(program.path(), &[], &set)
+        })
+    });
     std::fs::remove_dir_all(&place).unwrap();
-    let said = said.unwrap();
+    let [said, hardware_first, software_first] = said.unwrap();
+    let devices = |said: &str| -> Vec<String> {
+        said.lines().filter_map(|line| Some(line.strip_prefix("device ")?.to_owned())).collect()
+    };
+    assert_eq!(devices(&hardware_first), ["real0", "soft_lo"]);
+    assert_eq!(devices(&software_first), ["soft_lo", "real0"]);
     for call in [
         "get_device_guid",
         "open_device",
@@ -265,6 +286,26 @@ fn devices_of_hardware_go_by_their_own_library() {
         "dealloc_pd",
         "close_device",
         "free_device_list",
+        "query_port",
+        "query_gid",
+        "query_pkey",
+        "query_qp",
+        "resize_cq",
+        "attach_mcast",
+        "detach_mcast",
+        "rereg_mr",
+        "create_srq",
+        "modify_srq",
+        "query_srq",
+        "destroy_srq",
+        "create_ah",
+        "destroy_ah",
+        "create_comp_channel",
+        "get_cq_event",
+        "ack_cq_events",
+        "get_async_event",
+        "ack_async_event",
+        "destroy_comp_channel",
     ] {
         assert!(said.lines().any(|line| line == call), "{call} has not arrived: {said}");
     }

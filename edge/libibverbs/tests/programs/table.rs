@@ -45,8 +45,8 @@ pub(crate) const ALL_SIZES: [&str; 6] = [
     "ib_read_bw -a -n 10",
 ];
 
-/// Other transports and options of the same operations, which are tried when the matrix is written.
-pub(crate) const PERFTEST_MORE: [&str; 26] = [
+/// Other transports and options of the same operations: each in one place, and in all when the matrix is written.
+pub(crate) const PERFTEST_MORE: [&str; 27] = [
     "ib_write_lat -c XRC",
     "ib_read_lat -c XRC",
     "ib_atomic_bw -c XRC",
@@ -73,25 +73,7 @@ pub(crate) const PERFTEST_MORE: [&str; 26] = [
     "ib_write_bw -I 64 -s 64",
     "ib_write_lat -I 64 -s 64",
     "ib_send_bw -l 8",
-];
-
-/// Those of them that run between two network namespaces in each test: each operation, transport and option once.
-pub(crate) const PERFTEST_APART: [&str; 15] = [
-    "ib_send_bw",
-    "ib_write_lat",
-    "ib_read_lat",
-    "ib_atomic_bw",
-    "ib_send_bw -c UD",
-    "ib_send_lat -c UC",
-    "ib_write_bw -c UC",
-    "ib_send_bw -c XRC",
-    "ib_read_bw -c XRC",
-    "ib_send_lat -e",
-    "ib_write_bw -b",
-    "ib_read_bw -q 4",
-    "ib_send_bw --use-srq -r 100",
-    "ib_send_lat -I 128 -s 100",
-    "ib_write_bw -l 8",
+    "ib_atomic_bw -l 8",
 ];
 
 /// What `ucx_perftest` measures, over each of its two transports.

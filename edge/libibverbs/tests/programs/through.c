@@ -7,6 +7,38 @@
 
 #define MUST(what) do { if (!(what)) { fprintf(stderr, "%d: %s: %s\n", __LINE__, #what, strerror(errno)); exit(1); } } while (0)
 
+/* Calls that the software device has its own form of, too. */
+static void use_the_rest(struct ibv_pd *pd, struct ibv_mr *mr, struct ibv_cq *cq, struct ibv_qp *qp)
+{
+	struct ibv_context *context = pd->context;
+	struct ibv_port_attr port;
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	struct ibv_srq_init_attr srq_init = {.attr = {4, 1, 0}};
+	struct ibv_ah_attr ah_attr = {.port_num = 1};
+	struct ibv_async_event event;
+	union ibv_gid gid = {{0}};
+	struct ibv_cq *notified;
+	void *own;
+	__be16 pkey;
+	MUST(!ibv_query_port(context, 1, &port) && !ibv_query_gid(context, 1, 0, &gid) && !ibv_query_pkey(context, 1, 0, &pkey));
+	MUST(!ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) && !ibv_resize_cq(cq, 8));
+	MUST(!ibv_attach_mcast(qp, &gid, 0) && !ibv_detach_mcast(qp, &gid, 0));
+	MUST(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0));
+	struct ibv_srq *srq = ibv_create_srq(pd, &srq_init);
+	MUST(srq && !ibv_modify_srq(srq, &srq_init.attr, IBV_SRQ_LIMIT) && !ibv_query_srq(srq, &srq_init.attr));
+	struct ibv_ah *ah = ibv_create_ah(pd, &ah_attr);
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	MUST(ah && channel && !ibv_get_cq_event(channel, &notified, &own) && notified == cq);
+	ibv_ack_cq_events(cq, 1);
+	MUST(!ibv_get_async_event(context, &event) && event.element.qp == qp);
+	ibv_ack_async_event(&event);
+	MUST(qp->events_completed == 1);
+	MUST(!ibv_get_async_event(context, &event) && event.event_type == IBV_EVENT_WQ_FATAL);
+	ibv_ack_async_event(&event);
+	MUST(!ibv_destroy_comp_channel(channel) && !ibv_destroy_ah(ah) && !ibv_destroy_srq(srq));
+}
+
 static void use(struct ibv_device *device, int is_real)
 {
 	char buffer[64];
@@ -27,6 +59,7 @@ static void use(struct ibv_device *device, int is_real)
 	if (is_real) {
 		MUST(!ibv_post_send(qp, &wr, &bad));
 		MUST(ibv_poll_cq(cq, 1, &wc) == 1 && wc.wr_id == 7);
+		use_the_rest(pd, mr, cq, qp);
 	} else {
 		MUST(ibv_post_send(qp, &wr, &bad) == EINVAL);
 		MUST(ibv_poll_cq(cq, 1, &wc) == 0);
@@ -41,6 +74,7 @@ int main(void)
 	MUST(list);
 	for (int at = 0; at < count; at++) {
 		const char *name = ibv_get_device_name(list[at]);
+		printf("device %s\n", name);
 		if (!strcmp(name, "real0")) {
 			use(list[at], 1);
 			real++;
@@ -51,5 +85,6 @@ int main(void)
 	}
 	ibv_free_device_list(list);
 	MUST(real == 1 && soft == 1);
+	puts("used");
 	return 0;
 }
