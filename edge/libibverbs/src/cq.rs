@@ -184,7 +184,11 @@ export! {
 }
 
 /// What an extended queue here can say of a completion: all but tags of tag matching.
-const WC_KNOWN: u64 = 0xfff & !value::WC_EX_WITH_TM_INFO;
+const WC_KNOWN: u64 = value::WC_STANDARD_FLAGS
+    | value::WC_EX_WITH_COMPLETION_TIMESTAMP
+    | value::WC_EX_WITH_CVLAN
+    | value::WC_EX_WITH_FLOW_TAG
+    | value::WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 entry! {
     pointer

@@ -171,7 +171,8 @@ entry! {
 }
 
 /// With functions of the program's own for memory, which are not called, and with a context of its own.
-const PARENT_DOMAIN_KNOWN: u32 = 0b11;
+const PARENT_DOMAIN_KNOWN: u32 =
+    value::PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | value::PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
 
 entry! {
     pointer

@@ -14,6 +14,8 @@ use adverb_device::{
 use adverb_ibv::layout::{self, Gid, value};
 use libc::{c_char, c_int, c_void};
 
+pub(crate) use adverb_ibv::layout::value::PORT_CM_SUP;
+
 /// The number of the only port.
 pub(crate) const PORT: u8 = 1;
 /// Bytes that device memory has, at most.
@@ -106,15 +108,16 @@ entry! {
         let mut all = layout::DeviceAttrEx::zeroed();
         all.orig_attr = device_attr(inner.port.device());
         all.odp_caps = layout::OdpCaps {
-            general_caps: ODP_SUPPORT,
+            general_caps: value::ODP_SUPPORT | value::ODP_SUPPORT_IMPLICIT,
             rc_odp_caps: ODP_ALL,
             uc_odp_caps: ODP_SENDS,
             ud_odp_caps: ODP_SENDS,
         };
         all.completion_timestamp_mask = u64::MAX;
         all.hca_core_clock = KHZ_OF_NANOSECONDS;
-        all.device_cap_flags_ex =
-            u64::from(all.orig_attr.device_cap_flags) | FLUSH_GLOBAL | ATOMIC_WRITE;
+        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags)
+            | value::DEVICE_FLUSH_GLOBAL
+            | value::DEVICE_ATOMIC_WRITE;
         all.max_dm_size = DM_MAX;
         all.xrc_odp_caps = ODP_ALL;
         all.phys_port_cnt_ex = PORT.into();
@@ -124,15 +127,14 @@ entry! {
     }
 }
 
-/// Explicit and implicit.
-const ODP_SUPPORT: u64 = 0b11;
-/// SEND, receive, WRITE, READ, atomics, receives of shared queues, FLUSH, ATOMIC WRITE.
-const ODP_ALL: u32 = 0b1111_1111;
-/// SEND, receive, receives of shared queues.
-const ODP_SENDS: u32 = 0b10_0011;
-/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `IB_UVERBS_DEVICE_ATOMIC_WRITE`.
-const FLUSH_GLOBAL: u64 = 1 << 38;
-const ATOMIC_WRITE: u64 = 1 << 40;
+const ODP_ALL: u32 = ODP_SENDS
+    | value::ODP_SUPPORT_WRITE
+    | value::ODP_SUPPORT_READ
+    | value::ODP_SUPPORT_ATOMIC
+    | value::ODP_SUPPORT_FLUSH
+    | value::ODP_SUPPORT_ATOMIC_WRITE;
+const ODP_SENDS: u32 =
+    value::ODP_SUPPORT_SEND | value::ODP_SUPPORT_RECV | value::ODP_SUPPORT_SRQ_RECV;
 const KHZ_OF_NANOSECONDS: u64 = 1_000_000;
 
 /// Copies as much of a structure as the program knows of it; what it knows beyond is zeros.
@@ -173,7 +175,7 @@ fn port_attr(port: &Port) -> layout::PortAttr {
     let active = now.as_ref().is_some_and(|device| device.active);
     let mtu = now.as_ref().unwrap_or(device).active_mtu();
     let mut attr = layout::PortAttr::zeroed();
-    attr.state = if active { value::PORT_ACTIVE } else { PORT_DOWN };
+    attr.state = if active { value::PORT_ACTIVE } else { value::PORT_DOWN };
     attr.max_mtu = PathMtu::B4096.code().into();
     attr.active_mtu = mtu.code().into();
     attr.gid_tbl_len = c_int::try_from(port.gid_places()).unwrap_or(c_int::MAX);
@@ -181,20 +183,16 @@ fn port_attr(port: &Port) -> layout::PortAttr {
     attr.max_msg_sz = 1 << 31;
     attr.pkey_tbl_len = 1;
     attr.max_vl_num = 1;
-    attr.active_width = WIDTH_4X;
-    attr.active_speed = SPEED_QDR;
-    attr.phys_state = if active { PHYS_LINK_UP } else { PHYS_DISABLED };
+    attr.active_width = value::WIDTH_4X;
+    attr.active_speed = value::SPEED_QDR;
+    attr.phys_state = match active {
+        true => value::PORT_PHYS_STATE_LINK_UP,
+        false => value::PORT_PHYS_STATE_DISABLED,
+    };
     attr.link_layer = value::LINK_LAYER_ETHERNET;
     attr.flags = value::QPF_GRH_REQUIRED;
     attr
 }
-
-const PORT_DOWN: c_int = 1;
-pub(crate) const PORT_CM_SUP: u32 = 1 << 16;
-const WIDTH_4X: u8 = 2;
-const SPEED_QDR: u8 = 4;
-const PHYS_LINK_UP: u8 = 5;
-const PHYS_DISABLED: u8 = 3;
 
 fn check_port(number: u8) -> Answer<()> {
     if number == PORT { Ok(()) } else { Err(INVALID) }
@@ -221,7 +219,7 @@ entry! {
 }
 
 /// What the exported function knows of `struct ibv_port_attr`: what is before `port_cap_flags2`.
-const SHORT_PORT_ATTR: usize = 48;
+const SHORT_PORT_ATTR: usize = std::mem::offset_of!(layout::PortAttr, port_cap_flags2);
 
 export! {
     code "IBVERBS_1.1"

@@ -86,24 +86,19 @@ fn builder<'a>(qp: *mut QpEx) -> &'a mut Builder {
 
 /// What queue pairs of this type can be asked for.
 pub(crate) fn supports(kind: QpType, operations: u64) -> bool {
-    const WRITE: u64 = 1;
-    const WRITE_IMM: u64 = 1 << 1;
-    const SEND: u64 = 1 << 2;
-    const SEND_IMM: u64 = 1 << 3;
-    const READ: u64 = 1 << 4;
-    const ATOMICS: u64 = 0b11 << 5;
-    const INVALIDATE: u64 = 1 << 7;
-    const BIND: u64 = 1 << 8;
-    const SEND_INV: u64 = 1 << 9;
-    const FLUSH: u64 = 1 << 11;
-    const ATOMIC_WRITE: u64 = 1 << 12;
-    let sends = SEND | SEND_IMM;
-    let writes = WRITE | WRITE_IMM;
-    let reliable = READ | ATOMICS | ATOMIC_WRITE | FLUSH | SEND_INV;
+    let sends = value::QP_EX_WITH_SEND | value::QP_EX_WITH_SEND_WITH_IMM;
+    let writes = value::QP_EX_WITH_RDMA_WRITE | value::QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    let keys =
+        value::QP_EX_WITH_SEND_WITH_INV | value::QP_EX_WITH_LOCAL_INV | value::QP_EX_WITH_BIND_MW;
+    let reliable = value::QP_EX_WITH_RDMA_READ
+        | value::QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | value::QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | value::QP_EX_WITH_ATOMIC_WRITE
+        | value::QP_EX_WITH_FLUSH;
     let known = match kind {
         QpType::Ud => sends,
-        QpType::Uc => sends | writes | SEND_INV | INVALIDATE | BIND,
-        QpType::Rc | QpType::XrcInitiator => sends | writes | reliable | INVALIDATE | BIND,
+        QpType::Uc => sends | writes | keys,
+        QpType::Rc | QpType::XrcInitiator => sends | writes | keys | reliable,
         QpType::XrcTarget => 0,
     };
     operations & !known == 0

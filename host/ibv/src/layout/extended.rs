@@ -174,7 +174,7 @@ pub struct AllocDmAttr {
     pub comp_mask: u32,
 }
 
-/// `struct ibv_mr_init_attr`, of rdma-core 60 and later; the buffer came with 65.
+/// `struct ibv_mr_init_attr`, of rdma-core 59 and later; the buffer came with 65.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the names are the header's, and it says no more")]
