@@ -1,11 +1,25 @@
 //! `adverb doctor`: what this machine lacks, what that costs, and what to do about it.
 //!
 //! Each check answers with a [`Finding`]. None changes anything.
+//!
+//! ```text
+//! kernel         features that paths use, each of them tried
+//! leftovers      files that no process uses
+//! ports          UDP port 4791 of all addresses
+//! shared_memory  /dev/shm
+//! ```
 
+mod kernel;
+mod leftovers;
+mod ports;
+mod shared_memory;
+
+use std::borrow::Cow;
 use std::fs;
-use std::net::UdpSocket;
+use std::io;
 use std::path::Path;
 
+use adverb::verbs::Device;
 use clap::Parser;
 use serde::Serialize;
 
@@ -52,22 +66,29 @@ struct Finding {
     /// What that costs; empty if nothing.
     cost: &'static str,
     /// What to do; empty if nothing.
-    cure: &'static str,
+    cure: Cow<'static, str>,
 }
 
 impl Finding {
     fn good(check: &'static str, found: impl Into<String>) -> Self {
-        Self { check, grade: Grade::Good, found: found.into(), cost: "", cure: "" }
+        Self { check, grade: Grade::Good, found: found.into(), cost: "", cure: "".into() }
     }
 }
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
+    let all = adverb::verbs::devices().unwrap_or_default();
+    let port = ports::Port::look(&all);
     let findings = [
-        devices(),
-        port(),
-        kernel_roce(),
-        memory_of_others(),
-        shared_memory(),
+        devices(&all),
+        port.finding(),
+        port.kernel_roce(Path::new("/sys/module/rdma_rxe")),
+        kernel::files_in_memory(),
+        kernel::bursts(),
+        kernel::memory_of_others(),
+        kernel::ends_of_processes(),
+        kernel::frames(&all),
+        shared_memory::tree(),
+        shared_memory::room(),
         descriptors(),
         file_sizes(),
         huge_pages(),
@@ -76,14 +97,14 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         receive_buffers(),
         hardware(),
         rdma_cm(),
-        leftovers(),
+        leftovers::leftovers(),
     ];
     if args.json {
         print!("{}", json(serde_json::json!({ "findings": findings }))?);
     } else {
         for Finding { check, grade, found, cost, cure } in &findings {
             println!("{:<7} {check}: {found}", grade.word());
-            for (what, text) in [("cost", cost), ("cure", cure)] {
+            for (what, text) in [("cost", *cost), ("cure", cure)] {
                 if !text.is_empty() {
                     println!("        {what}: {text}");
                 }
@@ -104,91 +125,19 @@ fn number(path: &str) -> Option<u64> {
     read(path)?.parse().ok()
 }
 
-fn devices() -> Finding {
+fn devices(all: &[Device]) -> Finding {
     const CHECK: &str = "devices";
-    let names: Vec<_> = adverb::verbs::devices()
-        .unwrap_or_default()
-        .into_iter()
-        .map(|device| device.name)
-        .collect();
+    let names: Vec<_> = all.iter().map(|device| &*device.name).collect();
     if names.is_empty() {
         return Finding {
             check: CHECK,
             grade: Grade::Broken,
             found: "no network interface that is up has an address".to_owned(),
             cost: "there is no device",
-            cure: "ip link set lo up",
+            cure: "ip link set lo up".into(),
         };
     }
     Finding::good(CHECK, names.join(", "))
-}
-
-/// The port of RoCE is free, or shared with devices of this user.
-fn port() -> Finding {
-    const CHECK: &str = "UDP port 4791";
-    match UdpSocket::bind(("127.0.0.1", ROCE_PORT)) {
-        Ok(_) => Finding::good(CHECK, "free on 127.0.0.1"),
-        Err(_) if adverb::verbs::Context::open("soft_lo").is_ok() => {
-            Finding::good(CHECK, "used by Adverb's devices of this user, which share it")
-        }
-        Err(error) => Finding {
-            check: CHECK,
-            grade: Grade::Broken,
-            found: format!("taken: {error}"),
-            cost: "no connection by UDP from this network namespace",
-            cure: "unload rdma_rxe, end the other user's programs, or use another network namespace",
-        },
-    }
-}
-
-const ROCE_PORT: u16 = 4791;
-
-fn kernel_roce() -> Finding {
-    const CHECK: &str = "kernel's RoCE driver";
-    if !Path::new("/sys/module/rdma_rxe").exists() {
-        return Finding::good(CHECK, "not loaded");
-    }
-    Finding {
-        check: CHECK,
-        grade: Grade::Costs,
-        found: "rdma_rxe is loaded".to_owned(),
-        cost: "it owns UDP port 4791 in this network namespace, so devices on its addresses do not open",
-        cure: "rmmod rdma_rxe, or run in another network namespace",
-    }
-}
-
-/// Whether processes of a user may copy from and to one another's memory (process_vm_readv(2)).
-fn memory_of_others() -> Finding {
-    const CHECK: &str = "memory of other processes";
-    match number("/proc/sys/kernel/yama/ptrace_scope") {
-        None | Some(0) => Finding::good(CHECK, "a process may copy it, of the same user"),
-        Some(scope) => Finding {
-            check: CHECK,
-            grade: Grade::Costs,
-            found: format!("kernel.yama.ptrace_scope is {scope}"),
-            cost: "long messages in memory of a program's own are copied through a ring: about half the bandwidth",
-            cure: "sysctl kernel.yama.ptrace_scope=0",
-        },
-    }
-}
-
-fn shared_memory() -> Finding {
-    const CHECK: &str = "shared memory";
-    let place = format!("/dev/shm/adverb-doctor-{}", std::process::id());
-    let bytes = [0; 4096];
-    let allowed = adverb_sys::process::may_make(4096).map_err(std::io::Error::from);
-    let made = allowed.and_then(|()| fs::write(&place, bytes));
-    let _ = fs::remove_file(&place);
-    match made {
-        Ok(()) => Finding::good(CHECK, "/dev/shm can be written to"),
-        Err(error) => Finding {
-            check: CHECK,
-            grade: Grade::Costs,
-            found: format!("/dev/shm: {error}"),
-            cost: "the files that programs look for in /sys/class/infiniband are not shown; devices do without it",
-            cure: "mount a tmpfs at /dev/shm, or set TMPDIR",
-        },
-    }
 }
 
 /// Bytes of the largest file that every device makes, rounded up.
@@ -207,7 +156,7 @@ fn descriptors() -> Finding {
         grade: Grade::Costs,
         found: format!("{most} a process"),
         cost: "with hundreds of neighbours or channels, connections go by UDP or fail",
-        cure: "ulimit -n 65536",
+        cure: "ulimit -n 65536".into(),
     }
 }
 
@@ -221,7 +170,7 @@ fn file_sizes() -> Finding {
         grade: if most < FILE_BYTES_MIN { Grade::Broken } else { Grade::Costs },
         found: format!("at most {most} bytes"),
         cost: "shared memory is in files: no device opens, or no larger memory can be shared",
-        cure: "ulimit -f unlimited",
+        cure: "ulimit -f unlimited".into(),
     }
 }
 
@@ -236,7 +185,7 @@ fn huge_pages() -> Finding {
         grade: Grade::Costs,
         found: if state.is_empty() { "not known to this kernel".to_owned() } else { state },
         cost: "long messages between processes come at half the bandwidth",
-        cure: "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+        cure: "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled".into(),
     }
 }
 
@@ -251,19 +200,36 @@ fn processors() -> Finding {
         grade: Grade::Costs,
         found: "one".to_owned(),
         cost: "two programs that poll take turns: a round trip takes as long as the scheduler does",
-        cure: "give the container two processors, or wait for events instead of polling",
+        cure: "give the container two processors, or wait for events instead of polling".into(),
     }
 }
 
 fn namespaces() -> Finding {
+    let [own, first] = ["/proc/self/ns/net", "/proc/1/ns/net"].map(fs::read_link);
+    namespace(own.and_then(|own| Ok(own == first?)))
+}
+
+/// Whether the network namespace is that of the first process.
+fn namespace(is_first: io::Result<bool>) -> Finding {
     const CHECK: &str = "network namespace";
-    let (own, first) = (fs::read_link("/proc/self/ns/net"), fs::read_link("/proc/1/ns/net"));
-    let found = match (own, first) {
-        (Ok(own), Ok(first)) if own == first => "that of the first process",
-        (Ok(_), Ok(_)) => "one of its own: peers in others are reached by UDP",
-        (Ok(_), Err(_)) | (Err(_), _) => "not known: /proc/1/ns/net cannot be read",
+    let (found, cure) = match is_first {
+        Ok(true) => return Finding::good(CHECK, "that of the first process"),
+        Ok(false) => (
+            "one of its own".to_owned(),
+            "run both in one namespace if they are to share memory: --network of containers, nsenter -n",
+        ),
+        Err(error) => (
+            format!("not known whether it is one of its own: /proc/1/ns/net: {error}"),
+            "readlink /proc/PID/ns/net says of each program which one it has; this check takes CAP_SYS_PTRACE",
+        ),
     };
-    Finding::good(CHECK, found)
+    Finding {
+        check: CHECK,
+        grade: Grade::Costs,
+        found,
+        cost: "peers in other network namespaces are reached by UDP, and not by shared memory",
+        cure: cure.into(),
+    }
 }
 
 /// Bytes of a receive buffer below which bursts are lost.
@@ -280,7 +246,7 @@ fn receive_buffers() -> Finding {
         grade: Grade::Costs,
         found: format!("net.core.rmem_max is {most}"),
         cost: "bursts by UDP overrun a receiver that is late, and are sent again",
-        cure: "sysctl net.core.rmem_max=4194304",
+        cure: "sysctl net.core.rmem_max=4194304".into(),
     }
 }
 
@@ -310,24 +276,19 @@ fn rdma_cm() -> Finding {
     }
 }
 
-/// Files of runs that were killed.
-fn leftovers() -> Finding {
-    const CHECK: &str = "leftovers";
-    let files = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    let count = files
-        .filter(|entry| {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            name.starts_with("adverb-ibverbs-") && name.contains("-new-")
-        })
-        .count();
-    if count == 0 {
-        return Finding::good(CHECK, "none");
-    }
-    Finding {
-        check: CHECK,
-        grade: Grade::Costs,
-        found: format!("{count} directories in /dev/shm that no process completes"),
-        cost: "a few kilobytes of memory each",
-        cure: "rm -r /dev/shm/adverb-ibverbs-*-new-*",
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what cannot be seen is not said to be good.
+    #[test]
+    fn a_namespace_that_is_not_known_is_not_good() {
+        let unknown = namespace(Err(io::ErrorKind::PermissionDenied.into()));
+        let [own, first] = [false, true].map(|is_first| namespace(Ok(is_first)));
+        assert_eq!(
+            [unknown.grade, own.grade, first.grade],
+            [Grade::Costs, Grade::Costs, Grade::Good]
+        );
+        assert!(unknown.found.contains("not known"), "{unknown:?}");
     }
 }

@@ -13,6 +13,7 @@ mod borders;
 mod daemon;
 mod devices;
 mod devinfo;
+mod doctor;
 mod hosts;
 mod interfaces;
 mod mesh;

@@ -148,6 +148,30 @@ fn the_environment_is_printed_for_a_shell() {
     assert!(said.contains("export ADVERB_PATH='shm'"), "{said}");
 }
 
+/// Goal: with `--drop-in` the first directory for libraries has ours under the names of libibverbs, and nothing is preloaded.
+#[test]
+fn the_drop_in_is_where_libraries_are_looked_for_first() {
+    let ours = |first: &str, preloaded: &str| {
+        assert!(!preloaded.contains("libadverb_ibverbs"), "{preloaded}");
+        let directory = first.split(':').next().expect("a directory");
+        for name in ["libibverbs.so.1", "libibverbs.so"] {
+            let library = std::fs::read_link(format!("{directory}/{name}")).expect("a link");
+            assert!(library.ends_with("libadverb_ibverbs.so"), "{library:?}");
+        }
+    };
+    let show = r#"echo "$LD_LIBRARY_PATH"; echo "$LD_PRELOAD""#;
+    let run = stdout(&adverb(&["run", "--drop-in", "--", "sh", "-c", show]));
+    let [first, preloaded] = [0, 1].map(|line| run.lines().nth(line).unwrap_or_default());
+    ours(first, preloaded);
+
+    let printed = stdout(&adverb(&["env", "--drop-in"]));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{printed}\n{show}")]).env_remove("LD_PRELOAD");
+    let shell = stdout(&shell.output().expect("a shell"));
+    let [first, preloaded] = [0, 1].map(|line| shell.lines().nth(line).unwrap_or_default());
+    ours(first, preloaded);
+}
+
 #[test]
 fn the_doctor_says_of_each_fault_what_it_costs_and_what_to_do() {
     let output = adverb(&["doctor", "--json"]);
