@@ -8,8 +8,8 @@
 //! - As a packet it costs both sides a system call. If the program has answered the message, two
 //!   programs are having a conversation; the peer, busy with the answer, rarely waits for the
 //!   acknowledgement, and it is *held* until a few messages need one or [`HOLD_NANOS`] have passed, and for as
-//!   long again if messages have come in that time. A peer from which none has come, several times in a row, waits for
-//!   it, as some ping-pongs do; after that acknowledgements leave with the answers for a while. A train of answer and
+//!   long again if messages have come in that time. A peer from which none has come, several times in a row, is taken to
+//!   wait for it, as some ping-pongs do: acknowledgements leave with the answers for a while. A train of answer and
 //!   acknowledgement costs more than the answer alone, so this is not for peers that go on.
 //! - As a record in memory it costs the cache lines that it is in. It waits for a moment in which
 //!   nothing arrives, or for the program's own next record, unless the peer asks for it or many
@@ -31,8 +31,8 @@ const RECORD_MESSAGES_MAX: u16 = 32;
 const WAITS_ALONE_MIN: u8 = 8;
 /// How long an acknowledgement is held, and once more if messages have come meanwhile.
 const HOLD_NANOS: u64 = 25_000;
-/// Holds in a row that have ended in silence, which show that the peer waits. Fewer may be a peer that has had no processor for
-/// a moment.
+/// Holds in a row that have ended in silence, after which the peer is taken to wait. After fewer it may have had no processor
+/// for a moment.
 const SILENCES_MIN: u8 = 3;
 /// Answers that take the acknowledgement along after a peer has waited for one.
 const IMPATIENT_ANSWERS: u8 = 128;
@@ -71,7 +71,7 @@ pub struct AckPolicy {
     waits_alone: u8,
     /// The program has posted something since the last message.
     answered: bool,
-    /// Holds in a row in whose last [`HOLD_NANOS`] no message has come.
+    /// Holds of answered messages in a row in whose last [`HOLD_NANOS`] no message has come.
     silences: u8,
     /// Answers left that take acknowledgements along.
     impatient: u8,
@@ -203,6 +203,9 @@ impl AckPolicy {
     #[inline]
     pub fn on_look(&mut self, everything: bool, leisure: bool) -> bool {
         self.listed = false;
+        if self.messages >= PACKET_MESSAGES_MAX {
+            self.silences = 0;
+        }
         let holds = self.ack_cost == AckCost::Packets
             && !everything
             && leisure
@@ -229,14 +232,15 @@ impl AckPolicy {
             return Due::Again(again);
         }
         self.held = None;
-        if late {
-            return Due::Now;
-        }
-        self.silences = if silent { self.silences.saturating_add(1) } else { 0 };
-        if self.silences >= SILENCES_MIN {
-            self.impatient = IMPATIENT_ANSWERS;
-        }
-        if silent && !self.answered {
+        if !silent {
+            self.silences = 0;
+        } else if !late && self.answered {
+            self.silences = self.silences.saturating_add(1);
+            if self.silences >= SILENCES_MIN {
+                self.impatient = IMPATIENT_ANSWERS;
+            }
+        } else if !late {
+            // What the peer waits for may be the answer.
             self.unanswered = UNANSWERED_MESSAGES;
         }
         Due::Now
@@ -415,6 +419,27 @@ mod tests {
             assert_eq!(policy.on_due(LATER, AckPolicy::due(LATER), true), Due::Now);
             policy.on_sent();
         }
+        assert_eq!(policy.impatient, 0);
+    }
+
+    /// Goal: nor does one that mostly sends so fast that no hold ends by time.
+    #[test]
+    fn a_peer_that_is_fast_and_silent_at_times_does_not_wait() {
+        let mut policy = AckPolicy::default();
+        for turn in 0..10 {
+            let first = 1 + turn * (u32::from(PACKET_MESSAGES_MAX) + 2);
+            for number in [first, first + 1] {
+                converse(&mut policy, number..=number);
+                assert_eq!(silence(&mut policy), Due::Now);
+                policy.on_sent();
+            }
+            let last = first + 1 + u32::from(PACKET_MESSAGES_MAX);
+            converse(&mut policy, first + 2..=last - 1);
+            let _ = owed(&mut policy, last);
+            assert!(!policy.on_answer() && look(&mut policy));
+            policy.on_sent();
+        }
+        assert_eq!(policy.impatient, 0);
     }
 
     #[test]
