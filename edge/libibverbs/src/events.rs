@@ -133,7 +133,7 @@ unsafe extern "C" fn ibv_ack_async_event(event: Option<&layout::AsyncEvent>) {
             };
             acknowledge(mutex, cond, completed, 1);
         }
-        // Of an object that no device of ours has, such as a work queue.
+        // Of a type that this library does not know, such as that of a work queue.
         later if later > value::EVENT_GID_CHANGE => {
             type Real = unsafe extern "C" fn(Option<&layout::AsyncEvent>);
             static REAL: Function<Real> = Function::new("ibv_ack_async_event", "IBVERBS_1.1");

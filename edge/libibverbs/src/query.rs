@@ -14,8 +14,6 @@ use adverb_device::{
 use adverb_ibv::layout::{self, Gid, value};
 use libc::{c_char, c_int, c_void};
 
-pub(crate) use adverb_ibv::layout::value::PORT_CM_SUP;
-
 /// The number of the only port.
 pub(crate) const PORT: u8 = 1;
 /// Bytes that device memory has, at most.
@@ -179,7 +177,7 @@ fn port_attr(port: &Port) -> layout::PortAttr {
     attr.max_mtu = PathMtu::B4096.code().into();
     attr.active_mtu = mtu.code().into();
     attr.gid_tbl_len = c_int::try_from(port.gid_places()).unwrap_or(c_int::MAX);
-    attr.port_cap_flags = PORT_CM_SUP;
+    attr.port_cap_flags = value::PORT_CM_SUP;
     attr.max_msg_sz = 1 << 31;
     attr.pkey_tbl_len = 1;
     attr.max_vl_num = 1;

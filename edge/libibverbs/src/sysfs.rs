@@ -7,6 +7,7 @@
 
 use adverb_device::locks::Mutex;
 use adverb_device::{Device, PerProcess, Port, devices};
+use adverb_ibv::layout::value::PORT_CM_SUP;
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::device::DEV_PREFIX;
-use crate::query::PORT_CM_SUP;
 use crate::shared_tree::SharedTree;
 
 /// Where the kernel has them, and where they are in the tree. The longest comes first.

@@ -16,7 +16,7 @@ use std::process::Command;
 
 /// What the header of rdma-core 44, the oldest that is compared with, lacks: where it came, what C calls it, and
 /// its value, typed in by hand from there.
-const LATER: [(&str, &[(&str, i128)]); 5] = [
+const LATER: [(&str, &[(&str, i128)]); 6] = [
     (
         "rdma-core 46",
         &[
@@ -63,12 +63,17 @@ const LATER: [(&str, &[(&str, i128)]); 5] = [
         ],
     ),
     (
-        "headers that are not installed: of the kernel, and of providers in rdma-core 65",
+        "the kernel's rdma/ib_verbs.h, which is not installed",
         &[
             ("IB_PORT_PHYS_STATE_DISABLED", 3),
             ("IB_PORT_PHYS_STATE_LINK_UP", 5),
             ("IB_WIDTH_4X", 2),
             ("IB_SPEED_QDR", 4),
+        ],
+    ),
+    (
+        "rdma-core 65, for providers",
+        &[
             ("_Alignof(struct ibv_buf)", 8),
             ("offsetof(struct ibv_buf, addr)", 0),
             ("offsetof(struct ibv_buf, size)", 8),
@@ -79,7 +84,7 @@ const LATER: [(&str, &[(&str, i128)]); 5] = [
     ),
 ];
 
-/// What later releases have added fields behind.
+/// The size to which later releases have added.
 const GROWN: &str = "sizeof(struct ibv_port_attr)";
 
 /// What the installed header says of them, or why a program that asks it does not compile.

@@ -5,6 +5,7 @@ use adverb_verbs::{Access, Context, Psn, QpConfig, Qpn, RemoteQp, Work};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A program that was compiled from a file beside this one; it is gone afterwards.
 pub(crate) struct Compiled(PathBuf);
@@ -17,8 +18,11 @@ impl Compiled {
 
     /// The same with another compiler.
     pub(crate) fn by(compiler: &str, name: &str, flags: &[&str]) -> Option<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let id = MADE.fetch_add(1, Ordering::Relaxed);
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
-        let program = std::env::temp_dir().join(format!("adverb-{name}-{}", std::process::id()));
+        let program = format!("adverb-{name}-{}-{id}", std::process::id());
+        let program = std::env::temp_dir().join(program);
         let mut compiler = Command::new(compiler);
         compiler.arg(format!("{source}/{name}.c")).arg("-o").arg(&program).args(flags);
         match compiler.output() {
@@ -81,7 +85,7 @@ pub(crate) fn loads(program: &Compiled, place: Place<'_>) -> String {
     said
 }
 
-/// Goal: each function of the C library that takes a path finds the files of the devices, and none is forgotten here.
+/// Goal: each function of `files.rs` finds the files of the devices, and none is forgotten here.
 #[test]
 fn every_function_that_takes_a_path_finds_the_files_of_the_devices() {
     let (program, library) = (include_str!("paths.c"), include_str!("../../src/files.rs"));

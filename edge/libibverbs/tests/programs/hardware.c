@@ -212,5 +212,5 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 	return 0;
 }
 
-/* Those of objects that software devices have are acknowledged in the object, as here. */
+/* Of an object of which the library in front knows nothing: it counts all others in the object itself. */
 void ibv_ack_async_event(struct ibv_async_event *event) { is(event->element.wq, &work, "ack_async_event"); }

@@ -39,7 +39,7 @@ CALLED(POINTER)
 
 #define MUST(what) do { if (!(what)) { fprintf(stderr, "%d: %s\n", __LINE__, #what); exit(1); } } while (0)
 
-/* It would load them, too, or do without. */
+/* Functions that NCCL looks for, too, and that are not called here. */
 static const struct { const char *name, *version; } others[] = {
 	{"ibv_get_async_event", "IBVERBS_1.1"}, {"ibv_ack_async_event", "IBVERBS_1.1"}, {"ibv_reg_mr_iova2", "IBVERBS_1.8"},
 	{"ibv_query_ece", "IBVERBS_1.10"}, {"ibv_set_ece", "IBVERBS_1.10"}, {"ibv_reg_dmabuf_mr", "IBVERBS_1.12"},
@@ -49,7 +49,7 @@ static void *library;
 
 static void load(void)
 {
-	library = dlopen("libibverbs.so", RTLD_NOW); /* There with the headers alone. */
+	library = dlopen("libibverbs.so", RTLD_NOW); /* A name that the package of the headers brings. */
 	if (!library)
 		library = dlopen("libibverbs.so.1", RTLD_NOW);
 	MUST(library);

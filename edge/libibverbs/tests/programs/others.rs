@@ -117,6 +117,15 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // `timeout` ends what it runs if it is asked to end, and not if it is killed.
+        let number = self.child.id().to_string();
+        let _ = Command::new("kill").args(["-TERM", &number]).status();
+        for _ in 0..100 {
+            if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
         let _ = self.child.kill(); // It may have ended.
         let _ = self.child.wait();
     }

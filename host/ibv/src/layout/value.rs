@@ -3,7 +3,7 @@
 //! Names are those of the header without `IBV_`, with exceptions. The flags of `struct ibv_wc` are called
 //! `WC_FLAG_*` here, because the operations are `WC_*`, too. `ADVISE_MR_PREFETCH*` have lost an `ADVICE`. What
 //! programs see, but `<infiniband/verbs.h>` has no name for, is called as in the kernel: device capabilities
-//! beyond 32 bits, states, widths and speeds of ports.
+//! beyond 32 bits, physical states, widths and speeds of ports.
 //!
 //! Structures are in `layout.rs` and `layout/extended.rs`.
 
