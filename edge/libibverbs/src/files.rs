@@ -1,5 +1,5 @@
-//! Functions of the C library that take a path, in front of them: paths of software devices lead into the tree. Those whose
-//! names begin with `__` are what programs call that were compiled with `_FORTIFY_SOURCE`, or against an old C library.
+//! Functions of the C library that take a path, in front of them: paths of software devices lead into the tree. Those
+//! with `__` are what programs call that were compiled with `_FORTIFY_SOURCE`, or against an old C library.
 //!
 //! # Safety
 //!

@@ -72,7 +72,7 @@ impl Port {
         }
     }
 
-    /// The kernel's RoCE driver, whose module is at this place while it is loaded.
+    /// The kernel's RoCE driver. Its module is at this place while it is loaded.
     pub(super) fn kernel_roce(&self, module: &Path) -> Finding {
         const CHECK: &str = "kernel's RoCE driver";
         if !module.exists() {

@@ -71,7 +71,7 @@ pub struct AckPolicy {
     waits_alone: u8,
     /// The program has posted something since the last message.
     answered: bool,
-    /// Holds of answered messages in a row in whose last [`HOLD_NANOS`] no message has come.
+    /// Holds of answered messages in a row that have ended in silence: no message came in the last [`HOLD_NANOS`].
     silences: u8,
     /// Answers left that take acknowledgements along.
     impatient: u8,
