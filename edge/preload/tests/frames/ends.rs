@@ -22,11 +22,11 @@ pub(crate) fn end(at: SocketAddr, how: &str) {
             listener.is_ok()
         }
     });
-    println!("\nready");
     let listener = listener.expect("a port");
     if let Some(name) = how.strip_prefix("early ") {
         dress(&listener, name);
     }
+    println!("\nready");
     let (mut stream, _) = listener.accept().expect("a connection");
     begin(&mut stream);
     let line = || std::io::stdin().read_line(&mut String::new()).expect("a line");
