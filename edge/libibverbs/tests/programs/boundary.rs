@@ -3,9 +3,9 @@
 use super::compiled::Compiled;
 use super::stranger::{PEERS, Stranger};
 use super::support;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 /// Goal: a panic becomes the failure that the function is documented to have, and the library goes on. Method: a hook
 /// of builds with debug assertions makes every call of a thread panic; a program of C goes through exported functions,
@@ -92,6 +92,7 @@ fn a_server_of_c_survives_whatever_its_peers_send() {
     let mut server = Server {
         input: child.stdin.take().unwrap(),
         lines: BufReader::new(child.stdout.take().unwrap()).lines(),
+        child,
     };
     let told = server.numbers();
     let (queue_pairs, memory) = told.split_at(told.len() - 3);
@@ -117,27 +118,37 @@ fn a_server_of_c_survives_whatever_its_peers_send() {
     assert!(growth < GROWTH_MAX, "seed {SEED:#x}: {resident:?} bytes");
     writeln!(server.input, "q").unwrap();
     assert_eq!(server.lines.next().unwrap().unwrap(), "sound");
-    let output = support::ended(child);
+    let output = support::ended(server.child);
     assert!(output.status.success(), "seed {SEED:#x}: {output:?}");
 }
 
 const SEED: u64 = 0x5eed_0024;
 
-/// The server's standard input and output.
+/// The server, with its standard input and output.
 struct Server {
     input: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
+    child: Child,
 }
 
 impl Server {
     fn numbers(&mut self) -> Vec<u64> {
-        let line = self.lines.next().expect("the server lives").unwrap();
-        line.split_whitespace().map(|number| number.parse().unwrap()).collect()
+        let Some(line) = self.lines.next() else { self.has_ended() };
+        line.unwrap().split_whitespace().map(|number| number.parse().unwrap()).collect()
     }
 
     fn report(&mut self) -> Vec<u64> {
-        write!(self.input, "r").expect("the server lives");
-        self.numbers()
+        match write!(self.input, "r") {
+            Ok(()) => self.numbers(),
+            Err(_) => self.has_ended(),
+        }
+    }
+
+    fn has_ended(&mut self) -> ! {
+        let mut said = String::new();
+        let stderr = self.child.stderr.take();
+        let _ = stderr.map(|mut stderr| stderr.read_to_string(&mut said)); // It may not be text.
+        panic!("seed {SEED:#x}: {:?}\n{said}", self.child.wait());
     }
 }
 

@@ -119,10 +119,12 @@ impl Drop for Running {
     fn drop(&mut self) {
         // `timeout` ends what it runs if it is asked to end, and not if it is killed.
         let number = self.child.id().to_string();
-        let _ = Command::new("kill").args(["-TERM", &number]).status();
-        for _ in 0..100 {
+        for turn in 0..100 {
             if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
                 return;
+            }
+            if turn == 0 {
+                let _ = Command::new("kill").args(["-TERM", &number]).status();
             }
             thread::sleep(Duration::from_millis(20));
         }

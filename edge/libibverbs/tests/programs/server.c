@@ -51,6 +51,14 @@ static void request(int at)
 	ibv_post_send(qps[at], &wr, &bad);
 }
 
+static int has_failed(int at)
+{
+	struct ibv_qp_attr is;
+	struct ibv_qp_init_attr init;
+	MUST(!ibv_query_qp(qps[at], &is, IBV_QP_STATE, &init));
+	return is.qp_state == IBV_QPS_ERR || is.qp_state == IBV_QPS_SQE;
+}
+
 static void start(int at, uint32_t peer)
 {
 	struct ibv_qp *qp = qps[at];
@@ -69,7 +77,10 @@ static void start(int at, uint32_t peer)
 	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | (at == UD ? 0 : connected)));
 	to = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 10, .retry_cnt = 3, .rnr_retry = 3, .max_rd_atomic = 4};
 	int waits = at == XRC ? IBV_QP_TIMEOUT : IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-	MUST(!ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_SQ_PSN | (at == UC || at == UD ? 0 : waits)));
+	if (ibv_modify_qp(qp, &to, IBV_QP_STATE | IBV_QP_SQ_PSN | (at == UC || at == UD ? 0 : waits))) {
+		MUST(has_failed(at)); /* By what has come since it receives. It is made ready again. */
+		return;
+	}
 	if (at == RC || at == RC_SHARED)
 		request(at);
 }
@@ -89,10 +100,7 @@ static void make(int at)
 static void mend(void)
 {
 	for (int at = 0; at < KINDS; at++) {
-		struct ibv_qp_attr is;
-		struct ibv_qp_init_attr init;
-		MUST(!ibv_query_qp(qps[at], &is, IBV_QP_STATE, &init));
-		if (is.qp_state == IBV_QPS_ERR || is.qp_state == IBV_QPS_SQE) {
+		if (has_failed(at)) {
 			struct ibv_qp_attr to = {.qp_state = IBV_QPS_RESET};
 			MUST(!ibv_modify_qp(qps[at], &to, IBV_QP_STATE));
 			start(at, 0x55);
