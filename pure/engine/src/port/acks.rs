@@ -23,9 +23,9 @@ use crate::time::Time;
 use adverb_wire::Msn;
 
 /// Messages that one held acknowledgement stands for, as a packet.
-const PACKET_MESSAGES_MAX: u16 = 8;
+const PACKET_MESSAGES_MAX: u8 = 8;
 /// Messages that an acknowledgement stands for that the peer does not ask for, as a record.
-const RECORD_MESSAGES_MAX: u16 = 32;
+const RECORD_MESSAGES_MAX: u8 = 32;
 /// Polls in a row for acknowledgements alone that show a program that waits for each. Queues that are polled in turn,
 /// under load, bring some in a row by chance.
 const WAITS_ALONE_MIN: u8 = 8;
@@ -60,9 +60,9 @@ pub struct AckPolicy {
     /// It is held for the second time.
     held_again: bool,
     /// Messages received that it stands for.
-    messages: u16,
+    messages: u8,
     /// Of them, those that had come when it was held.
-    messages_held: u16,
+    messages_held: u8,
     /// How many messages were executed when those of a link of packets were counted, modulo 2²⁴.
     counted: Msn,
     /// The peer waits for it.
@@ -160,7 +160,7 @@ impl AckPolicy {
     fn count(&mut self, count: u32, msn: Msn) -> bool {
         let new = msn.since(self.counted);
         if new > 0 {
-            let together = u16::try_from(count.clamp(1, new)).unwrap_or(u16::MAX);
+            let together = u8::try_from(count.clamp(1, new)).unwrap_or(u8::MAX);
             self.messages = self.messages.saturating_add(together);
             self.counted = msn;
             self.answered = false;
