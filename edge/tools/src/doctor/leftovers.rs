@@ -180,6 +180,7 @@ const LISTED_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
     use std::os::unix::fs::symlink;
     use std::process::{Command, Stdio};
     use std::time::SystemTime;
@@ -249,7 +250,10 @@ mod tests {
         let path = base.0.join(format!("adverb-drop-in-{}-0123", user()));
         let mut program = Command::new("cat");
         program.env("LD_LIBRARY_PATH", format!("/nowhere:{}", path.display()));
-        let mut program = program.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // A program that has only just been started may have no environment yet; one that answers has it.
+        program.stdin.as_mut().unwrap().write_all(b"?").unwrap();
+        program.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         assert_eq!(base.unused(), []);
         program.kill().unwrap();
         program.wait().unwrap();
