@@ -3,20 +3,28 @@
 //! The kernel finds neighbours for its own packets only: a hardware address that it does not know, or is not sure of, it
 //! finds out to send an empty datagram to the neighbour's discard port.
 //!
-//! Two tables: an address has a next hop, and a next hop has a hardware address, so that a router is sought once, whatever
-//! goes by it.
+//! Two tables: packets have a next hop, by the addresses that they come from and go to, and a next hop has a hardware address,
+//! so that a router is sought once, whatever goes by it.
 
 use crate::stack::CONNECTIONS_MAX;
 use adverb_sys::routes::{Neighbour, Route, Routes};
 use adverb_tcpip::Time;
 use adverb_tcpip::ethernet::Mac;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// What is known of the way to an address.
+/// The two ends of a packet. The route may depend on either.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Ends {
+    pub(crate) from: IpAddr,
+    pub(crate) to: IpAddr,
+}
+
+/// What is known of the way between two ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Hop {
     /// The hardware address that frames go to.
@@ -34,13 +42,13 @@ pub(crate) enum Hop {
 pub(crate) struct Hops {
     interface: u32,
     routes: Routes,
-    ways: HashMap<IpAddr, Way>,
+    ways: HashMap<Ends, Way>,
     neighbours: HashMap<IpAddr, Entry>,
     /// The way that was found last.
-    last: Option<(IpAddr, Way)>,
+    last: Option<(Ends, Way)>,
 }
 
-/// A way to an address.
+/// A way between two ends.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     by: By,
@@ -51,7 +59,7 @@ struct Way {
     until: Time,
 }
 
-/// Where packets to an address go first.
+/// Where packets go first.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Group(Mac),
@@ -80,20 +88,20 @@ impl Hops {
         self.routes.as_fd()
     }
 
-    /// The way to an address.
+    /// The way between two ends.
     #[inline]
-    pub(crate) fn find(&mut self, to: IpAddr, now: Time) -> Hop {
+    pub(crate) fn find(&mut self, ends: Ends, now: Time) -> Hop {
         if let Some((last, way)) = self.last
-            && last == to
+            && last == ends
             && now < way.until
         {
             return way.hop;
         }
-        let way = match self.ways.get(&to) {
+        let way = match self.ways.get(&ends) {
             Some(way) if now < way.until => *way,
-            Some(_) | None => self.find_way(to, now),
+            Some(_) | None => self.find_way(ends, now),
         };
-        self.last = Some((to, way));
+        self.last = Some((ends, way));
         way.hop
     }
 
@@ -105,11 +113,11 @@ impl Hops {
     }
 
     #[cold]
-    fn find_way(&mut self, to: IpAddr, now: Time) -> Way {
-        let routed = self.ways.get(&to).filter(|way| now < way.route_at);
+    fn find_way(&mut self, ends: Ends, now: Time) -> Way {
+        let routed = self.ways.get(&ends).filter(|way| now < way.route_at);
         let (by, route_at) = match routed {
             Some(way) => (way.by, way.route_at),
-            None => self.ask_route(to, now),
+            None => self.ask_route(ends, now),
         };
         let (hop, until) = match by {
             By::Group(mac) => (Hop::Known(mac), route_at),
@@ -122,16 +130,16 @@ impl Hops {
         };
         let way = Way { by, route_at, hop, until };
         make_room(&mut self.ways, ENTRIES_MAX, |way| now < way.route_at);
-        self.ways.insert(to, way);
+        self.ways.insert(ends, way);
         way
     }
 
-    /// Where packets to an address go first, and until when that counts.
-    fn ask_route(&self, to: IpAddr, now: Time) -> (By, Time) {
+    /// Where packets go first, and until when that counts.
+    fn ask_route(&self, Ends { from, to }: Ends, now: Time) -> (By, Time) {
         if let Some(mac) = Mac::of_group(to) {
             return (By::Group(mac), now.plus(KNOWN_FOR));
         }
-        match self.ask(to).map(|route| (self.is_by_this(&route), route)) {
+        match self.ask(to, Some(from)).map(|route| (self.is_by_this(&route), route)) {
             Ok((true, route)) => (By::Neighbour(route.gateway.unwrap_or(to)), now.plus(KNOWN_FOR)),
             Ok((false, route)) if route.unicast => (By::Elsewhere, now.plus(NONE_FOR)),
             Ok(_) | Err(_) => (By::None, now.plus(NONE_FOR)),
@@ -169,18 +177,18 @@ impl Hops {
         Ok(found.map(|Neighbour { mac, .. }| Mac(mac)))
     }
 
-    /// The route to an address by this interface.
+    /// The route to an address by this interface, from whichever of its own the kernel chooses.
     pub(crate) fn route(&self, to: IpAddr) -> io::Result<Route> {
-        let route = self.ask(to)?;
+        let route = self.ask(to, None)?;
         match self.is_by_this(&route) {
             true => Ok(route),
             false => Err(io::ErrorKind::NetworkUnreachable.into()),
         }
     }
 
-    fn ask(&self, to: IpAddr) -> io::Result<Route> {
+    fn ask(&self, to: IpAddr, from: Option<IpAddr>) -> io::Result<Route> {
         let scoped = matches!(to, IpAddr::V6(to) if to.is_unicast_link_local());
-        self.routes.route(to, scoped.then_some(self.interface))
+        self.routes.route(to, from, scoped.then_some(self.interface))
     }
 
     const fn is_by_this(&self, route: &Route) -> bool {
@@ -190,7 +198,7 @@ impl Hops {
 
 /// Makes room for one more entry. Those that count no longer go. All go if more than half are left: entries are looked
 /// through once for many that come.
-fn make_room<V>(table: &mut HashMap<IpAddr, V>, max: usize, counts: impl Fn(&V) -> bool) {
+fn make_room<K: Eq + Hash, V>(table: &mut HashMap<K, V>, max: usize, counts: impl Fn(&V) -> bool) {
     if table.len() < max {
         return;
     }
@@ -209,7 +217,7 @@ const SLOWER_MAX: u32 = 7;
 const ASKED_MAX: u32 = 240;
 /// How long no packets go where there is no way.
 const NONE_FOR: Duration = Duration::from_millis(500);
-/// Addresses that are known, and neighbours.
+/// Ways that are known, and neighbours.
 const ENTRIES_MAX: usize = 1 << 15;
 /// Each connection may have a peer and a neighbour of its own: those of all that there may be do not push each other out.
 const _: () = assert!(ENTRIES_MAX >= 2 * CONNECTIONS_MAX);
@@ -217,14 +225,12 @@ const _: () = assert!(ENTRIES_MAX >= 2 * CONNECTIONS_MAX);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
 
     /// Goal: a full table loses what counts no longer, not all; one that is full of what counts becomes empty.
     #[test]
     fn room_is_made_of_what_counts_no_longer() {
-        let table = |len: u32| (0..len).map(|at| (IpAddr::from(Ipv4Addr::from(at)), at)).collect();
         for (len, limit, left) in [(7, 0, 7), (8, 4, 4), (8, 5, 0), (8, 0, 0)] {
-            let mut table: HashMap<_, u32> = table(len);
+            let mut table: HashMap<u32, u32> = (0..len).map(|at| (at, at)).collect();
             make_room(&mut table, 8, |entry| *entry < limit);
             assert_eq!(table.len(), left, "{len} {limit}");
         }

@@ -1,6 +1,6 @@
 //! Frames that leave, and packets that wait for the hardware address they go to.
 
-use crate::hops::{Hop, Hops};
+use crate::hops::{Ends, Hop, Hops};
 use crate::packet::Headers;
 use adverb_tcpip::Time;
 use adverb_tcpip::ethernet::{Ethernet, Mac};
@@ -50,7 +50,7 @@ struct Waiting {
 /// A packet without an Ethernet header.
 #[derive(Debug)]
 struct Packet {
-    to: IpAddr,
+    ends: Ends,
     /// The neighbour that it goes to first.
     by: IpAddr,
     kind: u16,
@@ -81,9 +81,9 @@ impl Waiting {
         counts.into_values().max().map(|(_, Reverse(at))| at)
     }
 
-    /// The neighbour that a packet to this address waits for.
-    fn by(&self, to: IpAddr) -> Option<IpAddr> {
-        self.packets.iter().find(|packet| packet.to == to).map(|packet| packet.by)
+    /// The neighbour that a packet between these ends waits for.
+    fn by(&self, ends: Ends) -> Option<IpAddr> {
+        self.packets.iter().find(|packet| packet.ends == ends).map(|packet| packet.by)
     }
 }
 
@@ -113,17 +113,17 @@ impl Link {
     #[inline]
     pub(crate) fn send<'a>(
         &mut self,
-        to: IpAddr,
+        ends: Ends,
         headers: &Headers,
         payload: impl Iterator<Item = &'a [u8]>,
         now: Time,
     ) -> Sent {
-        match (self.hops.find(to, now), self.behind_which(to, now)) {
+        match (self.hops.find(ends, now), self.behind_which(ends, now)) {
             (Hop::Known(mac), None) => self.emit(mac, headers.kind, headers.as_slice(), payload),
             (Hop::Sought(by), _) | (Hop::Known(_), Some(by)) => {
                 let (kind, mut bytes) = (headers.kind, headers.as_slice().to_vec());
                 payload.for_each(|piece| bytes.extend_from_slice(piece));
-                self.waiting.push(Packet { to, by, kind, bytes });
+                self.waiting.push(Packet { ends, by, kind, bytes });
                 Sent::Taken
             }
             (Hop::Elsewhere, _) => Sent::Elsewhere,
@@ -131,16 +131,16 @@ impl Link {
         }
     }
 
-    /// The neighbour that an earlier packet to this address waits for, if it still does, or if it has just taken the last
+    /// The neighbour that an earlier packet between these ends waits for, if it still does, or if it has just taken the last
     /// frame.
     #[inline]
-    fn behind_which(&mut self, to: IpAddr, now: Time) -> Option<IpAddr> {
+    fn behind_which(&mut self, ends: Ends, now: Time) -> Option<IpAddr> {
         if self.waiting.packets.is_empty() {
             return None;
         }
-        let by = self.waiting.by(to)?;
+        let by = self.waiting.by(ends)?;
         self.release(now);
-        self.waiting.by(to).or_else(|| (!self.has_room()).then_some(by))
+        self.waiting.by(ends).or_else(|| (!self.has_room()).then_some(by))
     }
 
     #[inline]
@@ -172,7 +172,7 @@ impl Link {
         let mut has_room = true;
         for _ in 0..self.waiting.packets.len() {
             let Some(packet) = self.waiting.packets.pop_front() else { break };
-            match self.hops.find(packet.to, now) {
+            match self.hops.find(packet.ends, now) {
                 Hop::Sought(by) => self.waiting.packets.push_back(Packet { by, ..packet }),
                 Hop::Known(mac) => {
                     // None overtakes one for which there was no room.
@@ -233,7 +233,7 @@ mod tests {
 
     fn packet(by: u32, number: u8) -> Packet {
         let by = packet_by(by);
-        Packet { to: by, by, kind: 0, bytes: vec![number] }
+        Packet { ends: Ends { from: by, to: by }, by, kind: 0, bytes: vec![number] }
     }
 
     /// Goal: a neighbour that does not answer costs packets to others nothing, and the newest to it are kept.

@@ -1,7 +1,7 @@
 //! [`Netstack`]: frames in, frames out, time.
 
 use crate::datagrams::Datagrams;
-use crate::hops::Hops;
+use crate::hops::{Ends, Hops};
 use crate::link::{AGAIN, Link, Sent};
 use crate::packet::{Headers, Headings};
 use adverb_sys::netdev::{self, Address, Interface};
@@ -277,7 +277,8 @@ impl Netstack {
             return Err(NotSent::Full);
         }
         let headers = Headers::of_datagram(from, to, payload).ok_or(NotSent::Unreachable)?;
-        match self.link.send(to.ip(), &headers, std::iter::once(payload), now) {
+        let ends = Ends { from: from.ip(), to: to.ip() };
+        match self.link.send(ends, &headers, std::iter::once(payload), now) {
             Sent::Taken => {
                 self.counters.sent += 1;
                 Ok(())
@@ -446,7 +447,8 @@ fn emit<'a>(
     let Transmit { tuple, header, .. } = transmit;
     let bytes = transmit.payload_bytes();
     let headers = headings.of_segment(tuple, header, payload.clone(), bytes)?;
-    Some(link.send(tuple.remote, &headers, payload, now))
+    let ends = Ends { from: tuple.local, to: tuple.remote };
+    Some(link.send(ends, &headers, payload, now))
 }
 
 /// Takes a frame that has come. What is not for a socket here was for one a moment ago: the interface's steering sends

@@ -96,21 +96,35 @@ impl Routes {
         Ok(())
     }
 
-    /// The route to an address, on one interface if that is said.
+    /// The route to an address, on one interface if that is said. Rules may have another one for packets that come `from` an
+    /// address of this host; `None`: the source is still to be chosen.
     ///
     /// # Errors
     ///
-    /// `NetworkUnreachable` and its like if there is none.
-    pub fn route(&self, to: IpAddr, interface: Option<u32>) -> io::Result<Route> {
+    /// `NetworkUnreachable` and its like if there is none, or if this host does not have a source of IPv4; `InvalidInput` if the
+    /// addresses are of two families.
+    pub fn route(
+        &self,
+        to: IpAddr,
+        from: Option<IpAddr>,
+        interface: Option<u32>,
+    ) -> io::Result<Route> {
+        if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let mut request = Request::new(RTM_GETROUTE);
         let prefix = if to.is_ipv4() { 32 } else { 128 };
+        let source_prefix = if from.is_some() { prefix } else { 0 };
         // `rtmsg`: family, destination and source prefix, type of service; table, protocol, scope, type; flags.
-        request.push(&[family(to), prefix, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        request.push(&[family(to), prefix, source_prefix, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         request.attribute_of(RTA_DST, to);
+        if let Some(from) = from {
+            request.attribute_of(RTA_SRC, from);
+        }
         if let Some(interface) = interface {
             request.attribute(RTA_OIF, &interface.to_ne_bytes());
         }
-        let mut route = Route { interface: 0, gateway: None, source: None, unicast: false };
+        let mut route = Route { interface: 0, gateway: None, source: from, unicast: false };
         self.ask(request, RTM_NEWROUTE, |message| {
             let (head, attributes) = message.split_first_chunk::<12>()?;
             let [_, _, _, _, _, _, _, kind, ..] = *head;
@@ -121,7 +135,7 @@ impl Routes {
                     RTA_GATEWAY => route.gateway = address(value),
                     // Behind two bytes of family: a router of the other family.
                     RTA_VIA => route.gateway = address(value.get(2..)?),
-                    RTA_PREFSRC => route.source = address(value),
+                    RTA_PREFSRC if from.is_none() => route.source = address(value),
                     _ => {}
                 }
             }
@@ -278,6 +292,7 @@ const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
 const RTN_UNICAST: u8 = 1;
 const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
@@ -304,7 +319,7 @@ mod tests {
             if !lo.addresses.iter().any(|address| address.ip == ip) {
                 continue;
             }
-            let route = routes.route(ip, None).unwrap();
+            let route = routes.route(ip, None, None).unwrap();
             assert_eq!((route.interface, route.gateway, route.unicast), (lo.index, None, false));
         }
     }
@@ -323,9 +338,19 @@ mod tests {
         send(&routes.socket, &late, SendFlags::empty()).unwrap();
         let to = Ipv4Addr::LOCALHOST.into();
         assert_eq!(
-            routes.route(to, None).unwrap(),
-            Routes::open().unwrap().route(to, None).unwrap()
+            routes.route(to, None, None).unwrap(),
+            Routes::open().unwrap().route(to, None, None).unwrap()
         );
+    }
+
+    #[test]
+    fn packets_come_from_an_address_of_this_host_and_of_one_family() {
+        let routes = Routes::open().unwrap();
+        let [to, nobodys] = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(192, 0, 2, 1)].map(IpAddr::from);
+        let route = |from| routes.route(to, Some(from), None).map_err(|error| error.kind());
+        assert_eq!(route(to).unwrap().source, Some(to));
+        assert!(route(nobodys).is_err());
+        assert_eq!(route(Ipv6Addr::LOCALHOST.into()), Err(io::ErrorKind::InvalidInput));
     }
 
     #[test]

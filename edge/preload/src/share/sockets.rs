@@ -197,9 +197,10 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
         | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ) => {
             give_back(socket, fd)
         }
-        (libc::IPPROTO_IP, libc::IP_TOS | libc::IP_TTL)
+        (libc::SOL_SOCKET, libc::SO_MARK)
+        | (libc::IPPROTO_IP, libc::IP_TOS | libc::IP_TTL)
         | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS | libc::IPV6_UNICAST_HOPS)
-            if streams::wants_other_headers(socket, fd) =>
+            if streams::wants_other_packets(socket, fd) =>
         {
             give_back(socket, fd);
         }

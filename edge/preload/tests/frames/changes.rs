@@ -4,7 +4,8 @@ use std::process::Command;
 
 use super::streams::talker;
 use super::{
-    FAR, NEAR, NEAR_6, Pair, Running, at, came_by_kernel, run, soon, streams, with_namespaces,
+    FAR, FAR_6, NEAR, NEAR_6, Pair, Running, at, came_by_kernel, left_by_kernel, run, soon,
+    streams, with_namespaces,
 };
 
 /// An address of the far end behind the cable.
@@ -24,6 +25,17 @@ fn settle(pair: &Pair, devices: &[&str]) {
     }
     ip(pair, true, "link set lo up");
     ip(pair, true, &format!("address add {BEHIND}/32 dev lo"));
+}
+
+/// Another router at the far end, by the interface `other`: its addresses.
+fn add_router(pair: &Pair) -> [&'static str; 2] {
+    let addresses = ["10.95.0.3", "fd95::3"];
+    ip(pair, true, "link add link far name other type macvlan mode bridge");
+    ip(pair, true, &format!("address add {}/32 dev other", addresses[0]));
+    ip(pair, true, &format!("address add {}/128 dev other nodad", addresses[1]));
+    ip(pair, true, "link set other up");
+    settle(pair, &["far", "other"]);
+    addresses
 }
 
 /// Packets that an interface of the far end has got.
@@ -53,11 +65,7 @@ fn behind(pair: &Pair) -> (Running, Running, [Running; 2]) {
 fn a_route_by_another_router_is_followed() {
     with_namespaces("changes::a_route_by_another_router_is_followed", || {
         let pair = Pair::new();
-        let second = "10.95.0.3";
-        ip(&pair, true, "link add link far name other type macvlan mode bridge");
-        ip(&pair, true, &format!("address add {second}/32 dev other"));
-        ip(&pair, true, "link set other up");
-        settle(&pair, &["far", "other"]);
+        let [second, _] = add_router(&pair);
         ip(&pair, false, "route add 10.97.0.0/24 via 10.95.0.2");
         let _owner = pair.owner();
         let (mut talker, mut client, _far) = behind(&pair);
@@ -77,6 +85,54 @@ fn a_route_by_another_router_is_followed() {
             exchange();
             got(&pair, "other") - before[0] > 100
         });
+    });
+}
+
+/// Goal: frames of connections and of UDP sockets go by the router that a rule has for the address that they come from, and those
+/// from another address of this host by theirs, also where one program sends both to one peer.
+#[test]
+fn a_route_for_one_source_is_followed() {
+    with_namespaces("changes::a_route_for_one_source_is_followed", || {
+        let pair = Pair::new();
+        let routers = add_router(&pair);
+        let _owner = pair.owner();
+        for (router, any, peer, ends, version) in [
+            (routers[0], "0.0.0.0", FAR, [NEAR, "10.95.0.17"], 4),
+            (routers[1], "::", FAR_6, [NEAR_6, "fd95::17"], 6),
+        ] {
+            let bits = if version == 4 { "24" } else { "64 nodad" };
+            for words in [
+                format!("address add {} dev near", ends[1].to_owned() + "/" + bits),
+                format!("-{version} route add {peer} via {router} dev near table 100"),
+                format!("-{version} rule add from {} lookup 100", ends[1]),
+            ] {
+                ip(&pair, false, &words);
+            }
+            let server = pair.framed("serve block", at(any), None);
+            let mut talkers = ends.map(|end| talker(&pair, end));
+            // Those to each of the two addresses are the other's neighbours in the tables of routes.
+            let mut by_other = |turn: usize, ask: &str| {
+                let before = [got(&pair, "other"), streams::by_kernel()];
+                assert_eq!(talkers[turn].ask(ask), "said 50", "{}", ends[turn]);
+                assert!(streams::by_kernel() - before[1] < 25, "{}", server.explained());
+                got(&pair, "other") - before[0]
+            };
+            ends.iter().enumerate().for_each(|(turn, _)| _ = by_other(turn, "exchange 50 64 0"));
+            for turn in [0, 1, 0, 1] {
+                let others = by_other(turn, "exchange 50 64 0");
+                assert_eq!(others >= 50, turn == 1, "{}: {others} by the other", ends[turn]);
+            }
+            for (turn, end) in ends.iter().enumerate() {
+                let server = pair.framed("echo spin", at(end), Some("latency"));
+                let mut client = Running::start(&mut pair.role(true, "client", at(end)));
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50");
+                let before = [got(&pair, "other"), left_by_kernel()];
+                assert_eq!(client.ask("exchange 50 64 0"), "said 50", "{end}");
+                assert!(left_by_kernel() - before[1] < 25, "{end}: {}", server.explained());
+                let others = got(&pair, "other") - before[0];
+                assert_eq!(others >= 50, turn == 1, "{end}: {others} by the other");
+            }
+        }
     });
 }
 

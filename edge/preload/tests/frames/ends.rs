@@ -79,10 +79,11 @@ pub(crate) fn end(at: SocketAddr, how: &str) {
     line();
 }
 
-/// Sets an option that changes the headers of packets.
+/// Sets an option that changes the headers of packets, or the route that rules have for them.
 fn dress(socket: impl AsFd, name: &str) {
     let (level, name, value) = match name {
-        "class" => (libc::IPPROTO_IP, libc::IP_TOS, 0x48_i32),
+        "mark" => (libc::SOL_SOCKET, libc::SO_MARK, 7_i32),
+        "class" => (libc::IPPROTO_IP, libc::IP_TOS, 0x48),
         "hops" => (libc::IPPROTO_IP, libc::IP_TTL, 9),
         "class6" => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x48),
         "hops6" => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 9),
@@ -171,14 +172,16 @@ fn a_close_waits_for_the_peer_as_long_as_it_is_told() {
     });
 }
 
-/// Goal: packets have the headers that a program wants for them, whether it says so before frames carry its connection, which
+/// Goal: packets have the headers that a program wants for them, or the mark, whether it says so before frames carry its connection, which
 /// they do not then, or after that, when the connection goes back to the kernel.
 #[test]
 fn headers_are_as_the_program_wants_them() {
     with_namespaces("ends::headers_are_as_the_program_wants_them", || {
         let pair = Pair::new();
         let _owner = pair.owner();
-        for (ip, name) in [(NEAR, "class"), (NEAR, "hops"), (NEAR_6, "class6"), (NEAR_6, "hops6")] {
+        for (ip, name) in
+            [(NEAR, "class"), (NEAR, "hops"), (NEAR, "mark"), (NEAR_6, "class6"), (NEAR_6, "hops6")]
+        {
             let (mut server, mut client) = begun(&pair, &format!("dressed {name}"), ip);
             assert!(server.has_frames(), "{name}: {}", server.explained());
             server.tell("dress");

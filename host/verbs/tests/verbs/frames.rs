@@ -156,6 +156,37 @@ fn an_owner_gives_frames_to_devices_without_rights() {
     }
 }
 
+/// Goal: frames of a device go by the router that a rule has for the address that they come from.
+#[test]
+fn a_rule_for_the_source_is_followed() {
+    let Some(hosts) = hosts("rule") else {
+        return;
+    };
+    let [here, there] = &hosts.names;
+    for words in [
+        format!("ip netns exec {there} sysctl -qw net.ipv4.conf.all.arp_ignore=1"),
+        format!("ip netns exec {there} sysctl -qw net.ipv4.conf.all.rp_filter=0"),
+        format!("ip -n {there} link add link eth0 name other type macvlan mode bridge"),
+        format!("ip netns exec {there} sysctl -qw net.ipv4.conf.other.rp_filter=0"),
+        format!("ip -n {there} addr add 10.9.8.3/32 dev other"),
+        format!("ip -n {there} link set other up"),
+        format!("ip -n {here} route add 10.9.8.2/32 via 10.9.8.3 dev eth0 table 100"),
+        format!("ip -n {here} rule add from 10.9.8.1 lookup 100"),
+    ] {
+        run(&words).expect("another router");
+    }
+    let _owner = own(&hosts, 0);
+    let [mut a, mut b] =
+        [(0, "xdp"), (1, "udp")].map(|(end, path)| hosts.agent(end, "root", path, 1));
+    // The far end has all packets by its socket, four of each, and the near one no acknowledgement.
+    let found = datagrams(&hosts, &mut a, &mut b, 1);
+    assert!(found < 800 + FEW, "{found}");
+    let text = run(&format!("ip netns exec {there} cat /proc/net/dev")).expect("a table");
+    let line = text.lines().find(|line| line.trim().starts_with("other:")).expect("a line");
+    let got = line.split_whitespace().nth(2).map(|count| count.parse::<u64>().expect("a number"));
+    assert!(got >= Some(MANY), "{got:?} by the other router");
+}
+
 /// Goal: devices with addresses of their own have frames of one interface at the same time. One that asks for those of an
 /// address that another has is told so.
 #[test]

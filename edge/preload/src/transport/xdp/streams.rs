@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use adverb_sockconf::Level;
 use adverb_sys::fork::{Generation, PerProcess};
 use adverb_tcpip::stack::ConnectionId;
 use adverb_tcpip::tcp::State;
@@ -40,7 +41,7 @@ use adverb_xdp::Membership;
 
 use crate::base::lock::Guarded;
 use crate::base::thread::{self, Interrupts};
-use crate::base::{address, confined, raw};
+use crate::base::{address, confined, log, raw};
 use crate::socket::state::{Attached, Reason, Socket};
 use crate::socket::{arena, policy};
 use crate::transport::ring::Segment;
@@ -224,6 +225,11 @@ fn adopt_wanted(socket: &Socket, fd: c_int) -> bool {
         || socket.attached::<Framed>().is_some();
     let Some(socket) = arena::slot(socket.index()).filter(|_| !is_out) else { return false };
     let errno = raw::errno();
+    if habits::has_mark(fd) {
+        log::print(Level::Debug, || format!("fd {fd}: no frames: its packets are to have a mark"));
+        raw::set_errno(errno);
+        return false;
+    }
     let process = PROCESS.get();
     let framed = process.carriers.with(|carriers| adoption::adopt(process, carriers, socket, fd));
     let is_adopted = framed.is_some();
@@ -454,9 +460,9 @@ pub(crate) fn option_set(socket: &Socket, level: c_int, name: c_int) {
     raw::set_errno(errno);
 }
 
-/// Whether frames carry a connection whose socket now wants headers that frames do not have.
-pub(crate) fn wants_other_headers(socket: &Socket, fd: c_int) -> bool {
-    is_framed(socket) && !habits::has_usual_headers(fd)
+/// Whether frames carry a connection whose socket now wants headers or a mark, which frames do not have.
+pub(crate) fn wants_other_packets(socket: &Socket, fd: c_int) -> bool {
+    is_framed(socket) && (habits::has_mark(fd) || !habits::has_usual_headers(fd))
 }
 
 /// What `SO_KEEPALIVE` of a connection is, if frames carry it.

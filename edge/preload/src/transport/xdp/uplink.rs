@@ -501,9 +501,9 @@ impl Uplink {
         }
     }
 
-    /// The route to an address, by one interface if that is said.
-    pub(super) fn route(&self, to: IpAddr, by: Option<u32>) -> Option<Route> {
-        self.routes.with(|routes| routes.route(to, by).ok())
+    /// The route to an address, from another and by one interface if that is said.
+    pub(super) fn route(&self, to: IpAddr, from: Option<IpAddr>, by: Option<u32>) -> Option<Route> {
+        self.routes.with(|routes| routes.route(to, from, by).ok())
     }
 
     pub(super) fn neighbour(&self, of: IpAddr) -> Option<Neighbour> {

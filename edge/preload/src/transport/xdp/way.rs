@@ -221,15 +221,15 @@ fn find_by(
             (Some(index).filter(|index| *index != 0), None)
         }
     };
-    let route = asker.route(to.ip(), chosen).filter(|route| route.unicast || group.is_some());
-    let route = route.ok_or(Unknown::Elsewhere)?;
+    let is_host = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_multicast();
+    let from = Some(own.ip()).filter(is_host).or(by);
+    let route = asker.route(to.ip(), from, chosen);
+    let route = route.filter(|route| route.unicast || group.is_some()).ok_or(Unknown::Elsewhere)?;
     let mut all = uplinks.iter().filter(|uplink| !uplink.has_ended());
     let uplink = all.find(|uplink| uplink.index == route.interface).ok_or(Unknown::Elsewhere)?;
     let facts = uplink.facts();
-    let is_host = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_multicast();
-    let from = Some(own.ip()).filter(is_host).or(by).or(route.source);
     // An address that was taken from the interface is no source any more.
-    let from = from.filter(|from| facts.has(*from)).ok_or(Unknown::Elsewhere)?;
+    let from = from.or(route.source).filter(|from| facts.has(*from)).ok_or(Unknown::Elsewhere)?;
     let next = route.gateway.unwrap_or(to.ip());
     let (mac, fresh) = match group {
         Some(Mac(mac)) => (mac, true),

@@ -97,7 +97,8 @@ impl Endpoint {
 
     /// The way by which packets for `peer` leave as frames, if they can.
     pub(crate) fn next_hop(&self, peer: SocketAddr) -> Option<Box<NextHop>> {
-        self.frames.get().filter(|_| !peer.ip().is_multicast()).map(|link| link.next_hop(peer.ip()))
+        let link = self.frames.get().filter(|_| !peer.ip().is_multicast())?;
+        Some(link.next_hop(self.addr.ip(), peer.ip()))
     }
 
     /// The address of a multicast group on an interface, as one binds and sends to it.

@@ -296,9 +296,10 @@ impl XdpLink {
         self.is_behind.store(is_behind, Ordering::Relaxed);
     }
 
-    pub(crate) fn next_hop(self: &Arc<Self>, to: IpAddr) -> Box<NextHop> {
+    pub(crate) fn next_hop(self: &Arc<Self>, from: IpAddr, to: IpAddr) -> Box<NextHop> {
         Box::new(NextHop {
             link: Arc::clone(self),
+            from,
             to,
             mac: AtomicU64::new(UNKNOWN),
             ask_at: AtomicU64::new(0),
@@ -306,10 +307,11 @@ impl XdpLink {
     }
 }
 
-/// Where frames for one address go, as the kernel knows it.
+/// Where frames from one address to another go, as the kernel knows it.
 #[derive(Debug)]
 pub(crate) struct NextHop {
     link: Arc<XdpLink>,
+    from: IpAddr,
     to: IpAddr,
     /// The hardware address in its lower bits, or [`UNKNOWN`].
     mac: AtomicU64,
@@ -355,7 +357,7 @@ impl NextHop {
 
     fn neighbour(&self) -> io::Result<Option<Neighbour>> {
         let routes = self.link.routes.lock();
-        let route = routes.route(self.to, None)?;
+        let route = routes.route(self.to, Some(self.from), None)?;
         if !route.unicast || route.interface != self.link.index {
             return Ok(None);
         }

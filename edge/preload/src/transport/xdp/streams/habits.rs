@@ -107,6 +107,11 @@ pub(crate) fn has_usual_headers(fd: c_int) -> bool {
         && (!is_v6 || is_usual_v6())
 }
 
+/// Whether the socket's packets have a mark, by which rules may have another route for them than for frames.
+pub(super) fn has_mark(fd: c_int) -> bool {
+    raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_MARK).is_ok_and(|mark| mark != 0)
+}
+
 /// The kernel asks no peer that is silent to it.
 pub(super) fn silence(fd: c_int) {
     let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 0);
