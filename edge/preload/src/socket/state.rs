@@ -77,10 +77,11 @@ pub(crate) enum Reason {
     Bulk = 21,
     BothSend = 22,
     NotWhole = 23,
+    Forked = 24,
 }
 
 impl Reason {
-    pub(crate) const ALL: [(Self, &'static str); 24] = [
+    pub(crate) const ALL: [(Self, &'static str); 25] = [
         (Self::Undecided, "not decided yet"),
         (Self::Rule, "a rule says os"),
         (Self::Off, "acceleration is off"),
@@ -117,6 +118,7 @@ impl Reason {
             Self::NotWhole,
             "it could not go back from shared memory to the kernel without loss, and is reset",
         ),
+        (Self::Forked, "the program has forked, and frames are for one process alone"),
     ];
 
     /// Programs that read the statistics find a reason's text by its number.

@@ -47,7 +47,7 @@ pub(crate) fn leave(socket: &Socket, fd: c_int) {
 pub(crate) fn leave_all(all: &[(&Socket, c_int)]) {
     let mut together = Together::default();
     for (socket, fd) in all {
-        if together.begin(socket, *fd) == Departure::OtherFirst {
+        if together.begin(socket, *fd, Reason::Forked) == Departure::OtherFirst {
             together.left.push((*socket, *fd));
         }
     }
@@ -65,7 +65,7 @@ pub(crate) struct Together<'a> {
 impl<'a> Together<'a> {
     /// The first half of [`leave`].
     pub(crate) fn leave(&mut self, socket: &'a Socket, fd: c_int) {
-        match self.begin(socket, fd) {
+        match self.begin(socket, fd, Reason::Left) {
             Departure::Gone => {}
             Departure::OtherFirst => self.left.push((socket, fd)),
             Departure::Stays => streams::reset(socket, fd),
@@ -78,10 +78,10 @@ impl<'a> Together<'a> {
         follow_to_the_end(&self.left, &mut self.waits);
     }
 
-    fn begin(&mut self, socket: &Socket, fd: c_int) -> Departure {
+    fn begin(&mut self, socket: &Socket, fd: c_int, reason: Reason) -> Departure {
         advance_within(socket, fd, &mut self.waits);
         socket.leave_to_kernel(Reason::HandedOver);
-        leave_as(socket, fd, Reason::Left, &mut self.waits)
+        leave_as(socket, fd, reason, &mut self.waits)
     }
 }
 

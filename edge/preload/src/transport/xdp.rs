@@ -256,7 +256,7 @@ fn hand_over() {
             && !refuse(&socket)
             && of(&socket).is_some_and(|frames| !frames.parts.queue.is_over())
         {
-            give_up(&socket, Reason::HandedOver);
+            give_up(&socket, Reason::Forked);
             policy::explain(&socket, fd, "frames");
         }
     });

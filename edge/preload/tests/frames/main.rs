@@ -41,6 +41,8 @@ const FAR: &str = "10.95.0.2";
 const NEAR_6: &str = "fd95::1";
 const FAR_6: &str = "fd95::2";
 const PORT: u16 = 7481;
+/// Why the kernel has what frames carried before a fork.
+const FORKED: &str = "the program has forked, and frames are for one process alone";
 
 /// Runs a test again where it may make namespaces; says so where none can be had.
 fn with_namespaces(name: &str, test: impl FnOnce()) {
@@ -391,6 +393,7 @@ fn a_child_receives_by_its_parents_socket() {
         assert_eq!(client.ask("insist 400 64 0"), "said 400");
         assert_eq!(client.ask("exchange 30 64 1000"), "said 30");
         assert!(server.has_frames(), "{}", server.explained());
+        assert!(server.explained().contains(FORKED), "{}", server.explained());
     });
 }
 

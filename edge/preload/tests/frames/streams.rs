@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use adverb_sys::affinity;
 
-use super::{FAR, FAR_6, NEAR, NEAR_6, PORT, Pair, Running, at, run, soon, with_namespaces};
+use super::{
+    FAR, FAR_6, FORKED, NEAR, NEAR_6, PORT, Pair, Running, at, run, soon, with_namespaces,
+};
 
 /// Serves connections: sends everything back, or what the mode says.
 pub(crate) fn serve(at: SocketAddr, mode: &str) {
@@ -1264,6 +1266,7 @@ fn a_child_goes_on_with_a_connection() {
             assert_eq!(client.ask("end"), "said Ok(0)");
         }
         assert!(server.has_frames(), "{}", server.explained());
+        assert_eq!(server.explained().matches(FORKED).count(), 3, "{}", server.explained());
     });
 }
 
