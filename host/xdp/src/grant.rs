@@ -54,6 +54,10 @@ impl Greeting {
                 };
                 Ok(Self { place: *place, shape, mode, sockets: (*sockets).min(SOCKETS_MAX) })
             }
+            ([ENOBUFS], []) => {
+                let message = "the interface's owner may not lock the memory for frames (its log says how much that is)";
+                Err(io::Error::new(io::ErrorKind::QuotaExceeded, message))
+            }
             ([code], []) => Err(io::Error::from_raw_os_error(code.cast_signed())),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
@@ -145,6 +149,7 @@ fn code(error: &io::Error) -> u32 {
         (None, io::ErrorKind::AlreadyExists) => EEXIST,
         (None, io::ErrorKind::ResourceBusy) => EBUSY,
         (None, io::ErrorKind::PermissionDenied) => EPERM,
+        (None, io::ErrorKind::QuotaExceeded) => ENOBUFS, // As the kernel has it.
         (None, io::ErrorKind::TimedOut) => ETIMEDOUT,
         (None, _) => EINVAL,
     }
@@ -255,6 +260,7 @@ const EPERM: u32 = 1;
 const EBUSY: u32 = 16;
 const EEXIST: u32 = 17;
 const EINVAL: u32 = 22;
+const ENOBUFS: u32 = 105;
 const ETIMEDOUT: u32 = 110;
 
 #[cfg(test)]
@@ -271,6 +277,8 @@ mod tests {
         }
         let refused = Greeting::parse(&EBUSY.to_ne_bytes()).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+        let refused = Greeting::parse(&code(&io::ErrorKind::QuotaExceeded.into()).to_ne_bytes());
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
     }
 
     proptest! {

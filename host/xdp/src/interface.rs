@@ -4,6 +4,7 @@
 //! follows another one may wait for it. One that serves others does not: it takes another queue.
 
 use crate::gate;
+use crate::memlock;
 use crate::ring::Ring;
 use crate::socket::{self, QUEUE_ENTRIES, Remains, Socket};
 use crate::steering::{KEY_BYTES, Key, Steering};
@@ -34,6 +35,9 @@ pub struct Config {
     pub mode: Option<XdpMode>,
     /// Queues to use, from the first on; `None`: all.
     pub queues: Option<u32>,
+    /// Frames of each group, of 2 or 4 KiB by the length of the interface's packets; `None`: 8192. Of each queue 1024 wait for
+    /// packets.
+    pub frames: Option<u32>,
     /// The sockets poll the driver when calls find nothing, for so many packets at most: a system call each time. Not all drivers
     /// can ([`busy_poll::set`](adverb_sys::busy_poll::set)).
     pub busy_poll: Option<u16>,
@@ -101,7 +105,8 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Puts the program on the interface with this number. Nothing changes for its packets before keys are claimed.
+    /// Puts the program on the interface with this number. Nothing changes for its packets before keys are claimed. The soft
+    /// limit of the memory that this process may lock becomes the hard one: groups need it, and on old kernels the tables do.
     ///
     /// # Errors
     ///
@@ -111,6 +116,8 @@ impl Interface {
         let found = all.into_iter().find(|interface| interface.index == index);
         let mtu = found.ok_or(OpenError::NotFound)?.mtu;
         let shape = Shape::for_mtu(mtu).map_err(system("choose the length of frames"))?;
+        let shape = Shape { frames: config.frames.unwrap_or(shape.frames), ..shape };
+        memlock::raise();
         let places = u32::try_from(PLACES).unwrap_or(u32::MAX);
         let queues = config.queues.unwrap_or(QUEUES_MAX).min(QUEUES_MAX);
         let steering = Steering::new(QUEUES_MAX, places, KEYS_MAX, shape.packet_bytes_max())
@@ -152,8 +159,9 @@ impl Interface {
     ///
     /// # Errors
     ///
-    /// `ResourceBusy` if there is no free queue, here or because another process has it; no memory left, or more than
-    /// may be locked.
+    /// `ResourceBusy` if there is no free queue, here or because another process has it; `QuotaExceeded`, with a
+    /// [`MemlockError`](crate::MemlockError) in it, if more memory would be locked than may be; `InvalidInput` for a number
+    /// of frames that cannot be; no memory left.
     pub fn group(&mut self, queues: u32, shared: bool, patience: Duration) -> io::Result<Group> {
         if self.free_queues.is_empty() {
             return Err(io::ErrorKind::ResourceBusy.into()); // Before frames are made: a device that waits asks again and again.
@@ -175,8 +183,9 @@ impl Interface {
                 Ok(false) if begun.elapsed() < patience => std::thread::sleep(BIND_WAIT),
                 Ok(_) => break,
                 Err(error) => {
+                    let asked_bytes = group.umem.bytes();
                     self.disband(group);
-                    return Err(error.into());
+                    return Err(memlock::explain(error, asked_bytes));
                 }
             }
         }

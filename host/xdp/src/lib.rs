@@ -11,6 +11,7 @@
 //! grant       messages between the two
 //! socket      a member's end: one AF_XDP socket on one queue
 //! umem        memory of frames, and a record of which is whose
+//! memlock     how much of that may be locked
 //! ring        the kernel's rings
 //! ```
 //!
@@ -26,7 +27,7 @@
 //! CAP_NET_RAW), but not to use one. So one process, the *owner*, has the [`Interface`], and hands sockets to others,
 //! the *members*, which need no privilege; a program that has it itself is owner and member at once. All descriptors
 //! that keep the program on the interface are the owner's: when it ends, however it ends, packets take the kernel's way
-//! again.
+//! again. The kernel counts the owner's UMEMs as locked memory, unless it has CAP_IPC_LOCK ([`MemlockError`]).
 //!
 //! The kernel gives a queue to one memory of frames (UMEM) with one ring of frames to be filled and one of frames that
 //! have been sent. All members on a queue share these. A [`Group`](interface::Group) is a UMEM and its queues;
@@ -52,6 +53,7 @@ mod grant;
 mod inspector;
 pub mod interface;
 pub mod member;
+pub mod memlock;
 pub mod owner;
 mod ring;
 pub mod socket;
@@ -60,6 +62,7 @@ pub mod umem;
 
 pub use interface::{Config, Interface};
 pub use member::Membership;
+pub use memlock::MemlockError;
 pub use owner::Owner;
 pub use socket::Socket;
 pub use steering::Key;

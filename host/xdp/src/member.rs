@@ -72,8 +72,8 @@ impl Membership {
     ///
     /// `ConnectionRefused` if there is no owner; `PermissionDenied` if it does not admit this process, or is another
     /// user's or of another process namespace; `ResourceBusy` if another user's group has its queues, or for a moment an owner that
-    /// was before this one; `TimedOut` if it does not answer; `InvalidData`
-    /// if its answer makes no sense.
+    /// was before this one; `QuotaExceeded` if the owner may not lock the memory that a group takes; `TimedOut` if it does not
+    /// answer; `InvalidData` if its answer makes no sense.
     pub fn ask(name: &[u8]) -> io::Result<(Self, Vec<Socket>)> {
         Self::ask_above(name, 0)
     }

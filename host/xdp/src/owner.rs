@@ -11,7 +11,7 @@
 
 use crate::grant::{self, Greeting, Question, Request};
 use crate::inspector::{Claim, Inspectors, Place, Ruling, Verdict};
-use crate::interface::{Group, Holding, Interface, KEYS_MAX, Member};
+use crate::interface::{Group, Holding, Interface, KEYS_MAX, Member, QUEUE_PATIENCE};
 use crate::steering::Key;
 use adverb_sys::bpf::XdpMode;
 use adverb_sys::clock;
@@ -45,6 +45,10 @@ pub struct Owner {
     taken_in: u64,
     /// No connections are taken before.
     paused: Option<Instant>,
+    /// When a group was last ended.
+    disbanded: Option<Instant>,
+    /// The first user that could not have a group, although there were queues, and why.
+    refusal: Option<String>,
 }
 
 /// What one user has of an interface.
@@ -101,6 +105,8 @@ impl Owner {
             inspectors,
             taken_in: 0,
             paused: None,
+            disbanded: None,
+            refusal: None,
         })
     }
 
@@ -126,6 +132,13 @@ impl Owner {
             count.keys += twins.len();
         }
         counts
+    }
+
+    /// The first user that could not have a group although there were queues, with the reason: too little memory that may be
+    /// locked, as a rule.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
     }
 
     /// Waits until there is something to do, or for `timeout`, and does it; ten times a second is enough for members that
@@ -217,7 +230,7 @@ impl Owner {
         }
         let mut group = match self.groups.remove(&user) {
             Some(group) => group,
-            None => self.group()?,
+            None => self.group(user)?,
         };
         let inspected = self.inspectors.open(user);
         let joined = inspected.and_then(|()| self.interface.join(&mut group));
@@ -230,15 +243,26 @@ impl Owner {
         greeted
     }
 
-    /// A new group. One without members stays for its user's next program, which would find its queues busy for a
-    /// moment, until another user needs them.
-    fn group(&mut self) -> io::Result<Group> {
+    /// A new group for a user. One without members stays for its user's next program, which would find its queues busy for a
+    /// moment, until another user needs them, or the memory that is locked for it.
+    fn group(&mut self, user: u32) -> io::Result<Group> {
         let made = self.interface.group(self.queues_each, true, Duration::ZERO);
-        if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
-            let empty = self.groups.extract_if(|_, group| group.is_empty());
-            empty.for_each(|(_, group)| self.interface.disband(group));
+        let Err(error) = made else { return made };
+        let is_quota = error.kind() == io::ErrorKind::QuotaExceeded;
+        if is_quota || error.kind() == io::ErrorKind::ResourceBusy {
+            for (_, group) in self.groups.extract_if(|_, group| group.is_empty()) {
+                self.interface.disband(group);
+                self.disbanded = Some(Instant::now());
+            }
         }
-        made
+        // The kernel takes a moment to let go of what has been locked.
+        if is_quota && self.disbanded.is_some_and(|then| then.elapsed() < QUEUE_PATIENCE) {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        if error.kind() != io::ErrorKind::ResourceBusy {
+            self.refusal.get_or_insert_with(|| format!("user {user}: {error}"));
+        }
+        Err(error)
     }
 
     /// Answers a member, or ends it.

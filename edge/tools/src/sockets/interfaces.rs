@@ -55,7 +55,7 @@ impl Interfaces {
             let counts = Arc::new(Mutex::new(Some(BTreeMap::new())));
             let (written, users, shown) = (Arc::clone(&counts), users.clone(), name.clone());
             let run = move || {
-                let why = tend(owner, index, &users, &written);
+                let why = tend(owner, index, &users, &written, &shown);
                 *lock(&written) = None;
                 eprintln!("adverb: {shown} is the kernel's alone again: {why}");
             };
@@ -109,19 +109,26 @@ fn open(name: &str, queues: u32) -> Result<(u32, Owner), Failure> {
     Ok((index, owner))
 }
 
-/// Serves members until the interface is gone, or the system refuses; says which.
+/// Serves members until the interface is gone, or the system refuses; says which. The first refusal for want of memory, or of
+/// a right, is printed with its reason; members that are refused later have the same one, most likely.
 fn tend(
     mut owner: Owner,
     index: u32,
     users: &[u32],
     counts: &Mutex<Option<BTreeMap<u32, Count>>>,
+    name: &str,
 ) -> String {
     let mut looked = Instant::now();
+    let mut has_told = false;
     loop {
         if let Err(error) = owner.step(Some(STEP), |peer| users.contains(&peer.uid)) {
             return error.to_string();
         }
         *lock(counts) = Some(owner.by_user());
+        if !has_told && let Some(refusal) = owner.refusal() {
+            eprintln!("adverb: {name}: frames are refused to {refusal}");
+            has_told = true;
+        }
         if looked.elapsed() > LOOK {
             looked = Instant::now();
             // A look that fails says nothing.

@@ -9,7 +9,7 @@ mod programs;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 mod running;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::ControlFlow;
 use std::os::unix::process::CommandExt;
@@ -107,6 +107,7 @@ fn a_member() {
     let (member, mut sockets) = match Membership::ask(&name_of(index())) {
         Ok(joined) => joined,
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return println!("\nrefused"),
+        Err(error) if error.kind() == ErrorKind::QuotaExceeded => return println!("\n{error}"),
         Err(error) => panic!("{error}"),
     };
     let twin = UdpSocket::bind((NEAR, PORT)).expect("a port");
@@ -191,6 +192,34 @@ fn unprivileged_programs_have_frames_and_leave_nothing() {
         running.child.kill().expect("a process");
         last.await_line("ended");
         soon("the program leaves", || !run("ip link show near").contains("xdp"));
+    });
+}
+
+/// Goal: a daemon that may not lock the memory of frames says so once, with what it takes; its members say that it may not.
+#[test]
+fn a_daemon_that_may_not_lock_memory_says_what_it_takes() {
+    with_cable("interfaces::a_daemon_that_may_not_lock_memory_says_what_it_takes", |_| {
+        let (adverb, places) = daemon("unlocked", "near");
+        let mut command = Command::new("prlimit");
+        command.args(["--memlock=65536:1048576", "setpriv", "--inh-caps=-all"]);
+        command.arg("--bounding-set=-all,+net_admin,+bpf,+net_raw");
+        command.arg(adverb.get_program()).args(adverb.get_args());
+        command.args(["--members", &MEMBER.to_string()]).stderr(Stdio::piped());
+        let mut running = Running::begin(&mut command);
+        soon("the daemon", || described(&places).is_some());
+        for _ in 0..3 {
+            member(MEMBER).await_line("owner may not lock the memory");
+        }
+        let mut said = running.child.stderr.take().expect("a pipe");
+        drop(running);
+        let mut text = String::new();
+        said.read_to_string(&mut text).expect("text");
+        let refusals: Vec<_> = text.lines().filter(|line| line.contains("refused")).collect();
+        let [refusal] = *refusals else { panic!("one line, not {text}") };
+        for part in ["near", "user 65534", "16384 KiB", "1024 KiB", "CAP_IPC_LOCK", "LimitMEMLOCK="]
+        {
+            assert!(refusal.contains(part), "{part}: {refusal}");
+        }
     });
 }
 

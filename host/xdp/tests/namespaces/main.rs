@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 mod hostile;
+mod limits;
 mod place;
 mod roles;
 

@@ -105,6 +105,22 @@ pub(crate) fn user_role(user: u32, role: &str, with: &str) -> Running {
     Running::start_role(&mut command, role, with)
 }
 
+/// An owner as that user, with these capabilities and no others, that may lock so many bytes of memory: by the soft limit and by
+/// the hard one.
+pub(crate) fn limited_owner(
+    user: u32,
+    caps: &str,
+    (soft, hard): (u64, u64),
+    with: &str,
+) -> Running {
+    let mut command = Command::new("prlimit");
+    command.args([format!("--memlock={soft}:{hard}"), "setpriv".to_owned()]);
+    command.args([format!("--reuid={user}"), "--clear-groups".to_owned()]);
+    let sets = ["--inh-caps", "--ambient-caps", "--bounding-set"];
+    command.args(sets.map(|set| format!("{set}=-all,{caps}"))).arg(myself());
+    Running::start_role(&mut command, "owner", with)
+}
+
 /// The near end of a cable, which is this namespace, and the far end.
 pub(crate) struct Pair {
     far: Running,

@@ -22,8 +22,10 @@ fn a_role() {
     let with = std::env::var("ADVERB_TEST_WITH").unwrap();
     match role.as_str() {
         "echo" => echo(&with),
-        "owner" => owner(),
+        "owner" => owner(&with),
         "member" => member(&with),
+        "idle" => idle(),
+        "unlucky" => unlucky(),
         "guest" => guest(&with),
         "hoarder" => hoarder(&with),
         "deaf" => deaf(&with),
@@ -46,27 +48,54 @@ fn echo(with: &str) {
     }
 }
 
-/// Owns the interface, and serves all that ask.
-fn owner() {
-    let interface = Interface::open(index("near"), &Config::default()).unwrap();
-    let mut owner = Owner::new(interface, OWNER, 4).unwrap();
+/// Owns the interface, and serves all that ask: with as many frames and queues each, if that is said.
+fn owner(with: &str) {
+    let words = with.split_once(' ').map(|(frames, queues)| [frames, queues].map(str::parse));
+    let [frames, queues] = words.map_or([None, Some(4)], |words| words.map(|word| word.ok()));
+    let config = Config { frames, ..Config::default() };
+    let interface = Interface::open(index("near"), &config).unwrap();
+    let mut owner = Owner::new(interface, OWNER, queues.unwrap()).unwrap();
     println!("\nready");
+    let mut has_told = false;
     loop {
         owner.step(Some(std::time::Duration::from_millis(100)), |_| true).unwrap();
+        if !has_told && let Some(refusal) = owner.refusal() {
+            println!("\n{refusal}");
+            has_told = true;
+        }
     }
 }
 
 /// Asks the owner; the queues of one that was before it stay busy for a moment.
 fn ask() -> (Membership, Vec<Socket>) {
+    ask_patiently().unwrap()
+}
+
+fn ask_patiently() -> std::io::Result<(Membership, Vec<Socket>)> {
     let mut asked = Membership::ask(OWNER);
     let busy = std::io::ErrorKind::ResourceBusy;
     soon(|| {
         if asked.as_ref().is_err_and(|error| error.kind() == busy) {
             asked = Membership::ask(OWNER);
         }
-        asked.is_ok()
+        !asked.as_ref().is_err_and(|error| error.kind() == busy)
     });
-    asked.unwrap()
+    asked
+}
+
+/// Is a member, and does nothing.
+fn idle() {
+    let _member = ask();
+    println!("\nready");
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Asks an owner that cannot lock the memory.
+fn unlucky() {
+    let refused = ask_patiently().unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::QuotaExceeded, "{refused}");
+    assert!(refused.to_string().contains("owner may not lock the memory"), "{refused}");
+    println!("\nready\nrefused");
 }
 
 /// Sends packets to an echo by its own port, until all have come back to it, that many times.
