@@ -178,8 +178,8 @@ impl Hops {
     }
 
     /// The route to an address by this interface, from whichever of its own the kernel chooses.
-    pub(crate) fn route(&self, to: IpAddr) -> io::Result<Route> {
-        let route = self.ask(to, None)?;
+    pub(crate) fn route(&self, to: IpAddr, from: Option<IpAddr>) -> io::Result<Route> {
+        let route = self.ask(to, from)?;
         match self.is_by_this(&route) {
             true => Ok(route),
             false => Err(io::ErrorKind::NetworkUnreachable.into()),

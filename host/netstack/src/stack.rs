@@ -221,16 +221,28 @@ impl Netstack {
         self.interface.mtu.min(self.link.packet_bytes_max())
     }
 
+    /// Why packets may come by the interface that its frames do not bring here; `None` if they bring all. Asks the kernel.
+    #[must_use]
+    pub fn shortfall(&self) -> Option<&'static str> {
+        if self.interface.mtu > self.link.packet_bytes_max() {
+            return Some("packets of the interface may be longer than a frame");
+        }
+        let queues = netdev::receive_queues(&self.interface.name)?;
+        let has_all = usize::try_from(queues).is_ok_and(|queues| queues <= self.incoming.len());
+        (!has_all).then_some("the interface has queues on which this process has no socket")
+    }
+
     /// The addresses of the interface.
     #[must_use]
     pub fn addresses(&self) -> &[Address] {
         &self.interface.addresses
     }
 
-    /// The address from which packets to `to` leave; `None` if they leave by another interface, or not at all.
+    /// The address from which packets to `to` leave, where a program has not chosen one with `from`; `None` if they leave by
+    /// another interface, or not at all.
     #[must_use]
-    pub fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
-        self.link.hops.route(to).ok()?.source
+    pub fn source_for(&self, to: IpAddr, from: Option<IpAddr>) -> Option<IpAddr> {
+        self.link.hops.route(to, from).ok()?.source
     }
 
     /// Descriptors that can be read when frames have come.

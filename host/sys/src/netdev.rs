@@ -257,14 +257,7 @@ unsafe fn read_as<T: SocketName>(addr: *const libc::sockaddr) -> Option<T> {
 
 /// The largest packet of the interface called `name`, or `None` if it has gone away.
 fn mtu(socket: &OwnedFd, name: &str) -> Option<u32> {
-    let mut request = libc::ifreq {
-        ifr_name: [0; libc::IFNAMSIZ],
-        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_mtu: 0 },
-    };
-    let (_end, room) = request.ifr_name.split_last_mut()?;
-    for (to, from) in room.iter_mut().zip(name.bytes()) {
-        *to = c_char::from_ne_bytes([from]);
-    }
+    let mut request = request(name)?;
     let fd = socket.as_raw_fd();
     // SAFETY: the request reads a name that ends with a zero byte, and writes the member that holds
     // the answer (rule 3).
@@ -275,6 +268,49 @@ fn mtu(socket: &OwnedFd, name: &str) -> Option<u32> {
     // SAFETY: this request's answer is in this member (rule 3).
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
     u32::try_from(mtu).ok()
+}
+
+/// How many queues the interface called `name` receives by; `None` if it has gone away, or its driver does not say.
+#[must_use]
+pub fn receive_queues(name: &str) -> Option<u32> {
+    let socket =
+        socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+    let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: the request reads a name that ends with a zero byte, and writes the structure that is pointed to (rule 3).
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+    (result >= 0).then(|| channels.receive.saturating_add(channels.combined))
+}
+
+/// `struct ethtool_channels` of `linux/ethtool.h`: how many there may be, and are, of each kind.
+#[derive(Default)]
+#[repr(C)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    send: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// Of `linux/ethtool.h`.
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+/// Of `linux/sockios.h`.
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+/// A request about the interface with this name.
+fn request(name: &str) -> Option<libc::ifreq> {
+    let mut request = libc::ifreq {
+        ifr_name: [0; libc::IFNAMSIZ],
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_mtu: 0 },
+    };
+    let (_end, room) = request.ifr_name.split_last_mut()?;
+    for (to, from) in room.iter_mut().zip(name.bytes()) {
+        *to = c_char::from_ne_bytes([from]);
+    }
+    Some(request)
 }
 
 const _: () = assert!(mem::offset_of!(libc::sockaddr, sa_family) == 0);

@@ -38,18 +38,24 @@ pub struct Snapshot {
     pub stamp: Option<u32>,
 }
 
-/// Takes a socket out of the kernel's hands. One that is in repair stays as it is: to say so again would have the kernel
-/// forget which queue is filled by hand.
+/// Takes a socket out of the kernel's hands. The kernel drops all packets for it from then on, by whatever way they come, and
+/// counts them: it would acknowledge them, and nothing would read them. The peer sends them again. One that is in repair stays
+/// as it is: to say so again would have the kernel forget which queue is filled by hand.
 ///
 /// # Errors
 ///
-/// `EPERM` without the privilege, or if it listens.
+/// `EPERM` without the privilege, or if it listens, or its filters are locked.
 pub fn begin(socket: impl AsFd) -> io::Result<()> {
     let fd = socket.as_fd();
     if sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR)? == 1 {
         return Ok(());
     }
-    sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &1_i32)
+    sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &1_i32)?;
+    let program = FilterProgram { count: 2, filter: ALL_OUT.as_ptr() };
+    // Of a TCP socket that takes the privilege, too.
+    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).inspect_err(|_| {
+        let _ = end(fd);
+    })
 }
 
 /// Puts it back. The peer is asked where it is.
@@ -58,8 +64,68 @@ pub fn begin(socket: impl AsFd) -> io::Result<()> {
 ///
 /// `EPERM` without the privilege.
 pub fn end(socket: impl AsFd) -> io::Result<()> {
+    let_in(socket.as_fd());
     sockopt::set(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &0_i32)
 }
+
+/// Whether the program has a filter of its own for the packets of a socket (`SO_ATTACH_FILTER`, socket(7)).
+#[must_use]
+pub fn has_filter(socket: impl AsFd) -> bool {
+    filter_of(socket, &mut []).is_none_or(|count| count > 0)
+}
+
+/// The kernel takes packets for a socket in repair, unless there is a filter of the program's by now.
+pub fn let_in(socket: impl AsFd) {
+    let mut found = [Filter::default(); 2];
+    if filter_of(socket.as_fd(), &mut found) == Some(2) && found == ALL_OUT {
+        let _ = sockopt::set(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32);
+    }
+}
+
+/// How many packets for a socket the kernel has dropped so far, modulo two to the power of 32.
+///
+/// # Errors
+///
+/// None but that of a descriptor that is no socket.
+pub fn dropped(socket: impl AsFd) -> io::Result<u32> {
+    let [.., dropped] = sockopt::get_all::<9>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+    Ok(dropped.cast_unsigned())
+}
+
+/// Reads the filter of a socket as far as there is room for all of it, or else none; how many instructions it has. `None` if it
+/// has more than there is room for, or is no classic one.
+fn filter_of(socket: impl AsFd, room: &mut [Filter]) -> Option<u32> {
+    // Of this option the kernel counts instructions, not bytes.
+    let mut count = libc::socklen_t::try_from(room.len()).ok()?;
+    let (fd, place) = (socket.as_fd().as_raw_fd(), room.as_mut_ptr().cast());
+    let name = libc::SO_ATTACH_FILTER; // `SO_GET_FILTER` is the same number.
+    // SAFETY: there is room for as many as `count` says, and any bytes are valid instructions.
+    let got = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, place, &raw mut count) };
+    (got == 0).then_some(count)
+}
+
+/// `struct sock_filter` of `linux/filter.h`: an instruction.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[repr(C)]
+struct Filter {
+    code: u16,
+    jumps: [u8; 2],
+    operand: u32,
+}
+
+/// `struct sock_fprog`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct FilterProgram {
+    count: u16,
+    filter: *const Filter,
+}
+
+/// Loads a number by which the filter is known, and takes nothing of any packet.
+static ALL_OUT: [Filter; 2] = [
+    Filter { code: 0x00, jumps: [0; 2], operand: 0x6164_7662 },
+    Filter { code: 0x06, jumps: [0; 2], operand: 0 },
+];
 
 /// Ends the connection of a socket in repair, of which nothing knows any more where it is; what its peer is to be told, if
 /// there was one.
@@ -359,6 +425,38 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
+
+    /// Goal: nothing reaches a socket in repair, all of it comes later, and a filter of the program's stays.
+    #[test]
+    fn what_comes_to_a_socket_in_repair_comes_later() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut near, _) = listener.accept().unwrap();
+        assert!(!has_filter(&near));
+        if begin(&near).is_err() {
+            return println!("skipped: no privilege");
+        }
+        assert!(has_filter(&near));
+        let (before, at) = (dropped(&near).unwrap(), expected(&near).unwrap());
+        far.write_all(b"late").unwrap();
+        while dropped(&near).unwrap() == before {
+            std::thread::yield_now();
+        }
+        assert_eq!(expected(&near).unwrap(), at);
+        end(&near).unwrap();
+        assert!(!has_filter(&near));
+        let mut room = [0; 4];
+        near.read_exact(&mut room).unwrap();
+        assert_eq!(&room, b"late");
+
+        begin(&near).unwrap();
+        let all_in = [Filter { code: 0x06, operand: u32::MAX, ..Filter::default() }; 2];
+        let program = FilterProgram { count: 2, filter: all_in.as_ptr() };
+        sockopt::set(&near, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).unwrap();
+        begin(&near).unwrap();
+        end(&near).unwrap();
+        assert!(has_filter(&near));
+    }
 
     /// Goal: a connection that is taken out of the kernel's hands and put back goes on: what was put into its queues
     /// arrives, and what comes after it, both ways.

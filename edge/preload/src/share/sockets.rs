@@ -193,7 +193,14 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
                 give_back(socket, fd);
             }
         }
-        (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_PEEK_OFF)
+        (
+            libc::SOL_SOCKET,
+            libc::SO_ZEROCOPY
+            | libc::SO_PEEK_OFF
+            | libc::SO_ATTACH_FILTER
+            | libc::SO_ATTACH_BPF
+            | libc::SO_DETACH_FILTER,
+        )
         | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ) => {
             give_back(socket, fd)
         }

@@ -79,13 +79,18 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
+        Self::with_each_end("")
+    }
+
+    /// What is said of each end of the cable when it is laid.
+    fn with_each_end(each: &str) -> Self {
         let mut command = Command::new("unshare");
         command.args(["-n", "sh", "-c", "ip link set lo up && echo ready && exec cat"]);
         let pair = Self { far: Running::start(&mut command), place: Place::new("frames") };
         let _ = Command::new("ip").args(["link", "delete", "near"]).stderr(Stdio::null()).status();
         let far = pair.far.child.id();
-        let cable = format!("link add near type veth peer name far netns {far}");
-        run(Command::new("ip").args(cable.split(' ')));
+        let cable = format!("link add near {each} type veth peer name far {each} netns {far}");
+        run(Command::new("ip").args(cable.split_whitespace()));
         run(Command::new("ip").args(["link", "set", "lo", "up"]));
         for (is_far, device, v4, v6) in [(false, "near", NEAR, NEAR_6), (true, "far", FAR, FAR_6)] {
             for words in [

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use adverb_sys::bpf::XdpMode;
 use adverb_xdp::owner::name_of;
 use adverb_xdp::{Config, Interface, Owner};
 
@@ -54,13 +55,18 @@ fn a_role() {
     }
 }
 
-/// Owns the near end; queues of one that was before it stay busy for a moment. If it stops, it does so once: as soon as a
-/// member has claimed something; when it has taken a socket out of the kernel's hands, or has put one back, and has not said
-/// so.
+/// Owns the near end: all of it, its first queue, or behind the driver; queues of one that was before it stay busy for a moment.
+/// If it stops, it does so once: as soon as a member has claimed something; when it has taken a socket out of the kernel's
+/// hands, or has put one back, and has not said so.
 fn owner(how: &str) {
     let all = adverb_sys::netdev::interfaces().expect("interfaces");
     let index = all.iter().find(|interface| interface.name == "near").expect("the cable").index;
-    let open = || Interface::open(index, &Config::default());
+    let config = match how {
+        "one" => Config { queues: Some(1), ..Config::default() },
+        "generic" => Config { mode: Some(XdpMode::Generic), ..Config::default() },
+        _ => Config::default(),
+    };
+    let open = || Interface::open(index, &config);
     let mut interface = open();
     soon("the interface", || {
         interface.is_ok() || {

@@ -51,6 +51,7 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             }
             Some(("answer", bytes)) => answer(stream, bytes.parse().expect("a number")),
             Some(("heir", bytes)) => heir(stream, bytes.parse().expect("a number")),
+            Some(("take", bytes)) => take(stream, bytes.parse().expect("a number")),
             Some(("late", bytes)) => late(stream, bytes.parse().expect("a number")),
             Some(("idle", bytes)) => idle(stream, bytes.parse().expect("a number")),
             Some(("end", bytes)) => end(stream, bytes.parse().expect("a number")),
@@ -249,6 +250,14 @@ fn heir(mut stream: TcpStream, bytes: usize) {
         // SAFETY: no pointer.
         unsafe { libc::_exit(0) };
     }
+}
+
+/// Says when so many bytes have come.
+fn take(mut stream: TcpStream, bytes: usize) {
+    let mut all = vec![0; bytes];
+    stream.read_exact(&mut all).expect("all of it");
+    assert!(all == pattern(bytes), "other bytes");
+    stream.write_all(b"!").expect("it is sent");
 }
 
 /// Sends back what comes first, and so many bytes before it reads what comes then. Says how much that was.
@@ -1020,6 +1029,16 @@ pub(crate) fn talk(at: SocketAddr, accepts: bool) {
                 streams.extend((1..number(1)).map(|_| connect(at)));
                 println!("said {}", streams.len());
             }
+            "upload" => {
+                let bytes = pattern(number(1));
+                streams.iter_mut().for_each(|one| one.write_all(&bytes).expect("it is sent"));
+                let is_there = |one: &mut TcpStream| {
+                    one.set_read_timeout(Some(Duration::from_secs(5))).expect("an option");
+                    one.read_exact(&mut [0]).is_ok()
+                };
+                let there = streams.iter_mut().filter_map(|one| is_there(one).then_some(()));
+                println!("said {}", there.count());
+            }
             "all" => {
                 for turn in 0..number(1) {
                     let pattern = pattern(100);
@@ -1353,6 +1372,72 @@ fn where_frames_cannot_be_had_the_kernel_goes_on() {
         assert!(!server.has_frames(), "{}", server.explained());
         owner.signal("CONT");
     });
+}
+
+/// Goal: nothing is lost of connections whose packets a member does not get: those of a queue where it has no socket, and those
+/// that are longer than a frame, as the kernel puts them together before a program behind the driver sees them.
+#[test]
+fn nothing_is_lost_of_what_members_do_not_get() {
+    with_namespaces("streams::nothing_is_lost_of_what_members_do_not_get", || {
+        for (how, each) in [("generic", ""), ("one", "numtxqueues 2 numrxqueues 2")] {
+            let pair = Pair::with_each_end(each);
+            let _owner = Running::start(&mut pair.role(false, &format!("owner {how}"), at(NEAR)));
+            let server = pair.framed("serve take 300000", at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("open 20"), "said 20", "{how}");
+            assert_eq!(client.ask("upload 300000"), "said 20", "{how}: {}", server.explained());
+        }
+    });
+}
+
+/// Goal: connections go back to the kernel once packets may come that are longer than frames, and nothing of them is lost.
+#[test]
+fn connections_leave_an_interface_that_carries_longer_packets_than_frames() {
+    with_namespaces(
+        "streams::connections_leave_an_interface_that_carries_longer_packets_than_frames",
+        || {
+            let pair = Pair::new();
+            let _owner = pair.owner();
+            let server = pair.framed("serve take 300000", at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("open 20"), "said 20");
+            let are = |what| server.explained().matches(what).count();
+            soon("frames", || are("frames of the interface") == 20);
+            run(Command::new("ip").args("link set near mtu 3000".split(' ')));
+            soon("the kernel", || are("that only the kernel has") == 20);
+            assert_eq!(client.ask("upload 300000"), "said 20", "{}", server.explained());
+        },
+    );
+}
+
+/// Goal: a connection whose packets come by another interface than its frames goes back to the kernel, and nothing of it is lost.
+#[test]
+fn connections_whose_packets_come_by_another_interface_are_the_kernels() {
+    with_namespaces(
+        "streams::connections_whose_packets_come_by_another_interface_are_the_kernels",
+        || {
+            let pair = Pair::new();
+            let _owner = pair.owner();
+            let far = pair.far.child.id();
+            let cable = format!("link add near2 type veth peer name far2 netns {far}");
+            run(Command::new("ip").args(cable.split(' ')));
+            run(Command::new("ip").args("link set near2 up".split(' ')));
+            run(pair.far("ip").args("link set far2 up".split(' ')));
+            let any = "for one in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$one; done";
+            for mut shell in [Command::new("sh"), pair.far("sh")] {
+                run(shell.args(["-c", any]));
+            }
+            let server = pair.framed("serve take 300000", at(NEAR), None);
+            let mut client = talker(&pair, NEAR);
+            assert_eq!(client.ask("open 3"), "said 3");
+            let are = |what| server.explained().matches(what).count();
+            soon("frames", || are("frames of the interface") == 3);
+            let other = format!("route add {NEAR}/32 dev far2 src {FAR}");
+            run(pair.far("ip").args(other.split(' ')));
+            assert_eq!(client.ask("upload 300000"), "said 3", "{}", server.explained());
+            soon("the kernel", || are("that only the kernel has") == 3);
+        },
+    );
 }
 
 /// Goal: small pieces that are announced to be followed by others leave with them.

@@ -382,8 +382,8 @@ fn datagrams_go_both_ways() {
             assert_eq!(long, Err(NotSent::Size));
             let nowhere = if here.is_ipv4() { at("192.0.2.1", 7) } else { at("2001:db8::1", 7) };
             assert_eq!(near.net.send_datagram(here, nowhere, b"", now), Err(NotSent::Unreachable));
-            assert_eq!(near.net.source_for(there.ip()), Some(here.ip()));
-            assert_eq!(near.net.source_for(nowhere.ip()), None);
+            assert_eq!(near.net.source_for(there.ip(), None), Some(here.ip()));
+            assert_eq!(near.net.source_for(nowhere.ip(), None), None);
         }
     });
 }
@@ -414,7 +414,7 @@ fn neighbours_and_routes_are_followed() {
 
             // An address behind the neighbour, without a route and with one.
             let behind = gateway.split('/').next().unwrap();
-            assert_eq!(near.net.source_for(behind.parse().unwrap()), None);
+            assert_eq!(near.net.source_for(behind.parse().unwrap(), None), None);
             far_ip(format!("address add {gateway} dev lo"));
             let _behind = pair.far_role("echo", &format!("{behind} {PORT}"));
             let before = near.now();

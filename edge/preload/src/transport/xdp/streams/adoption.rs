@@ -97,11 +97,14 @@ pub(super) fn adopt(
 
 /// What stands against frames for the connection between these addresses.
 fn hindrance(
-    carrier: &Carrier,
+    carrier: &mut Carrier,
     (own, peer): (SocketAddr, SocketAddr),
     fd: c_int,
 ) -> Option<&'static str> {
-    if carrier.net.source_for(peer.ip()).is_none() {
+    if let Some(why) = carrier.hindrance(raw::now_ns()) {
+        return Some(why);
+    }
+    if carrier.net.source_for(peer.ip(), Some(own.ip())).is_none() {
         return Some("there is no route");
     }
     // One that is late gets no copy of the socket.
@@ -114,6 +117,10 @@ fn hindrance(
     // The connection is to go back to the kernel one day.
     if !repair::may_bind(own) {
         return Some("its address could not be had again");
+    }
+    // SAFETY: the program's descriptor, which is open for the length of this call.
+    if repair::has_filter(unsafe { BorrowedFd::borrow_raw(fd) }) {
+        return Some("it has a filter for its packets");
     }
     // Frames have the headers that most have.
     (!habits::has_usual_headers(fd)).then_some(
@@ -411,6 +418,7 @@ fn put_back(
     let _ = repair::set_windows(&one.twin, &after);
     let keep_alive = c_int::from(one.habits.keeps_alive);
     let _ = raw::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, keep_alive);
+    repair::let_in(&one.twin);
     Some(())
 }
 

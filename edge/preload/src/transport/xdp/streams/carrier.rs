@@ -9,12 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use adverb_netstack::Netstack;
 use adverb_switchover::{Connection, End, Waiters, Wake};
+use adverb_sys::bpf::XdpMode;
 use adverb_sys::fork::KeptFd;
 use adverb_sys::repair;
 use adverb_tcpip::Time;
@@ -47,6 +49,11 @@ pub(super) struct Carrier {
     leaving: BTreeSet<(u64, ConnectionId)>,
     /// When to look whether the owner has ended.
     look_at_ns: u64,
+    /// Why frames carry no connections: some of their packets would not come here.
+    unfit: Option<&'static str>,
+    /// When to look for that again, and the last connection that was looked at; `None`: it begins with the first.
+    check_at_ns: u64,
+    checked: Option<ConnectionId>,
     /// When a stream's frames were last handed to the kernel.
     flushed_ns: u64,
     /// A connection whose ring has bytes that wait for more of its stream. The next step takes them.
@@ -79,7 +86,11 @@ pub(super) struct Carried {
 
 /// A copy of the descriptor of a socket that is in repair. If it is the last one, the connection is forgotten in silence.
 #[derive(Debug)]
-pub(super) struct Twin(OwnedFd);
+pub(super) struct Twin {
+    fd: OwnedFd,
+    /// Packets that the kernel had dropped when that was last looked at; `None` before.
+    dropped: Option<u32>,
+}
 
 impl Twin {
     pub(super) fn copy_of(fd: c_int) -> Option<Self> {
@@ -91,11 +102,17 @@ impl Twin {
     /// Takes over a descriptor of ours, which the program does not know.
     fn new(fd: OwnedFd) -> Self {
         super::super::uplink::process().note_own(fd.as_raw_fd());
-        Self(fd)
+        Self { fd, dropped: None }
     }
 
     pub(super) fn number(&self) -> c_int {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
+    }
+
+    /// Whether packets have come to the kernel since this was last asked, if it has been, and not as frames.
+    fn has_missed(&mut self) -> bool {
+        let Ok(dropped) = repair::dropped(&self.fd) else { return false };
+        self.dropped.replace(dropped).is_some_and(|before| before != dropped)
     }
 }
 
@@ -126,13 +143,14 @@ impl Drop for ShortCopy {
 
 impl AsFd for Twin {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
 impl Drop for Twin {
     fn drop(&mut self) {
-        super::super::uplink::process().forget_own(self.0.as_raw_fd());
+        repair::let_in(&self.fd);
+        super::super::uplink::process().forget_own(self.number());
     }
 }
 
@@ -153,6 +171,9 @@ impl Carrier {
             closing,
             leaving: BTreeSet::new(),
             look_at_ns: 0,
+            unfit: None,
+            check_at_ns: 0,
+            checked: None,
             flushed_ns: 0,
             deferred: None,
             is_over: false,
@@ -186,7 +207,8 @@ impl Carrier {
         let deferred = self.deferred.map(|_| now_ns + FLUSH_NS);
         let due = self.net.next_deadline(time(now_ns)).map(Time::nanos);
         let leaving = self.leaving.first().map(|(at, _)| *at);
-        let deadlines = [deferred, due, leaving];
+        let check = Some(self.check_at_ns).filter(|_| !self.carried.is_empty());
+        let deadlines = [deferred, due, leaving, check];
         deadlines.into_iter().flatten().min()
     }
 
@@ -284,6 +306,7 @@ impl Carrier {
                 return false;
             }
         }
+        self.hindrance(now_ns);
         let Self { net, carried, .. } = self;
         let mut is_busy = net.take_in_by(time(now_ns), |id, bytes| {
             carried
@@ -298,6 +321,37 @@ impl Carrier {
             }
         }
         is_busy
+    }
+
+    /// Why frames of this interface carry no connections, looked up anew once a second.
+    pub(super) fn hindrance(&mut self, now_ns: u64) -> Option<&'static str> {
+        if now_ns >= self.check_at_ns {
+            self.check_at_ns = now_ns + CHECK_NS;
+            let is_behind = self.membership.mode() == XdpMode::Generic;
+            self.unfit = is_behind
+                .then_some(
+                    "the owner's program is behind the driver, where packets are put together",
+                )
+                .or_else(|| self.net.shortfall());
+            self.check_some();
+        }
+        self.unfit
+    }
+
+    /// Connections whose packets come to the kernel go back to it: all of them if frames carry none any more, or else some are
+    /// asked in turn.
+    fn check_some(&mut self) {
+        let Self { carried, leaving, unfit, checked, .. } = self;
+        let most = if unfit.is_some() { usize::MAX } else { CHECKS_MAX };
+        let last = checked.take().filter(|_| unfit.is_none());
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        for (id, one) in carried.range_mut((from, Bound::Unbounded)).take(most) {
+            *checked = Some(*id);
+            if (unfit.is_some() || one.twin.has_missed()) && one.attempts.is_none() {
+                one.attempts = Some(0);
+                leaving.insert((0, *id));
+            }
+        }
     }
 
     /// Lets go of what its programs have closed and the stack has forgotten.
@@ -828,6 +882,9 @@ pub(super) const FLUSH_NS: u64 = 50_000;
 /// and a pause for room.
 const FAREWELL_ROUNDS_MAX: u32 = 256;
 const FAREWELL_NAP_NS: i64 = 50_000;
+/// How often to look whether all packets come here, and of how many connections at once.
+const CHECK_NS: u64 = 1_000_000_000;
+const CHECKS_MAX: usize = 256;
 /// How often to look whether the owner has ended, while steps are taken.
 const LOOK_NS: u64 = 5_000_000;
 /// How long after an attempt to give a connection back, in which a thread of its program was in the midst of something, there
