@@ -192,6 +192,7 @@ impl Interface {
         if group.queues.is_empty() {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
+        group.umem.set_queues(u32::try_from(group.queues.len()).unwrap_or(u32::MAX));
         self.tend(&mut group);
         Ok(group)
     }
@@ -331,7 +332,7 @@ impl Interface {
     /// come, and one that reads none may have all there were: an owner of several members calls it now and then.
     pub fn tend(&mut self, group: &mut Group) {
         let Group { umem, queues, left, .. } = group;
-        if left.is_empty() && !queues.iter().any(|queue| socket::is_low(&queue.fill)) {
+        if left.is_empty() && !queues.iter().any(|queue| socket::is_low(&queue.fill, umem)) {
             return;
         }
         let Some(mut locked) = umem.try_lock() else { return };

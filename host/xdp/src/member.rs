@@ -99,6 +99,7 @@ impl Membership {
         let [frames, record, gates, tie] = <[OwnedFd; 4]>::try_from(fds).map_err(|_| nonsense())?;
         let mut umem = Umem::open(greeting.shape, &Files { frames, record })?;
         umem.hold(KeptFd::new(above(tie)?)?);
+        umem.set_queues(greeting.sockets);
         let umem = Arc::new(umem);
         let gates = Gates::open(&gates)?;
         let mut sockets = Vec::new();

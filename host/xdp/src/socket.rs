@@ -165,7 +165,7 @@ impl Incoming {
             }
             self.expect();
             // Another member may have all frames of the fill ring in its own.
-            if self.idle.is_multiple_of(IDLE_CALLS) && is_low(&self.fill) {
+            if self.idle.is_multiple_of(IDLE_CALLS) && is_low(&self.fill, &self.umem) {
                 self.refill();
             }
             return 0;
@@ -451,18 +451,18 @@ pub(crate) fn fill_ring(base: BorrowedFd<'_>) -> io::Result<Ring> {
 
 /// Gives the kernel free frames if it has few. For the owner: members may all be waiting for a packet.
 pub(crate) fn top_up(fill: &Ring, umem: &Umem, locked: &mut Locked<'_>) {
-    if is_low(fill) {
+    if is_low(fill, umem) {
         give_to(fill, umem, locked, &mut Vec::new());
     }
 }
 
-pub(crate) fn is_low(fill: &Ring) -> bool {
-    fill.filled() < FILLED / 2
+pub(crate) fn is_low(fill: &Ring, umem: &Umem) -> bool {
+    fill.filled() < umem.filled_max().div_ceil(2)
 }
 
 /// Gives the kernel frames as long as it has few of them: these, and then free ones.
 fn give_to(fill: &Ring, umem: &Umem, locked: &mut Locked<'_>, frames: &mut Vec<u32>) {
-    let missing = fill.room().saturating_sub(QUEUE_ENTRIES - FILLED);
+    let missing = fill.room().saturating_sub(QUEUE_ENTRIES - umem.filled_max());
     let mut position = fill.next_produced();
     for _ in 0..missing {
         let Some(frame) = frames.pop().or_else(|| locked.take(Holder::Kernel)) else { break };
@@ -486,8 +486,6 @@ const RX_ENTRIES: u32 = 1024;
 const TX_ENTRIES: u32 = 1024;
 /// Entries of a queue's rings: the completion ring has room for what several members send.
 pub(crate) const QUEUE_ENTRIES: u32 = 4096;
-/// Frames that a queue's fill ring is kept at.
-const FILLED: u32 = 1024;
 /// Calls that find nothing between two looks at the fill ring.
 const IDLE_CALLS: u32 = 256;
 /// Frames that are received, and kept for sending, at a time.

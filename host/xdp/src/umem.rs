@@ -111,6 +111,8 @@ pub struct Umem {
     /// This process, as the lock has it.
     me: u32,
     nonsense: AtomicU64,
+    /// Queues into which frames of it come.
+    queues: AtomicU32,
     /// Closed once it is not mapped any more, here or because another program has taken this process over.
     tie: Option<KeptFd>,
 }
@@ -167,7 +169,19 @@ impl Umem {
         }
         let (shared, me) = (turn.is_some(), alive::me());
         let turn = turn.unwrap_or_default();
-        Self { shape, frames, record, shared, turn, me, nonsense: AtomicU64::new(0), tie: None }
+        let (nonsense, queues) = (AtomicU64::new(0), AtomicU32::new(1));
+        Self { shape, frames, record, shared, turn, me, nonsense, queues, tie: None }
+    }
+
+    /// Frames come into so many queues.
+    pub(crate) fn set_queues(&self, queues: u32) {
+        self.queues.store(queues.max(1), Ordering::Relaxed);
+    }
+
+    /// How many frames the kernel has of a queue for packets that come: a quarter of all is left for those that leave.
+    pub(crate) fn filled_max(&self) -> u32 {
+        let each = self.shape.frames / 4 * 3 / self.queues.load(Ordering::Relaxed);
+        each.clamp(1, FILLED_MAX)
     }
 
     /// Holds a descriptor for as long as it is mapped.
@@ -537,6 +551,8 @@ pub(crate) fn to_usize(number: u32) -> usize {
 const HEADROOM_BYTES: u32 = 256;
 /// A short packet, as far as it is asked for ahead of its use: 64 bytes by TCP.
 const SHORT_BYTES: usize = 192;
+/// Frames that the kernel has of one queue at most.
+const FILLED_MAX: u32 = 1024;
 /// Frames of a UMEM unless its maker says otherwise.
 const FRAMES: u32 = 8192;
 /// Frames that one may have.

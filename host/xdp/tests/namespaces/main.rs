@@ -262,36 +262,41 @@ fn a_key_with_the_source_comes_first() {
     });
 }
 
-/// Goal: packets that come on different queues reach the sockets of those queues.
+/// Goal: packets that come on different queues reach the sockets of those queues, and others leave, however many there are.
 #[test]
 fn every_queue_has_its_socket() {
     with_namespaces("every_queue_has_its_socket", || {
-        let pair = Pair::new(4);
-        let _echo = pair.far_role("echo", &format!("{FAR} {PORT}"));
-        let mut interface = Interface::open(index("near"), &Config::default()).unwrap();
-        let mut group = interface.group(16, false, QUEUE_PATIENCE).unwrap();
-        assert_eq!(group.queues().collect::<Vec<_>>(), [0, 1, 2, 3]);
-        let member = interface.join(&mut group).unwrap();
-        let place = member.place();
-        let mut sockets = member.into_sockets(&group).unwrap();
-        for port in 8000..8064 {
-            interface.claim(key(NEAR, port), place).unwrap();
-            let bytes = frame(MACS, (NEAR, port), (FAR, PORT), b"which queue?");
-            let at = usize::from(port % 4);
-            sockets[at].outgoing.send(|writer| writer.push(&bytes)).unwrap();
-            sockets[at].outgoing.flush().unwrap();
+        for queues in [4_u16, 16] {
+            let pair = Pair::new(queues.into());
+            let _echo = pair.far_role("echo", &format!("{FAR} {PORT}"));
+            let mut interface = Interface::open(index("near"), &Config::default()).unwrap();
+            let mut group = interface.group(64, false, QUEUE_PATIENCE).unwrap();
+            assert_eq!(
+                group.queues().collect::<Vec<_>>(),
+                (0..u32::from(queues)).collect::<Vec<_>>()
+            );
+            let member = interface.join(&mut group).unwrap();
+            let place = member.place();
+            let mut sockets = member.into_sockets(&group).unwrap();
+            for port in 8000..8064 {
+                interface.claim(key(NEAR, port), place).unwrap();
+                let bytes = frame(MACS, (NEAR, port), (FAR, PORT), b"which queue?");
+                let at = usize::from(port % queues);
+                sockets[at].outgoing.send(|writer| writer.push(&bytes)).unwrap();
+                sockets[at].outgoing.flush().unwrap();
+            }
+            let mut came = vec![Vec::new(); sockets.len()];
+            assert!(
+                soon(|| {
+                    for (socket, came) in sockets.iter_mut().zip(&mut came) {
+                        came.extend(receive(std::slice::from_mut(socket)));
+                    }
+                    came.iter().map(Vec::len).sum::<usize>() == 64
+                }),
+                "{came:?}"
+            );
+            assert!(came.iter().filter(|came| !came.is_empty()).count() > 1, "{came:?}");
         }
-        let mut came = vec![Vec::new(); 4];
-        assert!(
-            soon(|| {
-                for (socket, came) in sockets.iter_mut().zip(&mut came) {
-                    came.extend(receive(std::slice::from_mut(socket)));
-                }
-                came.iter().map(Vec::len).sum::<usize>() == 64
-            }),
-            "{came:?}"
-        );
-        assert!(came.iter().filter(|came| !came.is_empty()).count() > 1, "{came:?}");
     });
 }
 
