@@ -92,6 +92,17 @@ pub fn dropped(socket: impl AsFd) -> io::Result<u32> {
     Ok(dropped.cast_unsigned())
 }
 
+/// The smoothed round trip of a connection as the kernel has measured it, in microseconds; 0 if it has not.
+///
+/// # Errors
+///
+/// None but that of a descriptor that is no TCP socket.
+pub fn round_trip_us(socket: impl AsFd) -> io::Result<u32> {
+    // `tcpi_rtt` of `struct tcp_info`.
+    let [.., rtt] = sockopt::get_all::<18>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    Ok(rtt.cast_unsigned())
+}
+
 /// Reads the filter of a socket as far as there is room for all of it, or else none; how many instructions it has. `None` if it
 /// has more than there is room for, or is no classic one.
 fn filter_of(socket: impl AsFd, room: &mut [Filter]) -> Option<u32> {

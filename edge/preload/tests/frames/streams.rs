@@ -51,6 +51,10 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             }
             Some(("answer", bytes)) => answer(stream, bytes.parse().expect("a number")),
             Some(("heir", bytes)) => heir(stream, bytes.parse().expect("a number")),
+            Some(("trickle", bytes)) => {
+                let mut stream = stream;
+                trickle(&mut stream, bytes.parse().expect("a number"));
+            }
             Some(("take", bytes)) => take(stream, bytes.parse().expect("a number")),
             Some(("late", bytes)) => late(stream, bytes.parse().expect("a number")),
             Some(("idle", bytes)) => idle(stream, bytes.parse().expect("a number")),
@@ -249,6 +253,14 @@ fn heir(mut stream: TcpStream, bytes: usize) {
         pour(stream, bytes);
         // SAFETY: no pointer.
         unsafe { libc::_exit(0) };
+    }
+}
+
+/// Sends so many bytes in short pieces, for some seconds.
+fn trickle(stream: &mut TcpStream, bytes: usize) {
+    for pieces in pattern(bytes).chunks(8 * 1448) {
+        pieces.chunks(1448).for_each(|piece| stream.write_all(piece).expect("it is sent"));
+        std::thread::sleep(Duration::from_millis(3));
     }
 }
 
@@ -1029,6 +1041,11 @@ pub(crate) fn talk(at: SocketAddr, accepts: bool) {
                 streams.extend((1..number(1)).map(|_| connect(at)));
                 println!("said {}", streams.len());
             }
+            "trickle" => {
+                trickle(stream, number(1));
+                stream.read_exact(&mut [0]).expect("an answer");
+                println!("said {}", number(1));
+            }
             "upload" => {
                 let bytes = pattern(number(1));
                 streams.iter_mut().for_each(|one| one.write_all(&bytes).expect("it is sent"));
@@ -1438,6 +1455,35 @@ fn connections_whose_packets_come_by_another_interface_are_the_kernels() {
             soon("the kernel", || are("that only the kernel has") == 3);
         },
     );
+}
+
+/// Goal: a stream goes to the kernel where a round trip is so long that frames would have fewer bytes on their way, whatever its
+/// pieces, and in either direction; nothing of it is lost.
+#[test]
+fn streams_that_round_trips_hold_back_are_the_kernels() {
+    with_namespaces("streams::streams_that_round_trips_hold_back_are_the_kernels", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        for sends in [false, true] {
+            let mode = if sends { "serve take 14000000" } else { "serve trickle 14000000" };
+            let _server = Running::start(&mut pair.role(true, mode, at(FAR)));
+            // What is sent before uses up what may leave at once: the answer to the SYN is late.
+            let slow = "qdisc add dev far root tbf rate 64kbit burst 1600 limit 30000";
+            run(pair.far("tc").args(slow.split(' ')));
+            let before = "for n in 1 2; do head -c 1400 /dev/zero >/dev/udp/10.95.0.1/9; done";
+            run(pair.far("bash").args(["-c", before]));
+            let mut client = pair.framed("talk", at(FAR), None);
+            run(pair.far("tc").args("qdisc del dev far root".split(' ')));
+            let (ask, said) = match sends {
+                false => ("drink", "said 14000000 Ok(())"),
+                true => ("trickle 14000000", "said 14000000"),
+            };
+            assert_eq!(client.ask(ask), said);
+            let explained = client.explained();
+            assert!(client.has_frames(), "{sends}: {explained}");
+            assert!(explained.contains("which the kernel carries better"), "{sends}: {explained}");
+        }
+    });
 }
 
 /// Goal: small pieces that are announced to be followed by others leave with them.

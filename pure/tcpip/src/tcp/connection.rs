@@ -295,6 +295,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
             && (self.receiver.has_ended() || self.state == State::Closed)
     }
 
+    /// How many bytes the peer has acknowledged so far, and how many of its own have come without a gap, counted from where the
+    /// streams began or were taken over.
+    pub fn progress(&self) -> [u64; 2] {
+        [self.sender.unacked(), self.receiver.next()]
+    }
+
     /// Bytes that have been handed over and not been acknowledged.
     pub fn unacknowledged_bytes(&self) -> u64 {
         self.sender.queued()

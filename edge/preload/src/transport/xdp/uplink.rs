@@ -379,11 +379,21 @@ impl<K: Copy + Eq + Hash> Turns<K> {
     }
 }
 
+/// Asks the owner of the interface with this number for a membership, if there is one.
+pub(super) fn ask_owner(index: u32) -> Option<(Membership, Vec<adverb_xdp::Socket>)> {
+    let asked = Membership::ask_above(&name_of(index), FD_MIN);
+    let is_refusal = |error: &&io::Error| error.kind() != ErrorKind::ConnectionRefused;
+    if let Some(error) = asked.as_ref().err().filter(is_refusal) {
+        log::print(Level::Debug, || format!("interface {index}: no frames: {error}"));
+    }
+    asked.ok()
+}
+
 impl Uplink {
     /// Asks the owner of an interface, if there is one.
     fn ask(index: u32, all: &[Interface]) -> Option<Self> {
         let facts = Facts::of(index, all)?;
-        let (membership, sockets) = Membership::ask_above(&name_of(index), FD_MIN).ok()?;
+        let (membership, sockets) = ask_owner(index)?;
         let (mut incoming, mut outgoing) = (Vec::new(), None);
         for socket in sockets {
             incoming.push(socket.incoming);

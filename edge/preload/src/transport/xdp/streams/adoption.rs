@@ -25,9 +25,8 @@ use adverb_sys::repair::{self, Snapshot};
 use adverb_tcpip::stack::ConnectionId;
 use adverb_tcpip::tcp::{self, Config, Handover, Seq, State};
 use adverb_tcpip::tuple::Tuple;
-use adverb_xdp::owner::name_of;
+use adverb_xdp::Key;
 use adverb_xdp::steering::Protocol;
-use adverb_xdp::{Key, Membership};
 
 use super::super::uplink::{self, FD_MIN};
 use super::carrier::{Carried, Carrier, Twin, time};
@@ -191,7 +190,7 @@ fn interface_of(own: IpAddr) -> Option<u32> {
 
 /// Asks the owner of the interface with this number for frames.
 fn ask(index: u32) -> Option<Carrier> {
-    let (membership, sockets) = Membership::ask_above(&name_of(index), FD_MIN).ok()?;
+    let (membership, sockets) = uplink::ask_owner(index)?;
     let limits = Limits::default();
     let mut net = Netstack::new_above(index, sockets, limits, FD_MIN).ok()?;
     net.leave_strangers();
@@ -468,8 +467,8 @@ fn leave(one: &Carried) {
 }
 
 /// Bytes that may wait: the kernel's queues can take them back, and what is in a ring.
-const WINDOW_BYTES: u32 = 128 << 10;
-const SEND_BYTES: u64 = 256 << 10;
+pub(super) const WINDOW_BYTES: u32 = 128 << 10;
+pub(super) const SEND_BYTES: u64 = 256 << 10;
 /// What a queue of the kernel's holds without being asked.
 const HELD_BYTES: usize = 8 << 10;
 /// Looks until two in a row find the same.

@@ -26,6 +26,7 @@ use adverb_xdp::{Key, Membership};
 
 use super::super::uplink::FD_MIN;
 use super::Shared;
+use super::adoption::{SEND_BYTES, WINDOW_BYTES};
 use super::closing::Closing;
 use super::habits::{self, Habits};
 use crate::base::iovec::IoCursor;
@@ -79,8 +80,11 @@ pub(super) struct Carried {
     has_told_fin: bool,
     /// What has come is not to be read any more.
     is_read_out: bool,
-    /// How often it has been told to go back to the kernel; `None` if it is not to.
+    /// How often it has been told to go back to the kernel; `None` if it is not to. And why.
     attempts: Option<u32>,
+    why: Reason,
+    /// How far both streams were at the last check, and when that was.
+    checked: Option<(u64, [u64; 2])>,
     pub(super) habits: Habits,
 }
 
@@ -333,22 +337,26 @@ impl Carrier {
                     "the owner's program is behind the driver, where packets are put together",
                 )
                 .or_else(|| self.net.shortfall());
-            self.check_some();
+            self.check_some(now_ns);
         }
         self.unfit
     }
 
-    /// Connections whose packets come to the kernel go back to it: all of them if frames carry none any more, or else some are
-    /// asked in turn.
-    fn check_some(&mut self) {
-        let Self { carried, leaving, unfit, checked, .. } = self;
+    /// Connections whose packets come to the kernel go back to it, and those that it carries better. All do if frames carry none
+    /// any more; otherwise some are asked in turn.
+    fn check_some(&mut self, now_ns: u64) {
+        let Self { net, carried, leaving, unfit, checked, .. } = self;
         let most = if unfit.is_some() { usize::MAX } else { CHECKS_MAX };
         let last = checked.take().filter(|_| unfit.is_none());
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
         for (id, one) in carried.range_mut((from, Bound::Unbounded)).take(most) {
             *checked = Some(*id);
-            if (unfit.is_some() || one.twin.has_missed()) && one.attempts.is_none() {
+            let progress = net.tcp().get(*id).map(tcp::Connection::progress);
+            let is_held = progress.is_some_and(|progress| one.is_held_back(progress, now_ns));
+            let is_missed = one.twin.has_missed();
+            if (unfit.is_some() || is_held || is_missed) && one.attempts.is_none() {
                 one.attempts = Some(0);
+                one.why = if is_held { Reason::Bulk } else { Reason::Feature };
                 leaving.insert((0, *id));
             }
         }
@@ -476,7 +484,7 @@ impl Carrier {
 
     /// One of the connections that are to go back to the kernel now, with a copy of its descriptor. Those that cannot are carried
     /// on, and what is urgent comes in line.
-    pub(super) fn take_leaving(&mut self, now_ns: u64) -> Option<(SocketRef, ShortCopy)> {
+    pub(super) fn take_leaving(&mut self, now_ns: u64) -> Option<(SocketRef, ShortCopy, Reason)> {
         let Self { leaving, carried, net, membership, .. } = self;
         while let Some((at, id)) = leaving.first().copied().filter(|(at, _)| *at <= now_ns) {
             leaving.remove(&(at, id));
@@ -485,9 +493,9 @@ impl Carrier {
             let may_go = attempts <= config::get().leave_attempts_max && !membership.is_stuck();
             let copy = if may_go { one.copy() } else { None };
             one.attempts = copy.is_some().then_some(attempts);
-            if copy.is_some() {
+            if let Some((socket, copy)) = copy {
                 leaving.insert((now_ns + LEAVE_AGAIN_NS, id));
-                return copy;
+                return Some((socket, copy, one.why));
             }
             net.tcp().with(id, tcp::Connection::keep);
         }
@@ -660,6 +668,8 @@ impl Carried {
             has_told_fin: false,
             is_read_out: false,
             attempts: None,
+            why: Reason::Feature,
+            checked: None,
             habits,
         }
     }
@@ -731,6 +741,22 @@ impl Carried {
             self.wake(self.connection().wake_at_fin());
         }
         self.rest.is_empty() && connection.is_at_end() && connection.end().is_none()
+    }
+
+    /// Whether a stream moves at least half as many bytes in a round trip as this end takes or keeps at once, where round trips
+    /// are long: the kernel, which may have more of them on their way, is faster.
+    fn is_held_back(&mut self, progress: [u64; 2], now_ns: u64) -> bool {
+        let Some((since, before)) = self.checked.replace((now_ns, progress)) else { return false };
+        let moved = std::iter::zip(progress, before).map(|(now, then)| now.saturating_sub(then));
+        let halves = [SEND_BYTES / 2, u64::from(WINDOW_BYTES / 2)];
+        let mut much = moved.zip(halves).filter(|(bytes, half)| bytes >= half).peekable();
+        if much.peek().is_none() {
+            return false;
+        }
+        let elapsed_ns = u128::from(now_ns.saturating_sub(since).max(1));
+        let round_trip = repair::round_trip_us(&self.twin).unwrap_or(0);
+        let at_once = |bytes: u64| u128::from(bytes) * u128::from(round_trip) * 1000 / elapsed_ns;
+        round_trip >= ROUND_TRIP_US && much.any(|(bytes, half)| at_once(bytes) >= half.into())
     }
 
     /// The peer has ended its stream, and the program has not.
@@ -885,6 +911,8 @@ const FAREWELL_NAP_NS: i64 = 50_000;
 /// How often to look whether all packets come here, and of how many connections at once.
 const CHECK_NS: u64 = 1_000_000_000;
 const CHECKS_MAX: usize = 256;
+/// Shorter round trips hold no stream back.
+const ROUND_TRIP_US: u32 = 200;
 /// How often to look whether the owner has ended, while steps are taken.
 const LOOK_NS: u64 = 5_000_000;
 /// How long after an attempt to give a connection back, in which a thread of its program was in the midst of something, there

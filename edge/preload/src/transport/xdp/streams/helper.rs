@@ -164,8 +164,8 @@ fn let_leave(process: &Process, now_ns: u64) {
     let next = |carriers: &mut Vec<Carrier>| {
         carriers.iter_mut().find_map(|carrier| carrier.take_leaving(now_ns))
     };
-    while let Some((socket, copy)) = process.carriers.with(next) {
-        fallback::leave_at_once(&socket, copy.number());
+    while let Some((socket, copy, why)) = process.carriers.with(next) {
+        fallback::leave_at_once(&socket, copy.number(), why);
         if raw::now_ns() >= now_ns.saturating_add(LEAVES_NS) {
             break;
         }
