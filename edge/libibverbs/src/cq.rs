@@ -410,7 +410,7 @@ fn for_c(wc: &Completion) -> layout::Wc {
 
 /// Completions that the first look of a poll can take: most polls find no more.
 const FEW: usize = 2;
-/// Those that further looks can take.
+/// Those that are taken together after it.
 const BATCH: usize = 16;
 /// Polls in turn that find nothing before a thread lets others run, and again after so many more: a message that is on its
 /// way is there before that.
@@ -439,40 +439,54 @@ impl CqInner {
     }
 }
 
-/// Takes up to `N` completions, and no more than `room`; says how many.
+/// Looks for completions, and takes up to `FEW`, and no more than `room`; says how many.
 ///
 /// # Safety
 ///
 /// The program has a place for `room` completions.
 #[inline(always)]
-unsafe fn take<const N: usize>(
-    queue: &adverb_device::Cq,
-    places: *mut layout::Wc,
-    room: usize,
-) -> Answer<usize> {
-    let mut tray = [Completion::EMPTY; N];
-    let part = tray.get_mut(..room.min(N)).unwrap_or_default();
+unsafe fn look(queue: &adverb_device::Cq, places: *mut layout::Wc, room: usize) -> Answer<usize> {
+    let mut few = [Completion::EMPTY; FEW];
+    let part = few.get_mut(..room.min(FEW)).unwrap_or_default();
     let found = queue.poll(part).map_err(|_| Errno(libc::EIO))?;
-    for (at, wc) in tray.iter().take(found).enumerate() {
+    for (at, wc) in few.iter().take(found).enumerate() {
         // SAFETY: the caller's promise.
         unsafe { places.add(at).write(for_c(wc)) };
     }
     Ok(found)
 }
 
-/// Takes what is left after the first look, or has come since; says how many.
+/// The same, for a poll that has let others run.
 ///
 /// # Safety
 ///
-/// As for [`take`].
+/// As for [`look`].
+#[inline(never)]
+unsafe fn look_again(
+    queue: &adverb_device::Cq,
+    places: *mut layout::Wc,
+    room: usize,
+) -> Answer<usize> {
+    // SAFETY: the caller's promise.
+    unsafe { look(queue, places, room) }
+}
+
+/// Takes what a look has left in the queue; says how many. There is no further look: most find nothing.
+///
+/// # Safety
+///
+/// As for [`look`].
 #[inline(never)]
 unsafe fn take_rest(queue: &adverb_device::Cq, places: *mut layout::Wc, room: usize) -> usize {
     let mut taken = 0;
+    let mut batch = [Completion::EMPTY; BATCH];
     while taken < room {
-        // SAFETY: the caller's promise: so many are left.
-        let found = unsafe { take::<BATCH>(queue, places.add(taken), room - taken) };
-        // An overrun is told by the next poll.
-        let found = found.unwrap_or(0);
+        let part = batch.get_mut(..BATCH.min(room - taken)).unwrap_or_default();
+        let found = queue.take(part);
+        for (at, wc) in batch.iter().take(found).enumerate() {
+            // SAFETY: the caller's promise: so many are left.
+            unsafe { places.add(taken + at).write(for_c(wc)) };
+        }
         taken += found;
         if found < BATCH {
             break;
@@ -492,14 +506,14 @@ pub(crate) unsafe extern "C" fn poll_cq(
         let queue = inner.cq.as_ref().ok_or(INVALID)?;
         let room = usize::try_from(count).unwrap_or(0);
         // SAFETY: the program has room for as many.
-        let mut taken = unsafe { take::<FEW>(queue, places, room) }?;
+        let mut taken = unsafe { look(queue, places, room) }?;
+        if taken == 0 && inner.found_nothing() {
+            // SAFETY: as above.
+            taken = unsafe { look_again(queue, places, room) }?;
+        }
         if taken == FEW && room > FEW {
             // SAFETY: as above.
             taken += unsafe { take_rest(queue, places.add(FEW), room - FEW) };
-        }
-        if taken == 0 && inner.found_nothing() {
-            // SAFETY: as above.
-            taken = unsafe { take_rest(queue, places, room) };
         }
         if taken > 0 {
             inner.found_something();
