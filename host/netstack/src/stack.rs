@@ -227,7 +227,7 @@ impl Netstack {
         if self.interface.mtu > self.link.packet_bytes_max() {
             return Some("packets of the interface may be longer than a frame");
         }
-        let queues = netdev::receive_queues(&self.interface.name)?;
+        let queues = netdev::receive_queues(self.link.hops.as_fd(), &self.interface.name)?;
         let has_all = usize::try_from(queues).is_ok_and(|queues| queues <= self.incoming.len());
         (!has_all).then_some("the interface has queues on which this process has no socket")
     }

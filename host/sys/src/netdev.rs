@@ -270,11 +270,11 @@ fn mtu(socket: &OwnedFd, name: &str) -> Option<u32> {
     u32::try_from(mtu).ok()
 }
 
-/// How many queues the interface called `name` receives by; `None` if it has gone away, or its driver does not say.
+/// How many queues the interface called `name` receives by; `None` if it has gone away, or its driver does not say. Any socket
+/// will do to ask.
 #[must_use]
-pub fn receive_queues(name: &str) -> Option<u32> {
-    let socket =
-        socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+pub fn receive_queues(socket: impl AsFd, name: &str) -> Option<u32> {
+    let socket = socket.as_fd();
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
     let mut request = request(name)?;
     request.ifr_ifru.ifru_data = (&raw mut channels).cast();

@@ -5,7 +5,7 @@
 //!
 //! # Safety
 //!
-//! Lengths and pointers that are passed to the kernel are those of the same locals, and descriptors are lent for the length
+//! Lengths and pointers that are passed to the kernel are those of the same locals, or of a static, and descriptors are lent for the length
 //! of the call. Addresses are given back as they came.
 
 use crate::sockopt;
@@ -52,7 +52,7 @@ pub fn begin(socket: impl AsFd) -> io::Result<()> {
     }
     sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &1_i32)?;
     let program = FilterProgram { count: 2, filter: ALL_OUT.as_ptr() };
-    // Of a TCP socket that takes the privilege, too.
+    // Attaching a filter to a TCP socket takes the privilege, too.
     sockopt::set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).inspect_err(|_| {
         let _ = end(fd);
     })
@@ -68,13 +68,14 @@ pub fn end(socket: impl AsFd) -> io::Result<()> {
     sockopt::set(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &0_i32)
 }
 
-/// Whether the program has a filter of its own for the packets of a socket (`SO_ATTACH_FILTER`, socket(7)).
+/// Whether there is a filter for the packets of a socket (`SO_ATTACH_FILTER`, socket(7)): that of [`begin`], or one of the
+/// program's.
 #[must_use]
 pub fn has_filter(socket: impl AsFd) -> bool {
     filter_of(socket, &mut []).is_none_or(|count| count > 0)
 }
 
-/// The kernel takes packets for a socket in repair, unless there is a filter of the program's by now.
+/// Removes the filter that [`begin`] has attached: the kernel takes packets again. One of the program's stays.
 pub fn let_in(socket: impl AsFd) {
     let mut found = [Filter::default(); 2];
     if filter_of(socket.as_fd(), &mut found) == Some(2) && found == ALL_OUT {
@@ -450,7 +451,9 @@ mod tests {
         assert!(has_filter(&near));
         let (before, at) = (dropped(&near).unwrap(), expected(&near).unwrap());
         far.write_all(b"late").unwrap();
+        let since = std::time::Instant::now();
         while dropped(&near).unwrap() == before {
+            assert!(since.elapsed().as_secs() < 20, "nothing is dropped");
             std::thread::yield_now();
         }
         assert_eq!(expected(&near).unwrap(), at);

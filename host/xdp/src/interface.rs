@@ -176,12 +176,16 @@ impl Interface {
             queues: Vec::new(),
             members: Vec::new(),
             left: Vec::new(),
+            is_short: false,
         };
         let (begun, mut unbound) = (Instant::now(), None);
         loop {
             match self.add_queues(&mut group, queues, &mut unbound) {
                 Ok(false) if begun.elapsed() < patience => std::thread::sleep(BIND_WAIT),
-                Ok(_) => break,
+                Ok(is_whole) => {
+                    group.is_short = !is_whole;
+                    break;
+                }
                 Err(error) => {
                     let asked_bytes = group.umem.bytes();
                     self.disband(group);
@@ -192,9 +196,21 @@ impl Interface {
         if group.queues.is_empty() {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        group.umem.set_queues(u32::try_from(group.queues.len()).unwrap_or(u32::MAX));
-        self.tend(&mut group);
+        self.fill(&mut group);
         Ok(group)
+    }
+
+    /// Adds queues that are busy no longer to a group without members, until it has that many.
+    pub(crate) fn extend(&mut self, group: &mut Group, queues: u32) {
+        // What cannot be added now may be later.
+        group.is_short = !self.add_queues(group, queues, &mut None).unwrap_or(false);
+        self.fill(group);
+    }
+
+    /// Gives each queue of a group its share of the frames.
+    fn fill(&mut self, group: &mut Group) {
+        group.umem.set_queues(u32::try_from(group.queues.len()).unwrap_or(u32::MAX));
+        self.tend(group);
     }
 
     /// Adds queues to a group until it has that many; false if it would have more if none were busy.
@@ -393,12 +409,19 @@ pub struct Group {
     queues: Vec<Queue>,
     members: Vec<Sockets>,
     left: Vec<Left>,
+    /// It would have more queues if they had not been busy.
+    is_short: bool,
 }
 
 impl Group {
     /// The numbers of its queues.
     pub fn queues(&self) -> impl Iterator<Item = u32> {
         self.queues.iter().map(|queue| queue.number)
+    }
+
+    /// It would have more queues if they had not been busy when it was made.
+    pub(crate) const fn is_short(&self) -> bool {
+        self.is_short
     }
 
     /// It has no member.

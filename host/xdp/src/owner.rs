@@ -11,7 +11,7 @@
 
 use crate::grant::{self, Greeting, Question, Request};
 use crate::inspector::{Claim, Inspectors, Place, Ruling, Verdict};
-use crate::interface::{Group, Holding, Interface, KEYS_MAX, Member, QUEUE_PATIENCE};
+use crate::interface::{Group, Holding, Interface, KEYS_MAX, Member};
 use crate::steering::Key;
 use adverb_sys::bpf::XdpMode;
 use adverb_sys::clock;
@@ -45,8 +45,8 @@ pub struct Owner {
     taken_in: u64,
     /// No connections are taken before.
     paused: Option<Instant>,
-    /// When a group was last ended.
-    disbanded: Option<Instant>,
+    /// When a group was last ended, or this owner began.
+    since: Instant,
     /// The first user that could not have a group, although there were queues, and why.
     refusal: Option<String>,
 }
@@ -105,7 +105,7 @@ impl Owner {
             inspectors,
             taken_in: 0,
             paused: None,
-            disbanded: None,
+            since: Instant::now(),
             refusal: None,
         })
     }
@@ -232,6 +232,14 @@ impl Owner {
             Some(group) => group,
             None => self.group(user)?,
         };
+        // A member has all queues that its group has when it joins.
+        if group.is_short() && group.is_empty() {
+            self.interface.extend(&mut group, self.queues_each);
+            if group.is_short() && self.since.elapsed() < LET_GO {
+                self.groups.insert(user, group);
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+        }
         let inspected = self.inspectors.open(user);
         let joined = inspected.and_then(|()| self.interface.join(&mut group));
         let greeted = joined.and_then(|member| {
@@ -252,11 +260,11 @@ impl Owner {
         if is_quota || error.kind() == io::ErrorKind::ResourceBusy {
             for (_, group) in self.groups.extract_if(|_, group| group.is_empty()) {
                 self.interface.disband(group);
-                self.disbanded = Some(Instant::now());
+                self.since = Instant::now();
             }
         }
         // The kernel takes a moment to let go of what has been locked.
-        if is_quota && self.disbanded.is_some_and(|then| then.elapsed() < QUEUE_PATIENCE) {
+        if is_quota && self.since.elapsed() < LET_GO {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         if error.kind() != io::ErrorKind::ResourceBusy {
@@ -405,6 +413,8 @@ fn may_have_more(keys: usize, all: usize, each: usize) -> bool {
 const LISTENER: u64 = u64::MAX;
 const VERDICTS: u64 = u64::MAX - 1;
 const EVENTS: usize = 16;
+/// How long the kernel may take to let go of queues and locked memory on a machine with much to do.
+const LET_GO: Duration = Duration::from_secs(2);
 /// How long what could not be done is left.
 const AGAIN: Duration = Duration::from_millis(20);
 /// Members of one user, with those that have left and whose frames have not come back.

@@ -237,6 +237,13 @@ unsafe extern "C-unwind" fn setsockopt(
     if needs_kernel {
         sockets::give_back(&socket, fd);
     }
+    let filters =
+        [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_DETACH_FILTER, libc::SO_LOCK_FILTER];
+    // While frames carry a connection, its socket has a filter of this library's.
+    if level == libc::SOL_SOCKET && filters.contains(&name) && !sockets::may_filter(&socket, fd) {
+        raw::set_errno(Errno(libc::EBUSY));
+        return -1;
+    }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) {
         let call = |value: *const c_void, len: libc::socklen_t| {
             real!(setsockopt(fd, level, name, value, len))

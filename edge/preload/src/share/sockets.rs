@@ -193,14 +193,7 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
                 give_back(socket, fd);
             }
         }
-        (
-            libc::SOL_SOCKET,
-            libc::SO_ZEROCOPY
-            | libc::SO_PEEK_OFF
-            | libc::SO_ATTACH_FILTER
-            | libc::SO_ATTACH_BPF
-            | libc::SO_DETACH_FILTER,
-        )
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_PEEK_OFF)
         | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ) => {
             give_back(socket, fd)
         }
@@ -219,6 +212,15 @@ pub(crate) fn option_set(socket: &Socket, fd: c_int, level: c_int, name: c_int) 
         _ => {}
     }
     streams::option_set(socket, level, name);
+}
+
+/// A filter of the program's may be attached or removed: frames carry the connection no longer. False if they still do, as the
+/// owner does not answer, or another thread is in the midst of something.
+pub(crate) fn may_filter(socket: &Socket, fd: c_int) -> bool {
+    if streams::is_framed(socket) {
+        fallback::leave_at_once(socket, fd, Reason::Feature);
+    }
+    !streams::is_framed(socket)
 }
 
 /// The program wants of a connection, or of those that a listener will accept, what only the kernel has.

@@ -74,6 +74,7 @@ pub(crate) fn serve(at: SocketAddr, mode: &str) {
             Some(("hold", "on")) => hold_on(stream),
             Some(("hold", option)) => impatient(stream, option),
             _ if mode == "shared" => outlive_together(stream),
+            _ if mode == "lock" => lock(stream),
             _ if mode == "urgent" => urge(stream),
             _ if mode == "hold" => hold(stream),
             _ if mode == "hup" => hear_of_the_end(stream),
@@ -262,6 +263,13 @@ fn trickle(stream: &mut TcpStream, bytes: usize) {
         pieces.chunks(1448).for_each(|piece| stream.write_all(piece).expect("it is sent"));
         std::thread::sleep(Duration::from_millis(3));
     }
+}
+
+/// Sends back what comes, and says after a while that filters of the socket are to stay as they are.
+fn lock(mut stream: TcpStream) {
+    begin(&mut stream);
+    set(&stream, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, 1_i32);
+    echo(stream, "block");
 }
 
 /// Says when so many bytes have come.
@@ -1050,7 +1058,7 @@ pub(crate) fn talk(at: SocketAddr, accepts: bool) {
                 let bytes = pattern(number(1));
                 streams.iter_mut().for_each(|one| one.write_all(&bytes).expect("it is sent"));
                 let is_there = |one: &mut TcpStream| {
-                    one.set_read_timeout(Some(Duration::from_secs(5))).expect("an option");
+                    one.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
                     one.read_exact(&mut [0]).is_ok()
                 };
                 let there = streams.iter_mut().filter_map(|one| is_there(one).then_some(()));
@@ -1425,6 +1433,20 @@ fn connections_leave_an_interface_that_carries_longer_packets_than_frames() {
             assert_eq!(client.ask("upload 300000"), "said 20", "{}", server.explained());
         },
     );
+}
+
+/// Goal: a connection goes on by the kernel when its program says that filters of the socket are to stay as they are.
+#[test]
+fn a_filter_is_not_locked_with_that_of_frames() {
+    with_namespaces("streams::a_filter_is_not_locked_with_that_of_frames", || {
+        let pair = Pair::new();
+        let _owner = pair.owner();
+        let server = pair.framed("serve lock", at(NEAR), None);
+        let mut client = talker(&pair, NEAR);
+        assert_eq!(client.ask("exchange 200 64 0"), "said 200", "{}", server.explained());
+        assert!(server.has_frames(), "{}", server.explained());
+        assert!(server.explained().contains("that only the kernel has"), "{}", server.explained());
+    });
 }
 
 /// Goal: a connection whose packets come by another interface than its frames goes back to the kernel, and nothing of it is lost.

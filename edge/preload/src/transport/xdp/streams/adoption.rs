@@ -103,6 +103,9 @@ fn hindrance(
     if let Some(why) = carrier.hindrance(raw::now_ns()) {
         return Some(why);
     }
+    if carrier.is_misled(peer.ip()) {
+        return Some("packets of its peer come by other ways");
+    }
     if carrier.net.source_for(peer.ip(), Some(own.ip())).is_none() {
         return Some("there is no route");
     }
@@ -159,6 +162,8 @@ fn abort(carrier: &mut Carrier, id: ConnectionId) {
 /// The socket has no connection any more, and its program learns that it was reset.
 fn break_off(socket: &Socket, fd: c_int) {
     raw::disconnect(fd);
+    // SAFETY: a descriptor that is open for the length of this call.
+    repair::let_in(unsafe { BorrowedFd::borrow_raw(fd) });
     // Of one in repair the kernel says something else.
     let _ = raw::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     socket.set_reason(Reason::Reset);
@@ -222,6 +227,7 @@ fn take(
     let (near, far) = offer::make_both(socket, fd)?;
     let tuple = tuple_of(key.local, key.remote?);
     let usual = carrier.net.config();
+    let may_leave = helper::start(process);
     let config = Config {
         congestion: habits::congestion(fd, config::get().is_uncontrolled),
         no_delay: habits.no_delay,
@@ -232,7 +238,7 @@ fn take(
         keep_alive: habits.keep_alive(fd),
         user_timeout: habits::user_timeout(fd).unwrap_or(usual.user_timeout),
         // The kernel alone has what is urgent out of line, and the helper gives the connection back for it.
-        may_leave: helper::start(process),
+        may_leave,
         ..usual
     };
     let handover = handover_of(&snapshot);
@@ -241,6 +247,7 @@ fn take(
     let shared = Arc::new(Shared::default());
     let mut carried =
         Carried::new(socket, (far, me), Arc::clone(&shared), (twin, key, gate), habits);
+    carried.may_leave = may_leave;
     let connection = carried.connection();
     connection.outgoing().switch();
     connection.page.outgoing(socket.end()).switch();

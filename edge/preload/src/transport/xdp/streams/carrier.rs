@@ -6,10 +6,9 @@
 //!
 //! Copies of descriptors are this library's own, from the moment at which they are made.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
-use std::ops::Bound;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -45,16 +44,18 @@ pub(super) struct Carrier {
     pub(super) carried: BTreeMap<ConnectionId, Carried>,
     /// Those that their programs have closed.
     closing: Closing<ConnectionId>,
-    /// Those that are to go back to the kernel, and when: their peers have sent what is urgent, or their way is by another
-    /// interface. Some of them are gone.
+    /// Those that are to go back to the kernel, and when: their peers have sent what is urgent, their way or their packets' is by
+    /// another interface, or the kernel carries them better. Some of them are gone.
     leaving: BTreeSet<(u64, ConnectionId)>,
     /// When to look whether the owner has ended.
     look_at_ns: u64,
     /// Why frames carry no connections: some of their packets would not come here.
     unfit: Option<&'static str>,
-    /// When to look for that again, and the last connection that was looked at; `None`: it begins with the first.
+    /// When to look for that again, and the last connection that was looked at.
     check_at_ns: u64,
     checked: Option<ConnectionId>,
+    /// Peers whose packets have come by other ways, and until when they have no frames.
+    misled: HashMap<IpAddr, u64>,
     /// When a stream's frames were last handed to the kernel.
     flushed_ns: u64,
     /// A connection whose ring has bytes that wait for more of its stream. The next step takes them.
@@ -83,6 +84,8 @@ pub(super) struct Carried {
     /// How often it has been told to go back to the kernel; `None` if it is not to. And why.
     attempts: Option<u32>,
     why: Reason,
+    /// A thread is there that gives it back.
+    pub(super) may_leave: bool,
     /// How far both streams were at the last check, and when that was.
     checked: Option<(u64, [u64; 2])>,
     pub(super) habits: Habits,
@@ -92,8 +95,9 @@ pub(super) struct Carried {
 #[derive(Debug)]
 pub(super) struct Twin {
     fd: OwnedFd,
-    /// Packets that the kernel had dropped when that was last looked at; `None` before.
-    dropped: Option<u32>,
+    /// Packets that the kernel had dropped when that was last looked at, and how many looks in a row have found more.
+    dropped: u32,
+    drops: u32,
 }
 
 impl Twin {
@@ -106,17 +110,21 @@ impl Twin {
     /// Takes over a descriptor of ours, which the program does not know.
     fn new(fd: OwnedFd) -> Self {
         super::super::uplink::process().note_own(fd.as_raw_fd());
-        Self { fd, dropped: None }
+        let dropped = repair::dropped(&fd).unwrap_or(0);
+        Self { fd, dropped, drops: 0 }
     }
 
     pub(super) fn number(&self) -> c_int {
         self.fd.as_raw_fd()
     }
 
-    /// Whether packets have come to the kernel since this was last asked, if it has been, and not as frames.
-    fn has_missed(&mut self) -> bool {
+    /// Whether the kernel has dropped packets between the last two looks, and again since then: what was on its way, or is made
+    /// up, is not enough.
+    fn keeps_missing(&mut self) -> bool {
         let Ok(dropped) = repair::dropped(&self.fd) else { return false };
-        self.dropped.replace(dropped).is_some_and(|before| before != dropped)
+        let has_more = std::mem::replace(&mut self.dropped, dropped) != dropped;
+        self.drops = if has_more { self.drops + 1 } else { 0 };
+        self.drops > 1
     }
 }
 
@@ -178,6 +186,7 @@ impl Carrier {
             unfit: None,
             check_at_ns: 0,
             checked: None,
+            misled: HashMap::new(),
             flushed_ns: 0,
             deferred: None,
             is_over: false,
@@ -345,21 +354,35 @@ impl Carrier {
     /// Connections whose packets come to the kernel go back to it, and those that it carries better. All do if frames carry none
     /// any more; otherwise some are asked in turn.
     fn check_some(&mut self, now_ns: u64) {
-        let Self { net, carried, leaving, unfit, checked, .. } = self;
+        let Self { net, carried, leaving, unfit, checked, misled, .. } = self;
+        misled.retain(|_, until| now_ns < *until);
         let most = if unfit.is_some() { usize::MAX } else { CHECKS_MAX };
-        let last = checked.take().filter(|_| unfit.is_none());
-        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-        for (id, one) in carried.range_mut((from, Bound::Unbounded)).take(most) {
-            *checked = Some(*id);
-            let progress = net.tcp().get(*id).map(tcp::Connection::progress);
-            let is_held = progress.is_some_and(|progress| one.is_held_back(progress, now_ns));
-            let is_missed = one.twin.has_missed();
-            if (unfit.is_some() || is_held || is_missed) && one.attempts.is_none() {
+        let last = checked.take();
+        let is_before = |id: &ConnectionId| last.is_some_and(|last| *id <= last);
+        let all = || carried.keys().copied();
+        let turn = all().skip_while(is_before).chain(all().take_while(is_before));
+        let ids: Vec<_> = turn.take(most).collect();
+        *checked = ids.last().copied();
+        for id in ids {
+            let progress = net.tcp().get(id).map(tcp::Connection::progress);
+            let Some((one, progress)) = carried.get_mut(&id).zip(progress) else { continue };
+            let is_held = one.is_held_back(progress, now_ns);
+            let is_misled = one.twin.keeps_missing();
+            if let Some(peer) = one.key.remote.filter(|_| is_misled && misled.len() < MISLED_MAX) {
+                misled.insert(peer.ip(), now_ns + MISLED_NS);
+            }
+            let leaves = unfit.is_some() || is_held || is_misled;
+            if leaves && one.may_leave && one.attempts.is_none() {
                 one.attempts = Some(0);
                 one.why = if is_held { Reason::Bulk } else { Reason::Feature };
-                leaving.insert((0, *id));
+                leaving.insert((0, id));
             }
         }
+    }
+
+    /// Packets of this peer have come by other ways of late.
+    pub(super) fn is_misled(&self, peer: IpAddr) -> bool {
+        self.misled.contains_key(&peer)
     }
 
     /// Lets go of what its programs have closed and the stack has forgotten.
@@ -497,7 +520,11 @@ impl Carrier {
                 leaving.insert((now_ns + LEAVE_AGAIN_NS, id));
                 return Some((socket, copy, one.why));
             }
-            net.tcp().with(id, tcp::Connection::keep);
+            net.tcp().with(id, |connection| {
+                if connection.is_left() {
+                    connection.keep();
+                }
+            });
         }
         None
     }
@@ -669,6 +696,7 @@ impl Carried {
             is_read_out: false,
             attempts: None,
             why: Reason::Feature,
+            may_leave: false,
             checked: None,
             habits,
         }
@@ -910,7 +938,10 @@ const FAREWELL_ROUNDS_MAX: u32 = 256;
 const FAREWELL_NAP_NS: i64 = 50_000;
 /// How often to look whether all packets come here, and of how many connections at once.
 const CHECK_NS: u64 = 1_000_000_000;
-const CHECKS_MAX: usize = 256;
+const CHECKS_MAX: usize = 1024;
+/// How long a peer whose packets have come by other ways has no frames, and how many of those are known.
+const MISLED_NS: u64 = 60_000_000_000;
+const MISLED_MAX: usize = 256;
 /// Shorter round trips hold no stream back.
 const ROUND_TRIP_US: u32 = 200;
 /// How often to look whether the owner has ended, while steps are taken.
