@@ -488,6 +488,32 @@ fn a_member_that_lives_on_does_not_write_to_frames_of_others() {
     });
 }
 
+/// Goal: a user has all queues of an interface once they are free, though some were busy when it first asked an owner.
+/// Method: a member of an owner that was killed has the socket of one queue for a while.
+#[test]
+fn a_group_gets_queues_that_were_busy_at_first() {
+    with_namespaces("a_group_gets_queues_that_were_busy_at_first", || {
+        let _pair = Pair::new(2);
+        let before = near_role("owner", "");
+        let (ended, mut old) = Membership::ask(OWNER).unwrap();
+        assert_eq!(old.len(), 2);
+        before.kill();
+        drop((ended, old.remove(0)));
+        std::thread::sleep(Duration::from_millis(150)); // That queue is free by then.
+        let _owner = near_role("owner", "");
+        assert_eq!(Membership::ask(OWNER).unwrap_err().kind(), ErrorKind::ResourceBusy);
+        drop(old);
+        let mut asked = Membership::ask(OWNER);
+        assert!(soon(|| {
+            if asked.is_err() {
+                asked = Membership::ask(OWNER);
+            }
+            asked.is_ok()
+        }));
+        assert_eq!(asked.unwrap().1.len(), 2);
+    });
+}
+
 /// Goal: a process that is a member again and again, as one whose program begins anew, is let in each time.
 #[test]
 fn a_process_that_lives_on_can_be_a_member_again_and_again() {
