@@ -29,7 +29,7 @@ use adverb_xdp::Key;
 use adverb_xdp::steering::Protocol;
 
 use super::super::uplink::{self, FD_MIN};
-use super::carrier::{Carried, Carrier, Twin, time};
+use super::carrier::{Carried, Carrier, SEND_BYTES, Twin, WINDOW_BYTES, time};
 use super::habits::{self, Habits};
 use super::{Framed, Process, Shared, helper};
 use crate::base::{address, config, log, raw};
@@ -473,9 +473,6 @@ fn leave(one: &Carried) {
     crate::transport::bell::wake(outgoing.wake_at_end());
 }
 
-/// Bytes that may wait: the kernel's queues can take them back, and what is in a ring.
-pub(super) const WINDOW_BYTES: u32 = 128 << 10;
-pub(super) const SEND_BYTES: u64 = 256 << 10;
 /// What a queue of the kernel's holds without being asked.
 const HELD_BYTES: usize = 8 << 10;
 /// Looks until two in a row find the same.

@@ -25,7 +25,6 @@ use adverb_xdp::{Key, Membership};
 
 use super::super::uplink::FD_MIN;
 use super::Shared;
-use super::adoption::{SEND_BYTES, WINDOW_BYTES};
 use super::closing::Closing;
 use super::habits::{self, Habits};
 use crate::base::iovec::IoCursor;
@@ -927,6 +926,9 @@ fn parts_of(base: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: base.cast::<c_void>(), iov_len: len }
 }
 
+/// Bytes that may wait: the kernel's queues can take them back, and what is in a ring.
+pub(super) const WINDOW_BYTES: u32 = 128 << 10;
+pub(super) const SEND_BYTES: u64 = 256 << 10;
 /// Bytes that are kept together until all of them are acknowledged.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Frames of a stream that leave together, and how long after earlier ones they may wait for each other.
