@@ -5,8 +5,8 @@
 //!
 //! # Safety
 //!
-//! Lengths and pointers that are passed to the kernel are those of the same locals, or of a static, and descriptors are lent for the length
-//! of the call. Addresses are given back as they came.
+//! Lengths and pointers that are passed to the kernel are those of the same locals, or of a static, and descriptors are
+//! lent for the length of the call. Addresses are given back as they came.
 
 use crate::sockopt;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};

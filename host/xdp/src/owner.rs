@@ -45,8 +45,9 @@ pub struct Owner {
     taken_in: u64,
     /// No connections are taken before.
     paused: Option<Instant>,
-    /// When a group was last ended, or this owner began.
+    /// When this owner began, and when it last ended a group.
     since: Instant,
+    disbanded: Option<Instant>,
     /// The first user that could not have a group, although there were queues, and why.
     refusal: Option<String>,
 }
@@ -106,6 +107,7 @@ impl Owner {
             taken_in: 0,
             paused: None,
             since: Instant::now(),
+            disbanded: None,
             refusal: None,
         })
     }
@@ -235,7 +237,8 @@ impl Owner {
         // A member has all queues that its group has when it joins.
         if group.is_short() && group.is_empty() {
             self.interface.extend(&mut group, self.queues_each);
-            if group.is_short() && self.since.elapsed() < LET_GO {
+            let since = self.disbanded.unwrap_or(self.since);
+            if group.is_short() && since.elapsed() < LET_GO {
                 self.groups.insert(user, group);
                 return Err(io::ErrorKind::ResourceBusy.into());
             }
@@ -260,11 +263,11 @@ impl Owner {
         if is_quota || error.kind() == io::ErrorKind::ResourceBusy {
             for (_, group) in self.groups.extract_if(|_, group| group.is_empty()) {
                 self.interface.disband(group);
-                self.since = Instant::now();
+                self.disbanded = Some(Instant::now());
             }
         }
         // The kernel takes a moment to let go of what has been locked.
-        if is_quota && self.since.elapsed() < LET_GO {
+        if is_quota && self.disbanded.is_some_and(|then| then.elapsed() < LET_GO) {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         if error.kind() != io::ErrorKind::ResourceBusy {

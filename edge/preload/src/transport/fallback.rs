@@ -135,7 +135,7 @@ pub(crate) fn leave_now(socket: &Socket, fd: c_int, may_wait: bool) -> Result<bo
 }
 
 /// The same at once, whatever has not been read, of a connection that frames cannot carry on. Nothing happens if it ends or has
-/// ended, or another thread is in the midst of something. `copy` is none of the program's descriptors.
+/// ended, or another thread is in the midst of something. `copy` is a descriptor that no other thread closes meanwhile.
 #[cold]
 pub(crate) fn leave_at_once(socket: &Socket, copy: c_int, reason: Reason) {
     let Ok(_held) = Waits::of_call(socket).hold(socket) else { return };
