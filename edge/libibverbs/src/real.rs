@@ -89,17 +89,18 @@ fn library() -> Option<Library> {
     })
 }
 
-/// Where the real library is: where `ADVERB_IBVERBS` says (`off`: nowhere), or in one of the usual directories,
-/// where it is not us under its name.
+/// Where the real library is: where `ADVERB_IBVERBS` says (`off`: nowhere), or in one of the usual directories. Nowhere if that
+/// is this library, which would forward to itself for ever.
 fn path() -> Option<PathBuf> {
+    let own = own_path().and_then(|path| identity(&path));
+    let is_other = |path: &PathBuf| identity(path).is_none_or(|found| Some(found) != own);
     match std::env::var_os("ADVERB_IBVERBS") {
         Some(value) if value == "off" => return None,
-        Some(value) if !value.is_empty() => return Some(PathBuf::from(value)),
+        Some(value) if !value.is_empty() => return Some(PathBuf::from(value)).filter(is_other),
         Some(_) | None => {}
     }
-    let own = own_path().and_then(|path| identity(&path));
     let mut places = DIRECTORIES.iter().map(|place| Path::new(place).join("libibverbs.so.1"));
-    places.find(|path| identity(path).is_some_and(|found| Some(found) != own))
+    places.find(|path| path.exists() && is_other(path))
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {

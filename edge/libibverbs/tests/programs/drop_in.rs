@@ -82,6 +82,19 @@ fn a_program_that_loads_the_drop_in_by_name_and_version_writes_by_a_device() {
     assert!(said.lines().any(|line| line == "written"), "{said}");
 }
 
+/// Goal: a library that is told that the real one is itself forwards to none.
+#[test]
+fn the_drop_in_does_not_forward_to_itself() {
+    if !is_installed("ibv_devices") {
+        return;
+    }
+    let directory = Directory::new();
+    let own = directory.path().join("libibverbs.so.1");
+    let set = [directory.set().as_slice(), &[("ADVERB_IBVERBS", own.to_str().unwrap())]].concat();
+    let said = support::alone("ibv_devices", &[], &set);
+    assert!(said.contains("soft_lo"), "{said}");
+}
+
 /// Goal: Python's modules, which want names of many versions, load, and see the devices.
 #[test]
 fn pyverbs_finds_the_devices_of_the_drop_in() {
