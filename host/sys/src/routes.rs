@@ -346,10 +346,10 @@ mod tests {
     #[test]
     fn packets_come_from_an_address_of_this_host_and_of_one_family() {
         let routes = Routes::open().unwrap();
-        let [to, nobodys] = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(192, 0, 2, 1)].map(IpAddr::from);
+        let [to, foreign] = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(192, 0, 2, 1)].map(IpAddr::from);
         let route = |from| routes.route(to, Some(from), None).map_err(|error| error.kind());
         assert_eq!(route(to).unwrap().source, Some(to));
-        assert!(route(nobodys).is_err());
+        assert!(route(foreign).is_err());
         assert_eq!(route(Ipv6Addr::LOCALHOST.into()), Err(io::ErrorKind::InvalidInput));
     }
 

@@ -33,7 +33,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use adverb_sockconf::Level;
 use adverb_sys::fork::{Generation, PerProcess};
 use adverb_tcpip::stack::ConnectionId;
 use adverb_tcpip::tcp::State;
@@ -41,7 +40,7 @@ use adverb_xdp::Membership;
 
 use crate::base::lock::Guarded;
 use crate::base::thread::{self, Interrupts};
-use crate::base::{address, confined, log, raw};
+use crate::base::{address, confined, raw};
 use crate::socket::state::{Attached, Reason, Socket};
 use crate::socket::{arena, policy};
 use crate::transport::ring::Segment;
@@ -225,11 +224,6 @@ fn adopt_wanted(socket: &Socket, fd: c_int) -> bool {
         || socket.attached::<Framed>().is_some();
     let Some(socket) = arena::slot(socket.index()).filter(|_| !is_out) else { return false };
     let errno = raw::errno();
-    if habits::has_mark(fd) {
-        log::print(Level::Debug, || format!("fd {fd}: no frames: its packets are to have a mark"));
-        raw::set_errno(errno);
-        return false;
-    }
     let process = PROCESS.get();
     let framed = process.carriers.with(|carriers| adoption::adopt(process, carriers, socket, fd));
     let is_adopted = framed.is_some();

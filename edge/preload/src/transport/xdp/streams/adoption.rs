@@ -124,6 +124,9 @@ fn hindrance(
     if repair::has_filter(unsafe { BorrowedFd::borrow_raw(fd) }) {
         return Some("it has a filter for its packets");
     }
+    if habits::has_mark(fd) {
+        return Some("its packets are to have a mark");
+    }
     // Frames have the headers that most have.
     (!habits::has_usual_headers(fd)).then_some(
         "its packets are to have a class of service, or other hops than the 64 of frames",
