@@ -17,6 +17,7 @@ use crate::context;
 use crate::errno::{Answer, INVALID};
 use crate::export::{export, guarded};
 use crate::real::Function;
+use crate::sysfs::DEV_PREFIX;
 use crate::table;
 use adverb_device::locks::Mutex;
 use adverb_device::{Device, devices};
@@ -76,9 +77,6 @@ fn structure(device: &Device) -> *mut layout::Device {
     known.push(made.expose_provenance());
     made
 }
-
-/// What the name of a device's file begins with.
-pub(crate) const DEV_PREFIX: &str = "uverbs_";
 
 /// Puts a name into a field, with a zero behind it.
 fn copy(field: &mut [c_char], name: &str) {
@@ -171,6 +169,7 @@ export! {
     pointer "IBVERBS_1.1"
     fn ibv_get_device_list(count: Option<&mut c_int>) -> *mut *mut layout::Device {
         crate::rdma_cm::attend();
+        crate::files::attend();
         let (list, theirs) = foreign();
         let choice = std::env::var(CHOICE).ok();
         let devices = chosen(choice.as_deref(), soft(), theirs);

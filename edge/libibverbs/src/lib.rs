@@ -20,6 +20,7 @@
 //! | posting | `post.rs`; `ibv_wr_*`: `work.rs` |
 //! | what devices and ports are like | `query.rs` |
 //! | files that programs look at | `sysfs.rs`, `shared_tree.rs`, `files.rs` |
+//! | libraries that do not find this one in front of the C library | `slots.rs` |
 //! | programs that load libibverbs themselves | `loader.rs` |
 //! | threads that are cancelled | `waiting.rs` |
 //! | librdmacm, and what the kernel would tell it | `rdma_cm/` |
@@ -58,6 +59,7 @@ mod query;
 mod rdma_cm;
 mod real;
 mod shared_tree;
+mod slots;
 mod srq;
 mod sysfs;
 mod table;

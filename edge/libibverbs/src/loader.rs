@@ -23,22 +23,23 @@ type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 /// The C library's function, for the jump.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-fn next() -> *mut c_void {
-    let known = NEXT.load(Ordering::Acquire);
-    if !known.is_null() {
-        return known;
+/// The C library's function of this name, which `known` keeps.
+pub(crate) fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
+    let found = known.load(Ordering::Acquire);
+    if !found.is_null() {
+        return found;
     }
     // SAFETY: a name that ends with a zero (rule 2).
-    let find = |place| unsafe { libc::dlsym(place, c"dlopen".as_ptr()) };
+    let find = |place| unsafe { libc::dlsym(place, name.as_ptr()) };
     let after = find(libc::RTLD_NEXT);
     let found = if after.is_null() { find(libc::RTLD_DEFAULT) } else { after };
-    NEXT.store(found, Ordering::Release);
+    known.store(found, Ordering::Release);
     found
 }
 
 /// The C library's `dlopen`.
 pub(crate) fn open(path: &CStr, flags: c_int) -> *mut c_void {
-    let next = next();
+    let next = next(c"dlopen", &NEXT);
     if next.is_null() {
         return next;
     }
@@ -73,7 +74,7 @@ unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
 /// A handle of this library, if its name in the world is asked for; null otherwise.
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn redirected(name: *const c_char) -> *mut c_void {
-    next();
+    next(c"dlopen", &NEXT);
     if name.is_null() {
         return std::ptr::null_mut();
     }

@@ -111,17 +111,28 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 /// The file of this library.
 pub(crate) fn own_path() -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
-    let here: *const c_void = (&raw const HERE).cast();
-    // SAFETY: an empty structure of C.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: an address within this library, and a place for the answer.
-    let found = unsafe { libc::dladdr(here, &raw mut info) };
-    if found == 0 || info.dli_fname.is_null() {
+    let info = object_at((&raw const HERE).cast())?;
+    if info.dli_fname.is_null() {
         return None;
     }
     // SAFETY: a name that ends with a zero, for as long as the library is loaded (rule 2).
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes())))
+}
+
+/// A function at this address is one of this library's.
+pub(crate) fn is_own(address: *const c_void) -> bool {
+    let start = |address| object_at(address).map(|info| info.dli_fbase);
+    start(address).is_some_and(|there| start((&raw const HERE).cast()) == Some(there))
+}
+
+/// The loaded object that has this address.
+fn object_at(address: *const c_void) -> Option<libc::Dl_info> {
+    // SAFETY: an empty structure of C.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address, and a place for the answer.
+    let found = unsafe { libc::dladdr(address, &raw mut info) };
+    (found != 0).then_some(info)
 }
 
 /// A place in this library.

@@ -16,7 +16,6 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::device::DEV_PREFIX;
 use crate::shared_tree::SharedTree;
 
 /// Where the kernel has them, and where they are in the tree. The longest comes first.
@@ -25,6 +24,9 @@ const PREFIXES: [(&str, &str); 3] = [
     ("/sys/class/infiniband", "class/infiniband"),
     ("/dev/infiniband", "dev/infiniband"),
 ];
+
+/// What the name of a device's file begins with.
+pub(crate) const DEV_PREFIX: &str = "uverbs_";
 
 /// The path may be one that is redirected: cheap, for every file that a program opens.
 pub(crate) fn concerns(path: &[u8]) -> bool {

@@ -1,7 +1,7 @@
 //! The kernel's `rdma_cm` character device, for librdmacm as it is: what it opens, writes and closes leads here.
 //!
 //! librdmacm speaks to the kernel through one file: commands are written, and an answer is put where the command says.
-//! Its import slots for the C library's functions are exchanged (`slots.rs`); a descriptor of the device is an epoll set
+//! Its import slots for the C library's functions are exchanged (`../slots.rs`); a descriptor of the device is an epoll set
 //! that is readable while there are events (`channel.rs`); commands are carried out on the connection manager of
 //! this process (`commands.rs`).
 //!
@@ -13,7 +13,6 @@
 mod channel;
 mod commands;
 mod memory;
-mod slots;
 mod table;
 mod translate;
 
@@ -21,11 +20,11 @@ use crate::cq::AGAIN;
 use crate::device;
 use crate::errno::{self, Answer, Errno};
 use crate::export::guarded;
+use crate::slots::{Exchange, Slot, address};
 use crate::waiting::{self, Attempt};
 use adverb_ibv::rdma_cm::{Command, Request};
 use channel::Channel;
 use libc::{c_char, c_int, c_void};
-use slots::Slot;
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -41,18 +40,6 @@ static WRITE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static CLOSE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static FSTAT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The address of a function of this file.
-macro_rules! address {
-    ($function:ident as $kind:ty) => {
-        || {
-            let function: $kind = $function;
-            #[expect(clippy::as_conversions, reason = "the only way to a function's address")]
-            let address = function as *mut c_void;
-            address
-        }
-    };
-}
-
 /// What is exchanged in librdmacm.
 static SLOTS: [Slot; 4] = [
     Slot { names: &[c"open", c"open64"], ours: address!(open as Open), next: &OPEN },
@@ -63,7 +50,7 @@ static SLOTS: [Slot; 4] = [
 
 /// Puts itself under every librdmacm that is loaded. librdmacm lists devices before it opens its own.
 pub(crate) fn attend() {
-    slots::exchange(&SLOTS);
+    Exchange { libraries: &[b"librdmacm.so"], slots: &SLOTS }.make();
 }
 
 /// The C library's function that was in a slot.

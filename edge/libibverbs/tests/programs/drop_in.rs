@@ -3,7 +3,8 @@
 use super::cm;
 use super::compiled::Compiled;
 use super::support::{self, Place, is_installed, pair};
-use super::{must, perftest, pingpong};
+use super::table::{UCX, UCX_TRANSPORTS};
+use super::{must, perftest, pingpong, ucx_with};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,6 +54,20 @@ fn perftest_runs_with_the_library_in_the_place_of_libibverbs() {
         {
             let place = Place::Here(path);
             must(pair(&perftest(command, place), place, &directory.set()));
+        }
+    }
+}
+
+/// Goal: UCX, which takes no device whose files it does not find, finds them.
+#[test]
+fn ucx_runs_with_the_library_in_the_place_of_libibverbs() {
+    if !is_installed("ucx_perftest") {
+        return;
+    }
+    let directory = Directory::new();
+    for path in support::PATHS {
+        for transports in UCX_TRANSPORTS {
+            must(ucx_with(UCX[0], transports, Place::Here(path), &directory.set()));
         }
     }
 }

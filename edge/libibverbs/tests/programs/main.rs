@@ -264,8 +264,18 @@ fn ucx_sees_the_devices_and_runs_over_them() {
 }
 
 fn ucx(test: &str, transports: &str, place: Place<'_>) -> Result<String, String> {
+    ucx_with(test, transports, place, &[])
+}
+
+/// The same, with these variables.
+fn ucx_with(
+    test: &str,
+    transports: &str,
+    place: Place<'_>,
+    set: &[(&str, &str)],
+) -> Result<String, String> {
     let device = format!("{}:1", place.device());
-    let set = [("UCX_TLS", transports), ("UCX_NET_DEVICES", &device)];
+    let set = [set, &[("UCX_TLS", transports), ("UCX_NET_DEVICES", &device)]].concat();
     pair(&format!("ucx_perftest -t {test} -n 100 -w 10"), place, &set)
 }
 

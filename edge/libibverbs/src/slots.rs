@@ -1,9 +1,8 @@
-//! The import slots of librdmacm: the functions of the C library that it opens, writes and closes the `rdma_cm` device
-//! with lead here.
+//! Import slots of libraries that open files of RDMA devices: functions of the C library lead here.
 //!
-//! The dynamic linker has put the address of each imported function into a slot of the library; it is exchanged
-//! there, for this library and no other, so nothing is in the way of the program's own calls. librdmacm may be loaded
-//! late: it lists the devices before it opens anything, and the slots are exchanged whenever devices are listed.
+//! The dynamic linker has put the address of each imported function into a slot of the importing library. It is exchanged
+//! there, for the libraries that are named and no others, so nothing is in the way of the program's own calls. Such a library
+//! may be loaded late: it lists the devices before it opens anything, and the slots are exchanged whenever devices are listed.
 //!
 //! # Safety
 //!
@@ -19,40 +18,61 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A function of the C library: its names, what is called instead, and where to remember the one that was there.
-pub(super) struct Slot {
-    pub(super) names: &'static [&'static CStr],
-    pub(super) ours: fn() -> *mut c_void,
-    pub(super) next: &'static AtomicPtr<c_void>,
+pub(crate) struct Slot {
+    pub(crate) names: &'static [&'static CStr],
+    pub(crate) ours: fn() -> *mut c_void,
+    pub(crate) next: &'static AtomicPtr<c_void>,
 }
 
-/// What is exchanged, in every librdmacm that is loaded.
-pub(super) fn exchange(slots: &'static [Slot]) {
-    let slots: &&[Slot] = &slots;
-    let argument: *mut c_void = (&raw const *slots).cast_mut().cast();
-    // SAFETY: the function below, with the slots, which live for the length of the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), argument) };
+/// The address of a function, whose type is named.
+macro_rules! address {
+    ($function:path as $kind:ty) => {
+        || {
+            let function: $kind = $function;
+            #[expect(clippy::as_conversions, reason = "the only way to a function's address")]
+            let address = function as *mut libc::c_void;
+            address
+        }
+    };
+}
+pub(crate) use address;
+
+/// What is exchanged in libraries of which the file's name begins with one of `libraries`.
+#[derive(Clone, Copy)]
+pub(crate) struct Exchange {
+    pub(crate) libraries: &'static [&'static [u8]],
+    pub(crate) slots: &'static [Slot],
 }
 
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, slots: *mut c_void) -> c_int {
+impl Exchange {
+    /// Exchanges the slots in all such libraries that are loaded.
+    pub(crate) fn make(&self) {
+        let argument: *mut c_void = (&raw const *self).cast_mut().cast();
+        // SAFETY: the function below, with what lives for the length of the call.
+        unsafe { libc::dl_iterate_phdr(Some(visit), argument) };
+    }
+
+    fn concerns(&self, path: *const c_char) -> bool {
+        if path.is_null() {
+            return false;
+        }
+        // SAFETY: rule 1.
+        let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        self.libraries.iter().any(|library| name.starts_with(library))
+    }
+}
+
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, what: *mut c_void) -> c_int {
     // SAFETY: rule 1.
     let info = unsafe { &*info };
-    // SAFETY: the argument of `exchange`.
-    let slots = unsafe { *slots.cast::<&[Slot]>() };
-    if is_librdmacm(info.dlpi_name) {
+    // SAFETY: the argument of `Exchange::make`.
+    let what = unsafe { *what.cast::<Exchange>() };
+    if what.concerns(info.dlpi_name) {
         // SAFETY: rule 1.
-        unsafe { exchange_in(info, slots) };
+        unsafe { exchange_in(info, what.slots) };
     }
     0
-}
-
-fn is_librdmacm(path: *const c_char) -> bool {
-    if path.is_null() {
-        return false;
-    }
-    // SAFETY: rule 1.
-    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-    name.starts_with(b"librdmacm.so")
 }
 
 /// # Safety
@@ -116,13 +136,16 @@ fn put(
     if old == ours {
         return;
     }
-    // A slot within its own library is not bound yet: a call would bind it, and undo the exchange.
+    // A slot within its own library is not bound yet: a call would bind it, and undo the exchange; unless it binds it to ours.
     let next = if own.contains(&old.addr()) {
         // SAFETY: a name that ends with a zero.
         unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
     } else {
         old
     };
+    if next == ours {
+        return;
+    }
     slot.next.store(next, Ordering::Release);
     let page = page();
     let start = address & !(page - 1);
