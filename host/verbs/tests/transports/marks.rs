@@ -27,8 +27,8 @@ fn of(gid_index: u8, marks: Marks) -> Marks {
     Marks { flow_label: if gid_index == 0 { marks.flow_label } else { 0 }, ..marks }
 }
 
-fn ah(side: &Side, gid_index: u8, marks: Marks) -> Ah {
-    let gid = side.qp.address_at(gid_index).expect("an address").gid;
+fn ah([side, other]: [&Side; 2], gid_index: u8, marks: Marks) -> Ah {
+    let gid = other.gid(gid_index);
     side.pd.create_ah(&AhAttr::new(gid).gid_index(gid_index).marked(marks)).expect("a way")
 }
 
@@ -40,12 +40,12 @@ fn a_datagram_shows_how_it_was_marked_and_is_answered_alike(path: Path) {
     let [a, b] = pair(path);
     for gid_index in [0, 1] {
         b.recv(5);
-        a.send(b"plain", &a.ah(gid_index), b.qp.number(), QKEY);
+        a.send(b"plain", &a.to(&b, gid_index), b.qp.number(), QKEY);
         let shown = Grh::parse(&b.received().1).expect("a header").marks;
         assert_eq!((shown.traffic_class, shown.hop_limit), (0, 64));
 
         b.recv(6);
-        a.send(b"marked", &ah(&a, gid_index, MARKS), b.qp.number(), QKEY);
+        a.send(b"marked", &ah([&a, &b], gid_index, MARKS), b.qp.number(), QKEY);
         let (done, grh, message) = b.received();
         let expected = of(gid_index, MARKS);
         assert_eq!(message, b"marked");
@@ -75,7 +75,7 @@ fn a_batch_of_several_marks_arrives_with_each_as_it_was(path: Path) {
             1 => Marks { traffic_class: 0x20, ..MARKS },
             _ => Marks { hop_limit: 3, ..MARKS },
         };
-        let ways = [0, 4, 8].map(|n| ah(&a, gid_index, marks(n)));
+        let ways = [0, 4, 8].map(|n| ah([&a, &b], gid_index, marks(n)));
         a.qp.modify(&Modify::to(QpState::Sqd)).expect("SQD");
         for n in 0..60 {
             b.recv(1);
@@ -101,7 +101,7 @@ fn datagrams_are_on_the_wire_as_they_were_marked() {
         for gid_index in [0, 1] {
             for marks in [MARKS, Marks { hop_limit: 0, ..MARKS }, Marks::default()] {
                 b.recv(2);
-                a.send(b"ok", &ah(&a, gid_index, marks), b.qp.number(), QKEY);
+                a.send(b"ok", &ah([&a, &b], gid_index, marks), b.qp.number(), QKEY);
                 b.received();
                 let found = tap.marks_to(b.qp.number());
                 assert!(!found.is_empty());

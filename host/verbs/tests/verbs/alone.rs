@@ -24,6 +24,15 @@ pub(crate) fn over_udp(name: &str, test: impl FnOnce()) {
     alone_on(Some("udp"), name, test);
 }
 
+/// Runs `test`, whose full name is `name`, in a namespace of its own, where frames can be had.
+pub(crate) fn over_frames(name: &str, test: impl FnOnce()) {
+    let kind = adverb_sys::bpf::MapKind::XdpSockets;
+    match adverb_sys::bpf::Map::create(kind, 4, 4, 1) {
+        Ok(_) => alone_on(Some("xdp"), name, test),
+        Err(error) => println!("skipped: no AF_XDP to be had: {error}"),
+    }
+}
+
 fn alone_on(path: Option<&str>, name: &str, test: impl FnOnce()) {
     if std::env::var_os(VARIABLE).is_some() {
         return test();
@@ -47,8 +56,8 @@ fn alone_on(path: Option<&str>, name: &str, test: impl FnOnce()) {
         }
         assert!(!output.status.success(), "the test has not run: {text}");
     }
-    if path.is_some() && std::env::var("ADVERB_PATH").as_deref() != Ok("udp") {
-        println!("skipped: no network namespace, and the path is not UDP");
+    if path.is_some() && std::env::var("ADVERB_PATH").ok().as_deref() != path {
+        println!("skipped: no network namespace, and the path is another");
         return;
     }
     println!("no namespace to be had: {name} runs among the others");

@@ -274,14 +274,14 @@ fn every_operation_and_size_works_at_the_largest_path_mtu(path: Path) {
 }
 
 fn every_operation_and_size_works_over_ipv6(path: Path) {
-    for path_mtu in [PathMtu::B1024, PathMtu::B4096] {
+    for path_mtu in [PathMtu::B1024, path.path_mtu_max()] {
         let setup = Setup { gid_index: 0, path_mtu, ..path.setup() };
         every_operation(setup, path_mtu == PathMtu::B1024);
     }
 }
 
 fn every_operation_works_at_every_path_mtu(path: Path) {
-    for path_mtu in MTUS {
+    for path_mtu in MTUS.into_iter().filter(|mtu| *mtu <= path.path_mtu_max()) {
         every_operation(Setup { path_mtu, ..path.setup() }, path_mtu == PathMtu::B256);
     }
 }
@@ -393,7 +393,7 @@ fn cut(mr: &adverb_verbs::Mr, parts: &[(usize, usize)]) -> Vec<Sge> {
 /// Goal: pieces are gathered and scattered in order, wherever the packets are cut.
 /// Method: the cuts of the two lists and of the packets fall on different bytes; one piece is empty.
 fn lists_of_pieces_are_gathered_and_scattered_in_order(path: Path) {
-    for path_mtu in MTUS {
+    for path_mtu in MTUS.into_iter().filter(|mtu| *mtu <= path.path_mtu_max()) {
         let pair = Setup { path_mtu, sge: 5, ..path.setup() }.pair();
         let (a, b) = (&pair.a, &pair.b);
         let bytes = pattern(3, 20_000);

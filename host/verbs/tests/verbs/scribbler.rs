@@ -258,7 +258,7 @@ impl Scene {
         let bytes = pattern(step, len);
         let ended = |what| {
             let status = match self.path {
-                Path::Udp => self.watch.work(what, || self.side.status()),
+                Path::Udp | Path::Frames => self.watch.work(what, || self.side.status()),
                 Path::InProcess | Path::Ring | Path::SharedMemory => {
                     self.watch.call(what, || self.side.status())
                 }
