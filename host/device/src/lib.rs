@@ -39,10 +39,9 @@ mod sync {
 }
 
 pub use adverb_engine::{
-    Access, AccessError, AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, InitAttributes,
-    ModifyError, Partition, QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry,
-    RtrAttributes, RtsAttributes, Settings, TransitionRule, WcOpcode, WcStatus, allowed,
-    check_modify, transition,
+    Access, AccessError, AckTimeout, AttributeSet, Attributes, GRH_LEN, Gid, ModifyError,
+    Partition, QpCounters, QpState, QpType, RequestOp, RetryCount, RnrRetry, Settings,
+    TransitionRule, WcOpcode, WcStatus, allowed, check_modify, transition,
 };
 pub use adverb_sys::cancel::uncancelled;
 pub use adverb_sys::fork::{Generation, PerProcess};

@@ -100,51 +100,6 @@ impl RnrRetry {
     }
 }
 
-/// Set on the way from RESET to INIT, for connected transports.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct InitAttributes {
-    /// The partition.
-    pub pkey: Pkey,
-    /// What the peer may do to this queue pair at all.
-    pub access: Access,
-}
-
-/// Set on the way from INIT to RTR, for reliable connections: the peer, and what it may expect.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct RtrAttributes {
-    /// The peer's address.
-    pub remote_gid: Gid,
-    /// The peer's queue pair.
-    pub remote: Qpn,
-    /// Sequence number of the peer's first packet.
-    pub expected_psn: Psn,
-    /// Size of the parts into which both sides cut messages.
-    pub path_mtu: PathMtu,
-    /// READs and atomics of the peer that are remembered at once.
-    pub max_dest_rd_atomic: u8,
-    /// How long the peer is told to wait when no receive is posted.
-    pub min_rnr_timer: RnrTimer,
-}
-
-/// Set on the way from RTR to RTS, for reliable connections: how this side sends.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct RtsAttributes {
-    /// Sequence number of the first packet.
-    pub first_psn: Psn,
-    /// How long to wait for an acknowledgement.
-    pub timeout: AckTimeout,
-    /// How often to send again then.
-    pub retry_count: RetryCount,
-    /// How often to send again when the peer has no receive.
-    pub rnr_retry: RnrRetry,
-    /// READs and atomics under way at once.
-    pub max_rd_atomic: u8,
-    /// Packets under way at once, at most: what the path and the peer's buffers are known to bear.
-    pub window_packets: u32,
-    /// The same at first, over a link that may lose packets; `None`: nothing is known of the path.
-    pub window_first: Option<u32>,
-}
-
 /// A partition: its key, and its place in the port's table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Partition {
@@ -192,9 +147,9 @@ pub struct Settings {
     pub rnr_retry: RnrRetry,
     /// READs and atomics under way at once.
     pub max_rd_atomic: u8,
-    /// Packets under way at once, at most.
+    /// Packets under way at once, at most: what the path and the peer's buffers are known to bear.
     pub window_packets: u32,
-    /// The same at first, if something is known of the path.
+    /// The same at first, over a link that may lose packets; `None`: nothing is known of the path.
     pub window_first: Option<u32>,
     /// SQ_DRAINED is raised.
     pub notify_drained: bool,
@@ -225,29 +180,6 @@ impl Settings {
             window_packets: Self::WINDOW_PACKETS,
             window_first: None,
             notify_drained: false,
-        }
-    }
-
-    pub(crate) fn rtr(&self) -> RtrAttributes {
-        RtrAttributes {
-            remote_gid: self.remote_gid,
-            remote: self.remote,
-            expected_psn: self.expected_psn,
-            path_mtu: self.path_mtu,
-            max_dest_rd_atomic: self.max_dest_rd_atomic,
-            min_rnr_timer: self.min_rnr_timer,
-        }
-    }
-
-    pub(crate) fn rts(&self) -> RtsAttributes {
-        RtsAttributes {
-            first_psn: self.first_psn,
-            timeout: self.timeout,
-            retry_count: self.retry_count,
-            rnr_retry: self.rnr_retry,
-            max_rd_atomic: self.max_rd_atomic,
-            window_packets: self.window_packets,
-            window_first: self.window_first,
         }
     }
 }
@@ -324,46 +256,6 @@ changes! {
     max_rd_atomic: u8 = AttributeSet::MAX_RD_ATOMIC,
     /// Raise SQ_DRAINED when the send queue has drained.
     notify_drained: bool = AttributeSet::NOTIFY_DRAINED,
-}
-
-impl From<InitAttributes> for Attributes {
-    fn from(init: InitAttributes) -> Self {
-        Self {
-            partition: Some(Partition { index: 0, pkey: init.pkey }),
-            port: Some(1),
-            access: Some(init.access),
-            ..Self::default()
-        }
-    }
-}
-
-impl From<RtrAttributes> for Attributes {
-    fn from(rtr: RtrAttributes) -> Self {
-        Self {
-            remote_gid: Some(rtr.remote_gid),
-            remote: Some(rtr.remote),
-            expected_psn: Some(rtr.expected_psn),
-            path_mtu: Some(rtr.path_mtu),
-            max_dest_rd_atomic: Some(rtr.max_dest_rd_atomic),
-            min_rnr_timer: Some(rtr.min_rnr_timer),
-            ..Self::default()
-        }
-    }
-}
-
-impl From<RtsAttributes> for Attributes {
-    fn from(rts: RtsAttributes) -> Self {
-        Self {
-            first_psn: Some(rts.first_psn),
-            timeout: Some(rts.timeout),
-            retry_count: Some(rts.retry_count),
-            rnr_retry: Some(rts.rnr_retry),
-            max_rd_atomic: Some(rts.max_rd_atomic),
-            window_packets: Some(rts.window_packets),
-            window_first: rts.window_first,
-            ..Self::default()
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! Read IBTA Vol. 1 §9.7.5 (acknowledgements) and §9.9 (errors) before changing this file.
 
 use crate::arrived::Arrived;
-use crate::attributes::{RnrRetry, RtsAttributes};
+use crate::attributes::{RnrRetry, Settings};
 use crate::early::Hole;
 use crate::host::{Host, Landing};
 use crate::packetizer::Path;
@@ -115,13 +115,13 @@ const TROUBLED_PACKETS: u64 = 256;
 const SUSPICION_SHARE: u64 = 2;
 
 impl Completer {
-    pub(crate) fn new(path: &Path, attributes: &RtsAttributes) -> Self {
-        let limits = Budget { retries: attributes.retry_count.get(), rnr: attributes.rnr_retry };
+    pub(crate) fn new(path: &Path, settings: &Settings) -> Self {
+        let limits = Budget { retries: settings.retry_count.get(), rnr: settings.rnr_retry };
         Self {
             unacked: 0,
             limits,
             budget: limits,
-            timeout_ns: attributes.timeout.nanos(),
+            timeout_ns: settings.timeout.nanos(),
             silences: 0,
             deadline: None,
             lossy: path.link.lossy,
@@ -533,9 +533,9 @@ impl Completer {
 
     /// Changes how long to wait and how often to send again. What was spent of a budget that stays
     /// the same stays spent.
-    pub(crate) fn set_limits(&mut self, attributes: &RtsAttributes) {
-        self.timeout_ns = attributes.timeout.nanos();
-        let limits = Budget { retries: attributes.retry_count.get(), rnr: attributes.rnr_retry };
+    pub(crate) fn set_limits(&mut self, settings: &Settings) {
+        self.timeout_ns = settings.timeout.nanos();
+        let limits = Budget { retries: settings.retry_count.get(), rnr: settings.rnr_retry };
         if self.limits != limits {
             (self.limits, self.budget) = (limits, limits);
         }

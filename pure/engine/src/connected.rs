@@ -7,9 +7,8 @@
 //!
 //! Read IBTA Vol. 1 §9.8.2 (unreliable connections) before changing this file.
 
-use crate::access::Access;
 use crate::assembler::{Assembler, Refusal};
-use crate::attributes::RtrAttributes;
+use crate::attributes::Settings;
 use crate::counters::QpCounters;
 use crate::host::Host;
 use crate::packetizer::Path;
@@ -28,9 +27,9 @@ pub(crate) struct ConnectedResponder {
 }
 
 impl ConnectedResponder {
-    pub(crate) fn new(path: Path, access: Access, attributes: &RtrAttributes) -> Self {
-        let assembler = Assembler::new(path, access);
-        Self { assembler, expected: attributes.expected_psn }
+    pub(crate) fn new(path: Path, settings: &Settings) -> Self {
+        let assembler = Assembler::new(path, settings.access);
+        Self { assembler, expected: settings.expected_psn }
     }
 
     pub(crate) fn assembler_mut(&mut self) -> &mut Assembler {

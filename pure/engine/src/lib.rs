@@ -63,10 +63,7 @@ mod window;
 mod work;
 
 pub use access::Access;
-pub use attributes::{
-    Attributes, Gid, InitAttributes, Partition, RetryCount, RnrRetry, RtrAttributes, RtsAttributes,
-    Settings,
-};
+pub use attributes::{Attributes, Gid, Partition, RetryCount, RnrRetry, Settings};
 pub use counters::QpCounters;
 pub use eager::EagerHeader;
 pub use early::EarlyBudget;

@@ -14,7 +14,7 @@
 //! Read IBTA Vol. 1 §9.7.2 to §9.7.4 before changing this file.
 
 use crate::arrived::Arrived;
-use crate::attributes::RtsAttributes;
+use crate::attributes::Settings;
 use crate::completer::Missing;
 use crate::cutting::Cutting;
 use crate::early::EARLY_PACKETS_MAX;
@@ -87,23 +87,23 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    pub(crate) fn new(path: Path, attributes: &RtsAttributes) -> Self {
-        let reads_max = usize::from(attributes.max_rd_atomic);
+    pub(crate) fn new(path: Path, settings: &Settings) -> Self {
+        let reads_max = usize::from(settings.max_rd_atomic);
         Self {
             path,
-            first_psn: attributes.first_psn,
+            first_psn: settings.first_psn,
             next: 0,
             top: 0,
             cursor: 0,
             reads: VecDeque::with_capacity(reads_max.min(READS_USUAL)),
             reads_asked: 0,
-            reads_max: attributes.max_rd_atomic,
+            reads_max: settings.max_rd_atomic,
             reads_full: false,
             ahead: Ahead::default(),
             kept: 0,
             window: match path.link.lossy {
-                true => Window::opening(attributes.window_packets, attributes.window_first),
-                false => Window::open(attributes.window_packets),
+                true => Window::opening(settings.window_packets, settings.window_first),
+                false => Window::open(settings.window_packets),
             },
             unasked: 0,
             paused_until: None,

@@ -12,7 +12,7 @@ mod replies;
 
 use crate::access::Access;
 use crate::assembler::{Assembler, INVALID, Refusal, check_remote, range_of};
-use crate::attributes::RtrAttributes;
+use crate::attributes::Settings;
 use crate::counters::QpCounters;
 use crate::eager::EagerHeader;
 use crate::early::{Early, EarlyBudget, Keeping};
@@ -92,16 +92,16 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    pub(crate) fn new(path: Path, access: Access, attributes: &RtrAttributes) -> Self {
+    pub(crate) fn new(path: Path, settings: &Settings) -> Self {
         Self {
             path,
-            assembler: Assembler::new(path, access),
-            rnr_timer: attributes.min_rnr_timer,
-            expected: attributes.expected_psn,
+            assembler: Assembler::new(path, settings.access),
+            rnr_timer: settings.min_rnr_timer,
+            expected: settings.expected_psn,
             msn: Msn::new(0),
-            answered: [attributes.expected_psn; 2],
+            answered: [settings.expected_psn; 2],
             refused: false,
-            replies: Replies::new(path, usize::from(attributes.max_dest_rd_atomic)),
+            replies: Replies::new(path, usize::from(settings.max_dest_rd_atomic)),
             owed: Owed::Nothing,
             awaited: false,
             overdue: false,

@@ -36,16 +36,15 @@ impl Receiver {
         settings: &Settings,
         budget: &EarlyBudget,
     ) -> Option<Self> {
-        let (access, rtr) = (settings.access, settings.rtr());
         match kind {
             QpType::Rc => {
                 let path = Path { keeps_early: path.link.keeps_early, ..path };
-                let responder = Responder::new(path, access, &rtr);
+                let responder = Responder::new(path, settings);
                 Some(Self::Reliable(responder.with_budget(budget)))
             }
             // Others may have a turn between its packets: `handover.rs`.
-            QpType::XrcTarget => Some(Self::Reliable(Responder::new(path, access, &rtr))),
-            QpType::Uc => Some(Self::Connected(ConnectedResponder::new(path, access, &rtr))),
+            QpType::XrcTarget => Some(Self::Reliable(Responder::new(path, settings))),
+            QpType::Uc => Some(Self::Connected(ConnectedResponder::new(path, settings))),
             QpType::Ud => Some(Self::Datagram(DatagramResponder::new(path, settings.qkey))),
             QpType::XrcInitiator => None,
         }
@@ -150,11 +149,10 @@ impl Sender {
         settings: &Settings,
         queue: &SendQueue,
     ) -> Option<Self> {
-        let rts = settings.rts();
         match kind {
             QpType::Rc | QpType::XrcInitiator => Some(Self::Reliable {
-                requester: Requester::new(path, &rts).start_at(queue.head()),
-                completer: Completer::new(&path, &rts),
+                requester: Requester::new(path, settings).start_at(queue.head()),
+                completer: Completer::new(&path, settings),
             }),
             QpType::Uc | QpType::Ud => Some(Self::Unreliable(Streamer::new(
                 path,
@@ -172,7 +170,7 @@ impl Sender {
             Self::Reliable { requester, completer } => {
                 requester.set_path(path);
                 requester.set_reads_max(settings.max_rd_atomic);
-                completer.set_limits(&settings.rts());
+                completer.set_limits(settings);
             }
             Self::Unreliable(streamer) => {
                 streamer.set_path(path);

@@ -1,15 +1,16 @@
 //! Surroundings for the tests of the roles: a host that writes everything down.
 
 use crate::access::Access;
-use crate::attributes::{Gid, InitAttributes, RetryCount, RnrRetry, RtrAttributes, RtsAttributes};
+use crate::attributes::{Attributes, Gid, Partition, RetryCount, RnrRetry, Settings};
 use crate::host::{
     AccessError, AtomicOp, EmitError, FetchError, Host, Invalidator, Landing, LocalError,
     NoReceive, Payload, Range, Reach, Receive, ReceiveDone, SendDone, Target,
 };
 use crate::link::Capabilities;
 use crate::packetizer::Path;
+use crate::qp::Qp;
 use crate::segment::Segment;
-use crate::status::QpEvent;
+use crate::status::{QpEvent, QpState};
 use crate::time::AckTimeout;
 use crate::transport::RequestOp;
 use crate::work::{Request, RequestKind, Route, To};
@@ -52,26 +53,56 @@ pub(crate) const SHARED_MEMORY: Capabilities = Capabilities {
     keeps_early: false,
 };
 
-pub(crate) const INIT: InitAttributes = InitAttributes { pkey: Pkey::DEFAULT, access: Access::ALL };
+/// Attributes of the transition to INIT.
+pub(crate) fn init() -> Attributes {
+    Attributes {
+        partition: Some(Partition::DEFAULT),
+        port: Some(1),
+        access: Some(Access::ALL),
+        ..Attributes::default()
+    }
+}
 
-pub(crate) const RTR: RtrAttributes = RtrAttributes {
-    remote_gid: PEER,
-    remote: REMOTE,
-    expected_psn: FIRST,
-    path_mtu: MTU,
-    max_dest_rd_atomic: 2,
-    min_rnr_timer: RnrTimer::new(1),
-};
+/// Attributes of the transition to RTR.
+pub(crate) fn rtr() -> Attributes {
+    Attributes {
+        remote_gid: Some(PEER),
+        remote: Some(REMOTE),
+        expected_psn: Some(FIRST),
+        path_mtu: Some(MTU),
+        max_dest_rd_atomic: Some(2),
+        min_rnr_timer: Some(RnrTimer::new(1)),
+        ..Attributes::default()
+    }
+}
 
-pub(crate) fn rts() -> RtsAttributes {
-    RtsAttributes {
-        first_psn: FIRST,
-        timeout: AckTimeout::from_exponent(10).unwrap(),
-        retry_count: RetryCount::new(1).unwrap(),
-        rnr_retry: RnrRetry::new(1).unwrap(),
-        max_rd_atomic: 2,
-        window_packets: 16,
-        window_first: None,
+/// Attributes of the transition to RTS.
+pub(crate) fn rts() -> Attributes {
+    Attributes {
+        first_psn: Some(FIRST),
+        timeout: AckTimeout::from_exponent(10).ok(),
+        retry_count: RetryCount::new(1),
+        rnr_retry: RnrRetry::new(1),
+        max_rd_atomic: Some(2),
+        window_packets: Some(16),
+        ..Attributes::default()
+    }
+}
+
+/// The way from RESET to RTS.
+pub(crate) fn steps() -> [(QpState, Attributes); 3] {
+    [(QpState::Init, init()), (QpState::Rtr, rtr()), (QpState::Rts, rts())]
+}
+
+/// What a queue pair is set to that has gone this way.
+pub(crate) fn settings() -> Settings {
+    steps().iter().fold(Settings::new(MTU), |settings, (_, step)| step.change(settings))
+}
+
+/// Takes a queue pair this way.
+pub(crate) fn connect(qp: &mut Qp) {
+    for (to, attributes) in steps() {
+        qp.modify(to, &attributes, &mut Desk::new()).unwrap();
     }
 }
 

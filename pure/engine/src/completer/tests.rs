@@ -6,7 +6,7 @@ use crate::cutting::Cutting;
 use crate::segment::Segment;
 use crate::send_queue::Entry;
 use crate::status::WcOpcode;
-use crate::testing::{ATOMIC, Desk, FIRST, MTU, PATH, READ, SEND, WRITE, request, rts};
+use crate::testing::{ATOMIC, Desk, FIRST, MTU, PATH, READ, SEND, WRITE, request, settings};
 use crate::time::AckTimeout;
 use crate::work::RequestKind;
 use alloc::vec::Vec;
@@ -24,10 +24,10 @@ struct Flight {
 
 /// Everything is emitted; start PSN 0xfffffe, so that most windows straddle the wrap.
 fn in_flight(work: &[(RequestKind, u32)]) -> Flight {
-    in_flight_with(&rts(), work)
+    in_flight_with(&settings(), work)
 }
 
-fn in_flight_with(attributes: &RtsAttributes, work: &[(RequestKind, u32)]) -> Flight {
+fn in_flight_with(settings: &Settings, work: &[(RequestKind, u32)]) -> Flight {
     let mut queue = SendQueue::with_capacity(16);
     let mut top = 0;
     for &(kind, len) in work {
@@ -36,7 +36,7 @@ fn in_flight_with(attributes: &RtsAttributes, work: &[(RequestKind, u32)]) -> Fl
         queue.push(Entry { start: top, cutting, ..Entry::new(request) }).unwrap();
         top += u64::from(cutting.packets);
     }
-    let mut completer = Completer::new(&PATH, attributes);
+    let mut completer = Completer::new(&PATH, settings);
     completer.arm(top, NOW);
     Flight { completer, queue, desk: Desk::new(), top, paused: false }
 }
@@ -169,7 +169,7 @@ fn a_gap_in_the_data_is_acted_on_once() {
 
 #[test]
 fn without_a_timeout_a_known_hole_has_its_own_clock() {
-    let patient = RtsAttributes { timeout: AckTimeout::FOREVER, ..rts() };
+    let patient = Settings { timeout: AckTimeout::FOREVER, ..settings() };
     let mut flight = in_flight_with(&patient, &[(READ, 256 * 6)]);
     assert_eq!(flight.data(1, MIDDLE, 256), Verdict::Resend { from: 0 });
     assert_eq!(flight.completer.deadline(), None);
@@ -190,9 +190,9 @@ fn short_time_outs_grow_to_four_times_until_there_is_progress() {
 
 fn time_outs_grow(exponent: u8, times: [u64; 5]) {
     let timeout = AckTimeout::from_exponent(exponent).unwrap();
-    let attributes = RtsAttributes { retry_count: RetryCount::new(4).unwrap(), timeout, ..rts() };
+    let settings = Settings { retry_count: RetryCount::new(4).unwrap(), timeout, ..settings() };
     let timeout = timeout.nanos().unwrap();
-    let mut flight = in_flight_with(&attributes, &[(SEND, 1), (SEND, 1)]);
+    let mut flight = in_flight_with(&settings, &[(SEND, 1), (SEND, 1)]);
     let mut now = NOW;
     let mut waits = Vec::new();
     loop {
@@ -291,9 +291,9 @@ fn an_atomic_write_ends_with_an_acknowledgement_or_the_answer_to_a_read_of_nothi
 fn a_budget_is_refilled_by_new_limits_only() {
     let mut flight = in_flight(&[(WRITE, 256 * 6)]);
     assert_eq!(flight.ack(0, HOLE), Verdict::Resend { from: 0 });
-    flight.completer.set_limits(&rts());
+    flight.completer.set_limits(&settings());
     assert_eq!(flight.ack(0, HOLE), Verdict::Fail(WcStatus::RetryExceeded));
     let retry_count = RetryCount::MAX;
-    flight.completer.set_limits(&RtsAttributes { retry_count, ..rts() });
+    flight.completer.set_limits(&Settings { retry_count, ..settings() });
     assert_eq!(flight.ack(0, HOLE), Verdict::Resend { from: 0 });
 }

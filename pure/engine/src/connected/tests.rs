@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::status::WcStatus;
-use crate::testing::{Desk, MTU, PATH, RKEY, RTR, VA, packet};
+use crate::testing::{Desk, MTU, PATH, RKEY, VA, packet, settings};
 use adverb_wire::{Extension, Operation, Reth, Rkey, Transport};
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ const FULL: usize = 256;
 fn responder() -> ConnectedResponder {
     assert_eq!(usize::try_from(MTU.bytes()), Ok(FULL));
     let path = Path { transport: Transport::Uc, ..PATH };
-    ConnectedResponder::new(path, Access::ALL, &RTR)
+    ConnectedResponder::new(path, &settings())
 }
 
 fn send(operation: Operation, at: i32) -> Packet<'static> {

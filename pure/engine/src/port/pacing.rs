@@ -123,7 +123,7 @@ impl Pacing {
 mod tests {
     use super::*;
     use crate::qp::QpOptions;
-    use crate::testing::{Desk, INIT, PEER, RTR, SEND, ack, request, rts};
+    use crate::testing::{Desk, PEER, SEND, ack, connect, request};
     use adverb_wire::{Qpn, Syndrome};
 
     const START: Time = Time::from_nanos(1_000_000);
@@ -164,9 +164,7 @@ mod tests {
 
     fn connected() -> Qp {
         let mut qp = Qp::new(QpOptions::rc(Qpn::new(0x11), 8));
-        qp.to_init(INIT).unwrap();
-        qp.to_rtr(RTR).unwrap();
-        qp.to_rts(rts()).unwrap();
+        connect(&mut qp);
         qp
     }
 }

@@ -3,7 +3,7 @@
 //! Which transitions there are, and with which attributes, is the table in `transition.rs`.
 
 use super::{Peer, Progress, Qp};
-use crate::attributes::{Attributes, InitAttributes, RtrAttributes, RtsAttributes, Settings};
+use crate::attributes::{Attributes, Settings};
 use crate::early::EarlyBudget;
 use crate::host::Host;
 use crate::link::Capabilities;
@@ -52,24 +52,6 @@ impl Qp {
         check(self.kind(), self.state, to, attributes.given(), attributes.current)
     }
 
-    /// RESET to INIT, for connected transports.
-    ///
-    /// # Errors
-    ///
-    /// [`ModifyError`]; nothing has changed then.
-    pub fn to_init(&mut self, attributes: InitAttributes) -> Result<(), ModifyError> {
-        self.change(QpState::Init, &attributes.into())
-    }
-
-    /// INIT to RTR, for reliable connections: from now on the peer's packets are taken.
-    ///
-    /// # Errors
-    ///
-    /// [`ModifyError`]; nothing has changed then.
-    pub fn to_rtr(&mut self, attributes: RtrAttributes) -> Result<(), ModifyError> {
-        self.change(QpState::Rtr, &attributes.into())
-    }
-
     /// Says what the link to the peer can do: [`Capabilities::PACKETS`] unless it is said. For connected
     /// queue pairs, before RTR: afterwards it changes nothing.
     pub fn set_link(&mut self, link: Capabilities) {
@@ -84,15 +66,6 @@ impl Qp {
         self.budget = budget.clone();
     }
 
-    /// RTR to RTS, for reliable connections: from now on posted requests are sent.
-    ///
-    /// # Errors
-    ///
-    /// [`ModifyError`]; nothing has changed then.
-    pub fn to_rts(&mut self, attributes: RtsAttributes) -> Result<(), ModifyError> {
-        self.change(QpState::Rts, &attributes.into())
-    }
-
     /// Any state to ERR: all outstanding work ends as flushed.
     pub fn to_err(&mut self, host: &mut impl Host) {
         self.fail(host);
@@ -105,13 +78,6 @@ impl Qp {
             host.event(QpEvent::QpFatal);
         }
         self.fail(host);
-    }
-
-    /// A change that needs nothing of a host.
-    fn change(&mut self, to: QpState, attributes: &Attributes) -> Result<(), ModifyError> {
-        check(self.kind(), self.state, to, attributes.given(), attributes.current)?;
-        self.enter(to, attributes.change(self.settings));
-        Ok(())
     }
 
     /// Makes the transition, which is in the table.

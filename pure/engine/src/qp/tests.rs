@@ -4,8 +4,8 @@ use super::*;
 use crate::attributes::Attributes;
 use crate::host::Reach;
 use crate::testing::{
-    ATOMIC, BYTES, Desk, FIRST, INIT, PEER, READ, REMOTE, RTR, SEND, SHARED_MEMORY, WRITE, ack,
-    asking, packet, read_request, request, rts, send_only,
+    ATOMIC, BYTES, Desk, FIRST, PEER, READ, REMOTE, SEND, SHARED_MEMORY, WRITE, ack, asking,
+    connect, init, packet, read_request, request, rtr, rts, send_only, steps,
 };
 use adverb_wire::{Nak, Operation, Psn, Syndrome, Transport};
 use alloc::vec::Vec;
@@ -19,18 +19,12 @@ const NOW: Time = Time::ZERO;
 /// A queue pair in this state, reached the proper way.
 fn in_state(state: QpState) -> Qp {
     let mut qp = Qp::new(QpOptions::rc(Qpn::new(0x11), 8));
-    if state == QpState::Reset {
-        return qp;
+    for (to, attributes) in steps() {
+        if qp.state() == state {
+            return qp;
+        }
+        qp.modify(to, &attributes, &mut Desk::new()).unwrap();
     }
-    qp.to_init(INIT).unwrap();
-    if state == QpState::Init {
-        return qp;
-    }
-    qp.to_rtr(RTR).unwrap();
-    if state == QpState::Rtr {
-        return qp;
-    }
-    qp.to_rts(rts()).unwrap();
     if state == QpState::Err {
         qp.to_err(&mut Desk::new());
     }
@@ -43,10 +37,11 @@ const STATES: [QpState; 5] =
 #[test]
 fn states_follow_one_another_and_nothing_is_skipped() {
     for from in STATES {
-        let init = matches!(from, QpState::Reset | QpState::Init);
-        assert_eq!(in_state(from).to_init(INIT).is_ok(), init, "{from}");
-        assert_eq!(in_state(from).to_rtr(RTR).is_ok(), from == QpState::Init, "{from}");
-        assert_eq!(in_state(from).to_rts(rts()).is_ok(), from == QpState::Rtr, "{from}");
+        let goes = |to, with| in_state(from).modify(to, &with, &mut Desk::new()).is_ok();
+        let is_new = matches!(from, QpState::Reset | QpState::Init);
+        assert_eq!(goes(QpState::Init, init()), is_new, "{from}");
+        assert_eq!(goes(QpState::Rtr, rtr()), from == QpState::Init, "{from}");
+        assert_eq!(goes(QpState::Rts, rts()), from == QpState::Rtr, "{from}");
         assert_eq!(in_state(from).state(), from);
     }
 }
@@ -150,9 +145,7 @@ fn requests_for_which_there_is_no_room_run_out_of_time() {
 fn what_is_carried_out_on_the_peers_memory_waits_for_no_room() {
     let mut qp = in_state(QpState::Reset);
     qp.set_link(SHARED_MEMORY);
-    qp.to_init(INIT).unwrap();
-    qp.to_rtr(RTR).unwrap();
-    qp.to_rts(rts()).unwrap();
+    connect(&mut qp);
     let mut desk = Desk { room: 0, ..Desk::new() };
     qp.post(request(WRITE, 1)).unwrap();
     assert!(qp.transmit(NOW, true, &mut desk));
@@ -255,9 +248,7 @@ fn a_reset_forgets_everything_without_a_word() {
     assert!(desk.sent.is_empty());
 
     // The next life starts afresh, but indices go on.
-    qp.to_init(INIT).unwrap();
-    qp.to_rtr(RTR).unwrap();
-    qp.to_rts(rts()).unwrap();
+    connect(&mut qp);
     desk.emitted.clear();
     assert_eq!(qp.post(request(SEND, 1)), Ok(1));
     qp.transmit(NOW, true, &mut desk);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Capabilities;
-use crate::testing::{ATOMIC, Desk, PATH, READ, SEND, VA, WRITE, request, rts};
+use crate::testing::{ATOMIC, Desk, PATH, READ, SEND, VA, WRITE, request, settings};
 use adverb_wire::Headers;
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ fn with_work(work: &[(RequestKind, u32)]) -> (Requester, SendQueue) {
     for &(kind, len) in work {
         push(&mut queue, request(kind, len));
     }
-    (Requester::new(PATH, &rts()), queue)
+    (Requester::new(PATH, &settings()), queue)
 }
 
 fn push(queue: &mut SendQueue, request: Request) {
@@ -63,7 +63,7 @@ fn the_window_bounds_what_is_under_way_and_its_last_packet_asks() {
 #[test]
 fn what_the_peer_keeps_is_not_under_way() {
     let (_, mut queue) = with_work(&[(SEND, 256 * 10_000)]);
-    let mut requester = Requester::new(PATH, &rts());
+    let mut requester = Requester::new(PATH, &settings());
     assert_eq!(emit(&mut requester, &mut queue, 0).len(), 16);
     requester.on_kept(9);
     assert_eq!(emit(&mut requester, &mut queue, 0).len(), 9);
@@ -74,7 +74,7 @@ fn what_the_peer_keeps_is_not_under_way() {
     requester.rewind(3, &queue);
     assert_eq!(emit(&mut requester, &mut queue, 3).len(), 16);
 
-    let mut requester = Requester::new(PATH, &RtsAttributes { window_packets: 4096, ..rts() });
+    let mut requester = Requester::new(PATH, &Settings { window_packets: 4096, ..settings() });
     requester.window = Window::open(4096);
     requester.on_kept(4000);
     let begun = emit(&mut requester, &mut queue, 0).len();
@@ -109,7 +109,7 @@ fn what_is_emitted_behind_a_hole_is_emitted_as_a_train() {
     let link = Capabilities::TRAINS;
     for (path, packets) in [(PATH, 7), (Path { link, ..PATH }, 0)] {
         let (_, mut queue) = with_work(&[(SEND, 256 * 1000)]);
-        let mut requester = Requester::new(path, &rts());
+        let mut requester = Requester::new(path, &settings());
         requester.window = Window::open(64);
         assert_eq!(emit(&mut requester, &mut queue, 0).len(), 64);
         requester.on_kept(7);
@@ -159,7 +159,7 @@ fn a_read_is_cut_at_the_same_places_whatever_the_window_is() {
 #[test]
 fn a_loss_makes_new_pieces_smaller_and_leaves_those_that_were_asked_for() {
     let (_, mut queue) = with_work(&[(READ, 256 * 60)]);
-    let mut requester = Requester::new(PATH, &RtsAttributes { window_packets: 64, ..rts() });
+    let mut requester = Requester::new(PATH, &Settings { window_packets: 64, ..settings() });
     let asked = |requester: &mut Requester, queue: &mut SendQueue, unacked| {
         let mut desk = Desk::new();
         let _ = requester.transmit(unacked, NOW, queue, &mut desk);
@@ -201,8 +201,8 @@ fn a_read_waits_until_the_window_has_room_for_a_whole_piece() {
     let mut queue = SendQueue::with_capacity(16);
     push(&mut queue, request(SEND, 1));
     push(&mut queue, request(READ, 256 * 40));
-    let attributes = RtsAttributes { max_rd_atomic: 9, ..rts() };
-    let mut requester = Requester::new(PATH, &attributes);
+    let settings = Settings { max_rd_atomic: 9, ..settings() };
+    let mut requester = Requester::new(PATH, &settings);
     let numbers = |emitted: Vec<(Operation, i32)>| -> Vec<i32> {
         emitted.into_iter().map(|(_, at)| at).collect()
     };
@@ -403,7 +403,7 @@ fn a_local_request_that_ends_under_the_cursor_does_not_hold_the_rest() {
 /// The path of [`PATH`], over a link that takes trains.
 fn over_trains(reads_max: u8) -> Requester {
     let path = Path { link: Capabilities::TRAINS, ..PATH };
-    Requester::new(path, &RtsAttributes { max_rd_atomic: reads_max, ..rts() })
+    Requester::new(path, &Settings { max_rd_atomic: reads_max, ..settings() })
 }
 
 /// Addresses and lengths that packets name.

@@ -4,12 +4,12 @@ use super::*;
 use crate::host::Receive;
 use crate::status::WcStatus;
 use crate::testing::{
-    Desk, FIRST, MTU, PATH, RKEY, RTR, VA, asking, packet, read_request, send_only,
+    Desk, FIRST, MTU, PATH, RKEY, VA, asking, packet, read_request, send_only, settings,
 };
 use alloc::vec::Vec;
 
 fn responder() -> Responder {
-    Responder::new(PATH, Access::ALL, &RTR)
+    Responder::new(PATH, &settings())
 }
 
 fn serve(responder: &mut Responder, packet: &Packet<'_>, desk: &mut Desk) -> Served {
@@ -129,7 +129,7 @@ fn without_a_receive_the_peer_is_put_off_and_what_follows_is_dropped() {
     let mut responder = responder();
     let packets = [send_only(0), asking(send_only(1))];
     serve_all(&mut responder, &packets, &mut desk);
-    let refusal = (0, Syndrome::RnrNak(RTR.min_rnr_timer), 0);
+    let refusal = (0, Syndrome::RnrNak(settings().min_rnr_timer), 0);
     assert_eq!(pay(&mut responder, &mut desk), [refusal]);
 
     desk.receives.push_back(Receive { token: 0, len: 10 });
@@ -288,7 +288,7 @@ fn resources_are_for_new_requests() {
 fn packets_of_a_send_are_as_long_as_a_peer_of_our_kind_likes() {
     let sent = |ours, lens: [usize; 3]| {
         let mut desk = Desk::with_receives(1, 4096);
-        let mut responder = Responder::new(Path { keeps_early: ours, ..PATH }, Access::ALL, &RTR);
+        let mut responder = Responder::new(Path { keeps_early: ours, ..PATH }, &settings());
         let operations = [Operation::SendFirst, Operation::SendMiddle, Operation::SendLast];
         let served = (0..).zip(operations).zip(lens).map(|((at, operation), len)| {
             let mut packet = packet(operation, at, Extension::None, len);

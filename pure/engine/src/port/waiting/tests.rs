@@ -4,7 +4,7 @@ use super::*;
 use crate::port::pacing::Pacing;
 use crate::port::schedule::Schedule;
 use crate::qp::QpOptions;
-use crate::testing::{Desk, INIT, PEER, RTR, SEND, asking, read_request, request, rts, send_only};
+use crate::testing::{Desk, PEER, SEND, asking, connect, read_request, request, send_only};
 use adverb_wire::Packet;
 use core::cell::{Cell, RefCell};
 
@@ -45,9 +45,7 @@ impl Table {
     fn of(numbers: &[Qpn]) -> Self {
         let row = |number: &Qpn| {
             let mut qp = Qp::new(QpOptions::rc(*number, 8));
-            qp.to_init(INIT).unwrap();
-            qp.to_rtr(RTR).unwrap();
-            qp.to_rts(rts()).unwrap();
+            connect(&mut qp);
             let desk = Desk::with_receives(100, 100);
             Row { number: *number, qp, pacing: Pacing::default(), desk, messages: 0, turns: 0 }
         };

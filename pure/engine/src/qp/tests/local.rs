@@ -11,9 +11,7 @@ use adverb_wire::{Extension, Reth};
 pub(super) fn neighbour() -> Qp {
     let mut qp = Qp::new(QpOptions::rc(Qpn::new(0x11), 8));
     qp.set_link(SHARED_MEMORY);
-    qp.to_init(INIT).unwrap();
-    qp.to_rtr(RTR).unwrap();
-    qp.to_rts(rts()).unwrap();
+    connect(&mut qp);
     qp
 }
 

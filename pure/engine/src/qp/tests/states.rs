@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::access::Access;
-use crate::attributes::Partition;
 use crate::testing::{PATH, SRQ, headers, kind_of};
 use crate::transition::{AttributeSet, ModifyError};
 use crate::transport::RequestOp;
@@ -13,11 +12,11 @@ const KEY: Qkey = Qkey(0x1111);
 
 /// Everything that can be set.
 fn all() -> Attributes {
-    let (rtr, rts): (Attributes, Attributes) = (RTR.into(), rts().into());
+    let (init, rts) = (init(), rts());
     Attributes {
-        partition: Some(Partition::DEFAULT),
-        port: Some(1),
-        access: Some(Access::ALL),
+        partition: init.partition,
+        port: init.port,
+        access: init.access,
         qkey: Some(KEY),
         first_psn: rts.first_psn,
         timeout: rts.timeout,
@@ -25,7 +24,7 @@ fn all() -> Attributes {
         rnr_retry: rts.rnr_retry,
         max_rd_atomic: rts.max_rd_atomic,
         window_packets: rts.window_packets,
-        ..rtr
+        ..rtr()
     }
 }
 
