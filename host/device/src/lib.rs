@@ -51,7 +51,7 @@ pub use adverb_sys::memory::{
 #[doc(hidden)]
 pub use adverb_sys::process::errno;
 #[doc(hidden)]
-pub use adverb_sys::{caused, debug_as_display, wraps};
+pub use adverb_sys::{caused, debug_as_display, setters, wraps};
 pub use adverb_wire::{Feth, Grh, Imm, Marks, PathMtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use data_path::DataPath;
 pub use link::errors::{ConnectError, OpenError};

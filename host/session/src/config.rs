@@ -90,96 +90,40 @@ impl Config {
         self
     }
 
-    /// Sets the place of the address to use in the device's GID table, which is otherwise that of each
-    /// connection's local address.
-    #[must_use]
-    pub const fn gid_index(mut self, index: u8) -> Self {
-        self.adapter.gid_index = Some(index);
-        self
-    }
-
-    /// Sets the largest path MTU to use.
-    #[must_use]
-    pub const fn path_mtu(mut self, mtu: PathMtu) -> Self {
-        self.adapter.path_mtu = Some(mtu);
-        self
-    }
-
-    /// Sets the traffic class of all packets to peers: DSCP in the upper six bits.
-    #[must_use]
-    pub const fn traffic_class(mut self, class: u8) -> Self {
-        self.adapter.traffic_class = class;
-        self
-    }
-
-    /// Sets how many routers packets to peers may pass; 0 leaves it to the system.
-    #[must_use]
-    pub const fn hop_limit(mut self, routers: u8) -> Self {
-        self.adapter.hop_limit = routers;
-        self
-    }
-
-    /// Sets how much work may be in flight from one channel.
-    #[must_use]
-    pub const fn send_depth(mut self, depth: u32) -> Self {
-        self.queues.send_depth = depth;
-        self
-    }
-
-    /// Sets how many receives may be posted to one channel.
-    #[must_use]
-    pub const fn receive_depth(mut self, depth: u32) -> Self {
-        self.queues.receive_depth = depth;
-        self
-    }
-
-    /// Sets up to how many bytes a message or WRITE is copied when it is posted.
-    #[must_use]
-    pub const fn inline_bytes(mut self, bytes: u32) -> Self {
-        self.queues.inline_bytes = bytes;
-        self
-    }
-
-    /// Sets which posted work asks the device for a completion.
-    #[must_use]
-    pub const fn signal(mut self, signal: Signal) -> Self {
-        self.queues.signal = signal;
-        self
-    }
-
-    /// Sets how long a client tries to connect.
-    #[must_use]
-    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.timeouts.connect = timeout;
-        self
-    }
-
-    /// Sets how long a server waits for the Hello of a new connection.
-    #[must_use]
-    pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
-        self.timeouts.handshake = timeout;
-        self
-    }
-
-    /// Sets how long the waiting calls of channels, messengers and endpoints wait.
-    #[must_use]
-    pub const fn work_timeout(mut self, timeout: Duration) -> Self {
-        self.timeouts.work = Some(timeout);
-        self
-    }
-
-    /// Sets what sessions meet over.
-    #[must_use]
-    pub const fn connector(mut self, connector: Connector) -> Self {
-        self.connector = connector;
-        self
-    }
-
-    /// Sets how calls and threads that wait do it.
-    #[must_use]
-    pub const fn work_mode(mut self, mode: WorkMode) -> Self {
-        self.work_mode = mode;
-        self
+    adverb_sys::setters! {
+        /// Sets the place of the address to use in the device's GID table, which is otherwise that of each
+        /// connection's local address.
+        fn gid_index(index: u8) => self.adapter.gid_index = Some(index);
+        /// Sets the largest path MTU to use.
+        fn path_mtu(mtu: PathMtu) => self.adapter.path_mtu = Some(mtu);
+        /// Sets the traffic class of all packets to peers: DSCP in the upper six bits.
+        fn traffic_class(class: u8) => self.adapter.traffic_class = class;
+        /// Sets how many routers packets to peers may pass; 0 leaves it to the system.
+        fn hop_limit(routers: u8) => self.adapter.hop_limit = routers;
+        /// Sets how much work may be in flight from one channel.
+        fn send_depth(depth: u32) => self.queues.send_depth = depth;
+        /// Sets how many receives may be posted to one channel.
+        fn receive_depth(depth: u32) => self.queues.receive_depth = depth;
+        /// Sets up to how many bytes a message or WRITE is copied when it is posted.
+        fn inline_bytes(bytes: u32) => self.queues.inline_bytes = bytes;
+        /// Sets which posted work asks the device for a completion.
+        fn signal(signal: Signal) => self.queues.signal = signal;
+        /// Sets how long a client tries to connect.
+        fn connect_timeout(timeout: Duration) => self.timeouts.connect = timeout;
+        /// Sets how long a server waits for the Hello of a new connection.
+        fn handshake_timeout(timeout: Duration) => self.timeouts.handshake = timeout;
+        /// Sets how long the waiting calls of channels, messengers and endpoints wait.
+        fn work_timeout(timeout: Duration) => self.timeouts.work = Some(timeout);
+        /// Sets what sessions meet over.
+        fn connector(connector: Connector) => self.connector = connector;
+        /// Sets how calls and threads that wait do it.
+        fn work_mode(mode: WorkMode) => self.work_mode = mode;
+        /// Sets how many completions a completion queue holds.
+        fn cq_size(completions: u32) => self.queues.cq_size = Some(completions);
+        /// Sets how long a peer may be silent, also when it is asked, before it is given up.
+        fn silence_timeout(timeout: Duration) => self.timeouts.silence = Some(timeout);
+        /// Has a client come back by itself to a server that it has lost.
+        fn reconnect(policy: Reconnect) => self.reconnect = Some(policy);
     }
 
     /// Sets which completions come together, and which threads take them.
@@ -201,27 +145,6 @@ impl Config {
     #[must_use]
     pub fn cq_key(mut self, name: impl Into<String>, key: impl Into<String>) -> Self {
         self.queues.cq_keys.push((name.into(), key.into()));
-        self
-    }
-
-    /// Sets how many completions a completion queue holds.
-    #[must_use]
-    pub const fn cq_size(mut self, completions: u32) -> Self {
-        self.queues.cq_size = Some(completions);
-        self
-    }
-
-    /// Sets how long a peer may be silent, also when it is asked, before it is given up.
-    #[must_use]
-    pub const fn silence_timeout(mut self, timeout: Duration) -> Self {
-        self.timeouts.silence = Some(timeout);
-        self
-    }
-
-    /// Has a client come back by itself to a server that it has lost.
-    #[must_use]
-    pub const fn reconnect(mut self, policy: Reconnect) -> Self {
-        self.reconnect = Some(policy);
         self
     }
 
@@ -420,32 +343,15 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
-    /// Sets how often it tries.
-    #[must_use]
-    pub const fn attempts(mut self, attempts: u32) -> Self {
-        self.attempts = attempts;
-        self
-    }
-
-    /// Sets the pause before the first try.
-    #[must_use]
-    pub const fn first_pause(mut self, pause: Duration) -> Self {
-        self.first_pause = pause;
-        self
-    }
-
-    /// Sets the longest pause.
-    #[must_use]
-    pub const fn longest_pause(mut self, pause: Duration) -> Self {
-        self.longest_pause = pause;
-        self
-    }
-
-    /// Sets whether it also comes back to a server that has said goodbye.
-    #[must_use]
-    pub const fn after_goodbye(mut self, also: bool) -> Self {
-        self.after_goodbye = also;
-        self
+    adverb_sys::setters! {
+        /// Sets how often it tries.
+        fn attempts(attempts: u32) => self.attempts = attempts;
+        /// Sets the pause before the first try.
+        fn first_pause(pause: Duration) => self.first_pause = pause;
+        /// Sets the longest pause.
+        fn longest_pause(pause: Duration) => self.longest_pause = pause;
+        /// Sets whether it also comes back to a server that has said goodbye.
+        fn after_goodbye(also: bool) => self.after_goodbye = also;
     }
 
     pub(crate) const fn covers(self, how: Departure) -> bool {

@@ -28,6 +28,7 @@ pub mod random;
 pub mod repair;
 pub mod routes;
 pub mod scheduler;
+mod setters;
 pub mod signals;
 mod sockopt;
 mod sync;

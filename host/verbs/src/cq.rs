@@ -4,7 +4,6 @@ use crate::channel::CompChannel;
 use crate::error::{Busy, CreateError, NotifyError, PollError, WorkError};
 use crate::memory::Memory;
 use crate::provider::{self, Events, Port};
-use crate::setters::setters;
 use crate::srq::{self, Srq};
 use crate::trace;
 use adverb_device::locks::Mutex;
@@ -229,7 +228,7 @@ impl<'a> CqConfig<'a> {
         Self { cqe, context: 0, channel: None, comp_vector: 0, timestamps: Timestamps::None }
     }
 
-    setters! {
+    adverb_device::setters! {
         cqe: u32,
         context: u64,
         comp_vector: u32,

@@ -107,7 +107,6 @@ mod provider;
 mod qp;
 mod remote;
 mod scope;
-mod setters;
 mod srq;
 mod trace;
 mod transport;

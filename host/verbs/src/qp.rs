@@ -11,7 +11,6 @@ use crate::cq::{Cq, Link};
 use crate::error::{CreateError, Rejected};
 use crate::provider::{self, Domain, Events, Port};
 use crate::remote::RemoteQp;
-use crate::setters::setters;
 use crate::srq::Srq;
 use crate::trace;
 use crate::transport::{Receives, Sends, Supports, Transport};
@@ -82,7 +81,7 @@ impl<'a> QpConfig<'a> {
         }
     }
 
-    setters! {
+    adverb_device::setters! {
         send_cq: &'a Cq,
         recv_cq: &'a Cq,
         max_send_wr: u32,

@@ -9,7 +9,6 @@ use crate::context::Pd;
 use crate::cq::{Cq, Owned};
 use crate::error::{Busy, CreateError, Rejected};
 use crate::provider::{self, Domain, Events, Port};
-use crate::setters::setters;
 use crate::transport::op;
 use crate::work::Work;
 use adverb_device::locks::Mutex;
@@ -38,7 +37,7 @@ impl SrqConfig {
         Self { max_wr, max_sge: 1, context: 0 }
     }
 
-    setters! {
+    adverb_device::setters! {
         max_wr: u32,
         max_sge: u32,
         context: u64,

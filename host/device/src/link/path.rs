@@ -36,18 +36,11 @@ pub struct PortConfig {
 }
 
 impl PortConfig {
-    /// Sets which ways its queue pairs may take.
-    #[must_use]
-    pub const fn path(mut self, path: PathChoice) -> Self {
-        self.path = Some(path);
-        self
-    }
-
-    /// Sets whether it is its opener's alone.
-    #[must_use]
-    pub const fn exclusive(mut self, exclusive: bool) -> Self {
-        self.exclusive = exclusive;
-        self
+    adverb_sys::setters! {
+        /// Sets which ways its queue pairs may take.
+        fn path(path: PathChoice) => self.path = Some(path);
+        /// Sets whether it is its opener's alone.
+        fn exclusive(exclusive: bool) => self.exclusive = exclusive;
     }
 }
 

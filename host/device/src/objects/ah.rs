@@ -38,32 +38,15 @@ impl AhAttr {
         Self { gid, gid_index: None, flow_label: 0, traffic_class: 0, hop_limit: 0 }
     }
 
-    /// Says where in the GID table the address is from which packets go.
-    #[must_use]
-    pub const fn gid_index(mut self, index: u8) -> Self {
-        self.gid_index = Some(index);
-        self
-    }
-
-    /// Sets the flow label, 20 bits.
-    #[must_use]
-    pub const fn flow_label(mut self, label: u32) -> Self {
-        self.flow_label = label;
-        self
-    }
-
-    /// Sets the traffic class.
-    #[must_use]
-    pub const fn traffic_class(mut self, class: u8) -> Self {
-        self.traffic_class = class;
-        self
-    }
-
-    /// Sets how many routers packets may pass.
-    #[must_use]
-    pub const fn hop_limit(mut self, hops: u8) -> Self {
-        self.hop_limit = hops;
-        self
+    adverb_sys::setters! {
+        /// Says where in the GID table the address is from which packets go.
+        fn gid_index(index: u8) => self.gid_index = Some(index);
+        /// Sets the flow label, 20 bits.
+        fn flow_label(label: u32) => self.flow_label = label;
+        /// Sets the traffic class.
+        fn traffic_class(class: u8) => self.traffic_class = class;
+        /// Sets how many routers packets may pass.
+        fn hop_limit(hops: u8) => self.hop_limit = hops;
     }
 
     /// Place of the address from which packets go, in a table with these entries.

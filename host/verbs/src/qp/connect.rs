@@ -55,62 +55,25 @@ pub struct RcConnect {
 macro_rules! common_setters {
     ($type:ident, $($path:ident).*) => {
         impl $type {
-            /// Place of this side's address in the GID table. Unless it is said, the first of the peer's family,
-            /// IPv4 or IPv6.
-            #[must_use]
-            pub const fn gid_index(mut self, gid_index: u8) -> Self {
-                self.$($path.)*gid_index = Some(gid_index);
-                self
-            }
-
-            /// The flow label of IPv6, 20 bits; 0 leaves it to the system. `grh.flow_label`.
-            #[must_use]
-            pub const fn flow_label(mut self, flow_label: u32) -> Self {
-                self.$($path.)*marks.flow_label = flow_label;
-                self
-            }
-
-            /// The traffic class of its packets: [`AhAttr::traffic_class`](crate::AhAttr::traffic_class).
-            #[must_use]
-            pub const fn traffic_class(mut self, traffic_class: u8) -> Self {
-                self.$($path.)*marks.traffic_class = traffic_class;
-                self
-            }
-
-            /// How many routers they may pass; 0 leaves it to the system. `grh.hop_limit`.
-            #[must_use]
-            pub const fn hop_limit(mut self, hop_limit: u8) -> Self {
-                self.$($path.)*marks.hop_limit = hop_limit;
-                self
-            }
-
-            /// The partition.
-            #[must_use]
-            pub const fn pkey(mut self, pkey: Pkey) -> Self {
-                self.$($path.)*pkey = pkey;
-                self
-            }
-
-            /// What the peer may do.
-            #[must_use]
-            pub const fn access(mut self, access: crate::Access) -> Self {
-                self.$($path.)*access = access;
-                self
-            }
-
-            /// Size of the parts into which both sides cut messages. Both sides need the same.
-            #[must_use]
-            pub const fn path_mtu(mut self, path_mtu: PathMtu) -> Self {
-                self.$($path.)*path_mtu = path_mtu;
-                self
-            }
-
-            /// Sequence number of the first packet to send: [`Qp::first_psn`] unless it is said. The peer has to
-            /// know it.
-            #[must_use]
-            pub const fn first_psn(mut self, first_psn: Psn) -> Self {
-                self.$($path.)*first_psn = Some(first_psn);
-                self
+            adverb_device::setters! {
+                /// Place of this side's address in the GID table. Unless it is said, the first of the peer's family,
+                /// IPv4 or IPv6.
+                fn gid_index(gid_index: u8) => self.$($path.)*gid_index = Some(gid_index);
+                /// The flow label of IPv6, 20 bits; 0 leaves it to the system. `grh.flow_label`.
+                fn flow_label(flow_label: u32) => self.$($path.)*marks.flow_label = flow_label;
+                /// The traffic class of its packets: [`AhAttr::traffic_class`](crate::AhAttr::traffic_class).
+                fn traffic_class(traffic_class: u8) => self.$($path.)*marks.traffic_class = traffic_class;
+                /// How many routers they may pass; 0 leaves it to the system. `grh.hop_limit`.
+                fn hop_limit(hop_limit: u8) => self.$($path.)*marks.hop_limit = hop_limit;
+                /// The partition.
+                fn pkey(pkey: Pkey) => self.$($path.)*pkey = pkey;
+                /// What the peer may do.
+                fn access(access: crate::Access) => self.$($path.)*access = access;
+                /// Size of the parts into which both sides cut messages. Both sides need the same.
+                fn path_mtu(path_mtu: PathMtu) => self.$($path.)*path_mtu = path_mtu;
+                /// Sequence number of the first packet to send: [`Qp::first_psn`] unless it is said. The peer has to
+                /// know it.
+                fn first_psn(first_psn: Psn) => self.$($path.)*first_psn = Some(first_psn);
             }
         }
     };
@@ -148,49 +111,22 @@ impl RcConnect {
         }
     }
 
-    /// How long to wait for an acknowledgement before sending again.
-    #[must_use]
-    pub const fn timeout(mut self, timeout: AckTimeout) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// How often to send again then.
-    #[must_use]
-    pub const fn retry_count(mut self, retry_count: RetryCount) -> Self {
-        self.retry_count = retry_count;
-        self
-    }
-
-    /// How often to send again when the peer has no receive posted.
-    #[must_use]
-    pub const fn rnr_retry(mut self, rnr_retry: RnrRetry) -> Self {
-        self.rnr_retry = rnr_retry;
-        self
-    }
-
-    /// How long the peer is told to wait when no receive is posted here.
-    #[must_use]
-    pub const fn min_rnr_timer(mut self, min_rnr_timer: RnrTimer) -> Self {
-        self.min_rnr_timer = min_rnr_timer;
-        self
-    }
-
-    /// READs and atomics under way at once, 0 to
-    /// [`DeviceAttr::max_qp_init_rd_atom`](crate::DeviceAttr::max_qp_init_rd_atom); at most what the peer
-    /// remembers.
-    #[must_use]
-    pub const fn max_rd_atomic(mut self, max_rd_atomic: u8) -> Self {
-        self.max_rd_atomic = max_rd_atomic;
-        self
-    }
-
-    /// READs and atomics of the peer that are remembered, 0 to
-    /// [`DeviceAttr::max_qp_rd_atom`](crate::DeviceAttr::max_qp_rd_atom).
-    #[must_use]
-    pub const fn max_dest_rd_atomic(mut self, max_dest_rd_atomic: u8) -> Self {
-        self.max_dest_rd_atomic = max_dest_rd_atomic;
-        self
+    adverb_device::setters! {
+        /// How long to wait for an acknowledgement before sending again.
+        fn timeout(timeout: AckTimeout) => self.timeout = timeout;
+        /// How often to send again then.
+        fn retry_count(retry_count: RetryCount) => self.retry_count = retry_count;
+        /// How often to send again when the peer has no receive posted.
+        fn rnr_retry(rnr_retry: RnrRetry) => self.rnr_retry = rnr_retry;
+        /// How long the peer is told to wait when no receive is posted here.
+        fn min_rnr_timer(min_rnr_timer: RnrTimer) => self.min_rnr_timer = min_rnr_timer;
+        /// READs and atomics under way at once, 0 to
+        /// [`DeviceAttr::max_qp_init_rd_atom`](crate::DeviceAttr::max_qp_init_rd_atom); at most what the peer
+        /// remembers.
+        fn max_rd_atomic(max_rd_atomic: u8) => self.max_rd_atomic = max_rd_atomic;
+        /// READs and atomics of the peer that are remembered, 0 to
+        /// [`DeviceAttr::max_qp_rd_atom`](crate::DeviceAttr::max_qp_rd_atom).
+        fn max_dest_rd_atomic(max_dest_rd_atomic: u8) => self.max_dest_rd_atomic = max_dest_rd_atomic;
     }
 }
 

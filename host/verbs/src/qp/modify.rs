@@ -1,7 +1,6 @@
 //! Modify and query of queue pairs: every state and attribute by itself, as C has them.
 
 use super::{Chain, Qp};
-use crate::setters::setters;
 use crate::srq::Srq;
 use crate::trace;
 use crate::transport::Transport;
@@ -80,7 +79,7 @@ impl Modify {
         Self { state: Some(state), ..Self::default() }
     }
 
-    setters! {
+    adverb_device::setters! {
         ;
         current?: QpState,
         pkey_index?: u16,

@@ -1,7 +1,20 @@
 //! Setters of parameters. Later versions may have more parameters, so programs do not build them as literals.
 
-/// A setter for each named field. That of `field?`, an [`Option`], takes a value or the whole option.
+/// Makes setters: methods that take the parameters and return them changed.
+///
+/// They are written with their documentation, what they take and what they set, as in
+/// `fn work_timeout(timeout: Duration) => self.timeouts.work = Some(timeout);`, or all as fields: `cqe: u32,` and, after
+/// a semicolon, those that are an [`Option`], `srq?: &'a Srq,`, whose setters take a value or the whole option.
+#[macro_export]
 macro_rules! setters {
+    ($($(#[$doc:meta])* fn $name:ident($value:ident: $type:ty) => self.$($field:ident).+ = $new:expr;)+) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub const fn $name(mut self, $value: $type) -> Self {
+            self.$($field).+ = $new;
+            self
+        }
+    )+};
     ($($field:ident: $type:ty,)* $(; $($optional:ident?: $value:ty,)*)?) => {
         $(
             #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
@@ -21,4 +34,3 @@ macro_rules! setters {
         )*)?
     };
 }
-pub(crate) use setters;
