@@ -301,6 +301,7 @@ pub(crate) fn new_mr(
     // SAFETY: one of ours, or null.
     let of = unsafe { pd_of(pd) }?;
     let memory = registration(of, addr, length, iova, access)?;
+    of.port.survive_lost_memory();
     // SAFETY: rule 2.
     let region = unsafe { of.port.register_as(memory) }?;
     Ok(give_mr(pd, of, region, addr, length, within))

@@ -14,6 +14,7 @@ pub mod cancel;
 pub mod clock;
 pub mod epoll;
 pub mod eventfd;
+pub mod faults;
 pub mod fork;
 pub mod futex;
 pub mod futex_mutex;

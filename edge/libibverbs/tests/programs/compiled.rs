@@ -160,6 +160,19 @@ fn a_mistake_of_a_program_is_the_error_that_the_manual_names() {
     }
 }
 
+/// Goal: a program that unmaps, cuts short or protects memory that is registered goes on, as on a NIC, which holds the pages; its
+/// own faults end it, or reach its handlers, as without the library.
+#[test]
+fn memory_that_goes_while_it_is_registered_ends_no_program() {
+    let Some(program) = Compiled::new("lost", &["-libverbs"]) else {
+        return;
+    };
+    for path in ["shm", "ring", "udp"] {
+        let set = [("ADVERB_PATH", path), ("ADVERB_DEVICES", "soft_lo")];
+        support::alone(program.path(), &[], &set);
+    }
+}
+
 /// Goal: what few programs do is as the manual pages have it: messages without bytes, all pieces that there can be, events of
 /// each kind, changes to what is in use.
 #[test]

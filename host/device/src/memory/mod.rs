@@ -4,6 +4,7 @@ pub(crate) mod arena;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod local;
+pub(crate) mod lost;
 pub(crate) mod peer_page;
 pub(crate) mod region;
 pub(crate) mod window;

@@ -13,7 +13,7 @@
 //!    may change them at any time, and a reference would promise that none does. They are copied
 //!    by pointer, or accessed as atomics.
 //! 2. The caller that registers memory promises that it stays mapped until the [`Region`] is dropped, or for ever if
-//!    [`Region::end`] says so; that of a region on demand, while it is accessed, if it was when that began. Dropping clears the slot's key and then waits until its user count is zero; a pin counts
+//!    [`Region::end`] says so (`lost.rs` is for programs that do not keep it); that of a region on demand, while it is accessed, if it was when that began. Dropping clears the slot's key and then waits until its user count is zero; a pin counts
 //!    itself before it reads the key. Both sides use sequentially consistent operations, so either
 //!    the pin sees the cleared key or the drop sees the pin: no pin outlives the promise.
 //! 3. A pin's checks compare offsets, never pointers, so that no address outside the region is
@@ -30,7 +30,7 @@
 //!    wait for pins. So no thread waits for ever.
 
 use crate::memory::export::{ACCESS_MAX, Exports, LAST_ACCESS_MAX, Published};
-use crate::memory::window;
+use crate::memory::{lost, window};
 use crate::sync::Mutex;
 use adverb_engine::{Access, AccessError, AtomicOp};
 use adverb_shm::copying::{copy_short, fill_long};
@@ -235,6 +235,12 @@ pub(crate) struct Regions {
     exports: Option<Arc<Exports>>,
 }
 
+impl Drop for Regions {
+    fn drop(&mut self) {
+        lost::forget(self);
+    }
+}
+
 impl Regions {
     const CHUNK: u32 = 256;
     const CHUNKS: u32 = 4096;
@@ -256,8 +262,9 @@ impl Regions {
     }
 
     /// Shows neighbours what is registered.
-    pub(crate) fn with_exports(self, exports: Arc<Exports>) -> Self {
-        Self { exports: Some(exports), ..self }
+    pub(crate) fn with_exports(mut self, exports: Arc<Exports>) -> Self {
+        self.exports = Some(exports);
+        self
     }
 
     #[inline]
@@ -265,6 +272,11 @@ impl Regions {
         let chunk = usize::try_from(index / Self::CHUNK).ok()?;
         let at = usize::try_from(index % Self::CHUNK).ok()?;
         self.chunks.get(chunk)?.get()?.get(at)
+    }
+
+    /// All that have ever been used. Takes no lock.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter())
     }
 
     pub(crate) fn slot_or_new(&self, index: u32) -> Option<&Slot> {

@@ -19,6 +19,7 @@ use crate::link::path::{PathChoice, PortConfig};
 use crate::link::udp::endpoint::{gid_of, ip_of};
 use crate::memory::export::Pages;
 use crate::memory::local::Sge;
+use crate::memory::lost;
 use crate::memory::peer_page::QpWord;
 use crate::memory::region::{Region, RegionError, Registration};
 use crate::memory::window::{Window, WindowKind};
@@ -192,6 +193,12 @@ impl Port {
     pub unsafe fn register_as(&self, memory: Registration) -> Result<Region, RegionError> {
         // SAFETY: the caller's promise is the one asked for.
         unsafe { self.links.regions.register_as(memory) }
+    }
+
+    /// From now on accesses to its regions survive that their memory has gone: that of programs that do not know that it is not
+    /// pinned. For that, `SIGSEGV` and `SIGBUS` have a handler, which passes on what it does not mend.
+    pub fn survive_lost_memory(&self) {
+        lost::survive(&self.links.regions);
     }
 
     /// Makes memory present that a piece names, for work of its owner, as an access would.
