@@ -1,4 +1,4 @@
-//! TCP and UDP over frames beside the kernel's, between two network namespaces: round trips, streams, streams with loss.
+//! TCP over frames beside the kernel's, between two network namespaces: round trips, streams, streams with loss.
 //!
 //! Run as root with `cargo run --profile gate -p adverb-netstack --example beside_kernel`; a word as argument chooses the
 //! measurements that have it in their names. The kernel's ends spin on sockets that do not block. All measurements are
@@ -23,7 +23,7 @@ use adverb_tcpip::tcp::Config;
 use near::Near;
 use place::{FAR, NEAR, Pair};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -44,8 +44,6 @@ enum End {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum What {
-    /// Round trips of datagrams, in nanoseconds.
-    UdpPing,
     /// Round trips over a connection, in nanoseconds.
     TcpPing,
     /// Short writes, in bytes a second.
@@ -54,7 +52,7 @@ enum What {
     Loss,
 }
 
-const WHAT: [What; 4] = [What::UdpPing, What::TcpPing, What::Stream, What::Loss];
+const WHAT: [What; 3] = [What::TcpPing, What::Stream, What::Loss];
 const ENDS: [(End, End); 4] = [
     (End::Kernel, End::Kernel),
     (End::Frames, End::Kernel),
@@ -120,7 +118,7 @@ fn measure(only: &str) {
             kernel = median;
         }
         let value = match what {
-            What::UdpPing | What::TcpPing => format!("{:8.2} us", median / 1e3),
+            What::TcpPing => format!("{:8.2} us", median / 1e3),
             What::Stream | What::Loss => format!("{:8.0} MB/s", median / 1e6),
         };
         println!("{:<24} {value}   {:.2}", name(*what, *ends), median / kernel);
@@ -132,8 +130,6 @@ fn once(pair: &Pair, what: What, (near, far): (End, End)) -> f64 {
     let _loss = (what == What::Loss).then(|| Far::start(pair, "loss", End::Kernel));
     let _far = Far::start(pair, &format!("{what:?}"), far);
     match (what, near) {
-        (What::UdpPing, End::Kernel) => udp_ping_kernel(),
-        (What::UdpPing, End::Frames) => udp_ping_frames(),
         (What::TcpPing, End::Kernel) => tcp_ping_kernel(),
         (What::TcpPing, End::Frames) => tcp_ping_frames(),
         (What::Stream | What::Loss, End::Kernel) => stream_kernel(),
@@ -178,31 +174,6 @@ fn ready() {
 fn far(what: &str, end: &str) {
     pin(1);
     match (what, end) {
-        ("UdpPing", "Kernel") => {
-            let socket = UdpSocket::bind(at(FAR, PORT)).unwrap();
-            socket.set_nonblocking(true).unwrap();
-            ready();
-            let mut room = [0; 2048];
-            loop {
-                if let Ok((len, from)) = socket.recv_from(&mut room) {
-                    let _ = socket.send_to(&room[..len], from);
-                }
-            }
-        }
-        ("UdpPing", _) => {
-            let mut end = Near::on("far", None);
-            let here = at(FAR, PORT);
-            end.claim_udp(here);
-            let id = end.net.udp().bind(here, None, 1 << 20).unwrap();
-            ready();
-            loop {
-                end.net.step(now());
-                while let Some(came) = end.net.udp().receive(id) {
-                    let _ = end.net.send_datagram(here, came.from, &came.payload, now());
-                    end.net.flush();
-                }
-            }
-        }
         ("TcpPing", "Kernel") => {
             let mut stream = accept();
             stream.set_nodelay(true).unwrap();
@@ -306,31 +277,6 @@ fn median(mut round: impl FnMut()) -> f64 {
     }
     times.sort_unstable();
     f64::from(times[times.len() / 2])
-}
-
-fn udp_ping_kernel() -> f64 {
-    let socket = UdpSocket::bind(at(NEAR, 0)).unwrap();
-    socket.connect(at(FAR, PORT)).unwrap();
-    socket.set_nonblocking(true).unwrap();
-    let mut room = [0; 2048];
-    median(|| {
-        socket.send(&[7; MESSAGE]).unwrap();
-        spin(|| socket.recv(&mut room)).unwrap();
-    })
-}
-
-fn udp_ping_frames() -> f64 {
-    let mut end = Near::new(None);
-    let (here, there) = (at(NEAR, 9000), at(FAR, PORT));
-    end.claim_udp(here);
-    let id = end.net.udp().bind(here, None, 1 << 20).unwrap();
-    median(|| {
-        end.net.send_datagram(here, there, &[7; MESSAGE], now()).unwrap();
-        end.net.flush();
-        while end.net.udp().receive(id).is_none() {
-            end.net.step(now());
-        }
-    })
 }
 
 fn connect() -> TcpStream {

@@ -4,8 +4,8 @@ use adverb_tcpip::ethernet::Ethernet;
 use adverb_tcpip::tcp::Tcp;
 use adverb_tcpip::tuple::Tuple;
 use adverb_wire::Room;
-use adverb_wire::ip::{Ipv4, Ipv6, Sum, Udp};
-use std::net::{IpAddr, SocketAddr};
+use adverb_wire::ip::{Ipv4, Ipv6, Sum};
+use std::net::IpAddr;
 
 /// What a packet has before its payload.
 #[derive(Clone, Copy, Debug)]
@@ -16,22 +16,7 @@ pub(crate) struct Headers {
 }
 
 impl Headers {
-    /// Of a datagram; `None` if the addresses are of two families, or it is too long for a packet.
-    pub(crate) fn of_datagram(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Option<Self> {
-        let len = u16::try_from(Udp::LEN + payload.len()).ok()?;
-        let (kind, ip, pseudo) = ip(from.ip(), to.ip(), UDP, len)?;
-        let mut udp = Udp { src_port: from.port(), dst_port: to.port(), sum: 0 };
-        // 0 says that there is no checksum: RFC 768.
-        udp.sum = match pseudo.with(&udp.emit(len)).with(payload).finish() {
-            0 => 0xffff,
-            sum => sum,
-        };
-        let mut bytes = ip;
-        bytes.push(udp.emit(len));
-        Some(Self { kind, bytes })
-    }
-
-    /// Of a segment; `None` as for a datagram.
+    /// Of a segment; `None` if the addresses are of two families, or it is too long for a packet.
     pub(crate) fn of_segment<'a>(
         from: IpAddr,
         to: IpAddr,
@@ -149,24 +134,19 @@ fn ip(from: IpAddr, to: IpAddr, protocol: u8, len: u16) -> Option<(u16, Room<BYT
     let mut room = Room::new();
     match (from, to) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let (traffic_class, id, dont_fragment, hop_limit) = (0, 0, true, hop_limit(to));
+            let (traffic_class, id, dont_fragment, hop_limit) = (0, 0, true, HOPS);
             let header = Ipv4 { traffic_class, id, dont_fragment, hop_limit, protocol, src, dst };
             room.push(header.emit(len));
             Some((Ethernet::IPV4, room, Sum::pseudo_v4(src, dst, protocol, len)))
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let (traffic_class, flow_label, hop_limit) = (0, 0, hop_limit(to));
+            let (traffic_class, flow_label, hop_limit) = (0, 0, HOPS);
             let header = Ipv6 { traffic_class, flow_label, next: protocol, hop_limit, src, dst };
             room.push(header.emit(len));
             Some((Ethernet::IPV6, room, Sum::pseudo_v6(src, dst, protocol, len)))
         }
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
     }
-}
-
-/// Packets to groups stay on their link unless more is asked for: RFC 1112 §6.1.
-const fn hop_limit(to: IpAddr) -> u8 {
-    if to.is_multicast() { 1 } else { HOPS }
 }
 
 /// Bytes of the longest headers.
@@ -181,7 +161,6 @@ const WORDS: u8 = 8;
 /// Routers that a packet may pass.
 const HOPS: u8 = 64;
 const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 #[cfg(test)]
 mod tests {
@@ -275,27 +254,9 @@ mod tests {
                 };
                 let whole = std::iter::once(&payload[..]);
                 let segment = headings.of_segment(&tuple, &header, whole, len).unwrap();
-                let [from, to] = [local, remote].map(|ip| SocketAddr::new(ip, 7));
-                let datagram = Headers::of_datagram(from, to, &payload).unwrap();
-                for headers in [segment, datagram] {
-                    let (ip, _) = Ipv4::parse(&[headers.as_slice(), &payload].concat()).unwrap();
-                    assert_eq!((ip.id, ip.dont_fragment), (0, true), "{remote} {len}");
-                }
+                let (ip, _) = Ipv4::parse(&[segment.as_slice(), &payload].concat()).unwrap();
+                assert_eq!((ip.id, ip.dont_fragment), (0, true), "{remote} {len}");
             }
-        }
-    }
-
-    #[test]
-    fn packets_to_groups_pass_no_router() {
-        for (from, to, at, hops) in [
-            ("10.0.0.1", "10.0.0.2", 8, 64),
-            ("10.0.0.1", "239.1.2.3", 8, 1),
-            ("fd00::1", "fd00::2", 7, 64),
-            ("fd00::1", "ff05::2", 7, 1),
-        ] {
-            let [from, to] = [from, to].map(|ip| SocketAddr::new(ip.parse().unwrap(), 7));
-            let headers = Headers::of_datagram(from, to, b"").unwrap();
-            assert_eq!(headers.as_slice()[at], hops, "{to}");
         }
     }
 }

@@ -1,9 +1,8 @@
 //! [`Netstack`]: frames in, frames out, time.
 
-use crate::datagrams::Datagrams;
 use crate::hops::{Ends, Hops};
 use crate::link::{AGAIN, Link, Sent};
-use crate::packet::{Headers, Headings};
+use crate::packet::Headings;
 use adverb_sys::netdev::{self, Address, Interface};
 use adverb_sys::netlink::Changes;
 use adverb_sys::random;
@@ -16,14 +15,13 @@ use adverb_tcpip::stack::{ConnectionId, Event, Later, Outcome, Stack, Taken, Tra
 use adverb_tcpip::tcp::{Config, Connection, Piece};
 use adverb_xdp::Socket;
 use adverb_xdp::socket::Incoming;
-use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-/// TCP and UDP on one interface.
+/// TCP on one interface.
 #[derive(Debug)]
 pub struct Netstack {
     incoming: Vec<Incoming>,
@@ -32,7 +30,6 @@ pub struct Netstack {
     /// What is left to be taken of the last segment.
     later: Option<Later>,
     headings: Headings,
-    udp: Datagrams,
     index: u32,
     interface: Interface,
     changes: Changes,
@@ -76,29 +73,6 @@ pub struct Counters {
     /// Packets that had no way to leave.
     pub lost: u64,
 }
-
-/// Why a datagram was not sent. The kernel's socket beside can send it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum NotSent {
-    /// Earlier ones are still on their way.
-    Full,
-    /// It does not fit a packet of the interface.
-    Size,
-    /// The interface has no way to there.
-    Unreachable,
-}
-
-impl fmt::Display for NotSent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full => "earlier packets are still on their way",
-            Self::Size => "the datagram does not fit a packet",
-            Self::Unreachable => "there is no way by this interface",
-        })
-    }
-}
-
-impl std::error::Error for NotSent {}
 
 impl Netstack {
     /// One that has these sockets of the interface with this number.
@@ -148,7 +122,6 @@ impl Netstack {
             tcp: Stack::new(limits.connections_max, [random::number(), random::number()]),
             later: None,
             headings: Headings::default(),
-            udp: Datagrams::default(),
             index,
             interface,
             changes,
@@ -197,11 +170,6 @@ impl Netstack {
         if let Some(later) = self.later.take() {
             self.tcp.on_later(&later);
         }
-    }
-
-    /// The UDP sockets.
-    pub const fn udp(&mut self) -> &mut Datagrams {
-        &mut self.udp
     }
 
     /// What has been counted since the begin.
@@ -268,40 +236,7 @@ impl Netstack {
         self.tcp().with(id, |connection| write(connection, bytes, now))
     }
 
-    /// Sends a datagram with the next flush, or before.
-    ///
-    /// # Errors
-    ///
-    /// [`NotSent`] says why it was not taken.
-    pub fn send_datagram(
-        &mut self,
-        from: SocketAddr,
-        to: SocketAddr,
-        payload: &[u8],
-        now: Time,
-    ) -> Result<(), NotSent> {
-        let overhead = if to.is_ipv4() { 28 } else { 48 };
-        let mtu = usize::try_from(self.mtu()).unwrap_or(usize::MAX);
-        if payload.len() + overhead > mtu {
-            return Err(NotSent::Size);
-        }
-        if !self.link.has_room() {
-            return Err(NotSent::Full);
-        }
-        let headers = Headers::of_datagram(from, to, payload).ok_or(NotSent::Unreachable)?;
-        let ends = Ends { from: from.ip(), to: to.ip() };
-        match self.link.send(ends, &headers, std::iter::once(payload), now) {
-            Sent::Taken => {
-                self.counters.sent += 1;
-                Ok(())
-            }
-            Sent::Full => Err(NotSent::Full),
-            Sent::Elsewhere | Sent::NoWay => Err(NotSent::Unreachable),
-            Sent::Size => Err(NotSent::Size),
-        }
-    }
-
-    /// Hands datagrams that were sent to the kernel.
+    /// Hands the frames that were written to the kernel.
     pub fn flush(&mut self) {
         self.link.flush();
     }
@@ -323,7 +258,7 @@ impl Netstack {
     }
 
     /// Takes frames that have come, does what is due, and sends what there is to send, up to a bound; says whether there
-    /// was anything. Events are told by [`Stack::poll_event`] and [`Datagrams::poll_readable`].
+    /// was anything. Events are told by [`Stack::poll_event`].
     pub fn step(&mut self, now: Time) -> bool {
         let is_busy = self.step_unflushed(now);
         self.link.flush();
@@ -383,12 +318,12 @@ impl Netstack {
     }
 
     fn receive(&mut self, now: Time, mut read: impl FnMut(ConnectionId, &[u8]) -> bool) -> usize {
-        let Self { incoming, tcp, later, udp, counters, limits, leaves_strangers, .. } = self;
+        let Self { incoming, tcp, later, counters, limits, leaves_strangers, .. } = self;
         let refuses = !*leaves_strangers;
         let mut received = 0;
         for incoming in incoming {
             received += incoming.receive(limits.frames_each, |bytes| {
-                take(bytes, (&mut *tcp, &mut *later), udp, counters, refuses, now, &mut read);
+                take(bytes, (&mut *tcp, &mut *later), counters, refuses, now, &mut read);
                 ControlFlow::Continue(())
             });
         }
@@ -468,7 +403,6 @@ fn emit<'a>(
 fn take(
     bytes: &[u8],
     (tcp, later): (&mut Stack<Vec<u8>>, &mut Option<Later>),
-    udp: &mut Datagrams,
     counters: &mut Counters,
     refuses: bool,
     now: Time,
@@ -497,11 +431,8 @@ fn take(
             }
             outcome == Outcome::Taken
         }
-        Ok(Frame::Udp { tuple, payload }) => {
-            udp.deliver(&tuple, bytes.get(payload).unwrap_or_default())
-        }
         Ok(Frame::IcmpError(error)) => tcp.on_icmp(&error) == Outcome::Taken,
-        Ok(Frame::Arp(_) | Frame::Neighbour(_)) => false,
+        Ok(Frame::Arp(_) | Frame::Neighbour(_) | Frame::Udp { .. }) => false,
         Err(_) => {
             counters.damaged += 1;
             return;

@@ -1,4 +1,4 @@
-//! TCP and UDP over frames, with the kernel of another network namespace as peer, over a cable that each test lays.
+//! TCP over frames, with the kernel of another network namespace as peer, over a cable that each test lays.
 //!
 //! The near end is the test itself; what is to run at the far end is this binary again, with a role.
 
@@ -11,11 +11,11 @@ mod near;
 mod place;
 mod roles;
 
-use adverb_netstack::{Netstack, NotSent};
+use adverb_netstack::Netstack;
 use adverb_sys::bpf::XdpMode;
 use adverb_tcpip::stack::Listen;
 use adverb_tcpip::tcp::{Config, End, KeepAlive, State};
-use near::{Near, pattern};
+use near::Near;
 use place::{
     FAR, FAR_6, NEAR, NEAR_6, Pair, Running, command_in, namespace, near_role, role_in, run,
     with_namespaces,
@@ -353,41 +353,6 @@ fn a_simultaneous_open_makes_one_connection() {
     });
 }
 
-/// Goal: datagrams go to the kernel's sockets and come back; what does not fit, or has no way, is refused.
-#[test]
-fn datagrams_go_both_ways() {
-    with_namespaces("datagrams_go_both_ways", || {
-        let pair = Pair::new(1);
-        for (near_ip, far_ip) in BOTH {
-            let _echo = pair.far_role("udp-echo", &format!("{far_ip} {PORT}"));
-            let mut near = Near::new(None);
-            let (here, there) = (at(near_ip, 9000), at(far_ip, PORT));
-            near.claim_udp(here);
-            let id = near.net.udp().bind(here, None, 1 << 20).unwrap();
-            let max = if here.is_ipv4() { 1472 } else { 1452 };
-            for len in [0, 1, 7, 64, 1000, max] {
-                let payload = pattern(3, len);
-                near.net.send_datagram(here, there, &payload, near.now()).unwrap();
-                near.net.flush();
-                let mut came = None;
-                assert!(near.until(|net| {
-                    came = net.udp().receive(id);
-                    came.is_some()
-                }));
-                let came = came.unwrap();
-                assert_eq!((came.from, came.to, came.payload), (there, here, payload));
-            }
-            let now = near.now();
-            let long = near.net.send_datagram(here, there, &vec![0; max + 1], now);
-            assert_eq!(long, Err(NotSent::Size));
-            let nowhere = if here.is_ipv4() { at("192.0.2.1", 7) } else { at("2001:db8::1", 7) };
-            assert_eq!(near.net.send_datagram(here, nowhere, b"", now), Err(NotSent::Unreachable));
-            assert_eq!(near.net.source_for(there.ip(), None), Some(here.ip()));
-            assert_eq!(near.net.source_for(nowhere.ip(), None), None);
-        }
-    });
-}
-
 /// Goal: neighbours that the kernel does not know are found out, and one whose hardware address changes is found again;
 /// a route that is added is used.
 #[test]
@@ -414,13 +379,12 @@ fn neighbours_and_routes_are_followed() {
 
             // An address behind the neighbour, without a route and with one.
             let behind = gateway.split('/').next().unwrap();
-            assert_eq!(near.net.source_for(behind.parse().unwrap(), None), None);
+            let [here, there, beyond] =
+                [near_ip, far_address, behind].map(|ip| ip.parse().unwrap());
+            assert_eq!(near.net.source_for(there, None), Some(here));
+            assert_eq!(near.net.source_for(beyond, None), None);
             far_ip(format!("address add {gateway} dev lo"));
             let _behind = pair.far_role("echo", &format!("{behind} {PORT}"));
-            let before = near.now();
-            let here = at(near_ip, 9002);
-            let lost = near.net.send_datagram(here, at(behind, PORT), b"", before);
-            assert_eq!(lost, Err(NotSent::Unreachable));
             ip(format!("route add {gateway} via {far_address}"));
             let id = near.connect(at(near_ip, 9001), at(behind, PORT), None);
             near.echo_through(id, 10_000);
@@ -445,10 +409,7 @@ fn packets_stay_as_long_as_frames_when_the_interface_takes_longer_ones() {
         let mut near = Near::new(None);
         set_mtu(&pair, 3000);
         assert!(near.until(|net| net.config().mtu > 1500));
-        let (from, to, now) = (at(NEAR, 9000), at(FAR, PORT), near.now());
-        let sent = near.net.send_datagram(from, to, &[0; 2000], now);
-        assert_eq!(sent, Err(NotSent::Size));
-        let id = near.connect(from, to, None);
+        let id = near.connect(at(NEAR, 9000), at(FAR, PORT), None);
         near.echo_through(id, 1_000_000);
         assert_eq!(near.counters().lost, 0);
     });
@@ -476,33 +437,6 @@ fn a_connection_learns_how_long_frames_are() {
         near.net.step(now);
         let after = near.counters();
         assert!(after.lost > before.lost && after.sent > before.sent, "{before:?} {after:?}");
-    });
-}
-
-/// Goal: datagrams to one host leave in the order in which they were sent, though it was not known where to at first.
-#[test]
-fn datagrams_to_a_neighbour_that_is_sought_keep_their_order() {
-    with_namespaces("datagrams_to_a_neighbour_that_is_sought_keep_their_order", || {
-        let pair = Pair::new(1);
-        let _echo = pair.far_role("udp-echo", &format!("{FAR} {PORT}"));
-        for round in 0..10 {
-            run(Command::new("ip").args(format!("neighbour del {FAR} dev near").split(' ')));
-            let mut near = Near::new(None);
-            near.claim_udp(at(NEAR, 9000));
-            let id = near.net.udp().bind(at(NEAR, 9000), None, 1 << 20).unwrap();
-            for n in 0..20_u8 {
-                let now = near.now();
-                near.net.send_datagram(at(NEAR, 9000), at(FAR, PORT), &[n], now).unwrap();
-                std::thread::sleep(Duration::from_micros(150));
-            }
-            let mut came = Vec::new();
-            let all = near.until(|net| {
-                came.extend(std::iter::from_fn(|| net.udp().receive(id)).map(|one| one.payload[0]));
-                came.len() >= 16
-            });
-            // Those that wait for one neighbour push out each other.
-            assert!(all && came.is_sorted(), "round {round}: {came:?}");
-        }
     });
 }
 

@@ -63,11 +63,6 @@ impl Near {
         self.interface.claim(Key { protocol: Protocol::Tcp, local, remote }, self.place).unwrap();
     }
 
-    pub(crate) fn claim_udp(&mut self, local: SocketAddr) {
-        let key = Key { protocol: Protocol::Udp, local, remote: None };
-        self.interface.claim(key, self.place).unwrap();
-    }
-
     /// Steps until it is true; false if it does not become so in many seconds.
     pub(crate) fn until(&mut self, mut is: impl FnMut(&mut Netstack) -> bool) -> bool {
         let end = Instant::now() + Duration::from_secs(60);

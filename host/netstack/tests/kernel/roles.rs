@@ -4,7 +4,7 @@ use super::near::{Near, pattern};
 use super::{at, faults};
 use rustix::net::sockopt;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 /// The entry of a process with a role.
@@ -19,7 +19,6 @@ fn a_role() {
     match role.as_str() {
         "echo" => echo(addr(0), Duration::ZERO),
         "slow" => echo(addr(0), Duration::from_secs(1)),
-        "udp-echo" => udp_echo(addr(0)),
         "client" => clients(addr(0), number(2), number(3)),
         "crowd" => crowd(addr(0), number(2)),
         "deaf" => deaf(addr(0)),
@@ -64,16 +63,6 @@ fn echo(addr: SocketAddr, patience: Duration) {
             stream.shutdown(Shutdown::Write).unwrap();
             let _ = stream.read(&mut room);
         });
-    }
-}
-
-fn udp_echo(addr: SocketAddr) {
-    let socket = UdpSocket::bind(addr).unwrap();
-    ready();
-    let mut buffer = [0; 4096];
-    loop {
-        let (len, from) = socket.recv_from(&mut buffer).unwrap();
-        let _ = socket.send_to(&buffer[..len], from);
     }
 }
 
