@@ -122,8 +122,15 @@ impl<'a> Connection<'a> {
     /// What is left to be dropped of the kernel's queue by the end that follows: bells. `None` before all that
     /// comes otherwise has been read.
     pub fn bells_behind(&self) -> Option<u64> {
+        // What comes meanwhile has a bell: they are counted last.
+        if self.incoming().has_bytes() { None } else { self.bells_past() }
+    }
+
+    /// How many bells are in front of what the kernel's queue has besides. `None` before all has been taken that was given to
+    /// it before the rings were.
+    pub fn bells_past(&self) -> Option<u64> {
         let incoming = self.incoming();
-        (incoming.is_past() && !incoming.has_bytes()).then(|| incoming.pending_bells())
+        incoming.is_past().then(|| incoming.pending_bells())
     }
 }
 

@@ -11,6 +11,8 @@
 use std::ffi::{c_int, c_uint, c_ulong};
 use std::sync::atomic::Ordering;
 
+use adverb_switchover::{Route, Source};
+
 use crate::base::raw::{self, Errno};
 use crate::base::real::real;
 use crate::base::{copy, vfork};
@@ -253,9 +255,19 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
         }
         libc::FIONREAD if socket.segment().is_some() => {
             let Some(segment) = socket.segment() else { return call() };
-            let (reading, _) = crate::transport::park::kernel_speaks(&socket, segment);
             let ring = segment.incoming(socket.end()).available();
-            let kernel = if reading { raw::waiting(fd).unwrap_or(0) } else { 0 };
+            let connection = segment.connection(&socket);
+            let waiting = || raw::waiting(fd).unwrap_or(0);
+            let at_most = |most: u64| usize::try_from(most).unwrap_or(usize::MAX);
+            // Bells are no bytes of the program's.
+            let kernel = match connection.source() {
+                Source::Queue => waiting(),
+                Source::Kernel(most) => waiting().min(at_most(most)),
+                Source::Ring if socket.route() == Route::Leaving => {
+                    waiting().saturating_sub(at_most(connection.incoming().pending_bells()))
+                }
+                Source::Ring => 0,
+            };
             let count = c_int::try_from(ring.saturating_add(kernel)).unwrap_or(c_int::MAX);
             put(target, count)
         }

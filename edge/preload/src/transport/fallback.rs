@@ -21,7 +21,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use adverb_shm::file::Expect;
-use adverb_switchover::{Broken, Following, Leave, Leaving, Received, Route};
+use adverb_switchover::{Broken, Connection, Following, Leave, Leaver, Leaving, Received, Route};
 
 use crate::base::lock::{Held, Lock};
 use crate::base::raw::{self, Errno};
@@ -377,6 +377,12 @@ fn leave_first(
             }
             Leaving::Reset => return abort(socket, fd, Reason::NotWhole),
             Leaving::Finish(sleeper) => {
+                let incoming = segment.incoming(socket.end()).direction;
+                let is_read = given.is_empty() && incoming.is_past() && !incoming.has_bytes();
+                if incoming.has_fin() && is_read && !streams::is_carried(socket) {
+                    // The other end may be long in making the call with which the kernel's stream ends, too.
+                    raw::shut(fd, libc::SHUT_RD);
+                }
                 finish(socket, fd);
                 bell::wake(sleeper);
                 return;
@@ -659,9 +665,25 @@ fn is_behind(socket: &Socket, fd: c_int, is_over: bool, waits: &mut Waits) -> Op
 /// do not come any more, since the kernel's stream has ended, are not waited for.
 pub(crate) fn is_drained(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
     let connection = segment.connection(socket);
+    drops_bells(socket, connection, fd, || connection.bells_behind())
+}
+
+/// Whether what the kernel has comes right behind what is in the ring: the other end has left. Drops bells.
+pub(crate) fn is_kernel_next(socket: &Socket, segment: &Segment, fd: c_int) -> bool {
+    let connection = segment.connection(socket);
+    matches!(segment.leaver(), Ok(Leaver::Left(end)) if end != socket.end())
+        && drops_bells(socket, connection, fd, || connection.bells_past())
+}
+
+fn drops_bells(
+    socket: &Socket,
+    connection: Connection<'_>,
+    fd: c_int,
+    left: impl Fn() -> Option<u64>,
+) -> bool {
     let mut bells = [0_u8; 64];
     for _ in 0..DRAINS_MAX {
-        let Some(left) = connection.bells_behind() else { return false };
+        let Some(left) = left() else { return false };
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(bells.len());
         if most == 0 {
             return true;

@@ -270,13 +270,17 @@ fn receive_settled(
             Err(error) => return Step::Failed(error),
         };
         into.skip(got);
-        if !how.peek {
-            connection.on_taken(got.try_into().unwrap_or(0));
-            add(&socket.counters.rx_os_packets, 1);
-            add(&socket.counters.rx_os_bytes, got);
-            if socket.route() == Route::Offered {
-                give_up(socket, segment, fd);
-            }
+        if how.peek {
+            // The ring's bytes come right behind the last of the kernel's.
+            let is_last = connection.source() == Source::Kernel(got.try_into().unwrap_or(0));
+            let more = is_last.then(|| peek_ring(socket, segment, fd, into, how));
+            return Step::Moved(got + more.map_or(0, |more| more.unwrap_or(0)));
+        }
+        connection.on_taken(got.try_into().unwrap_or(0));
+        add(&socket.counters.rx_os_packets, 1);
+        add(&socket.counters.rx_os_bytes, got);
+        if socket.route() == Route::Offered {
+            give_up(socket, segment, fd);
         }
         return Step::Moved(got);
     }
@@ -302,6 +306,27 @@ fn give_up(socket: &Socket, segment: &Segment, fd: c_int) {
     }
 }
 
+/// Looks at what the ring has, and at what the kernel has behind it if the peer has gone back there.
+#[cold]
+fn peek_ring(
+    socket: &Socket,
+    segment: &Segment,
+    fd: c_int,
+    into: &mut IoCursor<'_>,
+    how: Receive<'_>,
+) -> Result<usize, Trouble> {
+    let ring = segment.incoming(socket.end());
+    if how.discard {
+        return Ok(ring.available().min(into.remaining()));
+    }
+    let got = ring.read(into, true)?;
+    let is_all = got > 0 && got == ring.available() && into.remaining() > 0;
+    if !is_all || !fallback::is_kernel_next(socket, segment, fd) {
+        return Ok(got);
+    }
+    Ok(got + kernel_receive(fd, into, usize::MAX, how).unwrap_or(0))
+}
+
 fn receive_ring(
     socket: &Socket,
     segment: &Segment,
@@ -317,12 +342,12 @@ fn receive_ring(
             ring.lend(loan.most.get(), pieces, loan.shows)
         };
         loan.lend(false, take).map_err(Trouble::from)
-    } else if how.discard && how.peek {
-        Ok(ring.available().min(into.remaining()))
+    } else if how.peek {
+        peek_ring(socket, segment, fd, into, how)
     } else if how.discard {
         ring.discard(into.remaining()).map_err(Trouble::from)
     } else {
-        ring.read(into, how.peek)
+        ring.read(into, false)
     };
     match read {
         Err(Trouble::Broken) => broken(socket, fd),

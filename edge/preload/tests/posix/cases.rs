@@ -216,6 +216,71 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("got", recv(p.s, 9, 0));
         log.see("nothing", recv(p.s, 9, libc::MSG_PEEK | libc::MSG_DONTWAIT));
     }),
+    ("peeking and counting across the way that bytes take", |log, _| {
+        let (l, (told, tell), (ready, go)) = (listener(libc::AF_INET), pipe(), pipe());
+        let number = port(l);
+        let child = fork(|| {
+            let c = socket(libc::AF_INET, libc::SOCK_STREAM);
+            connect(c, libc::AF_INET, number).unwrap();
+            let next = || {
+                write(tell, b"x").unwrap();
+                read(ready, 1).unwrap();
+            };
+            // The first bytes come before the peer is known to be near, the later ones after.
+            send(c, b"abcd", 0).unwrap();
+            next();
+            send(c, &pattern(102), 0).unwrap();
+            next();
+            // And back, as it sets what only the kernel has.
+            send(c, b"ring", 0).unwrap();
+            set_option(c, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1).unwrap();
+            recv(c, 1, 0).unwrap();
+            send(c, b"kernel", 0).unwrap();
+            next();
+        });
+        let s: c_int = accept(l, 0).unwrap().try_into().unwrap();
+        let sent = || {
+            read(told, 1).unwrap();
+            settle();
+        };
+        let mut buffer = [0; 1000];
+        sent();
+        send(s, b"1", 0).unwrap();
+        write(go, b"x").unwrap();
+        sent();
+        log.see("count", ioctl(s, libc::FIONREAD, 0));
+        log.see("peeked", recv_into(s, &mut buffer, libc::MSG_PEEK));
+        log.see("bytes", buffer[..4] == *b"abcd" && buffer[4..106] == pattern(102)[..]);
+        log.see("all", recv_into(s, &mut buffer[..50], libc::MSG_PEEK | libc::MSG_WAITALL));
+        log.see("got", recv_into(s, &mut buffer[..106], libc::MSG_WAITALL));
+        write(go, b"x").unwrap();
+        sent();
+        log.see("count", ioctl(s, libc::FIONREAD, 0));
+        log.see("peeked", recv(s, 100, libc::MSG_PEEK));
+        log.see("all", recv(s, 8, libc::MSG_PEEK | libc::MSG_WAITALL));
+        log.see("got", recv(s, 10, libc::MSG_WAITALL));
+        write(go, b"x").unwrap();
+        log.see("ended", wait(child));
+        [l, s, told, tell, ready, go].map(|fd| close(fd).unwrap());
+    }),
+    ("an end that was said before its reader set what only the kernel has", |log, p| {
+        for _ in 0..4 {
+            send(p.c, b"to", 0).unwrap();
+            recv(p.s, 2, 0).unwrap();
+            send(p.s, b"fro", 0).unwrap();
+            recv(p.c, 3, 0).unwrap();
+        }
+        send(p.c, &pattern(4000), 0).unwrap();
+        set_nonblocking(p.s, true);
+        set_option(p.s, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 5).unwrap();
+        shutdown(p.c, libc::SHUT_WR).unwrap();
+        settle();
+        log.see("ready", poll(&[(p.s, libc::POLLIN)], 1000));
+        let mut buffer = [0; 9999];
+        log.see("got", recv_into(p.s, &mut buffer, 0));
+        log.see("ready", poll(&[(p.s, libc::POLLIN)], 1000));
+        log.see("end", recv_into(p.s, &mut buffer, 0));
+    }),
     ("all or nothing waits for all", |log, p| {
         let Pair { c, s } = p;
         let writer = thread::spawn(move || {
@@ -581,6 +646,24 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("del", epoll_ctl(e, libc::EPOLL_CTL_DEL, p.s, 0, 0));
         log.see("mod", epoll_ctl(e, libc::EPOLL_CTL_MOD, p.s, both, 8));
         close(e).unwrap();
+    }),
+    ("epoll changes nothing that one waiter of many has, nor makes it so", |log, p| {
+        let epfd = epoll_create();
+        let exclusive = libc::EPOLLIN | libc::EPOLLEXCLUSIVE;
+        log.see("added", epoll_ctl(epfd, libc::EPOLL_CTL_ADD, p.s, libc::EPOLLIN, 1));
+        log.see("added", epoll_ctl(epfd, libc::EPOLL_CTL_ADD, p.c, exclusive, 2));
+        for _ in 0..4 {
+            send(p.c, b"to", 0).unwrap();
+            recv(p.s, 2, 0).unwrap();
+            send(p.s, b"fro", 0).unwrap();
+            recv(p.c, 3, 0).unwrap();
+        }
+        log.see("made", epoll_ctl(epfd, libc::EPOLL_CTL_MOD, p.s, exclusive, 3));
+        log.see("changed", epoll_ctl(epfd, libc::EPOLL_CTL_MOD, p.c, libc::EPOLLIN, 4));
+        send(p.c, b"x", 0).unwrap();
+        settle();
+        log.see("as before", epoll_wait(epfd, 1000));
+        close(epfd).unwrap();
     }),
     ("epoll removed and added again", |log, p| {
         let e = epoll_create();

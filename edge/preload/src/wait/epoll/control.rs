@@ -62,16 +62,21 @@ impl Epoll {
             }
             (libc::EPOLL_CTL_MOD, Some((at, false))) => {
                 let is_marked = self.with(|state| {
-                    let item = state.items.get_mut(at)?.as_mut()?;
+                    let Some(item) = state.items.get_mut(at).and_then(Option::as_mut) else {
+                        return Ok(false);
+                    };
+                    if item.is_exclusive() || events & libc::EPOLLEXCLUSIVE as u32 != 0 {
+                        return Err(Errno(libc::EINVAL)); // As the kernel, which is not asked of all.
+                    }
                     item.change(events, data);
                     start_polling(&mut state.polled, at, item);
                     if item.is_seen {
                         item.meet(true);
                         state.stale.push(at);
                     }
-                    Some(item.is_marked)
+                    Ok(item.is_marked)
                 });
-                if is_marked == Some(true) {
+                if is_marked? {
                     self.stir(at, epfd);
                     return Ok(0);
                 }

@@ -288,6 +288,11 @@ impl Item {
         self.events & (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32 != 0
     }
 
+    /// One of those that wait is woken.
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.events & libc::EPOLLEXCLUSIVE as u32 != 0
+    }
+
     /// Whether it is a UDP socket that has frames.
     pub(super) fn has_frames(&self) -> bool {
         matches!(&self.target, Target::Datagram(socket) if xdp::of(socket).is_some())
