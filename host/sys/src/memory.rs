@@ -457,6 +457,19 @@ fn fault() -> io::Error {
     io::Error::from_raw_os_error(libc::EFAULT)
 }
 
+/// So many zeros to read, for as long as the process lives. They take no memory but that of page tables.
+///
+/// # Errors
+///
+/// Those of `mmap(2)`.
+pub fn zeros(len: usize) -> io::Result<&'static [u8]> {
+    let (access, flags) = (ProtFlags::READ, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: the kernel is free to choose the address, so that no mapping in use is replaced.
+    let start = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, flags) }?;
+    // SAFETY: so many bytes, which stay, and to which nothing can be written.
+    Ok(unsafe { std::slice::from_raw_parts(start.cast(), len) })
+}
+
 /// The size of a page in bytes.
 #[must_use]
 pub fn page_bytes() -> usize {

@@ -34,7 +34,7 @@ use crate::memory::{lost, window};
 use crate::sync::Mutex;
 use adverb_engine::{Access, AccessError, AtomicOp};
 use adverb_shm::copying::{copy_short, fill_long};
-use adverb_sys::memory::fault_in;
+use adverb_sys::memory::{fault_in, zeros};
 use adverb_sys::random;
 use std::collections::VecDeque;
 use std::fmt;
@@ -843,10 +843,12 @@ impl Pin<'_> {
         if access != Access::NONE {
             return Err(AccessError::Denied);
         }
-        if len > ZEROS.len() {
-            return Err(AccessError::OutOfBounds);
+        if len <= ZEROS.len() {
+            return Ok(self.slot.base.load(Ordering::Relaxed));
         }
-        Ok(self.slot.base.load(Ordering::Relaxed))
+        static MANY: OnceLock<Option<&[u8]>> = OnceLock::new();
+        let many = MANY.get_or_init(|| zeros(MESSAGE_MAX).ok()).filter(|_| len <= MESSAGE_MAX);
+        many.map(|zeros| zeros.as_ptr().cast_mut()).ok_or(AccessError::OutOfBounds)
     }
 
     /// Copies `bytes` to `va`.
@@ -1014,6 +1016,8 @@ pub(crate) const ON_DEMAND: u32 = 1 << 30;
 const NULL: u32 = 1 << 31;
 /// What a null region reads as: as much as a packet carries at most.
 static ZEROS: [u8; 4096] = [0; 4096];
+/// As much as is read of one at once.
+const MESSAGE_MAX: usize = 1 << 31;
 
 adverb_sys::debug_as_display!(RegionError);
 
