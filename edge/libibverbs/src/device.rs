@@ -23,6 +23,7 @@ use adverb_device::locks::Mutex;
 use adverb_device::{Device, devices};
 use adverb_ibv::layout::{self, value};
 use libc::{c_char, c_int};
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
@@ -165,6 +166,11 @@ pub(crate) fn software_comes_first() -> bool {
     })
 }
 
+thread_local! {
+    /// The real library looks for a device to import: it goes by what it has behind each of the public list, and knows its own alone.
+    static IMPORTS: Cell<bool> = const { Cell::new(false) };
+}
+
 export! {
     pointer "IBVERBS_1.1"
     fn ibv_get_device_list(count: Option<&mut c_int>) -> *mut *mut layout::Device {
@@ -172,7 +178,10 @@ export! {
         crate::files::attend();
         let (list, theirs) = foreign();
         let choice = std::env::var(CHOICE).ok();
-        let devices = chosen(choice.as_deref(), soft(), theirs);
+        let devices = match IMPORTS.get() {
+            true => theirs,
+            false => chosen(choice.as_deref(), soft(), theirs),
+        };
         if let Some(count) = count {
             *count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX);
         }
@@ -265,8 +274,10 @@ export! {
         type Import = unsafe extern "C" fn(c_int) -> *mut layout::Context;
         static IMPORT: Function<Import> = Function::new("ibv_import_device", "IBVERBS_1.10");
         let import = IMPORT.get().ok_or(INVALID)?;
+        IMPORTS.set(true);
         // SAFETY: the function of this name, with the program's argument.
         let made = unsafe { import(fd) };
+        IMPORTS.set(false);
         match made.is_null() {
             true => Err(crate::errno::Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))),
             false => Ok(made),

@@ -121,7 +121,7 @@ pub(super) fn set_option(id: &Id, level: u32, name: u32, value: &[u8]) -> Answer
         (OPTION_IB, 1) if !value.is_empty() && value.len().is_multiple_of(PathRecord::DATA_LEN) => {
             id.set_path()?;
         }
-        (OPTION_ID | OPTION_IB, _) => return Err(INVALID),
+        (OPTION_IB, 1) => return Err(INVALID),
         _ => return Err(Errno(libc::ENOSYS)),
     }
     Ok(())

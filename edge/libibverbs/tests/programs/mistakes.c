@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static int wrong;
 
@@ -58,6 +59,9 @@ static void devices_and_ports(void)
 	MINUS(ibv_query_pkey(context, 2, 0, &pkey), EINVAL);
 	MINUS(ibv_get_pkey_index(context, 1, htons(0x1234)), EINVAL);
 	NONE(ibv_open_device(NULL), EINVAL);
+	int foreign = open("/dev/null", O_RDWR);
+	NONE(ibv_import_device(foreign), ENODEV);
+	MUST(!close(foreign));
 	NONE(ibv_import_pd(context, 0x7fffffff), ENOENT);
 	NONE(ibv_import_mr(pd, 0x7fffffff), ENOENT);
 	NONE(ibv_import_dm(context, 0x7fffffff), ENOENT);
