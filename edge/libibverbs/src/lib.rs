@@ -24,7 +24,8 @@
 //! | programs that load libibverbs themselves | `loader.rs` |
 //! | threads that are cancelled | `waiting.rs` |
 //! | librdmacm, and what the kernel would tell it | `rdma_cm/` |
-//! | all that does not depend on a device | `words.rs` |
+//! | the kernel's structures, as librdmacm has them turned | `marshal.rs` |
+//! | all else that does not depend on a device | `words.rs` |
 //!
 //! # Safety
 //!
@@ -50,6 +51,7 @@ mod files;
 #[cfg(target_arch = "x86_64")]
 mod forward;
 mod loader;
+mod marshal;
 mod memory;
 mod message;
 mod opened;

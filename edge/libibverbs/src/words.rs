@@ -1,4 +1,4 @@
-//! What does not depend on a device: names of numbers, rates, forking, files of sysfs, structures of the kernel.
+//! What does not depend on a device: names of numbers, rates, forking, files of sysfs. Structures of the kernel: `marshal.rs`.
 //!
 //! # Safety
 //!
@@ -185,29 +185,6 @@ export! {
         unsafe { to.add(len).write(0) };
         Ok(c_int::try_from(len).unwrap_or(c_int::MAX))
     }
-}
-
-/// Functions that turn structures of the kernel into those of programs and back: the connection manager's library
-/// calls them, which comes with the real one.
-macro_rules! real_only {
-    ($($node:literal $name:ident)*) => {$(
-        versioned!($node $name);
-        unsafe extern "C" fn $name(to: *mut c_void, from: *mut c_void) {
-            static REAL: Function<unsafe extern "C" fn(*mut c_void, *mut c_void)> =
-                Function::new(stringify!($name), $node);
-            if let Some(real) = REAL.get() {
-                // SAFETY: the function of this name, with the program's arguments.
-                unsafe { real(to, from) };
-            }
-        }
-    )*};
-}
-
-real_only! {
-    "IBVERBS_1.0" ibv_copy_path_rec_from_kern
-    "IBVERBS_1.0" ibv_copy_path_rec_to_kern
-    "IBVERBS_1.0" ibv_copy_qp_attr_from_kern
-    "IBVERBS_1.1" ibv_copy_ah_attr_from_kern
 }
 
 /// What later releases have and a software device has nothing of: answered as by a device without it.

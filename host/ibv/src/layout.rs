@@ -14,9 +14,11 @@
 //! of the manual pages: pointers to objects of the library that live, and to places for answers.
 
 mod extended;
+mod kernel;
 pub mod value;
 
 pub use extended::*;
+pub use kernel::*;
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 

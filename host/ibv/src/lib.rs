@@ -6,7 +6,7 @@
 //!
 //! | to change | see |
 //! |---|---|
-//! | what a structure looks like | `layout.rs`, extended interfaces: `layout/extended.rs`, numbers: `layout/value.rs` |
+//! | what a structure looks like | `layout.rs`, extended interfaces: `layout/extended.rs`, the kernel's: `layout/kernel.rs`, numbers: `layout/value.rs` |
 //! | which library is opened, which functions of it are used | `library.rs` |
 //! | devices and contexts, events | `context.rs` |
 //! | commands of the kernel's connection manager, as librdmacm writes them | `rdma_cm.rs`, its answers: `rdma_cm/answer.rs` |

@@ -93,7 +93,7 @@ fn theirs(facts: &[&Fact], program: &str) -> Result<Vec<i128>, String> {
     let lines: String = facts.iter().map(print).collect();
     let source = format!(
         "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n\
-         #include <rdma/ib_user_verbs.h>\nint main(void) {{\n{lines}  return 0;\n}}\n"
+         #include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n#include <infiniband/sa.h>\nint main(void) {{\n{lines}  return 0;\n}}\n"
     );
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(program);
     let file = program.with_extension("c");

@@ -87,6 +87,20 @@ fn the_programs_of_rdma_cm_run_with_the_library_in_the_place_of_libibverbs() {
     }
 }
 
+/// Goal: librdmacm, which has structures of the kernel turned by libibverbs, needs no real one behind.
+#[test]
+fn the_programs_of_rdma_cm_run_where_there_is_no_other_libibverbs() {
+    if !is_installed("rping") || !is_installed("udaddy") {
+        return;
+    }
+    let directory = Directory::new();
+    let set = [directory.set().as_slice(), &[("ADVERB_IBVERBS", "off")]].concat();
+    for name in ["rping -v -V", "udaddy"] {
+        let line = cm::RDMACM.iter().find(|line| line.name == name);
+        must(cm::run_with(line.unwrap(), Place::Here("shm"), &set));
+    }
+}
+
 #[test]
 fn a_program_that_loads_the_drop_in_by_name_and_version_writes_by_a_device() {
     let Some(program) = Compiled::new("loaded", &["-ldl"]) else {

@@ -161,6 +161,30 @@ pub(crate) fn structures() -> Vec<Fact> {
         SrqAttr = "struct ibv_srq_attr" { max_wr max_sge srq_limit }
         SrqInitAttr = "struct ibv_srq_init_attr" { srq_context attr }
         AsyncEvent = "struct ibv_async_event" { element event_type }
+        KernelRoute = "struct ib_uverbs_global_route" {
+            dgid flow_label sgid_index hop_limit traffic_class
+        }
+        KernelAhAttr = "struct ib_uverbs_ah_attr" {
+            grh dlid sl src_path_bits static_rate is_global port_num
+        }
+        KernelQpAttr = "struct ib_uverbs_qp_attr" {
+            qp_attr_mask qp_state cur_qp_state path_mtu path_mig_state qkey rq_psn
+            sq_psn dest_qp_num qp_access_flags ah_attr alt_ah_attr max_send_wr
+            max_recv_wr max_send_sge max_recv_sge max_inline_data pkey_index
+            alt_pkey_index en_sqd_async_notify sq_draining max_rd_atomic
+            max_dest_rd_atomic min_rnr_timer port_num timeout retry_cnt rnr_retry
+            alt_port_num alt_timeout
+        }
+        KernelPath = "struct ib_user_path_rec" {
+            dgid sgid dlid slid raw_traffic flow_label reversible mtu pkey hop_limit
+            traffic_class numb_path sl mtu_selector rate_selector rate
+            packet_life_time_selector packet_life_time preference
+        }
+        SaPath = "struct ibv_sa_path_rec" {
+            dgid sgid dlid slid raw_traffic flow_label hop_limit traffic_class
+            reversible numb_path pkey sl mtu_selector mtu rate_selector rate
+            packet_life_time_selector packet_life_time preference
+        }
         ValuesEx = "struct ibv_values_ex" { comp_mask raw_clock }
         Ece = "struct ibv_ece" { vendor_id options comp_mask }
         Mw = "struct ibv_mw" { context pd rkey handle kind = "type" }
