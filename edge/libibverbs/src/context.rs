@@ -106,6 +106,22 @@ pub(crate) unsafe fn own_or_inherited<'a>(context: *mut layout::Context) -> Answ
     Ok(unsafe { &(*whole).inner })
 }
 
+/// Refuses objects of another context: the kernel looks for them among those of this one. Null is none.
+///
+/// # Safety
+///
+/// Each is an object that lives, or null.
+pub(crate) unsafe fn own_all<const N: usize>(
+    context: *mut layout::Context,
+    objects: [*mut c_void; N],
+) -> Answer<()> {
+    let is_own = |object: &*mut c_void| {
+        // SAFETY: the caller's promise; each object begins with its context (rule 3 of `export.rs`).
+        object.is_null() || unsafe { object.cast::<*mut layout::Context>().read() } == context
+    };
+    if objects.iter().all(is_own) { Ok(()) } else { Err(INVALID) }
+}
+
 /// Makes a context, which is the program's from now on.
 pub(crate) fn give(mut verbs: layout::VerbsContext, inner: Inner) -> *mut layout::Context {
     verbs.extensions.private = mark();

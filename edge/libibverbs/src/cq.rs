@@ -118,6 +118,8 @@ fn create(context: *mut layout::Context, of: Makings) -> Answer<*mut layout::CqE
         // SAFETY: one of ours.
         false => Some(unsafe { channel_of(of.channel) }?),
     };
+    // SAFETY: one of ours, or null.
+    unsafe { context::own_all(context, [of.channel.cast()]) }?;
     let mut c = layout::CqEx::zeroed();
     c.cq.context = context;
     (c.cq.channel, c.cq.cq_context) = (of.channel, of.cq_context);

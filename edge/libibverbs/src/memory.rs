@@ -394,6 +394,8 @@ fn rereg(
     let pd = if changes(value::REREG_MR_CHANGE_PD) { pd } else { unsafe { (*c).pd } };
     // SAFETY: one of ours, or null.
     let of = unsafe { pd_of(pd) }?;
+    // SAFETY: of ours.
+    unsafe { context::own_all((*c).context, [pd.cast()]) }?;
     // SAFETY: as above.
     let before = unsafe { ((*c).addr, (*c).length) };
     let moves = changes(value::REREG_MR_CHANGE_TRANSLATION);

@@ -28,6 +28,7 @@ use libc::c_int;
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
 use std::io;
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -188,6 +189,17 @@ fn create(
         (true, Some(xrcd)) => Some(unsafe { xrcd_of(xrcd) }?.xrcd.clone()),
         _ => None,
     };
+    let used = match kind {
+        QpType::XrcTarget => {
+            [extra.xrcd.map_or(null_mut(), <*mut _>::cast), null_mut(), null_mut(), null_mut()]
+        }
+        QpType::XrcInitiator => [pd.cast(), attr.send_cq.cast(), null_mut(), null_mut()],
+        QpType::Rc | QpType::Uc | QpType::Ud => {
+            [pd.cast(), attr.send_cq.cast(), attr.recv_cq.cast(), attr.srq.cast()]
+        }
+    };
+    // SAFETY: of ours, or null.
+    unsafe { context::own_all(context, used) }?;
     let mut c = layout::QpEx::zeroed();
     c.qp_base.context = context;
     c.qp_base.qp_context = attr.qp_context;
@@ -314,7 +326,7 @@ entry! {
         if extra.is_extended && !work::supports(kind_of(attr.qp_type)?, attr.send_ops_flags) {
             return Err(UNSUPPORTED);
         }
-        let pd = if given(value::QP_INIT_ATTR_PD) { attr.pd } else { std::ptr::null_mut() };
+        let pd = if given(value::QP_INIT_ATTR_PD) { attr.pd } else { null_mut() };
         let mut plain = layout::QpInitAttr {
             qp_context: attr.qp_context,
             send_cq: attr.send_cq,
@@ -345,6 +357,8 @@ entry! {
         }
         // SAFETY: one of ours, or null.
         let domain = unsafe { xrcd_of(attr.xrcd) }?;
+        // SAFETY: one of ours.
+        unsafe { context::own_all(context, [attr.xrcd.cast()]) }?;
         let mut c = layout::QpEx::zeroed();
         c.qp_base.context = context;
         if attr.comp_mask & value::QP_OPEN_ATTR_CONTEXT != 0 {

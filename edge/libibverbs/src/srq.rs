@@ -57,12 +57,12 @@ fn create(
     if wr > QpLimits::WR_MAX || sge > QpLimits::SGE_MAX {
         return Err(INVALID);
     }
-    let mut c = layout::Srq::zeroed();
     // SAFETY: one of ours.
-    c.context = unsafe { (*pd).context };
-    (c.srq_context, c.pd) = (context, pd);
+    let of = unsafe { (*pd).context };
+    let mut c = layout::Srq::zeroed();
+    (c.context, c.srq_context, c.pd) = (of, context, pd);
     // SAFETY: the context of a domain that lives.
-    let events = &unsafe { context::of(c.context) }?.events;
+    let events = &unsafe { context::of(of) }?.events;
     let mut uses = vec![Arc::clone(&domain.uses)];
     let made = Srq::give(
         c,
@@ -84,7 +84,7 @@ fn create(
     let srq = match xrc {
         None => Ok(adverb_device::Srq::new(&config)),
         // SAFETY: of ours, or null.
-        Some((xrcd, cq)) => unsafe { xrc_queue(&domain.port, &config, (xrcd, cq), &mut uses) },
+        Some(xrc) => unsafe { xrc_queue(&domain.port, &config, of, xrc, &mut uses) },
     };
     let srq = match srq {
         Ok(srq) => srq,
@@ -110,15 +110,18 @@ fn create(
 unsafe fn xrc_queue(
     port: &Arc<adverb_device::Port>,
     config: &SrqConfig,
-    (xrcd, cq): Xrc,
+    of: *mut layout::Context,
+    (domain, cq): Xrc,
     uses: &mut Vec<Use>,
 ) -> Answer<adverb_device::Srq> {
     // SAFETY: the caller's promise.
-    let xrcd = unsafe { xrcd_of(xrcd) }?;
+    let xrcd = unsafe { xrcd_of(domain) }?;
     // SAFETY: the caller's promise.
-    let cq = unsafe { cq_of(cq) }?;
-    uses.extend([Arc::clone(&xrcd.uses), Arc::clone(&cq.uses)]);
-    Ok(port.create_xrc_srq(config, &xrcd.xrcd, cq.cq.as_ref().ok_or(INVALID)?)?)
+    let queue = unsafe { cq_of(cq) }?;
+    // SAFETY: of ours.
+    unsafe { context::own_all(of, [domain.cast(), cq.cast()]) }?;
+    uses.extend([Arc::clone(&xrcd.uses), Arc::clone(&queue.uses)]);
+    Ok(port.create_xrc_srq(config, &xrcd.xrcd, queue.cq.as_ref().ok_or(INVALID)?)?)
 }
 
 export! {
@@ -159,6 +162,10 @@ entry! {
             value::SRQT_XRC => return Err(INVALID),
             _ => return Err(UNSUPPORTED),
         };
+        // SAFETY: one of ours, or null.
+        unsafe { pd_of(attr.pd) }?;
+        // SAFETY: as above.
+        unsafe { context::own_all(context, [attr.pd.cast()]) }?;
         create(attr.pd, attr.srq_context, &mut attr.attr, xrc)
     }
 }

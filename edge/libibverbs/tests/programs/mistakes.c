@@ -719,6 +719,55 @@ static void nothing(void)
 	NONE(ibv_alloc_pd(NULL), EINVAL);
 }
 
+/* The kernel finds what a call names among the objects of the call's context. */
+static void two_contexts(void)
+{
+	struct ibv_context *other = ibv_open_device(context->device);
+	MUST(other);
+	struct ibv_pd *pds = ibv_alloc_pd(other);
+	struct ibv_cq *cqs = ibv_create_cq(other, 8, NULL, NULL, 0);
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(other);
+	struct ibv_srq_init_attr srq_init = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pds, &srq_init);
+	struct ibv_xrcd_init_attr xrcd_init = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1,
+		.oflags = O_CREAT };
+	struct ibv_xrcd *xrcd = ibv_open_xrcd(other, &xrcd_init), *own = ibv_open_xrcd(context, &xrcd_init);
+	MUST(pds && cqs && channel && srq && xrcd && own);
+	NONE(ibv_create_cq(context, 8, NULL, channel, 0), EINVAL);
+	struct ibv_cq_init_attr_ex cq_init = { .cqe = 8, .channel = channel };
+	NONE(ibv_create_cq_ex(context, &cq_init), EINVAL);
+	CODE(channel->refcnt, 0);
+	struct ibv_qp_init_attr good = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 4, 4, 1, 1 } }, init;
+	init = good; init.send_cq = cqs;
+	NONE(ibv_create_qp(pd, &init), EINVAL);
+	init = good; init.recv_cq = cqs;
+	NONE(ibv_create_qp(pd, &init), EINVAL);
+	init = good; init.srq = srq;
+	NONE(ibv_create_qp(pd, &init), EINVAL);
+	NONE(ibv_create_qp(pds, &good), EINVAL);
+	struct ibv_qp_init_attr_ex more = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = xrcd };
+	NONE(ibv_create_qp_ex(context, &more), EINVAL);
+	more = (struct ibv_qp_init_attr_ex){ .qp_type = IBV_QPT_XRC_SEND, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pds,
+		.send_cq = cq, .cap = { 4, 0, 1, 0 } };
+	NONE(ibv_create_qp_ex(context, &more), EINVAL);
+	struct ibv_srq_init_attr_ex xrc = { .attr = { .max_wr = 4, .max_sge = 1 }, .srq_type = IBV_SRQT_XRC, .pd = pd,
+		.xrcd = own, .cq = cqs, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
+		IBV_SRQ_INIT_ATTR_CQ };
+	NONE(ibv_create_srq_ex(context, &xrc), EINVAL);
+	xrc.cq = cq, xrc.xrcd = xrcd;
+	NONE(ibv_create_srq_ex(context, &xrc), EINVAL);
+	xrc.xrcd = own, xrc.pd = pds;
+	NONE(ibv_create_srq_ex(context, &xrc), EINVAL);
+	MINUS(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pds, NULL, 0, 0), EINVAL);
+	CODE(ibv_close_xrcd(own), 0);
+	CODE(ibv_close_xrcd(xrcd), 0);
+	CODE(ibv_destroy_srq(srq), 0);
+	CODE(ibv_destroy_comp_channel(channel), 0);
+	CODE(ibv_destroy_cq(cqs), 0);
+	CODE(ibv_dealloc_pd(pds), 0);
+	CODE(ibv_close_device(other), 0);
+}
+
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -741,6 +790,7 @@ int main(void)
 	children();
 	lists();
 	nothing();
+	two_contexts();
 	CODE(ibv_destroy_cq(cq), 0);
 	CODE(ibv_dereg_mr(mr), 0);
 	CODE(ibv_dealloc_pd(pd), 0);
