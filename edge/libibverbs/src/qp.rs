@@ -451,6 +451,22 @@ fn meaningless(kind: QpType) -> c_int {
     }
 }
 
+/// Attributes that mean nothing here and that the kernel takes on some ways alone: a state of migration where connected queue
+/// pairs send or are about to, the state that a queue pair is believed to be in on no way to SQD.
+fn refused(kind: QpType, from: QpState, to: QpState) -> c_int {
+    let migration = match (from, to) {
+        (QpState::Rtr | QpState::Rts | QpState::Sqd, QpState::Rts)
+        | (QpState::Sqd, QpState::Sqd)
+            if kind != QpType::Ud =>
+        {
+            0
+        }
+        _ => value::QP_PATH_MIG_STATE,
+    };
+    let believed = if to == QpState::Sqd { value::QP_CUR_STATE } else { 0 };
+    migration | believed
+}
+
 /// A queue pair has migrated: the only state of migration without alternate paths.
 const MIGRATED: c_int = 0;
 
@@ -534,6 +550,9 @@ fn modify(
         0 => pair.state(),
         _ => state_of(attr.qp_state)?,
     };
+    if mask & refused(kind, pair.state(), to) != 0 {
+        return Err(INVALID);
+    }
     pair.modify(to, &change(attr, mask & !meaningless(kind))?, |_, _| {})?;
     Ok(to)
 }

@@ -309,6 +309,7 @@ static void states(void)
 	attr.port_num = 1, attr.pkey_index = 5;
 	CODE(ibv_modify_qp(qp, &attr, INIT_MASK), EINVAL);
 	attr.pkey_index = 0;
+	CODE(ibv_modify_qp(qp, &attr, INIT_MASK | IBV_QP_PATH_MIG_STATE), EINVAL);
 	CODE(qp->state, IBV_QPS_RESET);
 	CODE(ibv_modify_qp(qp, &attr, INIT_MASK), 0);
 	CODE(qp->state, IBV_QPS_INIT);
@@ -341,7 +342,14 @@ static void states(void)
 	attr.cur_qp_state = IBV_QPS_INIT;
 	CODE(ibv_modify_qp(qp, &attr, RTS_MASK | IBV_QP_CUR_STATE), EINVAL);
 	CODE(ibv_modify_qp(qp, &attr, RTS_MASK & ~IBV_QP_TIMEOUT), EINVAL);
-	CODE(ibv_modify_qp(qp, &attr, RTS_MASK), 0);
+	attr.cur_qp_state = IBV_QPS_RTR, attr.path_mig_state = IBV_MIG_ARMED;
+	CODE(ibv_modify_qp(qp, &attr, RTS_MASK | IBV_QP_PATH_MIG_STATE), EINVAL);
+	attr.path_mig_state = IBV_MIG_MIGRATED;
+	CODE(ibv_modify_qp(qp, &attr, RTS_MASK | IBV_QP_PATH_MIG_STATE | IBV_QP_CUR_STATE), 0);
+	CODE(qp->state, IBV_QPS_RTS);
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_SQD, .cur_qp_state = IBV_QPS_RTS };
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE), EINVAL);
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PATH_MIG_STATE), EINVAL);
 	CODE(qp->state, IBV_QPS_RTS);
 	attr = rtr(qp->qp_num);
 	CODE(ibv_modify_qp(qp, &attr, RTR_MASK), EINVAL);
@@ -361,7 +369,18 @@ static void states(void)
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS };
 	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RESET };
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PATH_MIG_STATE), EINVAL);
 	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	CODE(ibv_destroy_qp(qp), 0);
+	/* Datagrams have no path that migrates. */
+	MUST(qp = new_qp(IBV_QPT_UD, 8));
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), 0);
+	attr.qp_state = IBV_QPS_RTR;
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	attr.qp_state = IBV_QPS_RTS;
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_PATH_MIG_STATE), EINVAL);
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
 	CODE(ibv_destroy_qp(qp), 0);
 }
 
