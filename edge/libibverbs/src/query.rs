@@ -167,6 +167,8 @@ entry! {
     }
 }
 
+/// What a port is like now. Violations of keys are those that this process has met; the counter stops where 16 bits end (IBTA Vol. 1
+/// §14.2.5.6, PortInfo).
 fn port_attr(port: &Port) -> layout::PortAttr {
     let now = port.look().ok().flatten();
     let device = port.device();
@@ -179,6 +181,8 @@ fn port_attr(port: &Port) -> layout::PortAttr {
     attr.gid_tbl_len = c_int::try_from(port.gid_places()).unwrap_or(c_int::MAX);
     attr.port_cap_flags = value::PORT_CM_SUP;
     attr.max_msg_sz = 1 << 31;
+    attr.qkey_viol_cntr =
+        u32::from(u16::try_from(port.qp_counters().qkey_viol).unwrap_or(u16::MAX));
     attr.pkey_tbl_len = 1;
     attr.max_vl_num = 1;
     attr.active_width = value::WIDTH_4X;

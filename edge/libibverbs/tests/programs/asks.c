@@ -391,6 +391,15 @@ static void null_region(void)
 	EQUAL(ibv_post_send(pair.qp[0], &send, &bad), 0);
 	EQUAL(take(pair.cq[0]).status, IBV_WC_SUCCESS);
 	EQUAL(memcmp(memory, "\0\0\0\0\0\0\0\0xx", 10), 0);
+	/* As long as any other region. */
+	pieces[1].length = sizeof memory - 2;
+	memset(memory, 'x', sizeof memory);
+	EQUAL(ibv_post_send(pair.qp[0], &send, &bad), 0);
+	EQUAL(take(pair.cq[0]).status, IBV_WC_SUCCESS);
+	size_t zeros = 0;
+	while (zeros < sizeof memory && !memory[zeros])
+		zeros++;
+	EQUAL(zeros, sizeof memory - 2);
 	end_pair(pair);
 	EQUAL(ibv_dereg_mr(null), 0);
 }
@@ -400,6 +409,39 @@ static uint64_t now_ns(clockid_t clock)
 	struct timespec now;
 	clock_gettime(clock, &now);
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* What shows another key than the queue pair's is dropped, and counted by the port also when the queue pair has gone. */
+static void wrong_keys(void)
+{
+	struct ibv_cq *cq = ibv_create_cq(context, 8, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .cap = { 4, 4, 1, 1, 0 } };
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x1111 };
+	struct ibv_ah_attr way = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .sgid_index = 1, .hop_limit = 64 } };
+	struct ibv_ah *ah = ibv_create_ah(pd, &way);
+	struct ibv_port_attr before, after;
+	MUST(cq && qp && ah && !ibv_query_port(context, 1, &before));
+	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	attr.qp_state = IBV_QPS_RTR;
+	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	attr.qp_state = IBV_QPS_RTS;
+	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+	struct ibv_sge piece = { (uintptr_t)memory, 8, mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_SEND, .wr.ud = { ah, qp->qp_num, 0x2222 } }, *bad;
+	MUST(!ibv_post_send(qp, &wr, &bad));
+	struct ibv_wc wc;
+	for (int tries = 0; tries < 1000; tries++) {
+		MUST(ibv_poll_cq(cq, 1, &wc) >= 0 && !ibv_query_port(context, 1, &after));
+		if (after.qkey_viol_cntr != before.qkey_viol_cntr)
+			break;
+		usleep(1000);
+	}
+	EQUAL(after.qkey_viol_cntr, before.qkey_viol_cntr + 1);
+	EQUAL(after.bad_pkey_cntr, 0);
+	MUST(!ibv_destroy_qp(qp) && !ibv_query_port(context, 1, &after));
+	EQUAL(after.qkey_viol_cntr, before.qkey_viol_cntr + 1);
+	MUST(!ibv_destroy_ah(ah) && !ibv_destroy_cq(cq));
 }
 
 /* A queue that is asked for the times of two clocks says each of its own. */
@@ -443,6 +485,7 @@ int main(void)
 	regions();
 	null_region();
 	two_clocks();
+	wrong_keys();
 	struct pollfd file = { .fd = context->async_fd, .events = POLLIN };
 	EQUAL(poll(&file, 1, 0), 0); /* No event is left. */
 	EQUAL(ibv_dereg_mr(mr), 0);
