@@ -14,7 +14,7 @@
 
 use crate::boxed::{Boxed, Plain};
 use crate::context;
-use crate::errno::{Answer, INVALID};
+use crate::errno::{Answer, Errno, INVALID};
 use crate::export::{export, guarded};
 use crate::real::Function;
 use crate::sysfs::DEV_PREFIX;
@@ -273,14 +273,24 @@ export! {
         }
         type Import = unsafe extern "C" fn(c_int) -> *mut layout::Context;
         static IMPORT: Function<Import> = Function::new("ibv_import_device", "IBVERBS_1.10");
-        let import = IMPORT.get().ok_or(INVALID)?;
+        let import = IMPORT.get().ok_or_else(|| no_device(fd))?;
         IMPORTS.set(true);
         // SAFETY: the function of this name, with the program's argument.
         let made = unsafe { import(fd) };
         IMPORTS.set(false);
         match made.is_null() {
-            true => Err(crate::errno::Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))),
+            true => Err(Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))),
             false => Ok(made),
         }
+    }
+}
+
+/// What the real library says of a file that is no device's: the kernel's devices are files of characters.
+fn no_device(fd: c_int) -> Errno {
+    use std::os::unix::fs::FileTypeExt;
+    let file = std::fs::metadata(format!("/proc/self/fd/{fd}"));
+    match file.is_ok_and(|file| file.file_type().is_char_device()) {
+        true => Errno(libc::ENODEV),
+        false => INVALID,
     }
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CREATE_ID = 0, DESTROY_ID = 1, GET_EVENT = 12, RESOLVE_IB_SERVICE = 23, WRITE_CM_EVENT = 24 };
+enum { CREATE_ID = 0, DESTROY_ID = 1, GET_EVENT = 12, SET_OPTION = 14, RESOLVE_IB_SERVICE = 23, WRITE_CM_EVENT = 24 };
 enum { USER = 18, INTERNAL = 19 };
 
 static unsigned char answer[512], body[512];
@@ -67,6 +67,19 @@ static int event(uint32_t id, uint32_t kind, uint32_t status, uint64_t argument)
     return command(WRITE_CM_EVENT, 320, 0);
 }
 
+/* Sets an option, whose value is one. */
+static int option(uint32_t id, uint32_t level, uint32_t name)
+{
+    static uint32_t one = 1;
+    memset(body, 0, sizeof body);
+    put(0, (uintptr_t)&one, 8);
+    put(8, id, 4);
+    put(12, level, 4);
+    put(16, name, 4);
+    put(20, sizeof one, 4);
+    return command(SET_OPTION, 24, 0);
+}
+
 static int next(uint16_t in, uint16_t out)
 {
     memset(body, 0, sizeof body);
@@ -99,6 +112,10 @@ int run(const char *a, const char *b)
 
     must(event(id, USER, 1, 2) == 0 && next(8, 320) == ENOSPC, "too little room for an event");
     must(next(8, 324) == 0 && answered(12, 4) == USER && answer[324] == 0xee, "as little room as there may be");
+
+    must(option(id, 0, 1) == 0, "an option: that an address may be used again");
+    must(option(id, 0, 77) == ENOSYS && option(id, 1, 77) == ENOSYS, "options that no release has");
+    must(option(id, 9, 1) == ENOSYS, "a level that no release has");
 
     memset(body, 0, sizeof body);
     put(0, id, 4);

@@ -158,6 +158,10 @@ fn a_mistake_of_a_program_is_the_error_that_the_manual_names() {
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{path}: {}\n{said}", output.status);
     }
+    // The same where there is no other libibverbs.
+    let directory = super::drop_in::Directory::new();
+    let alone = [("ADVERB_IBVERBS", "off"), ("ADVERB_DEVICES", "soft_lo"), ("ADVERB_EXPLAIN", "0")];
+    support::alone(program.path(), &[], &[directory.set().as_slice(), &alone].concat());
 }
 
 /// Goal: a program that unmaps, cuts short or protects memory that is registered goes on, as on a NIC, which holds the pages; its

@@ -41,6 +41,7 @@ static void devices_and_ports(void)
 	struct ibv_gid_entry entry;
 	union ibv_gid found;
 	uint16_t pkey;
+	int ends[2];
 	CODE(ibv_query_port(context, 0, &port), EINVAL);
 	CODE(ibv_query_port(context, 2, &port), EINVAL);
 	MUST(!ibv_query_port(context, 1, &port));
@@ -62,6 +63,10 @@ static void devices_and_ports(void)
 	int foreign = open("/dev/null", O_RDWR);
 	NONE(ibv_import_device(foreign), ENODEV);
 	MUST(!close(foreign));
+	MUST(!pipe(ends));
+	NONE(ibv_import_device(ends[0]), EINVAL);
+	MUST(!close(ends[0]) && !close(ends[1]));
+	NONE(ibv_import_device(-1), EINVAL);
 	NONE(ibv_import_pd(context, 0x7fffffff), ENOENT);
 	NONE(ibv_import_mr(pd, 0x7fffffff), ENOENT);
 	NONE(ibv_import_dm(context, 0x7fffffff), ENOENT);
