@@ -89,9 +89,9 @@ pub(crate) fn loads(program: &Compiled, place: Place<'_>) -> String {
 #[test]
 fn every_function_that_takes_a_path_finds_the_files_of_the_devices() {
     let (program, library) = (include_str!("paths.c"), include_str!("../../src/files.rs"));
-    let lists =
-        library.split("\nfirst! {").nth(1).unwrap().replace("second! {", "").replace('}', "");
-    let names: Vec<&str> = lists.split_whitespace().collect();
+    let lists = library.split("\nfunctions! {\n").skip(1);
+    let lists = lists.map(|list| list.split_once(":\n").unwrap().1.split_once("\n}").unwrap().0);
+    let names: Vec<&str> = lists.flat_map(str::split_whitespace).collect();
     assert!(names.len() > 30, "{names:?}");
     for name in names {
         assert!(program.contains(&format!("CHECK({name}, ")), "{name}");
