@@ -33,6 +33,7 @@ pub(crate) fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     let find = |place| unsafe { libc::dlsym(place, name.as_ptr()) };
     let after = find(libc::RTLD_NEXT);
     let found = if after.is_null() { find(libc::RTLD_DEFAULT) } else { after };
+    let found = if real::is_own(found) { std::ptr::null_mut() } else { found }; // The C library has none.
     known.store(found, Ordering::Release);
     found
 }

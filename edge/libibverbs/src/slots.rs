@@ -143,7 +143,7 @@ fn put(
     } else {
         old
     };
-    if next == ours {
+    if next == ours || next.is_null() {
         return;
     }
     slot.next.store(next, Ordering::Release);

@@ -168,7 +168,7 @@ fn a_mistake_of_a_program_is_the_error_that_the_manual_names() {
 /// own faults end it, or reach its handlers, as without the library.
 #[test]
 fn memory_that_goes_while_it_is_registered_ends_no_program() {
-    let Some(program) = Compiled::new("lost", &["-libverbs"]) else {
+    let Some(program) = Compiled::new("lost", &["-libverbs", "-pthread"]) else {
         return;
     };
     for path in ["shm", "ring", "udp"] {

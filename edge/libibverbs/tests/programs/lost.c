@@ -2,6 +2,7 @@
  * Prints what is other, and ends with how many those are. */
 #define _GNU_SOURCE
 #include <infiniband/verbs.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +13,13 @@
 
 #define MUST(what) do { if (!(what)) { printf("%d: ", __LINE__); fflush(stdout); perror(#what); exit(99); } } while (0)
 #define LEN (1 << 16)
+#define LONG (1 << 22)
+/* Where the system puts nothing by itself: what is unmapped stays so. */
+#define ALONE ((void *)0x100000000000)
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
-static struct ibv_cq *cq;
+static __thread struct ibv_cq *cq;
 static struct ibv_mr *mr;
 static char *memory;
 static union ibv_gid gid;
@@ -88,7 +92,7 @@ static int gone(enum how how, enum role role, unsigned len)
 	int fd = memfd_create("lost", 0);
 	MUST(fd >= 0 && !ftruncate(fd, LEN));
 	int flags = how == TRUNCATED ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-	char *place = mmap(NULL, LEN, PROT_READ | PROT_WRITE, flags, how == TRUNCATED ? fd : -1, 0);
+	char *place = mmap(ALONE, LEN, PROT_READ | PROT_WRITE, flags, how == TRUNCATED ? fd : -1, 0);
 	MUST(place != MAP_FAILED);
 	struct ibv_mr *region = ibv_reg_mr(pd, place, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	MUST(region);
@@ -109,6 +113,87 @@ static int gone(enum how how, enum role role, unsigned len)
 	MUST(!ibv_dereg_mr(region));
 	close(fd);
 	return !is_right;
+}
+
+static struct ibv_mr *far;
+
+static void *writer(void *wrong)
+{
+	MUST(cq = ibv_create_cq(context, 16, NULL, NULL, 0));
+	*(int *)wrong = used(TARGET, far, LONG) != IBV_WC_SUCCESS;
+	MUST(!ibv_destroy_cq(cq));
+	return NULL;
+}
+
+/* Threads that find the same pages missing. */
+static int together(void)
+{
+	void *here = mmap(NULL, LONG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *there = ALONE;
+	int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, wrong[2], all = 0;
+	struct ibv_mr *before = mr;
+	MUST(mr = ibv_reg_mr(pd, here, LONG, rights));
+	for (int round = 0; round < 3; round++) {
+		MUST(mmap(there, LONG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == there);
+		MUST(far = ibv_reg_mr(pd, there, LONG, rights));
+		MUST(!munmap(there, LONG));
+		pthread_t threads[2];
+		for (int i = 0; i < 2; i++)
+			MUST(!pthread_create(&threads[i], NULL, writer, &wrong[i]));
+		for (int i = 0; i < 2; i++)
+			MUST(!pthread_join(threads[i], NULL));
+		all += wrong[0] + wrong[1];
+		MUST(!ibv_dereg_mr(far));
+	}
+	MUST(!ibv_dereg_mr(mr));
+	mr = before;
+	if (all)
+		printf("together: %d\n", all);
+	return all;
+}
+
+static char *watched;
+static volatile int seen, over;
+
+static void on_write(int signal, siginfo_t *info, void *context)
+{
+	(void)context;
+	if (signal != SIGSEGV || (char *)info->si_addr != watched)
+		_exit(9);
+	seen++;
+	mprotect(watched, 4096, PROT_READ | PROT_WRITE);
+}
+
+static void *sender(void *none)
+{
+	MUST(cq = ibv_create_cq(context, 16, NULL, NULL, 0));
+	while (!over)
+		used(SOURCE, far, LONG);
+	return none;
+}
+
+/* A program that learns by faults what it writes to sees all of them, while another thread sends the very bytes. */
+static void tracks(void)
+{
+	watched = mmap(NULL, LONG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	MUST(far = ibv_reg_mr(pd, watched, LONG, IBV_ACCESS_LOCAL_WRITE));
+	void *here = mmap(NULL, LONG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	MUST(mr = ibv_reg_mr(pd, here, LONG, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+	pthread_t thread;
+	MUST(!pthread_create(&thread, NULL, sender, NULL));
+	for (int i = 0; i < 500; i++) {
+		MUST(!mprotect(watched, 4096, PROT_READ));
+		*(volatile char *)watched = i;
+	}
+	over = 1;
+	MUST(!pthread_join(thread, NULL));
+	_exit(seen == 500 ? 7 : 8);
+}
+
+static void tracked(void)
+{
+	struct sigaction action = { .sa_sigaction = on_write, .sa_flags = SA_SIGINFO };
+	MUST(!sigaction(SIGSEGV, &action, NULL));
 }
 
 static void on_fault(int signal, siginfo_t *info, void *context)
@@ -153,11 +238,13 @@ int main(void)
 {
 	int wrong = own("a fault ends it", NULL, fault, 0, SIGSEGV) + own("a signal ends it", NULL, sent, 0, SIGSEGV) +
 		own("a signal that is ignored", ignored, sent, 0, 0) + own("an ignored fault ends it", ignored, fault, 0, SIGSEGV) +
-		own("an earlier handler", handled, fault, 7, 0) + own("a later handler", NULL, handled_then_fault, 7, 0);
+		own("an earlier handler", handled, fault, 7, 0) + own("a later handler", NULL, handled_then_fault, 7, 0) +
+		own("pages that are watched", tracked, tracks, 7, 0);
 	begin();
 	for (int how = UNMAPPED; how <= PROTECTED; how++)
 		for (int role = TARGET; role <= RECEIVE; role++)
 			wrong += gone(how, role, 8) + gone(how, role, 20000);
+	wrong += together();
 	printf("%d wrong\n", wrong);
 	return wrong;
 }

@@ -356,6 +356,7 @@ fn leave_first(
 ) {
     let mut given = Vec::new();
     let (mut yields, mut patience) = (Yields::default(), Patience::start());
+    let mut is_at_end = false;
     let is_alone = || segment.is_abandoned(socket.end()) || streams::has_ended(socket);
     loop {
         match leave.next(is_alone, patience.spent_ns()) {
@@ -372,14 +373,19 @@ fn leave_first(
                 leave.on_inherited();
             }
             Leaving::LastBell(sleeper) => {
+                // The end first: what it comes behind is there by then.
+                let incoming = segment.incoming(socket.end()).direction;
+                is_at_end = incoming.has_fin()
+                    && incoming.is_past()
+                    && !incoming.has_bytes()
+                    && given.is_empty()
+                    && !streams::is_carried(socket);
                 bell::wake(sleeper);
                 leave.on_last_bell(raw::send(fd, &[0]).is_ok());
             }
             Leaving::Reset => return abort(socket, fd, Reason::NotWhole),
             Leaving::Finish(sleeper) => {
-                let incoming = segment.incoming(socket.end()).direction;
-                let is_read = given.is_empty() && incoming.is_past() && !incoming.has_bytes();
-                if incoming.has_fin() && is_read && !streams::is_carried(socket) {
+                if is_at_end {
                     // The other end may be long in making the call with which the kernel's stream ends, too.
                     raw::shut(fd, libc::SHUT_RD);
                 }

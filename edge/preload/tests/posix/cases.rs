@@ -261,7 +261,9 @@ const ON_A_CONNECTION: &[(&str, Case)] = &[
         log.see("got", recv(s, 10, libc::MSG_WAITALL));
         write(go, b"x").unwrap();
         log.see("ended", wait(child));
-        [l, s, told, tell, ready, go].map(|fd| close(fd).unwrap());
+        for fd in [l, s, told, tell, ready, go] {
+            close(fd).unwrap();
+        }
     }),
     ("an end that was said before its reader set what only the kernel has", |log, p| {
         for _ in 0..4 {

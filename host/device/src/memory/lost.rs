@@ -8,10 +8,12 @@
 //!
 //! A table that is listed is there: it is taken out before it goes, and waits for handlers that look.
 
-use crate::memory::region::{ON_DEMAND, Regions};
+use crate::memory::region::{ON_DEMAND, Regions, Slot};
+use adverb_engine::Access;
 use adverb_sys::faults::{self, Fault};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// The tables of this process's devices.
 static TABLES: [AtomicPtr<Regions>; 64] = [const { AtomicPtr::new(ptr::null_mut()) }; 64];
@@ -37,35 +39,44 @@ pub(crate) fn forget(table: &Regions) {
     for place in &TABLES {
         let _ = place.compare_exchange(own, ptr::null_mut(), Ordering::SeqCst, Ordering::SeqCst);
     }
-    while LOOKING.load(Ordering::SeqCst) > 0 {
-        std::thread::yield_now();
+    // A process that was forked while another thread looked is not waited for: that thread is not in it.
+    for _ in 0..LOOKS_MAX {
+        if LOOKING.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        std::thread::sleep(LOOK);
     }
 }
+
+/// A handler that looks is not interrupted, and takes far less.
+const LOOKS_MAX: u32 = 1000;
+const LOOK: Duration = Duration::from_micros(100);
 
 /// Mends a fault of an access to a region; one of anything else is not mended.
 fn mend(address: usize, fault: Fault) -> bool {
     LOOKING.fetch_add(1, Ordering::SeqCst);
-    let is_region = TABLES.iter().any(|place| {
+    let writes = TABLES.iter().find_map(|place| {
         // SAFETY: a table that is listed (header).
         let table = unsafe { place.load(Ordering::SeqCst).as_ref() };
-        table.is_some_and(|table| has(table, address))
+        writes(table?, address)
     });
     LOOKING.fetch_sub(1, Ordering::SeqCst);
-    is_region
-        && match fault {
-            Fault::Unmapped => faults::put_page(address, false),
-            Fault::Truncated => faults::put_page(address, true),
-            // SAFETY: whoever registers memory promises that it may be accessed so.
-            Fault::Protected => unsafe { faults::open_page(address) },
-        }
+    // SAFETY: a region of the program's, of which the fault says what is missing, and which it has opened to devices so.
+    writes.is_some_and(|writes| unsafe { faults::give_page(address, fault, writes) })
 }
 
-/// A region that is being accessed has this address. One on demand was looked at before.
-fn has(table: &Regions, address: usize) -> bool {
-    table.slots().any(|slot| {
+/// Whether the region that is being accessed and has this address can be written to; `None` if there is none. One on demand was looked
+/// at before.
+fn writes(table: &Regions, address: usize) -> Option<bool> {
+    let mut found = table.slots().filter(|slot| {
         let offset = address.checked_sub(slot.base.load(Ordering::Relaxed).addr());
         offset.is_some_and(|offset| offset < slot.len.load(Ordering::Relaxed))
             && slot.users.load(Ordering::SeqCst) > 0
             && slot.access.load(Ordering::Relaxed) & ON_DEMAND == 0
-    })
+    });
+    let first = found.next()?;
+    let can = |slot: &Slot| {
+        Access::from_bits(slot.access.load(Ordering::Relaxed)).contains(Access::LOCAL_WRITE)
+    };
+    Some(can(first) || found.any(can))
 }

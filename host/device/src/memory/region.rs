@@ -13,7 +13,8 @@
 //!    may change them at any time, and a reference would promise that none does. They are copied
 //!    by pointer, or accessed as atomics.
 //! 2. The caller that registers memory promises that it stays mapped until the [`Region`] is dropped, or for ever if
-//!    [`Region::end`] says so (`lost.rs` is for programs that do not keep it); that of a region on demand, while it is accessed, if it was when that began. Dropping clears the slot's key and then waits until its user count is zero; a pin counts
+//!    [`Region::end`] says so (`lost.rs` is for programs that do not keep it); that of a region on demand, while it is
+//!    accessed, if it was when that began. Dropping clears the slot's key and then waits until its user count is zero; a pin counts
 //!    itself before it reads the key. Both sides use sequentially consistent operations, so either
 //!    the pin sees the cleared key or the drop sees the pin: no pin outlives the promise.
 //! 3. A pin's checks compare offsets, never pointers, so that no address outside the region is
@@ -846,8 +847,9 @@ impl Pin<'_> {
         if len <= ZEROS.len() {
             return Ok(self.slot.base.load(Ordering::Relaxed));
         }
-        static MANY: OnceLock<Option<&[u8]>> = OnceLock::new();
-        let many = MANY.get_or_init(|| zeros(MESSAGE_MAX).ok()).filter(|_| len <= MESSAGE_MAX);
+        static MANY: OnceLock<&[u8]> = OnceLock::new();
+        let made = || zeros(MESSAGE_MAX).ok().map(|zeros| *MANY.get_or_init(|| zeros));
+        let many = MANY.get().copied().or_else(made).filter(|_| len <= MESSAGE_MAX);
         many.map(|zeros| zeros.as_ptr().cast_mut()).ok_or(AccessError::OutOfBounds)
     }
 

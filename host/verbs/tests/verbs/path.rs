@@ -55,7 +55,7 @@ impl Path {
         let open = move |name: &str, host: u8| {
             let interface = name.strip_prefix("soft_").expect("a device of ours");
             for line in [
-                format!("link set {interface} addrgenmode none"), // The first address is that of IPv6 below.
+                format!("link set {interface} addrgenmode none"), // No address but those below.
                 format!("address add fd77::{host}/64 dev {interface} nodad"),
                 format!("address add 10.77.0.{host}/24 dev {interface}"),
                 format!("link set {interface} up"),
@@ -74,6 +74,7 @@ impl Path {
         let there = std::thread::spawn(move || {
             // SAFETY: a call of this thread, which is about to end (header).
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "a namespace");
+            // As long as a frame holds: packets of a path MTU of 2048 fit.
             let here = std::process::id();
             ip(&format!("link add far mtu 3498 type veth peer name near mtu 3498 netns {here}"));
             open("soft_far", 2)
