@@ -7,7 +7,7 @@
 //!
 //! 1. A handler that was there before is a function of one or three arguments; calling it with three is right for both in
 //!    the C calling convention of the machines we know.
-//! 2. [`on_fault`] does nothing but atomics, system calls, and what the mending function and the handler before do: it may run
+//! 2. The handler does nothing but atomics, system calls, and what the mending function and the handler before do: it may run
 //!    at any instant. No other signal comes while it looks.
 //! 3. What the kernel gives to a handler is there until it returns.
 
