@@ -205,7 +205,7 @@ fn a_range_that_leaves_the_window_is_refused_though_the_region_goes_on(path: Pat
             let scene = Scene::over(path);
             let mw = scene.window(kind);
             let there = scene.bind(&mw, &scene.part(1000, 2000));
-            let packets_of_their_own = len > 1024 && path == Path::Udp;
+            let packets_of_their_own = len > 1024 && path.has_packets();
             let written = if packets_of_their_own { 1000..3000 } else { 0..0 };
             scene.refused_beyond(there.plus(offset), len, written);
         }

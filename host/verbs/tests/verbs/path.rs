@@ -117,6 +117,11 @@ impl Path {
         }
     }
 
+    /// Messages are packets.
+    pub(crate) fn has_packets(self) -> bool {
+        self.expected() == DataPath::Udp
+    }
+
     /// As `ADVERB_PATH` has it.
     pub(crate) fn variable(self) -> &'static str {
         match self {
